@@ -1,0 +1,1 @@
+"""What acts in a sandbox: the oracle, nop, and later the real ones."""

@@ -1,0 +1,52 @@
+"""What an agent is: set up once in a sandbox, then run once for each step of a task.
+
+It suits programs that live in the sandbox (`sandbox.exec` of a command line) and loops that
+live in this process (they call `sandbox.exec` as their tool). An agent does not watch the
+clock: the trial cancels `run` when the step's time is over, and the ending is `budget`.
+What an agent starts may outlive `run`; the trial kills it before anything is graded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from plimsoll.core.endings import Ending
+from plimsoll.sandboxes.protocol import OnOutput, Sandbox
+from plimsoll.tasks.task import Step, Task
+
+__all__ = ["Agent", "Assignment", "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One step of a task, given to an agent in a sandbox."""
+
+    task: Task
+    step: Step
+    sandbox: Sandbox
+    instruction: str
+    env: Mapping[str, str]
+    user: str | None
+    on_output: OnOutput
+    """Takes what the agent prints; the trial keeps it, within bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the agent ended, in its own terms. It says nothing about the reward."""
+
+    ending: Ending = Ending.SUBMITTED
+    detail: str = ""
+
+
+class Agent(Protocol):
+    """Raises `AgentError` (or `SolutionError`) where it could not work; never grades."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def set_up(self, task: Task, sandbox: Sandbox) -> None:
+        """Prepare the sandbox. A command that fails here raises `SetUpError`."""
+        ...
+
+    async def run(self, assignment: Assignment) -> Outcome: ...

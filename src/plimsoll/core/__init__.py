@@ -1,0 +1,1 @@
+"""Errors, ids and small types that every room shares. No I/O."""

@@ -1,0 +1,82 @@
+"""Every error that Plimsoll raises on purpose, in one tree.
+
+    PlimsollError
+    ├── UsageError            a command, option or config file that cannot be used as it is
+    ├── TaskError             a task folder that is not a valid task: file, key, line
+    ├── SandboxError          the place where an agent runs
+    │   ├── SandboxUnavailable    it cannot be started, or is gone; nothing is known of its work
+    │   ├── SandboxUnsupported    the backend cannot do what the task asks for, and says so
+    │   ├── BuildError            an image could not be built: Dockerfile line, command, output
+    │   └── TransferError         a file or folder could not be carried in or out
+    ├── SetUpError            a command that prepares a trial failed; never only a warning
+    └── AgentError            the agent itself
+        └── SolutionError         the task's own solution failed: the task is at fault
+
+Vocabulary: a *command that failed* inside a sandbox is a result (`ExecResult`), never an
+exception. An exception says that Plimsoll could not do what it was asked to. A bad rollout
+is data: `trials` turns each of these into a void verdict, by one table.
+
+A message to a person says what happened, where, and what to do about it.
+"""
+
+__all__ = [
+    "AgentError",
+    "BuildError",
+    "PlimsollError",
+    "SandboxError",
+    "SandboxUnavailable",
+    "SandboxUnsupported",
+    "SetUpError",
+    "SolutionError",
+    "TaskError",
+    "TransferError",
+    "UsageError",
+]
+
+
+class PlimsollError(Exception):
+    """Base of all errors raised on purpose. `str()` of it is fit to show to a person."""
+
+
+class UsageError(PlimsollError):
+    """A command, an option or a config file cannot be used as it is."""
+
+
+class TaskError(PlimsollError):
+    """A task folder is not valid. `problems` has one line for each mistake, with its place."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class SandboxError(PlimsollError):
+    """Something about a sandbox rather than about the command in it."""
+
+
+class SandboxUnavailable(SandboxError):
+    """The sandbox cannot be started, or is gone."""
+
+
+class SandboxUnsupported(SandboxError):
+    """The backend cannot do what the task asks for. Never silently done otherwise."""
+
+
+class BuildError(SandboxError):
+    """An image could not be built."""
+
+
+class TransferError(SandboxError):
+    """A file or folder could not be carried into or out of a sandbox."""
+
+
+class SetUpError(PlimsollError):
+    """A command that prepares a trial failed."""
+
+
+class AgentError(PlimsollError):
+    """The agent could not do its work for a reason of its own."""
+
+
+class SolutionError(AgentError):
+    """The task's own solution failed, so the task is at fault."""

@@ -1,0 +1,1 @@
+"""Sandboxes from Linux namespaces and an overlay: no daemon, nothing to install."""

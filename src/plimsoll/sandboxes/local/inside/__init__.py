@@ -1,0 +1,1 @@
+"""What runs inside a local sandbox: its keeper, its init and the runner of a command."""

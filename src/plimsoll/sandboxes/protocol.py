@@ -1,0 +1,236 @@
+"""The protocol that every backend keeps: local, docker, kubernetes.
+
+Invariants, tested once for all backends in `tests/sandboxes/test_protocol.py`:
+
+* A command that failed is an `ExecResult`. A sandbox that is gone is `SandboxUnavailable`.
+* A command that timed out, or whose call was cancelled, leaves no process behind.
+* Output is streamed and bounded: a gigabyte printed is not a gigabyte held.
+* No path and no link of an upload or a download leaves its target.
+* `close` can be called any number of times, and afterwards nothing of the sandbox is left.
+* What a backend cannot enforce it refuses (`SandboxUnsupported`) or lists in `warnings`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import NO_NETWORK, NetworkPolicy
+from plimsoll.sandboxes.output import Captured
+
+__all__ = [
+    "Backend",
+    "ExecResult",
+    "Image",
+    "ImageSource",
+    "Limits",
+    "Mount",
+    "OnOutput",
+    "Sandbox",
+    "SandboxSpec",
+    "SandboxStatus",
+    "Stream",
+    "Transfer",
+]
+
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+
+KEEP_OUTPUT = 256 * 1024
+"""Bytes of each stream that an `ExecResult` keeps unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """Where a sandbox's file system comes from: a Dockerfile in a context, or a name."""
+
+    context: Path | None = None
+    dockerfile: Path | None = None
+    reference: str | None = None
+    build_timeout: float = 600.0
+
+
+class Image(Protocol):
+    """A built image, as its backend knows it."""
+
+    @property
+    def key(self) -> str:
+        """Names the content: equal keys, equal file systems."""
+        ...
+
+    @property
+    def env(self) -> Mapping[str, str]: ...
+
+    @property
+    def workdir(self) -> str: ...
+
+    @property
+    def user(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sandbox may use. None means as much as the host gives."""
+
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    pids: int | None = None
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the host that a sandbox sees, read-only."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a sandbox is started with, besides its image."""
+
+    labels: Labels
+    network: NetworkPolicy = NO_NETWORK
+    limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    workdir: str | None = None
+    mounts: tuple[Mount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command ended. Exactly one of `exit_code` and `signal` is set."""
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    stdout: Captured
+    stderr: Captured
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out
+
+    def describe(self) -> str:
+        """How it ended, in a few words for a person."""
+        if self.timed_out:
+            return f"timed out after {self.seconds:.1f} s"
+        if self.signal is not None:
+            return f"killed by signal {self.signal}"
+        return f"exit {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """Whether a sandbox is alive, and why not."""
+
+    alive: bool
+    reason: str = ""
+    processes: int | None = None
+    """Processes in it besides its own init; None where that is not known."""
+    oom_kills: int | None = None
+    """How often the kernel killed a process of it for memory; None where not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What an upload or a download carried, and what it left out for safety, with why."""
+
+    files: int
+    bytes: int
+    skipped: tuple[str, ...] = ()
+
+
+class Sandbox(Protocol):
+    """A place where commands run. Paths are absolute, in the sandbox's file system."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def labels(self) -> Labels: ...
+
+    @property
+    def workdir(self) -> str:
+        """Where commands start unless told otherwise."""
+        ...
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        keep: int = KEEP_OUTPUT,
+    ) -> ExecResult:
+        """Run an argv, or a string by the sandbox's bash (its sh where it has no bash).
+
+        It ends when the command's own process ends; what that left running goes on, except
+        after a timeout or a cancelled call, when the whole tree is killed.
+        `keep` bounds what the result holds of each stream; `on_output` sees all of it.
+        """
+        ...
+
+    async def upload(self, source: Path, target: str) -> Transfer:
+        """Carry a file to the path `target`, or a folder's content into the folder `target`."""
+        ...
+
+    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
+        """Carry a file to the path `target`, or a folder's content into the folder `target`.
+
+        Links that point out of the folder, devices and sockets are left out and listed.
+        More than `limit` bytes is a `TransferError`; so is a source that is not there.
+        """
+        ...
+
+    async def empty(self, path: str, *, mode: int = 0o755) -> None:
+        """Make `path` an empty folder, whatever stood there: a link, a file, a tree."""
+        ...
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        """Apply a policy to every command from now on."""
+        ...
+
+    async def kill_all(self) -> None:
+        """Kill every process but the sandbox's own init, and wait until they are gone."""
+        ...
+
+    async def status(self) -> SandboxStatus: ...
+
+    async def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """Builds images and starts sandboxes. Entering it reaps what dead owners left behind."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What this host cannot do or enforce, each to be said once a run."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
+        """Build an image, or find the one that an equal source was built into."""
+        ...
+
+    async def create(self, image: Image, spec: SandboxSpec) -> Sandbox: ...

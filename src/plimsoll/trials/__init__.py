@@ -1,0 +1,1 @@
+"""One attempt at one task: its lifecycle, its verifier, its verdict."""

@@ -1,0 +1,140 @@
+"""Verdicts, and the one table that says what each cause of a void trial means.
+
+A trial ends as `Graded`, the only thing that carries a reward, or as `Void`, which never
+does. Retries, masks, statistics, alarms and every display read `CAUSES`; nothing else
+decides what a cause means.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from plimsoll.core.endings import Ending
+
+__all__ = ["CAUSES", "Cause", "CauseRule", "Evidence", "Graded", "Verdict", "Void"]
+
+
+class Cause(StrEnum):
+    """Why a trial is void."""
+
+    SANDBOX = "sandbox"
+    POLICY = "policy"
+    GRADER = "grader"
+    TASK = "task"
+    STALE = "stale"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    BUG = "bug"
+
+
+@dataclass(frozen=True, slots=True)
+class CauseRule:
+    """What follows from a cause."""
+
+    retries: int
+    """How often a rollout void for this cause is tried again."""
+    against_task: bool
+    """Counts towards the task's quarantine."""
+    stops_run: bool
+    """One occurrence is enough to stop the run and ask a person."""
+    meaning: str
+    """What happened, for a person."""
+    remedy: str
+    """What to do about it, for a person."""
+
+
+CAUSES: dict[Cause, CauseRule] = {
+    Cause.SANDBOX: CauseRule(
+        retries=2,
+        against_task=False,
+        stops_run=False,
+        meaning="the sandbox could not be built, started or kept alive",
+        remedy="read the reason: an image, a set-up command, a limit or the host is at fault",
+    ),
+    Cause.POLICY: CauseRule(
+        retries=2,
+        against_task=False,
+        stops_run=False,
+        meaning="the policy's server did not answer",
+        remedy="look at the inference server",
+    ),
+    Cause.GRADER: CauseRule(
+        retries=1,
+        against_task=True,
+        stops_run=False,
+        meaning="the task's tests did not grade",
+        remedy="read verifier/stdout.txt and verifier/stderr.txt; mend tests/ or what they need",
+    ),
+    Cause.TASK: CauseRule(
+        retries=0,
+        against_task=True,
+        stops_run=False,
+        meaning="the task itself is broken",
+        remedy="mend the task, or leave it out with --task",
+    ),
+    Cause.STALE: CauseRule(
+        retries=3,
+        against_task=False,
+        stops_run=False,
+        meaning="it would have been trained on too late",
+        remedy="none needed; if there are many, allow more staleness or shorten the trials",
+    ),
+    Cause.LOST: CauseRule(
+        retries=3,
+        against_task=False,
+        stops_run=False,
+        meaning="the worker that ran it is gone",
+        remedy="look at the worker's last words",
+    ),
+    Cause.CANCELLED: CauseRule(
+        retries=0,
+        against_task=False,
+        stops_run=False,
+        meaning="it was cancelled before it was graded",
+        remedy="run it again",
+    ),
+    Cause.BUG: CauseRule(
+        retries=0,
+        against_task=False,
+        stops_run=True,
+        meaning="Plimsoll itself failed",
+        remedy="report it with bug.txt of the trial",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A fact that a verdict rests on: what was seen, and where it can be read again."""
+
+    what: str
+    where: str = ""
+    """A file of the trial with a line, e.g. `verifier/stderr.txt:31`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """The task's tests ran and said what the work is worth."""
+
+    reward: float
+    ending: Ending
+    rewards: dict[str, float] = field(default_factory=dict[str, float])
+    """Every number that the grader wrote, by name; `reward` among them or made of them."""
+    evidence: tuple[Evidence, ...] = ()
+    """Warnings that do not change the verdict, e.g. a grader that exited with 1."""
+    verdict: Literal["graded"] = "graded"
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """No reward. `reason` is one line for a person."""
+
+    cause: Cause
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    ending: Ending | None = None
+    """How the agent ended, where it got that far."""
+    verdict: Literal["void"] = "void"
+
+
+Verdict = Graded | Void
