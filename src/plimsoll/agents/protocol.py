@@ -45,6 +45,11 @@ class Agent(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def reference(self) -> bool:
+        """Its work is the task's own: where it fails or runs out of time, the task is at fault."""
+        ...
+
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         """Prepare the sandbox. A command that fails here raises `SetUpError`."""
         ...

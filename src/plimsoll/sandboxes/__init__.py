@@ -1,1 +1,4 @@
-"""Where agents run: one protocol, several backends. Kept import-free: `local.inside` loads it bare."""
+"""Where agents run: one protocol, several backends.
+
+Imports nothing, since what runs inside a sandbox loads it without any library.
+"""

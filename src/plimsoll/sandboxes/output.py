@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Captured", "Capture"]
+__all__ = ["Capture", "Captured"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,15 @@ KEEP_OUTPUT = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Where a sandbox's file system comes from: a Dockerfile in a context, or a name."""
+    """Where a sandbox's file system comes from: a Dockerfile in a context, or a name.
+
+    With `compose`, the image is that of the file's service `main`, which brings others along.
+    """
 
     context: Path | None = None
     dockerfile: Path | None = None
     reference: str | None = None
+    compose: Path | None = None
     build_timeout: float = 600.0
 
 
@@ -123,6 +127,12 @@ class ExecResult:
         if self.signal is not None:
             return f"killed by signal {self.signal}"
         return f"exit {self.exit_code}"
+
+    def complaint(self) -> str:
+        """How it failed, with the last line that it printed, for an error's message."""
+        said = (self.stderr.text.strip() or self.stdout.text.strip()).splitlines()
+        last = f": {said[-1].strip()[:200]}" if said else ""
+        return f"failed ({self.describe()}){last}"
 
 
 @dataclass(frozen=True, slots=True)

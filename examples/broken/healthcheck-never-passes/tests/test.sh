@@ -1,0 +1,8 @@
+#!/bin/bash
+if [ "$(cat /app/hello.txt 2>/dev/null)" = hello ]; then
+    echo "ok: /app/hello.txt holds hello"
+    echo 1 >/logs/verifier/reward.txt
+else
+    echo "FAIL: /app/hello.txt does not hold hello"
+    echo 0 >/logs/verifier/reward.txt
+fi

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo three >/app/third.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -e
+cp /app/greeting.txt /app/hello.txt

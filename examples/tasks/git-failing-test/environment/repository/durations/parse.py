@@ -1,0 +1,16 @@
+import re
+
+SECONDS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
+PART = re.compile(r"(\d+(?:\.\d+)?)(h|m|s|ms)")
+
+
+def parse(text):
+    """The seconds of a duration such as `1h30m`, `2.5s` or `250ms`, as a float.
+
+    Each part is a number and a unit: h, m, s or ms. Spaces around the whole text and between
+    parts do not count. Anything else, an empty text included, is a ValueError.
+    """
+    parts = PART.findall(text)
+    if not parts:
+        raise ValueError(f"not a duration: {text!r}")
+    return float(sum(float(number) * SECONDS[unit] for number, unit in parts))

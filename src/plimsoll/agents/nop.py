@@ -1,0 +1,21 @@
+"""The agent that does nothing: what a task gives for it is what the task gives for free."""
+
+from plimsoll.agents.protocol import Assignment, Outcome
+from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.tasks.task import Task
+
+__all__ = ["Nop"]
+
+
+class Nop:
+    """Ends at once."""
+
+    name = "nop"
+    reference = False
+
+    async def set_up(self, task: Task, sandbox: Sandbox) -> None:
+        del task, sandbox
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        del assignment
+        return Outcome()

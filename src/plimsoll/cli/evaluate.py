@@ -1,0 +1,66 @@
+"""What `plimsoll eval` prints, in order, around a run. Results go to stdout, the rest to stderr."""
+
+import sys
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from plimsoll.cli.interrupts import Interrupts
+from plimsoll.cli.progress import showing_progress
+from plimsoll.cli.render import closing, console, first_line, plain
+from plimsoll.runs.backends import BACKENDS
+from plimsoll.runs.evaluate import EvalRun, Request, exit_code
+
+__all__ = ["evaluate"]
+
+SHOWN_UNKNOWN_KEYS = 10
+
+
+def evaluate(request: Request, *, as_json: bool) -> int:
+    """Run an evaluation to its end or to a signal, and return the exit status."""
+    run = EvalRun.prepare(request)
+    err = console(stderr=True)
+    # With --json, stdout holds the object alone.
+    out = err if as_json else console(stderr=False)
+    _begin(run, out, err)
+    with Interrupts() as interrupts:
+        try:
+            interrupts.run(_run(run, err))
+        finally:
+            summary = run.finish()
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+            sys.stdout.flush()
+        _end(run, out, interrupted=interrupts.signal is not None)
+        return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
+
+
+async def _run(run: EvalRun, err: Console) -> None:
+    async with showing_progress(run, err):
+        await run.run()
+
+
+def _begin(run: EvalRun, out: Console, err: Console) -> None:
+    """The first line, then what is wrong with the tasks."""
+    request, selection = run.request, run.selection
+    backend = BACKENDS[request.backend]
+    line = first_line(backend, request.agent, len(selection.tasks), request.attempts)
+    out.print(line, soft_wrap=True)
+    for problem in selection.problems:
+        err.print(Text(f"not run: {plain(problem)}", style="yellow"), soft_wrap=True)
+    for key in selection.unknown_keys[:SHOWN_UNKNOWN_KEYS]:
+        err.print(Text(f"warning: {plain(key.describe())}", style="yellow"), soft_wrap=True)
+    if (more := len(selection.unknown_keys) - SHOWN_UNKNOWN_KEYS) > 0:
+        err.print(Text(f"warning: and {more} more unknown keys", style="yellow"))
+
+
+def _end(run: EvalRun, out: Console, *, interrupted: bool) -> None:
+    lines = closing(
+        run.evaluation,
+        run.directory,
+        skipped=run.selection.problems,
+        interrupted=interrupted,
+    )
+    for line in lines:
+        out.print(line, soft_wrap=isinstance(line, Text))

@@ -1,0 +1,67 @@
+"""The `plimsoll` command. A subcommand's file is imported when it is used or listed.
+
+Those files import no more than click at their top, so that `--help` is quick.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from plimsoll import __version__
+from plimsoll.core.errors import PlimsollError
+
+__all__ = ["main"]
+
+COMMANDS = {"eval": "plimsoll.cli.eval"}
+"""The commands, each with the module that holds its `command`."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(COMMANDS[cmd_name]).command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="plimsoll", message="%(prog)s %(version)s")
+def plimsoll() -> None:
+    """Run coding agents in sandboxes, with rewards that can be trusted."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit. An error made on purpose is a line, never a trace."""
+    try:
+        code = plimsoll.main(args, prog_name="plimsoll", standalone_mode=False)
+        sys.stdout.flush()
+    except PlimsollError as error:
+        code = _say(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = error.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "plimsoll"
+        code = _say(f"{error.format_message()}\ntry: {where} --help")
+    except click.ClickException as error:
+        code = _say(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        code = 130
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
+    sys.exit(code)
+
+
+def _say(message: str) -> int:
+    click.echo(f"plimsoll: {message}", err=True)
+    return 2

@@ -1,0 +1,66 @@
+"""Progress on stderr while an evaluation runs: a live table, or a line now and then."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from plimsoll.cli.render import live, plain, progress_line
+from plimsoll.runs.evaluate import EvalRun
+
+__all__ = ["showing_progress"]
+
+LIVE_SECONDS = 0.25
+LINE_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def showing_progress(run: EvalRun, console: Console) -> AsyncGenerator[None]:
+    """Show how the run is going for as long as the block lasts, and its warnings once each."""
+    warn = _sayer(run, console)
+    show = _live if console.is_terminal else _lines
+    shower = asyncio.create_task(show(run, console, warn))
+    try:
+        yield
+    finally:
+        shower.cancel()
+        with suppress(asyncio.CancelledError):
+            await shower
+        warn()
+
+
+def _sayer(run: EvalRun, console: Console) -> Callable[[], None]:
+    """Says what the backend has begun to warn of since the last call."""
+    said = 0
+
+    def say() -> None:
+        nonlocal said
+        warnings: Sequence[str] = run.backend.warnings
+        for warning in warnings[said:]:
+            console.print(Text(f"warning: {plain(warning)}", style="yellow"), soft_wrap=True)
+        said = len(warnings)
+
+    return say
+
+
+async def _live(run: EvalRun, console: Console, warn: Callable[[], None]) -> None:
+    with Live(console=console, auto_refresh=False, transient=True) as table:
+        while True:
+            warn()
+            table.update(live(run.evaluation), refresh=True)
+            await asyncio.sleep(LIVE_SECONDS)
+
+
+async def _lines(run: EvalRun, console: Console, warn: Callable[[], None]) -> None:
+    """For logs and pipes: nothing for a short run, a line every so often for a long one."""
+    loop = asyncio.get_running_loop()
+    said = loop.time()
+    while True:
+        warn()
+        await asyncio.sleep(LIVE_SECONDS)
+        if loop.time() - said >= LINE_SECONDS:
+            console.print(progress_line(run.evaluation), soft_wrap=True)
+            said = loop.time()

@@ -1,0 +1,188 @@
+"""How an evaluation looks on a screen: its first line, its progress, its closing table.
+
+Where no trial is graded no number is shown, only a dash.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll import __version__
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.evaluation import Evaluation, Running
+from plimsoll.runs.results import Row, Tally
+from plimsoll.trials.verdicts import CAUSES, Cause
+
+__all__ = ["closing", "console", "figure", "first_line", "live", "plain", "progress_line"]
+
+NONE = "–"
+SHOWN_RUNNING = 12
+
+
+def console(*, stderr: bool) -> Console:
+    """A console that shows text as it is. Lines that go to a file are not folded."""
+    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = 240
+    return made
+
+
+def plain(text: str) -> str:
+    """Text from a task or its grader, as one line that cannot move a terminal's cursor."""
+    return "".join(char if char.isprintable() else " " for char in text.strip())
+
+
+def figure(value: float | None) -> str:
+    """A reward for a person. What is not a whole number is never rounded to one."""
+    if value is None:
+        return NONE
+    short = f"{value:.2f}"
+    return short if float(short) == value or not float(short).is_integer() else f"{value:.6g}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def first_line(backend: str, agent: str, tasks: int, attempts: int) -> Text:
+    version = ".".join(__version__.split(".")[:2])
+    noun = "task" if tasks == 1 else "tasks"
+    return Text(f"plimsoll {version} · {backend} · agent {agent} · {tasks:,} {noun} × {attempts}")
+
+
+def progress_line(evaluation: Evaluation) -> str:
+    """What has been done so far, in one line."""
+    tally, seconds = evaluation.tally, evaluation.seconds
+    parts = [f"{tally.trials:,}/{evaluation.total:,} trials", f"graded {tally.graded:,}"]
+    if tally.mean_reward is not None:
+        parts.append(f"mean {figure(tally.mean_reward)}")
+    parts.append(f"void {_causes(tally.void)}")
+    if tally.trials and seconds > 0:
+        left = (evaluation.total - tally.trials) * seconds / tally.trials
+        parts.append(f"{60 * tally.trials / seconds:.0f} trials/min")
+        if left > 0:
+            parts.append(f"{duration(left)} left")
+    return " · ".join(parts)
+
+
+def live(evaluation: Evaluation) -> RenderableType:
+    """The progress and the trials under way, the longest-running first."""
+    running = sorted(evaluation.running.values(), key=lambda one: one.since)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    for one in running[:SHOWN_RUNNING]:
+        table.add_row(_name(one), one.phase, duration(one.seconds))
+    if len(running) > SHOWN_RUNNING:
+        table.add_row(f"… and {len(running) - SHOWN_RUNNING} more", "", "")
+    return Group(_bar(evaluation), Text(progress_line(evaluation)), table)
+
+
+def _bar(evaluation: Evaluation) -> Table:
+    """The bar on a line of its own, which it does not end itself."""
+    line = Table.grid()
+    line.add_row(
+        ProgressBar(
+            total=evaluation.total,
+            completed=evaluation.tally.trials,
+            width=40,
+            style="dim",
+            complete_style="default",
+            finished_style="default",
+        )
+    )
+    return line
+
+
+def closing(
+    evaluation: Evaluation,
+    directory: RunDirectory,
+    *,
+    skipped: Sequence[str],
+    interrupted: bool,
+) -> Iterable[RenderableType]:
+    """Everything that is said at the end: the table, why trials are void, where to look."""
+    tally = evaluation.tally
+    if tally.trials:
+        yield _table(tally)
+        for cause in tally.void:
+            yield Text()
+            yield from _void_lines(tally, Cause(cause), directory)
+    if skipped:
+        yield Text()
+        yield Text(f"not run, not valid ({len(skipped)} problems):", style="yellow")
+        yield from (Text(f"  {plain(problem)}") for problem in skipped)
+    yield Text()
+    yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
+    yield Text(f"look: {_look(tally, directory)}")
+
+
+def _table(tally: Tally) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("task", overflow="fold")
+    table.add_column("graded", justify="right", no_wrap=True)
+    table.add_column("mean", justify="right", no_wrap=True)
+    table.add_column("void", no_wrap=True)
+    tasks = tally.by_task()
+    for name, of_task in tasks.items():
+        table.add_row(plain(name), *_cells(of_task))
+    if len(tasks) > 1:
+        table.add_row(f"all {len(tasks):,} tasks", *_cells(tally), style="bold")
+    return table
+
+
+def _cells(tally: Tally) -> tuple[Text, Text, Text]:
+    """Graded, mean and void of a tally; yellow where something is void."""
+    return (
+        Text(f"{tally.graded:,}/{tally.trials:,}"),
+        Text(figure(tally.mean_reward)),
+        Text(_causes(tally.void), style="yellow" if tally.void else ""),
+    )
+
+
+def _void_lines(tally: Tally, cause: Cause, directory: RunDirectory) -> Iterable[Text]:
+    rule = CAUSES[cause]
+    yield Text(f"void: {cause} · {rule.meaning}", style="yellow")
+    for name, of_task in tally.by_task().items():
+        rows = [row for row in of_task.rows if row.cause is cause]
+        if rows:
+            count = f"{len(rows)} of {of_task.trials}"
+            where = directory.trial(name, rows[0].attempt)
+            yield Text(f"  {plain(name)} ({count})  {plain(rows[0].reason or '')}  → {where}")
+    yield Text(f"  remedy: {rule.remedy}")
+
+
+def _spent(evaluation: Evaluation, interrupted: bool) -> str:
+    done, total, seconds = evaluation.tally.trials, evaluation.total, evaluation.seconds
+    if interrupted:
+        return (
+            f"interrupted after {duration(seconds)}: {done:,} of {total:,} trials finished "
+            "and are kept; the others are not counted"
+        )
+    rate = evaluation.summary.trials_per_minute
+    noun = "trial" if done == 1 else "trials"
+    return f"{done:,} {noun} in {duration(seconds)} · {rate:,.0f} trials/min"
+
+
+def _look(tally: Tally, directory: RunDirectory) -> str:
+    """Where to look next: the first void trial if there is one, and the summary."""
+    places: list[Path] = [directory.summary]
+    first: Row | None = next((row for row in tally.rows if row.cause), None)
+    if first is not None:
+        places.append(directory.trial(first.task, first.attempt))
+    return " · ".join(str(place) for place in places)
+
+
+def _causes(void: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {count:,}" for cause, count in void.items()) or NONE
+
+
+def _name(one: Running) -> str:
+    return plain(f"{one.ticket.task.name}.{one.ticket.attempt}")

@@ -1,0 +1,109 @@
+"""The configuration that a person writes: `plimsoll.toml`, all of it optional.
+
+    [local]
+    roots = { "python:3.12-slim" = "/srv/rootfs/py312" }
+    host_paths = ["/usr", "/opt"]
+    home = "~/.cache/plimsoll"
+
+A relative path is relative to the file. A key that is not known is an error, never ignored.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from plimsoll.core.errors import UsageError
+from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
+
+__all__ = ["Config", "LocalConfig", "load_config"]
+
+DEFAULT = Path("plimsoll.toml")
+EXPECTED = {
+    "string_type": "text",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "tuple_type": "a list",
+}
+
+
+class Table(BaseModel):
+    """A table of the config file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LocalConfig(Table):
+    """What the local backend is given. None leaves the choice to the backend."""
+
+    roots: dict[str, StrictStr] = Field(default_factory=dict)
+    """Which folder holds the root file system that a `FROM` name stands for."""
+    host_paths: tuple[StrictStr, ...] | None = None
+    """What of the host a sandbox sees that stands on the host's own system."""
+    home: StrictStr | None = None
+    """Where layers and sandboxes are kept."""
+
+
+class Config(Table):
+    """The whole file."""
+
+    local: LocalConfig = Field(default_factory=LocalConfig)
+
+
+def load_config(file: Path | None) -> Config:
+    """Read `file`; without one, `plimsoll.toml` here if it is there; else the defaults."""
+    if file is None:
+        if not DEFAULT.exists():
+            return Config()
+        file = DEFAULT
+    try:
+        text = file.read_text("utf-8-sig")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read the config {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file}: not valid TOML: {error}") from error
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        problems = (_describe(file, text, problem) for problem in error.errors())
+        raise UsageError("\n".join(problems)) from None
+    return _with_paths(config, file, text)
+
+
+def _with_paths(config: Config, file: Path, text: str) -> Config:
+    """Make paths absolute, and refuse a root file system that is not there."""
+    base, local = file.resolve().parent, config.local
+    roots = {name: str(base / Path(root).expanduser()) for name, root in local.roots.items()}
+    for name, root in roots.items():
+        if not Path(root).is_dir():
+            place = _place(file, text, ("local", "roots", name))
+            raise UsageError(f'{place}: local.roots: "{name}": {root} is not a folder')
+    for path in local.host_paths or ():
+        if not path.startswith("/"):
+            place = _place(file, text, ("local", "host_paths"))
+            raise UsageError(f'{place}: local.host_paths: "{path}" is not an absolute path')
+    home = None if local.home is None else str(base / Path(local.home).expanduser())
+    return Config(local=LocalConfig(roots=roots, host_paths=local.host_paths, home=home))
+
+
+def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
+    path = problem["loc"]
+    place = _place(file, text, path)
+    if problem["type"] == "extra_forbidden":
+        known = list(LocalConfig.model_fields if path[0] == "local" else Config.model_fields)
+        close = difflib.get_close_matches(str(path[-1]), known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+        return f"{place}: unknown key {show_key(path)} ({hint})"
+    expected = EXPECTED.get(problem["type"])
+    said = f"expected {expected}" if expected else problem["msg"]
+    return f"{place}: {show_key(path)}: {said}"
+
+
+def _place(file: Path, text: str, path: KeyPath) -> str:
+    line = line_of(text, path)
+    return str(file) if line is None else f"{file}:{line}"

@@ -1,0 +1,238 @@
+"""The local backend: sandboxes from namespaces and an overlay, started in milliseconds."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
+from plimsoll.core.ids import Labels, short_id
+from plimsoll.sandboxes.local.base import HOST_PATHS, Base, host_base, root_base
+from plimsoll.sandboxes.local.builder import Builder
+from plimsoll.sandboxes.local.cgroups import Cgroup, Cgroups
+from plimsoll.sandboxes.local.channel import Channel
+from plimsoll.sandboxes.local.forker import Forker
+from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.local.image import LocalImage, overlay_name
+from plimsoll.sandboxes.local.reasons import cannot_start
+from plimsoll.sandboxes.local.remains import Meta, Remains, reap
+from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
+
+__all__ = ["LocalBackend", "LocalOptions"]
+
+_START_SECONDS = 30.0
+_SHM_MB = 64
+_MOST_PROCESSES = 4096
+"""Without a limit of its own a sandbox could use up the host's process table."""
+_CAP_SYS_ADMIN = 21
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """What the config says about the local backend."""
+
+    roots: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Root file systems by the image name that a `FROM` or `docker_image` uses."""
+    host_paths: tuple[str, ...] = HOST_PATHS
+    """What a sandbox on the host's own system sees of it."""
+    home: Path | None = None
+
+
+class LocalBackend:
+    """One process's sandboxes. Use it as an async context manager."""
+
+    name = "local"
+
+    def __init__(self, options: LocalOptions | None = None) -> None:
+        self._options = options or LocalOptions()
+        self._userns = not _has_capability(_CAP_SYS_ADMIN)
+        self._forker = Forker()
+        self._live: set[LocalSandbox] = set()
+        self._warnings: dict[str, None] = {}
+        self._said_host_base = False
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return tuple(self._warnings)
+
+    def warn(self, text: str) -> None:
+        """Note something to be said once a run."""
+        self._warnings.setdefault(text)
+
+    async def __aenter__(self) -> Self:
+        self._home = Home.open(self._options.home)
+        await asyncio.to_thread(reap, self._home)
+        self._cgroups = Cgroups()
+        self._builder = Builder(self, self._home)
+        self._host_base = await asyncio.to_thread(
+            host_base, self._home, self._options.host_paths, self._userns
+        )
+        try:
+            await self._prove_it_works()
+        except BaseException:
+            await self._forker.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
+        await self._forker.stop()
+        for failed in results:
+            if isinstance(failed, BaseException):
+                raise failed
+
+    async def _prove_it_works(self) -> None:
+        """Start and close one sandbox, so that a host that cannot says so before any work."""
+        labels = Labels("probe", "probe", myself(), time.time() + 60)
+        sandbox = await self.create(LocalImage(self._host_base), SandboxSpec(labels))
+        await sandbox.close()
+
+    def find_base(self, reference: str) -> Base:
+        """The root file system that an image name stands for."""
+        if reference in self._options.roots:
+            return root_base(self._options.roots[reference])
+        if reference != "scratch":
+            if not self._said_host_base:
+                self._said_host_base = True
+                self.warn(
+                    f"{reference} is not under [local] roots: it and every other such image "
+                    "is taken to be this host's own system"
+                )
+            return self._host_base
+        raise SandboxUnsupported("FROM scratch: the local backend starts from a root file system")
+
+    async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
+        return await self._builder.build(source, on_output)
+
+    async def create(self, image: Image, spec: SandboxSpec) -> LocalSandbox:
+        """Start a sandbox. What it asks for and cannot have is refused here."""
+        if not isinstance(image, LocalImage):
+            raise SandboxUnsupported(f"image {image.key} was not built by the local backend")
+        self._check(spec)
+        return await self.start(image, spec)
+
+    def _check(self, spec: SandboxSpec) -> None:
+        if spec.limits.gpus:
+            raise SandboxUnsupported(
+                f"the task wants {spec.limits.gpus} GPU(s); the local backend gives none: "
+                "use --backend docker or kubernetes on a host that has them"
+            )
+        allows_network(spec.network)
+        limits = spec.limits
+        if limits.storage_mb is not None:
+            self.warn("storage_mb is not enforced by the local backend")
+        if (limits.memory_mb or limits.cpus) and self._cgroups.missing:
+            self.warn(self._cgroups.missing)
+
+    async def start(
+        self, image: LocalImage, spec: SandboxSpec, *, durable: bool = False
+    ) -> LocalSandbox:
+        """Start a sandbox; what a durable one writes may be kept."""
+        name = short_id()
+        folder = self._home.sandboxes / name
+        cgroup = self._make_groups(name, spec.limits)
+        life, their_life = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel = Channel(end)
+        remains = Remains(folder, cgroup, life)
+        try:
+            inside = self._lay_out(folder, image, spec, cgroup, volatile=not durable)
+            with their_life, their_end:
+                await self._forker.fork(inside, their_end.fileno(), their_life.fileno())
+            await self._until_ready(channel)
+        except BaseException:
+            channel.close("the sandbox did not start")
+            with their_life, their_end:
+                pass
+            await remains.clear()
+            raise
+        sandbox = LocalSandbox(
+            spec,
+            channel=channel,
+            remains=remains,
+            env={**image.env, **spec.env},
+            workdir=spec.workdir or image.workdir,
+            user=image.user,
+            on_close=self._live.discard,
+        )
+        self._live.add(sandbox)
+        return sandbox
+
+    def _make_groups(self, name: str, limits: Limits) -> Cgroup:
+        pids = limits.pids or _MOST_PROCESSES
+        wanted = Limits(cpus=limits.cpus, memory_mb=limits.memory_mb, pids=pids)
+        return self._cgroups.create(name, wanted)
+
+    def _lay_out(
+        self,
+        folder: Path,
+        image: LocalImage,
+        spec: SandboxSpec,
+        cgroup: Cgroup,
+        *,
+        volatile: bool,
+    ) -> dict[str, Any]:
+        """Make the sandbox's folder, and say what its init is to mount."""
+        groups = {name: str(path) for name, path in cgroup.folders.items()}
+        (folder / "root").mkdir(parents=True)
+        (folder / ".meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
+        (folder / ".meta.json").rename(folder / "meta.json")
+        overlays: list[dict[str, Any]] = []
+        for target, lower in image.lowers(self._home).items():
+            own = overlay_name(target)
+            for kind in ("up", "work"):
+                (folder / kind / own).mkdir(parents=True)
+            up, work = (f"sandboxes/{folder.name}/{kind}/{own}" for kind in ("up", "work"))
+            overlays.append({"target": target, "lower": lower, "upper": up, "work": work})
+        return {
+            "home": str(self._home.path),
+            "root": str(folder / "root"),
+            "hostname": f"plimsoll-{folder.name}",
+            "overlays": overlays,
+            "overlay_options": ("," + ",".join(self._overlay_options(volatile))).rstrip(","),
+            "binds": [{"source": str(m.source), "target": m.target} for m in spec.mounts],
+            "userns": self._userns,
+            "cgroups": cgroup.procs_files,
+            "shm_mb": _SHM_MB,
+        }
+
+    def _overlay_options(self, volatile: bool) -> list[str]:
+        options = ["userxattr"] if self._userns else []
+        # A sandbox's files need not survive a power cut, so nothing waits for the disk.
+        return [*options, "volatile"] if volatile else options
+
+    async def _until_ready(self, channel: Channel) -> None:
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                said = await asyncio.shield(channel.ready)
+        except TimeoutError:
+            raise SandboxUnavailable(
+                f"the sandbox did not start within {_START_SECONDS:.0f} s"
+            ) from None
+        except SandboxUnavailable:
+            words = self._forker.last_words()
+            raise SandboxUnavailable(f"the sandbox died while it started: {words}") from None
+        if not said.get("ready"):
+            raise cannot_start(said, self._home.path)
+
+
+def _has_capability(number: int) -> bool:
+    status = Path("/proc/self/status").read_text()
+    for line in status.splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return os.geteuid() == 0

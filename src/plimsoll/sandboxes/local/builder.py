@@ -1,0 +1,265 @@
+"""Builds a task's Dockerfile into cached layers.
+
+Each instruction that changes files makes a layer, keyed by its text, what it copies, the
+variables it sees and the layer below it; an equal beginning of two Dockerfiles is built once.
+Instructions that say how a container is run rather than what is in it have no meaning in a
+sandbox, where Plimsoll says what runs: CMD, EXPOSE, STOPSIGNAL and MAINTAINER change nothing.
+What the builder does not do is an error that names the line. Like `docker build`, a RUN has
+the host's network.
+"""
+
+import asyncio
+import hashlib
+import json
+import posixpath
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from plimsoll.core.errors import BuildError, SandboxUnsupported, TaskError, TransferError
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import NO_NETWORK, PUBLIC
+from plimsoll.sandboxes.local import copying
+from plimsoll.sandboxes.local.base import Base
+from plimsoll.sandboxes.local.context import BuildContext
+from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.local.image import LocalImage
+from plimsoll.sandboxes.local.layers import Layers
+from plimsoll.sandboxes.local.recipe import Recipe, State
+from plimsoll.sandboxes.local.sandbox import LocalSandbox
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import ExecResult, ImageSource, OnOutput, SandboxSpec
+from plimsoll.tasks.dockerfile import Instruction, parse_dockerfile
+from plimsoll.tasks.dockerfile_words import parse_arg, parse_pairs
+
+__all__ = ["Builder", "Starter"]
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NO_EFFECT = frozenset({"CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL"})
+_FLAGS = {"RUN": {"network"}, "COPY": {"from", "chown", "chmod", "link"},
+          "ADD": {"chown", "chmod", "link"}}  # fmt: skip
+_FORMAT = "layer 1"
+"""Part of every layer's key; changes when the builder makes layers differently."""
+
+
+class Starter(Protocol):
+    """What the builder needs of the backend."""
+
+    def find_base(self, reference: str) -> Base: ...
+
+    async def start(
+        self, image: LocalImage, spec: SandboxSpec, *, durable: bool = False
+    ) -> LocalSandbox: ...
+
+
+class Builder:
+    """Builds images for one backend."""
+
+    def __init__(self, starter: Starter, home: Home) -> None:
+        self._starter = starter
+        self._layers = Layers(home)
+
+    async def build(self, source: ImageSource, on_output: OnOutput | None) -> LocalImage:
+        """Build or find an image. Raises `BuildError` with the line at fault."""
+        if source.compose is not None:
+            raise SandboxUnsupported(
+                f"{source.compose}: the local backend runs no compose services; "
+                "use --backend docker"
+            )
+        if source.dockerfile is None:
+            return _first_image(self._starter, source.reference or "the default image")
+        file = str(source.dockerfile)
+        try:
+            text = await asyncio.to_thread(source.dockerfile.read_text, "utf-8")
+            recipe = Recipe(parse_dockerfile(text, file), file)
+            context = BuildContext(source.context or source.dockerfile.parent)
+            work = _Build(self._starter, self._layers, recipe, context, on_output)
+            async with asyncio.timeout(source.build_timeout):
+                return await work.stage(len(recipe.stages) - 1)
+        except TimeoutError:
+            limit = f"{source.build_timeout:g} s (build_timeout_sec)"
+            raise BuildError(f"{file}: the build took longer than {limit}") from None
+        except (TaskError, UnicodeDecodeError) as error:
+            raise BuildError(str(error)) from None
+        except OSError as error:
+            raise BuildError(f"{error.filename or file}: {error.strerror}") from None
+
+
+def _first_image(starter: Starter, reference: str) -> LocalImage:
+    return LocalImage(starter.find_base(reference), env={"PATH": _SYSTEM_PATH})
+
+
+class _Build:
+    """One build of one Dockerfile; stages are built when something needs them."""
+
+    def __init__(
+        self,
+        starter: Starter,
+        layers: Layers,
+        recipe: Recipe,
+        context: BuildContext,
+        on_output: OnOutput | None,
+    ) -> None:
+        self._starter = starter
+        self._layers = layers
+        self._recipe = recipe
+        self._context = context
+        self._on_output = on_output
+        self._built: dict[int, LocalImage] = {}
+
+    async def stage(self, number: int) -> LocalImage:
+        if number not in self._built:
+            stage = self._recipe.stages[number]
+            state = State(await self._image(stage.image, stage.start, number))
+            for instruction in stage.body:
+                await self._apply(instruction, state, number)
+            self._built[number] = state.image
+        return self._built[number]
+
+    async def _image(self, name: str, at: Instruction, before: int) -> LocalImage:
+        earlier = self._recipe.number(name, before)
+        if earlier is not None:
+            return await self.stage(earlier)
+        try:
+            return _first_image(self._starter, name)
+        except SandboxUnsupported as error:
+            raise BuildError(f"{self._recipe.where(at)}: {error}") from None
+
+    async def _apply(self, instruction: Instruction, state: State, number: int) -> None:
+        keyword = instruction.keyword
+        self._check_flags(instruction)
+        if keyword == "RUN":
+            await self._run(instruction, state)
+        elif keyword in ("COPY", "ADD"):
+            await self._copy(instruction, state, number)
+        elif keyword == "WORKDIR":
+            await self._workdir(instruction, state)
+        elif keyword == "ENV":
+            self._env(instruction, state)
+        elif keyword == "ARG":
+            self._arg(instruction, state)
+        elif keyword == "USER":
+            state.change(user=self._words(instruction.args, instruction, state))
+        elif keyword == "SHELL":
+            state.change(shell=instruction.json_form or ())
+        elif keyword not in _NO_EFFECT:
+            raise self._error(instruction, f"the local backend does not do {keyword}")
+
+    def _check_flags(self, instruction: Instruction) -> None:
+        known = _FLAGS.get(instruction.keyword, set())
+        for flag in instruction.flags:
+            if flag.name not in known:
+                raise self._error(instruction, f"the local backend does not do --{flag.name}")
+
+    def _error(self, instruction: Instruction, problem: str) -> BuildError:
+        return BuildError(f"{self._recipe.where(instruction)}: {problem}")
+
+    def _words(self, text: str, instruction: Instruction, state: State) -> str:
+        return self._recipe.expand(text, state.variables, instruction)
+
+    def _env(self, instruction: Instruction, state: State) -> None:
+        where = self._recipe.where(instruction)
+        pairs = parse_pairs(instruction.args, self._recipe.escape, where)
+        # All values of one ENV see the variables as they were before it.
+        values = {key: self._words(value, instruction, state) for key, value in pairs}
+        state.change(env={**state.image.env, **values})
+
+    def _arg(self, instruction: Instruction, state: State) -> None:
+        where = self._recipe.where(instruction)
+        for key, default in parse_arg(instruction.args, self._recipe.escape, where):
+            if default is not None:
+                state.args[key] = self._words(default, instruction, state)
+            elif key in self._recipe.global_args:
+                state.args[key] = self._recipe.global_args[key]
+
+    async def _workdir(self, instruction: Instruction, state: State) -> None:
+        path = self._words(instruction.args, instruction, state)
+        folder = posixpath.normpath(posixpath.join(state.image.workdir, path))
+
+        async def make(sandbox: LocalSandbox) -> None:
+            made = await sandbox.exec(["mkdir", "-p", folder], cwd="/", user=state.image.user)
+            if not made.ok:
+                made = await sandbox.exec(["mkdir", "-p", folder], cwd="/", user="root")
+            self._must_work(made, instruction)
+
+        await self._layer(instruction, state, [folder, state.image.user], make)
+        state.change(workdir=folder)
+
+    async def _run(self, instruction: Instruction, state: State) -> None:
+        argv = copying.run_argv(instruction, state.image.shell)
+        env = {**state.args, **state.image.env}
+        closed = instruction.flag("network") == "none"
+
+        async def run(sandbox: LocalSandbox) -> None:
+            await sandbox.set_network(NO_NETWORK if closed else PUBLIC)
+            done = await sandbox.exec(argv, env=env, on_output=self._on_output)
+            self._must_work(done, instruction)
+
+        image = state.image
+        seen = [json.dumps(argv), json.dumps(env, sort_keys=True), image.user, image.workdir]
+        await self._layer(instruction, state, [*seen, str(closed)], run)
+
+    def _must_work(self, done: ExecResult, instruction: Instruction) -> None:
+        if not done.ok:
+            text = f"{instruction.keyword} {' '.join(instruction.args.split())[:120]}"
+            raise self._error(instruction, f"{text} {done.complaint()}")
+
+    async def _copy(self, instruction: Instruction, state: State, number: int) -> None:
+        order = copying.read_order(
+            instruction, self._recipe, state, add=instruction.keyword == "ADD"
+        )
+        if order.stage is not None:
+            source = await self._image(order.stage, instruction, number)
+            seen = [source.key, *order.sources]
+
+            async def copy(sandbox: LocalSandbox) -> None:
+                giver = await self._starter.start(source, _spec())
+                try:
+                    await copying.copy_between(giver, sandbox, order)
+                finally:
+                    await giver.close()
+
+        else:
+            plan = await asyncio.to_thread(copying.plan_copy, order, self._context)
+            seen = plan.digests
+
+            async def copy(sandbox: LocalSandbox) -> None:
+                await copying.copy_in(plan, sandbox)
+
+        own = [order.target, str(order.owner), str(order.mode), *seen]
+        await self._layer(instruction, state, own, copy)
+
+    async def _layer(
+        self,
+        instruction: Instruction,
+        state: State,
+        seen: list[str],
+        work: Callable[[LocalSandbox], Awaitable[None]],
+    ) -> None:
+        """Add the layer that `work` makes, or the equal one that is already there."""
+        parts = [_FORMAT, state.image.key, instruction.keyword, *seen]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+        async def make(place: Path) -> None:
+            self._say(f"{instruction.keyword} {instruction.args}\n")
+            sandbox = await self._starter.start(state.image, _spec(), durable=True)
+            try:
+                await work(sandbox)
+                sandbox.keep_as(place)
+            except TransferError as error:
+                raise self._error(instruction, str(error)) from None
+            finally:
+                await sandbox.close()
+
+        await self._layers.ensure(key, make)
+        state.change(layers=(*state.image.layers, key))
+
+    def _say(self, text: str) -> None:
+        if self._on_output is not None:
+            self._on_output("stdout", text.encode())
+
+
+def _spec() -> SandboxSpec:
+    labels = Labels(run="build", ticket="build", owner=myself(), expires=time.time() + 86400)
+    return SandboxSpec(labels, network=NO_NETWORK)

@@ -1,0 +1,198 @@
+"""Limits through control groups, version 2 or 1, where this process may write them.
+
+Where it may not, nothing is limited and `Cgroups.missing` says so, once for a run.
+"""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.protocol import Limits
+
+__all__ = ["Cgroup", "Cgroups"]
+
+_CONTROLLERS = ("memory", "cpu", "pids")
+_PERIOD = 100_000
+_REMOVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The groups of one sandbox, by controller; with version 2 they are one folder."""
+
+    folders: dict[str, Path]
+
+    @property
+    def procs_files(self) -> list[str]:
+        return sorted({str(folder / "cgroup.procs") for folder in self.folders.values()})
+
+    def oom_kills(self) -> int | None:
+        """How often the kernel killed a process for memory; None where it does not say."""
+        folder = self.folders.get("memory")
+        if folder is None:
+            return None
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError, ValueError):
+                for line in (folder / name).read_text().splitlines():
+                    key, _, value = line.partition(" ")
+                    if key == "oom_kill":
+                        return int(value)
+        return None
+
+    def remove(self) -> None:
+        """Remove the groups; their processes are dead, or are killed now."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        for folder in set(self.folders.values()):
+            while not _remove(folder) and time.monotonic() < deadline:
+                for pid in _pids(folder):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, 9)
+                time.sleep(0.005)
+
+
+def _remove(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _pids(folder: Path) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(x) for x in (folder / "cgroup.procs").read_text().split()]
+    return []
+
+
+class Cgroups:
+    """What this host lets us limit. Looked at once, when the backend starts."""
+
+    def __init__(self) -> None:
+        self._parents, self._version = _find_parents()
+
+    @property
+    def missing(self) -> str | None:
+        """Which limits are not enforced here, in a person's words; None if all are."""
+        names = {"memory": "memory", "cpu": "CPU", "pids": "process"}
+        absent = [names[c] for c in _CONTROLLERS if c not in self._parents]
+        if not absent:
+            return None
+        return f"no cgroup write access: {', '.join(absent)} limits are not enforced"
+
+    def create(self, name: str, limits: Limits) -> Cgroup:
+        """Make groups for a sandbox with those limits that can be enforced."""
+        folders: dict[str, Path] = {}
+        group = Cgroup(folders)
+        try:
+            for controller, files in self._settings(limits).items():
+                parent = self._parents.get(controller)
+                if parent is None:
+                    continue
+                folder = parent / f"plimsoll-{name}"
+                folder.mkdir(exist_ok=True)
+                folders[controller] = folder
+                for file, value in files:
+                    (folder / file).write_text(value)
+        except OSError as error:
+            group.remove()
+            raise SandboxUnavailable(
+                f"limits could not be set in {error.filename}: {error.strerror}"
+            ) from None
+        return group
+
+    def _settings(self, limits: Limits) -> dict[str, list[tuple[str, str]]]:
+        """The files to write, by controller, in this host's version."""
+        chosen: dict[str, list[tuple[str, str]]] = {}
+        first = self._version == 1
+        if limits.memory_mb is not None:
+            amount = str(limits.memory_mb * 1024 * 1024)
+            chosen["memory"] = [("memory.limit_in_bytes" if first else "memory.max", amount)]
+            swap = "memory.swappiness" if first else "memory.swap.max"
+            if "memory" in self._parents and (self._parents["memory"] / swap).exists():
+                chosen["memory"].append((swap, "0"))
+        if limits.cpus is not None:
+            quota = max(1000, int(limits.cpus * _PERIOD))
+            chosen["cpu"] = (
+                [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", str(quota))]
+                if first
+                else [("cpu.max", f"{quota} {_PERIOD}")]
+            )
+        if limits.pids is not None:
+            chosen["pids"] = [("pids.max", str(limits.pids))]
+        return chosen
+
+
+def _find_parents() -> tuple[dict[str, Path], int]:
+    """For each controller the folder in which groups can be made, and the version."""
+    mounts = _mounts()
+    own = _own_groups()
+    if "" in mounts:
+        unified = _usable_v2(mounts[""], own.get("", "/"))
+        if unified:
+            return unified, 2
+    found: dict[str, Path] = {}
+    for controller in _CONTROLLERS:
+        if controller not in mounts:
+            continue
+        below = mounts[controller] / own.get(controller, "/").lstrip("/")
+        for folder in (below, mounts[controller]):
+            if folder.is_dir() and _can_make_groups(folder):
+                found[controller] = folder
+                break
+    return found, 1
+
+
+def _mounts() -> dict[str, Path]:
+    """Mount points by controller; the unified hierarchy is under the empty name."""
+    found: dict[str, Path] = {}
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, target, kind, options = line.split()[:4]
+        if kind == "cgroup2":
+            found.setdefault("", Path(target))
+        elif kind == "cgroup":
+            for option in options.split(","):
+                if option in _CONTROLLERS:
+                    found.setdefault(option, Path(target))
+    return found
+
+
+def _own_groups() -> dict[str, str]:
+    """This process's group in each hierarchy."""
+    found: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            found[controller] = path
+    return found
+
+
+def _usable_v2(mount: Path, own: str) -> dict[str, Path]:
+    """Controllers that groups below some folder of ours get in the unified hierarchy.
+
+    Only a folder whose `subtree_control` already hands them on is used: switching them on
+    would take the host's own groups apart.
+    """
+    for folder in (mount / own.lstrip("/"), (mount / own.lstrip("/")).parent, mount):
+        if not folder.is_relative_to(mount):
+            continue
+        with contextlib.suppress(OSError):
+            handed_on = set((folder / "cgroup.subtree_control").read_text().split())
+            usable = [c for c in _CONTROLLERS if c in handed_on]
+            if usable and _can_make_groups(folder):
+                return dict.fromkeys(usable, folder)
+    return {}
+
+
+def _can_make_groups(folder: Path) -> bool:
+    probe = folder / f"plimsoll-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""The asynchronous side of the socket to a sandbox's init."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.local.inside import wire
+
+__all__ = ["Channel"]
+
+_BUSY_PAUSE = 0.002
+
+
+class Channel:
+    """Sends requests and gives each its reply. When init is gone, every waiter is told."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last = 0
+        self._gone: str | None = None
+        self.ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._loop.add_reader(end, self._read)
+
+    @property
+    def gone(self) -> str | None:
+        """Why the sandbox is gone, or None while it is there."""
+        return self._gone
+
+    async def send(
+        self, op: str, fds: Sequence[int] = (), **fields: object
+    ) -> tuple[int, "asyncio.Future[dict[str, Any]]"]:
+        """Send a request; its number, and the future of its reply."""
+        self._last += 1
+        number = self._last
+        while True:
+            if self._gone is not None:
+                raise SandboxUnavailable(self._gone)
+            try:
+                wire.send_request(self._end, {"id": number, "op": op, **fields}, fds)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_BUSY_PAUSE)
+            except OSError as error:
+                self.close(f"the sandbox is gone: {error.strerror}")
+        reply: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._waiting[number] = reply
+        reply.add_done_callback(lambda _: self._waiting.pop(number, None))
+        return number, reply
+
+    def _read(self) -> None:
+        try:
+            while data := self._end.recv(wire.REPLY_BYTES):
+                self._take(json.loads(data))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(f"the sandbox is gone: {error.strerror}")
+            return
+        self.close("the sandbox's init died")
+
+    def _take(self, reply: dict[str, Any]) -> None:
+        waiter = self._waiting.get(reply["id"]) if "id" in reply else self.ready
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
+
+    def close(self, why: str) -> None:
+        """Close the socket, which ends the sandbox, and tell everyone who waits."""
+        if self._gone is not None:
+            return
+        self._gone = why
+        self._loop.remove_reader(self._end)
+        self._end.close()
+        for waiter in [self.ready, *self._waiting.values()]:
+            if not waiter.done():
+                waiter.set_exception(SandboxUnavailable(why))
+                waiter.exception()  # it may be that nobody waits any more

@@ -1,0 +1,96 @@
+"""Starts the zygote and asks it for sandboxes. One zygote serves one backend."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import plimsoll
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.local.inside import wire
+
+__all__ = ["Forker"]
+
+# The place of the source is not an argument: a sandbox sees the command line of its init.
+_START = (
+    "import os, sys; sys.path.insert(0, os.environ.pop('PLIMSOLL_SOURCE')); "
+    "from plimsoll.sandboxes.local.inside.zygote import main; main(int(sys.argv[1]))"
+)
+_STOP_SECONDS = 5.0
+_BUSY_PAUSE = 0.002
+
+
+class Forker:
+    """The zygote process, started when first needed and again if it was killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        self._stderr: int | None = None
+
+    async def fork(self, spec: dict[str, Any], channel: int, life: int) -> None:
+        """Have a sandbox made that answers on `channel` and holds `life` while it lives."""
+        for _ in range(2):
+            requests = self._requests or self._start()
+            try:
+                await self._send(requests, spec, channel, life)
+            except OSError:
+                await self.stop()  # it was killed; the sandboxes it had are gone with it
+            else:
+                return
+        raise SandboxUnavailable(f"the sandbox starter does not run: {self.last_words()}")
+
+    async def _send(
+        self, requests: socket.socket, spec: dict[str, Any], channel: int, life: int
+    ) -> None:
+        while True:
+            try:
+                wire.send_request(requests, spec, [channel, life])
+            except BlockingIOError:
+                await asyncio.sleep(_BUSY_PAUSE)
+            else:
+                return
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._stderr = os.memfd_create("plimsoll-zygote-stderr", os.MFD_CLOEXEC)
+        source = str(Path(plimsoll.__file__).parent.parent)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START, str(theirs.fileno())],
+                env={"PLIMSOLL_SOURCE": source},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                cwd="/",
+            )
+        self._requests = ours
+        return ours
+
+    def last_words(self) -> str:
+        """What the zygote, or a sandbox's init, said before it died of a fault of ours."""
+        if self._stderr is None:
+            return "it said nothing"
+        words = os.pread(self._stderr, 4096, max(0, os.fstat(self._stderr).st_size - 4096))
+        return words.decode("utf-8", "replace").strip() or "it said nothing"
+
+    async def stop(self) -> None:
+        """End the zygote and with it every sandbox it made."""
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        if self._process is not None:
+            process, self._process = self._process, None
+            try:
+                await asyncio.to_thread(process.wait, _STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+        if self._stderr is not None:
+            os.close(self._stderr)
+            self._stderr = None

@@ -1,0 +1,139 @@
+"""The file system that a sandbox sees, put together by its init before anything runs."""
+
+import os
+from typing import Any
+
+from plimsoll.sandboxes.local.inside import syscalls
+from plimsoll.sandboxes.local.inside.syscalls import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    mount,
+)
+
+__all__ = ["SetUpFailed", "enter_root"]
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = (
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+)
+# As root without a user namespace these would change or show the host.
+_PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_PROC_HIDDEN = ("acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi",
+                "timer_list", "timer_stats")  # fmt: skip
+_LOCKED_FLAGS = ((os.ST_NOSUID, MS_NOSUID), (os.ST_NODEV, MS_NODEV), (os.ST_NOEXEC, MS_NOEXEC))
+
+
+class SetUpFailed(Exception):
+    """A step of starting a sandbox failed; `step` says which, in a person's words."""
+
+    def __init__(self, step: str, error: OSError) -> None:
+        super().__init__(f"{step}: {error.strerror}")
+        self.step = step
+        self.number = error.errno
+
+
+def enter_root(spec: dict[str, Any]) -> None:
+    """Mount everything that the spec names and make it the root of this process."""
+    root = str(spec["root"])
+    userns = bool(spec["userns"])
+    os.chdir(spec["home"])
+    _step("mount the overlay", _mount_overlays, root, spec["overlays"], spec["overlay_options"])
+    _step("mount /dev", _mount_devices, root, int(spec["shm_mb"]))
+    _step("mount /proc", _mount_proc, root, userns)
+    for bind in spec["binds"]:
+        _step(f"mount {bind['source']}", _bind_read_only, bind["source"], root + bind["target"])
+    _step("change the root", _change_root, root)
+
+
+def _step(name: str, action: Any, *arguments: Any) -> None:  # noqa: ANN401
+    try:
+        action(*arguments)
+    except OSError as error:
+        raise SetUpFailed(name, error) from None
+
+
+def _mount_overlays(root: str, overlays: list[dict[str, Any]], options: str) -> None:
+    for overlay in overlays:
+        target = root + overlay["target"].rstrip("/")
+        os.makedirs(target, exist_ok=True)
+        lower = ":".join(overlay["lower"])
+        data = f"lowerdir={lower},upperdir={overlay['upper']},workdir={overlay['work']}{options}"
+        mount("overlay", target, "overlay", MS_NODEV, data)
+
+
+def _mount_proc(root: str, userns: bool) -> None:
+    proc = f"{root}/proc"
+    os.makedirs(proc, exist_ok=True)
+    os.makedirs(f"{root}/sys", exist_ok=True)
+    mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if userns:
+        return
+    for name in _PROC_READ_ONLY:
+        path = f"{proc}/{name}"
+        if os.path.exists(path):
+            mount(path, path, None, MS_BIND | MS_REC)
+            mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
+                  | MS_NOEXEC)  # fmt: skip
+    for name in _PROC_HIDDEN:
+        path = f"{proc}/{name}"
+        if os.path.isdir(path):
+            mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
+        elif os.path.exists(path):
+            mount(f"{root}/dev/null", path, None, MS_BIND)
+
+
+def _mount_devices(root: str, shm_mb: int) -> None:
+    dev = f"{root}/dev"
+    os.makedirs(dev, exist_ok=True)
+    mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=755,size=64k")
+    for name in _DEVICES:
+        _make_device(f"/dev/{name}", f"{dev}/{name}")
+    for name, to in _DEVICE_LINKS:
+        os.symlink(to, f"{dev}/{name}")
+    os.mkdir(f"{dev}/shm")
+    mount("tmpfs", f"{dev}/shm", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={shm_mb}m")
+    os.mkdir(f"{dev}/pts")
+    mount("devpts", f"{dev}/pts", "devpts", MS_NOSUID | MS_NOEXEC,
+          "newinstance,ptmxmode=0666,mode=620")  # fmt: skip
+
+
+def _make_device(host: str, path: str) -> None:
+    """A node of the sandbox's own, since root in it may change its mode; without root, the
+    host's, which nobody in it can change.
+    """
+    info = os.stat(host)
+    try:
+        os.mknod(path, info.st_mode, info.st_rdev)
+        os.chmod(path, 0o666)
+    except PermissionError:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        mount(host, path, None, MS_BIND)
+
+
+def _bind_read_only(source: str, target: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if not os.path.exists(target):
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    mount(source, target, None, MS_BIND | MS_REC)
+    held = os.statvfs(target).f_flag
+    locked = sum(flag for seen, flag in _LOCKED_FLAGS if held & seen)
+    mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | locked)
+
+
+def _change_root(root: str) -> None:
+    os.chdir(root)
+    syscalls.pivot_root(".", ".")
+    syscalls.unmount_detached(".")
+    os.chdir("/")

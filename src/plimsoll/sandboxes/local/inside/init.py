@@ -1,0 +1,197 @@
+"""The sandbox's init: pid 1 of its namespace, reaper of orphans, starter of commands.
+
+It serves requests from its channel until that closes, which happens when the sandbox is
+closed or Plimsoll dies in whatever way; then it exits, and the kernel kills all that is left
+in the namespace. It imports nothing after it has entered the sandbox's root, where a module
+could be anybody's.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from plimsoll.sandboxes.local.inside import commands, syscalls, trees, wire
+
+__all__ = ["Init"]
+
+_KILL_SECONDS = 10.0
+
+
+class Init:
+    """Serves one sandbox. `netns` is the network namespace without a network."""
+
+    def __init__(self, channel: socket.socket, netns: int, single_user: bool) -> None:
+        self._channel = channel
+        self._netns = netns
+        self._single_user = single_user
+        self._children: dict[int, tuple[int, int]] = {}
+        """Child's pid: the request it answers, and our end of its pipe."""
+        self._runners: set[int] = set()
+
+    def serve(self) -> None:
+        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, wire.wake_only)
+        poller = select.poll()
+        poller.register(wake, select.POLLIN)
+        poller.register(self._channel, select.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+            self._reap()
+            if self._channel.fileno() in ready and not self._serve_one():
+                return
+
+    def _serve_one(self) -> bool:
+        received = wire.receive_request(self._channel)
+        if received is None:
+            return False
+        request, fds = received
+        try:
+            self._dispatch(request, fds)
+        except (OSError, commands.NotAUser, trees.TreeError) as error:
+            self._reply(int(request["id"]), error=str(error))
+        finally:
+            for descriptor in fds:
+                os.close(descriptor)
+        return True
+
+    def _dispatch(self, request: dict[str, Any], fds: list[int]) -> None:
+        number = int(request["id"])
+        match request["op"]:
+            case "exec":
+                self._exec(number, request, fds)
+            case "kill":
+                self._kill(int(request["target"]))
+            case "kill_all":
+                self._kill_all(number)
+            case "count":
+                others = [x for x in os.listdir("/proc") if x.isdigit() and x != "1"]
+                self._reply(number, count=len(others))
+            case "pack":
+                self._spawn(number, lambda end: _pack(request["path"], fds[0], end))
+            case "unpack":
+                rules = _rules(request)
+                self._spawn(number, lambda end: _unpack(request["path"], rules, fds[0], end))
+            case "empty":
+                self._spawn(number, lambda end: _empty(request["path"], request["mode"], end))
+            case unknown:
+                self._reply(number, error=f"unknown request {unknown!r}")
+
+    def _exec(self, number: int, request: dict[str, Any], fds: list[int]) -> None:
+        account = commands.find_account(request["user"])
+        if self._single_user and account.uid:
+            raise commands.NotAUser(
+                f"this sandbox has one user only, root; {account.name!r} needs Plimsoll as root"
+            )
+        request["single_user"] = self._single_user
+        netns = None if request["network"] else self._netns
+        runner = self._spawn(number, lambda end: commands.run_command(request, fds, end, netns))
+        self._runners.add(runner)
+
+    def _spawn(self, number: int, work: Callable[[int], None]) -> int:
+        """Fork a child that does `work` with its end of a pipe, and answer when it ends."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                ours.close()
+                self._channel.close()
+                for _, other in self._children.values():
+                    os.close(other)
+                work(theirs.fileno())
+            except BaseException as error:  # noqa: BLE001 - the last words of a forked process
+                wire.last_words("runner", error)
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._children[pid] = (number, ours.detach())
+        return pid
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._runners.discard(pid)
+                if pid in self._children:
+                    self._answer_for(*self._children.pop(pid))
+
+    def _answer_for(self, number: int, end: int) -> None:
+        """Pass on what the child wrote; one that wrote nothing was killed from inside."""
+        try:
+            words = os.read(end, wire.REPLY_BYTES)
+        except OSError:
+            words = b""
+        os.close(end)
+        outcome = json.loads(words) if words else {"signal": int(signal.SIGKILL)}
+        self._reply(number, **outcome)
+
+    def _kill(self, target: int) -> None:
+        """End what a request started; that request's own answer follows."""
+        for pid, (number, end) in self._children.items():
+            if number == target and pid in self._runners:
+                os.write(end, b"kill")  # it kills its whole tree, then itself
+            elif number == target:
+                os.kill(pid, signal.SIGKILL)
+
+    def _kill_all(self, number: int) -> None:
+        deadline = time.monotonic() + _KILL_SECONDS
+        while True:
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except ProcessLookupError:
+                break
+            self._reap()
+            if time.monotonic() > deadline:
+                self._reply(number, error="processes in it do not die")
+                return
+            time.sleep(0.0005)
+        self._reap()
+        self._reply(number, done=True)
+
+    def _reply(self, number: int, **words: object) -> None:
+        wire.send_reply(self._channel, {"id": number, **words})
+
+
+def _pack(path: str, descriptor: int, end: int) -> None:
+    with open(descriptor, "wb", buffering=1 << 16, closefd=False) as out:
+        _guarded(end, lambda: trees.pack(path, out) or {})
+
+
+def _rules(request: dict[str, Any]) -> trees.Rules:
+    owner = None
+    if request["owner"]:
+        account = commands.find_account(request["owner"])
+        owner = (account.uid, account.gid)
+    return trees.Rules(all_links=request["all_links"], owner=owner, mode=request["mode"])
+
+
+def _unpack(path: str, rules: trees.Rules, descriptor: int, end: int) -> None:
+    with open(descriptor, "rb", buffering=1 << 16, closefd=False) as stream:
+        _guarded(end, lambda: trees.unpack(stream, path, rules))
+
+
+def _empty(path: str, mode: int, end: int) -> None:
+    _guarded(end, lambda: trees.make_empty(path, mode) or {})
+
+
+def _guarded(end: int, work: Callable[[], dict[str, Any]]) -> None:
+    """Do a transfer's work with a command's rights only, and say how it went."""
+    syscalls.drop_capabilities(commands.KEPT_CAPABILITIES)
+    try:
+        outcome = {"done": True, **work()}
+    except trees.TreeError as error:
+        outcome = {"error": str(error)}
+    except OSError as error:
+        outcome = {"error": f"{error.filename or 'transfer'}: {error.strerror}"}
+    os.write(end, json.dumps(outcome).encode()[: wire.REPLY_BYTES])

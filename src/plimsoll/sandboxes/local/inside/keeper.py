@@ -1,0 +1,114 @@
+"""The keeper of a sandbox: makes its namespaces, forks its init, holds its quiet network.
+
+It stays outside the sandbox's pid namespace and dies with the zygote; init dies with it.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from typing import Any
+
+from plimsoll.sandboxes.local.inside import filesystem, syscalls, wire
+from plimsoll.sandboxes.local.inside.init import Init
+
+__all__ = ["keep"]
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+
+
+def keep(spec: dict[str, Any], channel: socket.socket, life: socket.socket) -> None:
+    """Run one sandbox until its init ends. Failures are told on the channel.
+
+    `life` stays open in this process alone, and so closes when the sandbox is wholly gone.
+    """
+    try:
+        life.send(str(os.getpid()).encode())
+        _unshare(spec)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        init = os.fork()
+        if init == 0:
+            ours.close()
+            life.close()
+            _be_init(spec, channel, theirs)
+        theirs.close()
+        _join_cgroups(spec["cgroups"], init)
+        _make_quiet_network()
+        netns = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        channel.close()
+        socket.send_fds(ours, [b"G"], [netns])
+        ours.close()
+        os.waitpid(init, 0)
+    except filesystem.SetUpFailed as error:
+        _fail(channel, error)
+
+
+def _unshare(spec: dict[str, Any]) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if spec["userns"]:
+        _try("make a user namespace", syscalls.unshare, syscalls.CLONE_NEWUSER)
+        _try("map the user", _write, "/proc/self/setgroups", "deny")
+        _try("map the user", _write, "/proc/self/uid_map", f"0 {uid} 1")
+        _try("map the user", _write, "/proc/self/gid_map", f"0 {gid} 1")
+    kinds = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC
+    _try("make namespaces", syscalls.unshare, kinds | syscalls.CLONE_NEWUTS)
+    flags = syscalls.MS_REC | syscalls.MS_PRIVATE
+    _try("make mounts private", syscalls.mount, None, "/", None, flags)
+
+
+def _try(step: str, action: Any, *arguments: Any) -> None:  # noqa: ANN401
+    try:
+        action(*arguments)
+    except OSError as error:
+        raise filesystem.SetUpFailed(step, error) from None
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _join_cgroups(files: list[str], pid: int) -> None:
+    for path in files:
+        _try("join the control group", _write, path, str(pid))
+
+
+def _make_quiet_network() -> None:
+    """Move this process into a network namespace where there is nothing but loopback."""
+    _try("make a network namespace", syscalls.unshare, syscalls.CLONE_NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", 0)
+        answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
+        (flags,) = struct.unpack_from("h", answer, 16)
+        request = struct.pack("16sh14x", b"lo", flags | _IFF_UP)
+        _try("bring loopback up", fcntl.ioctl, any_socket, _SIOCSIFFLAGS, request)
+
+
+def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket) -> None:
+    """The init's whole life, in the forked child."""
+    try:
+        # In its own pid namespace it sees its parent, which is outside, as 0.
+        syscalls.die_with_parent(0)
+        syscalls.hide_memory()
+        data, fds, _, _ = socket.recv_fds(keeper, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        keeper.close()
+        if data:
+            socket.sethostname(spec["hostname"])
+            os.setsid()
+            filesystem.enter_root(spec)
+            wire.send_reply(channel, {"ready": True})
+            Init(channel, fds[0], bool(spec["userns"])).serve()
+    except filesystem.SetUpFailed as error:
+        _fail(channel, error)
+    except BaseException as error:  # noqa: BLE001 - the last words of a forked process
+        wire.last_words("init", error)
+    finally:
+        os._exit(0)
+
+
+def _fail(channel: socket.socket, error: filesystem.SetUpFailed) -> None:
+    with contextlib.suppress(OSError):
+        wire.send_reply(channel, {"failed": str(error), "step": error.step, "errno": error.number})

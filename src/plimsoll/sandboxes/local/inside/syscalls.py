@@ -1,0 +1,142 @@
+"""The few system calls that Python 3.11's `os` does not have. Errors are `OSError`."""
+
+import ctypes
+import os
+
+__all__ = [
+    "CLONE_NEWIPC",
+    "CLONE_NEWNET",
+    "CLONE_NEWNS",
+    "CLONE_NEWPID",
+    "CLONE_NEWUSER",
+    "CLONE_NEWUTS",
+    "MS_BIND",
+    "MS_NODEV",
+    "MS_NOEXEC",
+    "MS_NOSUID",
+    "MS_PRIVATE",
+    "MS_RDONLY",
+    "MS_REC",
+    "MS_REMOUNT",
+    "become_subreaper",
+    "die_with_parent",
+    "drop_capabilities",
+    "forbid_new_privileges",
+    "hide_memory",
+    "mount",
+    "pivot_root",
+    "setns",
+    "unmount_detached",
+    "unshare",
+]
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+
+_MNT_DETACH = 2
+_SIGKILL = 9
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_CAP_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 40
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def unshare(flags: int) -> None:
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(descriptor: int, kind: int) -> None:
+    _check(_libc.setns(descriptor, kind), "setns")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    arguments = [None if x is None else os.fsencode(x) for x in (source, target, kind)]
+    options = os.fsencode(data) if data else None
+    _check(_libc.mount(*arguments, ctypes.c_ulong(flags), options), target)
+
+
+def unmount_detached(target: str) -> None:
+    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    # glibc has no wrapper that every version exports; `syscall` needs the number by machine.
+    number = {"x86_64": 155}.get(os.uname().machine, 41)
+    _check(_libc.syscall(number, os.fsencode(new_root), os.fsencode(put_old)), "pivot_root")
+
+
+def _prctl(option: int, value: int) -> int:
+    zero = ctypes.c_ulong(0)
+    return int(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero))
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies, also if it died just before this call."""
+    _check(_prctl(_PR_SET_PDEATHSIG, _SIGKILL), "PR_SET_PDEATHSIG")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become children of this process instead of init's."""
+    _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1), "PR_SET_CHILD_SUBREAPER")
+
+
+def hide_memory() -> None:
+    """Nobody in the sandbox may trace this process or read its memory."""
+    _check(_prctl(_PR_SET_DUMPABLE, 0), "PR_SET_DUMPABLE")
+
+
+def forbid_new_privileges() -> None:
+    _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "PR_SET_NO_NEW_PRIVS")
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
+
+
+def drop_capabilities(kept: frozenset[int]) -> None:
+    """Keep at most these capabilities, also across `execve` as root."""
+    for number in range(_LAST_CAPABILITY + 1):
+        if number not in kept:
+            _prctl(_PR_CAPBSET_DROP, number)  # unknown to an older kernel: nothing to drop
+    header = _CapHeader(_CAP_VERSION_3, 0)
+    held = (_CapData * 2)()
+    _check(_libc.capget(ctypes.byref(header), held), "capget")
+    for word in range(2):
+        mask = sum(1 << (n - 32 * word) for n in kept if n // 32 == word)
+        both = held[word].permitted & mask
+        held[word] = _CapData(both, both, 0)
+    _check(_libc.capset(ctypes.byref(header), held), "capset")

@@ -1,0 +1,355 @@
+"""How a file or a folder crosses the border of a sandbox, in either direction.
+
+One side packs a tree into a pipe, the other unpacks it. The stream is a line of JSON for
+each entry, followed by a file's bytes. Unpacking trusts nothing in it: no name leaves the
+target, no link that stands in the target is followed, no link that points out of the target
+is made. Devices, sockets and pipes are left out and listed. The standard library alone is
+used, since one of the two sides always runs inside the sandbox.
+"""
+
+import json
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+__all__ = ["Rules", "TreeError", "make_empty", "pack", "remove_tree", "unpack"]
+
+_CHUNK = 1 << 20
+_LINE = 64 * 1024
+_KEPT_SKIPS = 100
+_DEEP = 64
+
+
+class TreeError(Exception):
+    """A tree that cannot be packed or unpacked; the text says why."""
+
+
+def pack(source: str, out: IO[bytes], ignored: Callable[[str], bool] | None = None) -> None:
+    """Write the file or folder `source` to `out`, and a closing line that proves it whole.
+
+    `ignored` says which names, relative to the folder, are left out.
+    """
+    try:
+        root = os.stat(source)
+    except OSError as error:
+        raise TreeError(f"{source}: {error.strerror}") from None
+    if stat.S_ISDIR(root.st_mode):
+        _entry(out, "d", "", root)
+        for name, path, info in _walk(source):
+            if ignored is None or not ignored(name):
+                _pack_one(out, name, path, info)
+    elif stat.S_ISREG(root.st_mode):
+        _pack_file(out, "", source, base=posixpath.basename(source))
+    else:
+        raise TreeError(f"{source}: neither a file nor a folder")
+    out.write(b'{"t":"end"}\n')
+    out.flush()
+
+
+def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(os.path.join(source, folder)) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                info = entry.stat(follow_symlinks=False)
+                name = posixpath.join(folder, entry.name)
+                yield name, entry.path, info
+                if stat.S_ISDIR(info.st_mode):
+                    waiting.append(name)
+
+
+def _pack_one(out: IO[bytes], name: str, path: str, info: os.stat_result) -> None:
+    if stat.S_ISDIR(info.st_mode):
+        _entry(out, "d", name, info)
+    elif stat.S_ISLNK(info.st_mode):
+        _entry(out, "l", name, info, to=os.readlink(path))
+    elif stat.S_ISREG(info.st_mode):
+        _pack_file(out, name, path)
+    else:
+        _entry(out, "skip", name, info, why="neither a file, a folder nor a link")
+
+
+def _pack_file(out: IO[bytes], name: str, path: str, **more: object) -> None:
+    with open(path, "rb", buffering=0) as file:
+        info = os.fstat(file.fileno())
+        _entry(out, "f", name, info, size=info.st_size, **more)
+        left = info.st_size
+        while left:
+            chunk = file.read(min(_CHUNK, left))
+            if not chunk:
+                raise TreeError(f"{path}: it shrank while it was read")
+            out.write(chunk)
+            left -= len(chunk)
+
+
+def _entry(out: IO[bytes], kind: str, name: str, info: os.stat_result, **more: object) -> None:
+    record = {"t": kind, "n": name, "m": stat.S_IMODE(info.st_mode) & 0o777, **more}
+    record["mt"] = info.st_mtime_ns
+    line = json.dumps(record).encode()
+    if len(line) >= _LINE:
+        raise TreeError(f"{name[:80]}…: its name is too long")
+    out.write(line + b"\n")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a tree is unpacked."""
+
+    limit: int | None = None
+    """Bytes after which it is too much."""
+    all_links: bool = False
+    """Make links that point out of the target too, as an image may have them."""
+    owner: tuple[int, int] | None = None
+    mode: int | None = None
+    """For every file and folder, instead of their own."""
+
+
+def unpack(stream: IO[bytes], target: str, rules: Rules | None = None) -> dict[str, Any]:
+    """Read what `pack` wrote into `target`. Returns counts and what was left out.
+
+    A file goes to the path `target`, or into it where it is a folder or ends in a slash.
+    """
+    work = _Unpack(target, rules or Rules())
+    try:
+        while True:
+            line = stream.readline(_LINE)
+            if not line.endswith(b"\n"):
+                raise TreeError("the transfer broke off")
+            record = json.loads(line)
+            if record["t"] == "end":
+                return work.summary()
+            work.take(record, stream)
+    except (ValueError, KeyError, TypeError) as error:
+        raise TreeError(f"the transfer is not readable: {error}") from None
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else target
+        raise TreeError(f"{where}: {error.strerror}") from None
+    finally:
+        work.close()
+
+
+class _Unpack:
+    """The state of one unpacking: an open target folder and the bounds."""
+
+    def __init__(self, target: str, rules: Rules) -> None:
+        self._target = target
+        self._rules = rules
+        self._left = rules.limit
+        self._root: int | None = None
+        self._folder: tuple[str, int] | None = None
+        self._files = 0
+        self._bytes = 0
+        self._skipped: list[str] = []
+        self._skips = 0
+
+    def take(self, record: dict[str, Any], stream: IO[bytes]) -> None:
+        kind, name = str(record["t"]), str(record["n"])
+        if name == "":
+            self._begin(kind, record, stream)
+            return
+        parts = name.split("/")
+        if self._root is None or any(p in ("", ".", "..") or "\0" in p for p in parts):
+            raise TreeError(f"{name!r} leaves the target")
+        parent = self._open_parent("/".join(parts[:-1]))
+        if kind == "d":
+            self._make_folder(parent, parts[-1], int(record["m"]))
+        elif kind == "f":
+            self._make_file(parent, parts[-1], record, stream)
+        elif kind == "l":
+            self._make_link(parent, parts, str(record["to"]))
+        else:
+            self._skip(f"{name}: {record.get('why', kind)}")
+
+    def _begin(self, kind: str, record: dict[str, Any], stream: IO[bytes]) -> None:
+        """The first entry: the target is a folder or a file, as the source was."""
+        if self._root is not None:
+            raise TreeError("the transfer has two roots")
+        target = self._target
+        if kind == "f" and (target.endswith("/") or os.path.isdir(target)):
+            target = posixpath.join(target, posixpath.basename(str(record["base"])))
+        folder = target if kind == "d" else posixpath.dirname(target) or "/"
+        self._make_way(folder)
+        self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if kind == "f":
+            self._make_file(self._root, posixpath.basename(target), record, stream)
+
+    def _make_way(self, folder: str) -> None:
+        """Make the target and what is missing above it, all for the same owner."""
+        missing: list[str] = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = posixpath.dirname(folder.rstrip("/")) or "/"
+        for path in reversed(missing):
+            os.mkdir(path, 0o755)
+            if self._rules.owner:
+                os.chown(path, *self._rules.owner)
+
+    def _open_parent(self, folder: str) -> int:
+        """The folder's descriptor; links on the way are replaced, never followed."""
+        assert self._root is not None
+        if not folder:
+            return self._root
+        if self._folder is not None and self._folder[0] == folder:
+            return self._folder[1]
+        at = os.dup(self._root)
+        for part in folder.split("/"):
+            self._make_folder(at, part, 0o755, keep_mode=True)
+            deeper = os.open(
+                part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
+            )
+            os.close(at)
+            at = deeper
+        if self._folder is not None:
+            os.close(self._folder[1])
+        self._folder = (folder, at)
+        return at
+
+    def _make_folder(self, parent: int, name: str, mode: int, keep_mode: bool = False) -> None:
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+                os.unlink(name, dir_fd=parent)
+                os.mkdir(name, 0o755, dir_fd=parent)
+            elif keep_mode:
+                return
+        # A folder stays writable and searchable for its owner, or nothing could be put in it.
+        os.chmod(name, (self._rules.mode or mode) | 0o700, dir_fd=parent)
+        if self._rules.owner:
+            os.chown(name, *self._rules.owner, dir_fd=parent)
+
+    def _make_file(self, parent: int, name: str, record: dict[str, Any], stream: IO[bytes]) -> None:
+        size = int(record["size"])
+        if size < 0:
+            raise TreeError(f"{name}: a negative size")
+        if self._left is not None:
+            self._left -= size
+            if self._left < 0:
+                raise TreeError(f"more than {self._rules.limit:,} bytes")
+        self._remove_other(parent, name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        with open(descriptor, "wb", buffering=0) as file:
+            left = size
+            while left:
+                chunk = stream.read(min(_CHUNK, left))
+                if not chunk:
+                    raise TreeError("the transfer broke off")
+                view = memoryview(chunk)
+                while view:
+                    view = view[file.write(view) :]
+                left -= len(chunk)
+            if self._rules.owner:
+                os.fchown(descriptor, *self._rules.owner)
+            os.fchmod(descriptor, (self._rules.mode or int(record["m"])) & 0o777)
+            os.utime(descriptor, ns=(int(record["mt"]), int(record["mt"])))
+        self._files += 1
+        self._bytes += size
+
+    def _make_link(self, parent: int, parts: list[str], to: str) -> None:
+        inside = posixpath.normpath(posixpath.join("/".join(parts[:-1]), to))
+        outside = posixpath.isabs(to) or inside == ".." or inside.startswith("../")
+        if "\0" in to or (outside and not self._rules.all_links):
+            self._skip(f"{'/'.join(parts)}: a link to {to}, outside the folder")
+            return
+        self._remove_other(parent, parts[-1])
+        os.symlink(to, parts[-1], dir_fd=parent)
+        if self._rules.owner:
+            os.chown(parts[-1], *self._rules.owner, dir_fd=parent, follow_symlinks=False)
+        self._files += 1
+
+    def _remove_other(self, parent: int, name: str) -> None:
+        try:
+            info = os.lstat(name, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(info.st_mode):
+            raise TreeError(f"{name}: a folder stands where a file is to be")
+        os.unlink(name, dir_fd=parent)
+
+    def _skip(self, why: str) -> None:
+        self._skips += 1
+        if len(self._skipped) < _KEPT_SKIPS:
+            self._skipped.append(why[:300])
+
+    def summary(self) -> dict[str, Any]:
+        if self._root is None:
+            raise TreeError("the transfer is empty")
+        more = self._skips - len(self._skipped)
+        skipped = [*self._skipped, f"and {more} more"] if more else self._skipped
+        return {"files": self._files, "bytes": self._bytes, "skipped": skipped}
+
+    def close(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder[1])
+            self._folder = None
+        if self._root is not None:
+            os.close(self._root)
+
+
+def make_empty(path: str, mode: int) -> None:
+    """Make `path` an empty folder, whatever stood there."""
+    parent, name = posixpath.split(path.rstrip("/"))
+    if not name or name in (".", ".."):
+        raise TreeError(f"{path!r} cannot be emptied")
+    os.makedirs(parent or "/", exist_ok=True)
+    descriptor = os.open(parent or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(descriptor, name)
+        os.mkdir(name, 0o755, dir_fd=descriptor)
+        os.chmod(name, mode, dir_fd=descriptor)
+    except OSError as error:
+        raise TreeError(f"{path}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Remove an entry of an open folder and all below it; links are removed, not followed.
+
+    A tree of any depth: what lies very deep is moved up beside `name` first, so that neither
+    the stack nor the number of open files grows with the depth.
+    """
+    moved = _remove_below(parent, name, parent, f".{name[:80]}.deep", 0)
+    while moved:
+        moved = [x for deep in moved for x in _remove_below(parent, deep, parent, deep + ".", 0)]
+
+
+def _remove_below(parent: int, name: str, top: int, prefix: str, depth: int) -> list[str]:
+    """Remove an entry; returns the names in `top` that too deep folders were moved to."""
+    try:
+        os.unlink(name, dir_fd=parent)
+        return []
+    except FileNotFoundError:
+        return []
+    except (IsADirectoryError, PermissionError):
+        pass
+    if depth >= _DEEP:
+        deep = f"{prefix}{os.urandom(6).hex()}"
+        os.rename(name, deep, src_dir_fd=parent, dst_dir_fd=top)
+        return [deep]
+    folder = _open_to_remove(parent, name)
+    moved: list[str] = []
+    try:
+        for entry in os.listdir(folder):
+            moved += _remove_below(folder, entry, top, prefix, depth + 1)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=parent)
+    return moved
+
+
+def _open_to_remove(parent: int, name: str) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        folder = os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=parent)
+        folder = os.open(name, flags, dir_fd=parent)
+    if os.fstat(folder).st_mode & 0o700 != 0o700:
+        os.fchmod(folder, 0o700)
+    return folder

@@ -1,0 +1,92 @@
+"""A Dockerfile's stages, and the words of its instructions with their variables."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from plimsoll.core.errors import BuildError
+from plimsoll.sandboxes.local.image import LocalImage
+from plimsoll.tasks.dockerfile import Dockerfile, Instruction
+from plimsoll.tasks.dockerfile_words import expand_words, parse_arg
+
+__all__ = ["Recipe", "Stage", "State"]
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One FROM and what follows it."""
+
+    name: str | None
+    image: str
+    """What it starts from: an image's name or an earlier stage's, variables replaced."""
+    start: Instruction
+    body: tuple[Instruction, ...]
+
+
+@dataclass(slots=True)
+class State:
+    """Where a stage's build stands."""
+
+    image: LocalImage
+    args: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What an instruction's words may use; ENV comes before ARG, as in Docker."""
+        return {**self.args, **self.image.env}
+
+    def change(self, **fields: object) -> None:
+        self.image = replace(self.image, **fields)  # type: ignore[arg-type]
+
+
+class Recipe:
+    """A Dockerfile, split into its stages."""
+
+    def __init__(self, dockerfile: Dockerfile, file: str) -> None:
+        self.file = file
+        self.escape = dockerfile.escape
+        self.global_args: dict[str, str] = {}
+        self.stages: list[Stage] = []
+        self._split(dockerfile.instructions)
+
+    def where(self, instruction: Instruction) -> str:
+        return f"{self.file}:{instruction.line}"
+
+    def expand(self, text: str, variables: Mapping[str, str], instruction: Instruction) -> str:
+        return expand_words(text, variables, self.escape, self.where(instruction))
+
+    def number(self, name: str, before: int) -> int | None:
+        """An earlier stage by its name or number; None where it is no stage."""
+        for number, stage in enumerate(self.stages[:before]):
+            if name.lower() == (stage.name or "").lower() or name == str(number):
+                return number
+        return None
+
+    def _split(self, instructions: tuple[Instruction, ...]) -> None:
+        starts = [n for n, x in enumerate(instructions) if x.keyword == "FROM"]
+        for argument in instructions[: starts[0]]:
+            for key, default in parse_arg(argument.args, self.escape, self.where(argument)):
+                value = self.expand(default or "", self.global_args, argument)
+                self.global_args[key] = value
+        for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
+            first = instructions[start]
+            self._check_platform(first)
+            words = first.args.split()
+            self.stages.append(
+                Stage(
+                    name=words[2] if len(words) == 3 else None,
+                    image=self.expand(words[0], self.global_args, first),
+                    start=first,
+                    body=instructions[start + 1 : end],
+                )
+            )
+
+    def _check_platform(self, first: Instruction) -> None:
+        platform = self.expand(first.flag("platform") or "", self.global_args, first)
+        machine = os.uname().machine
+        if platform and platform != f"linux/{_MACHINES.get(machine, machine)}":
+            raise BuildError(
+                f"{self.where(first)}: platform {platform} cannot run on this {machine} host"
+            )

@@ -1,0 +1,305 @@
+"""A sandbox of the local backend, seen from Plimsoll's side."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported, TransferError
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import NetworkMode, NetworkPolicy
+from plimsoll.sandboxes.local.channel import Channel
+from plimsoll.sandboxes.local.inside import trees
+from plimsoll.sandboxes.local.pump import Pump
+from plimsoll.sandboxes.local.remains import Remains
+from plimsoll.sandboxes.protocol import (
+    KEEP_OUTPUT,
+    ExecResult,
+    OnOutput,
+    SandboxSpec,
+    SandboxStatus,
+    Transfer,
+)
+
+__all__ = ["LocalSandbox", "allows_network"]
+
+_KILL_SECONDS = 15.0
+_T = TypeVar("_T")
+
+
+def allows_network(policy: NetworkPolicy) -> bool:
+    """Whether a policy means the host's network; what cannot be enforced is refused."""
+    if policy.mode is NetworkMode.ALLOWLIST:
+        raise SandboxUnsupported(
+            'the local backend cannot enforce network_mode = "allowlist"; '
+            'use --backend docker, or "no-network"'
+        )
+    return policy.mode is NetworkMode.PUBLIC
+
+
+class LocalSandbox:
+    """Made by `LocalBackend.create`. Every wait in it is bounded or the caller's own."""
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        *,
+        channel: Channel,
+        remains: Remains,
+        env: Mapping[str, str],
+        workdir: str,
+        user: str,
+        on_close: Callable[["LocalSandbox"], None],
+    ) -> None:
+        self._labels = spec.labels
+        self._network = allows_network(spec.network)
+        self._channel = channel
+        self._remains = remains
+        self._env = dict(env)
+        self._workdir = workdir
+        self._user = user
+        self._on_close = on_close
+        self._pumps: set[Pump] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self._remains.id
+
+    @property
+    def labels(self) -> Labels:
+        return self._labels
+
+    @property
+    def workdir(self) -> str:
+        return self._workdir
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        keep: int = KEEP_OUTPUT,
+    ) -> ExecResult:
+        shell = isinstance(command, str)
+        request = {
+            "argv": [command] if isinstance(command, str) else list(command),
+            "shell": shell,
+            "cwd": cwd or self._workdir,
+            "env": {**self._env, **(env or {})},
+            "user": user or self._user,
+            "network": self._network,
+        }
+        started = time.monotonic()
+        out, err = Pump("stdout", keep, on_output), Pump("stderr", keep, on_output)
+        self._pumps = {pump for pump in self._pumps if pump.open} | {out, err}
+        source = _as_file(stdin)
+        try:
+            fds = [source, out.write_end, err.write_end]
+            number, reply = await self._channel.send("exec", fds, **request)
+        finally:
+            os.close(source)
+            out.close_write_end()
+            err.close_write_end()
+        try:
+            ended, timed_out = await self._end_of(number, reply, timeout)
+        finally:
+            captured = out.finish(), err.finish()
+        if "error" in ended:
+            raise SandboxUnsupported(str(ended["error"]))
+        return ExecResult(
+            exit_code=ended.get("exit"),
+            signal=ended.get("signal"),
+            timed_out=timed_out,
+            stdout=captured[0],
+            stderr=captured[1],
+            seconds=time.monotonic() - started,
+        )
+
+    async def _end_of(
+        self, number: int, reply: "asyncio.Future[dict[str, Any]]", timeout: float | None
+    ) -> tuple[dict[str, Any], bool]:
+        """How the command ended, and whether it had to be killed for time."""
+        try:
+            done, _ = await asyncio.wait([reply], timeout=timeout)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SandboxUnavailable):
+                await _uncancelled(self._kill(number, reply))
+            raise
+        if done:
+            return reply.result(), False
+        return await _uncancelled(self._kill(number, reply)), True
+
+    async def _kill(self, number: int, reply: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
+        """Kill what a request started, and wait for its end."""
+        _, ignored = await self._channel.send("kill", target=number)
+        ignored.cancel()
+        done, _ = await asyncio.wait([reply], timeout=_KILL_SECONDS)
+        if not done:
+            self._channel.close("a command in the sandbox cannot be killed")
+        return reply.result()
+
+    async def upload(self, source: Path, target: str) -> Transfer:
+        return await self.put(source, target)
+
+    async def put(
+        self,
+        source: Path,
+        target: str,
+        *,
+        ignored: Callable[[str], bool] | None = None,
+        all_links: bool = False,
+        owner: str | None = None,
+        mode: int | None = None,
+    ) -> Transfer:
+        """Upload as an image's COPY does: with links as they are, an owner and a mode."""
+        if not source.exists():
+            raise TransferError(f"{source} is not there, so it cannot be uploaded")
+
+        def pack(descriptor: int) -> dict[str, Any]:
+            with open(descriptor, "wb", buffering=1 << 16) as out:
+                trees.pack(str(source), out, ignored)
+            return {}
+
+        what = f"upload of {source} to {target}"
+        rules = {"all_links": all_links, "owner": owner, "mode": mode}
+        return await self._transfer("unpack", target, pack, what, rules)
+
+    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
+        return await self.get(source, target, trees.Rules(limit=limit))
+
+    async def get(self, source: str, target: Path, rules: trees.Rules) -> Transfer:
+        """Download by rules of the caller's own."""
+
+        def unpack(descriptor: int) -> dict[str, Any]:
+            with open(descriptor, "rb", buffering=1 << 16) as stream:
+                return trees.unpack(stream, str(target.absolute()), rules)
+
+        return await self._transfer("pack", source, unpack, f"download of {source}", {})
+
+    async def _transfer(
+        self,
+        op: str,
+        path: str,
+        here: Callable[[int], dict[str, Any]],
+        what: str,
+        rules: Mapping[str, object],
+    ) -> Transfer:
+        """Run both ends of a pipe: one in the sandbox, one in a thread of ours."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        ours, theirs = (write_end, read_end) if op == "unpack" else (read_end, write_end)
+        try:
+            number, reply = await self._channel.send(op, [theirs], path=path, **rules)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        mine = asyncio.ensure_future(asyncio.to_thread(_outcome, here, ours))
+        try:
+            await asyncio.wait([mine, reply])
+        except asyncio.CancelledError:
+            # With the sandbox's side dead the pipe breaks, and the thread ends by itself.
+            with contextlib.suppress(SandboxUnavailable):
+                await _uncancelled(self._kill(number, reply))
+            await _uncancelled(mine)
+            raise
+        return _transferred(op, what, mine.result(), reply.result())
+
+    async def empty(self, path: str, *, mode: int = 0o755) -> None:
+        _, reply = await self._channel.send("empty", path=path, mode=mode)
+        said = await reply
+        if not said.get("done"):
+            raise TransferError(f"{path} could not be emptied: {said.get('error', 'killed')}")
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        self._network = allows_network(policy)
+
+    async def kill_all(self) -> None:
+        _, reply = await self._channel.send("kill_all")
+        said = await reply
+        if "error" in said:
+            self._channel.close(str(said["error"]))
+            raise SandboxUnavailable(str(said["error"]))
+
+    async def status(self) -> SandboxStatus:
+        oom_kills = self._remains.oom_kills()
+        try:
+            _, reply = await self._channel.send("count")
+            said = await reply
+        except SandboxUnavailable as error:
+            return SandboxStatus(alive=False, reason=str(error), oom_kills=oom_kills)
+        return SandboxStatus(alive=True, processes=int(said["count"]), oom_kills=oom_kills)
+
+    def keep_as(self, layer: Path) -> None:
+        """When closed, what was written in the sandbox becomes this folder."""
+        self._remains.keep("up", layer)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._channel.close("the sandbox was closed")
+        try:
+            await self._remains.clear()
+        finally:
+            for pump in self._pumps:
+                pump.close()
+            self._pumps.clear()
+            self._on_close(self)
+
+
+def _as_file(data: bytes) -> int:
+    """A descriptor to read `data` from."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.memfd_create("plimsoll-stdin", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _outcome(here: Callable[[int], dict[str, Any]], descriptor: int) -> dict[str, Any]:
+    try:
+        return here(descriptor)
+    except (trees.TreeError, OSError) as error:
+        return {"error": str(error)}
+
+
+def _transferred(op: str, what: str, mine: dict[str, Any], theirs: dict[str, Any]) -> Transfer:
+    """Make one result of what the two sides of a transfer said."""
+    complaints = [str(said["error"]) for said in (theirs, mine) if "error" in said]
+    if "signal" in theirs:
+        complaints.append("it was killed")
+    if complaints:
+        # The side that stopped first says why; at the other the pipe just broke.
+        causes = [x for x in complaints if "Broken pipe" not in x and "broke off" not in x]
+        raise TransferError(f"{what}: {(causes or complaints)[0]}")
+    counted = theirs if op == "unpack" else mine
+    return Transfer(counted["files"], counted["bytes"], tuple(counted["skipped"]))
+
+
+async def _uncancelled(work: Awaitable[_T]) -> _T:
+    """Wait to the end even if this call is cancelled; the cancellation follows then."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

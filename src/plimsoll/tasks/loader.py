@@ -1,0 +1,171 @@
+"""Finds task folders and loads them. Only task.toml is read; the rest is looked up later."""
+
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from plimsoll.core.errors import TaskError, UsageError
+from plimsoll.tasks.config import TaskConfig
+from plimsoll.tasks.problems import invalid_values, not_toml, unknown_keys
+from plimsoll.tasks.steps import make_steps
+from plimsoll.tasks.task import Task
+
+__all__ = ["InvalidTask", "LoadedTasks", "find_tasks", "load_task", "load_tasks"]
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidTask:
+    """A folder with a task.toml that is not a valid task, and why."""
+
+    path: Path
+    name: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTasks:
+    """What a folder of tasks holds. What is invalid is named, never dropped."""
+
+    tasks: tuple[Task, ...]
+    invalid: tuple[InvalidTask, ...]
+
+
+def load_task(path: Path, name: str | None = None) -> Task:
+    """Load one task folder; `TaskError` says all that is wrong with it."""
+    file = path / "task.toml"
+    config = _read_config(file)
+    try:
+        problems = _missing_files(path, config)
+    except OSError as error:
+        raise TaskError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    if problems:
+        raise TaskError(*problems)
+    return Task(
+        path=path,
+        name=name or path.name or path.resolve().name,
+        config=config,
+        unknown_keys=unknown_keys(file, config),
+        steps=make_steps(path, config),
+    )
+
+
+def load_tasks(root: Path, pattern: str | None = None) -> LoadedTasks:
+    """Load a task folder, or every one below `root`, whose name matches a glob pattern."""
+    paths = find_tasks(root)
+    if not paths:
+        raise UsageError(_why_none(root))
+    named = list(zip(_unique_names(root, paths), paths, strict=True))
+    chosen = [(n, p) for n, p in named if pattern is None or fnmatchcase(n, pattern)]
+    if not chosen:
+        raise UsageError(
+            f'{root}: none of {len(named)} tasks is named like "{pattern}", e.g. {named[0][0]}'
+        )
+    tasks: list[Task] = []
+    invalid: list[InvalidTask] = []
+    for name, path in chosen:
+        try:
+            tasks.append(load_task(path, name))
+        except TaskError as error:
+            invalid.append(InvalidTask(path, name, error.problems))
+    return LoadedTasks(tuple(tasks), tuple(invalid))
+
+
+def find_tasks(root: Path) -> list[Path]:
+    """The task folder itself, or every one below; sorted. Dot-folders are passed over."""
+    return sorted(_walk(root, frozenset()))
+
+
+def _why_none(root: Path) -> str:
+    if root.is_dir():
+        return f"{root}: no task here; a task is a folder with a task.toml"
+    if root.exists():
+        return f"{root}: a file, not a folder; give the folder of a task or of tasks"
+    return f"{root}: no such folder"
+
+
+def _walk(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+        status = folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from error
+    if any(entry.name == "task.toml" for entry in entries):
+        yield folder
+        return
+    # Links to folders are followed, but not in circles.
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in entries:
+        if not entry.name.startswith(".") and _is_folder(entry):
+            yield from _walk(folder / entry.name, above | {here})
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A link that leads nowhere.
+        return False
+
+
+def _unique_names(root: Path, paths: Sequence[Path]) -> list[str]:
+    """Folder names, and for those that several share the path below the root."""
+    short = [path.name or path.resolve().name for path in paths]
+    shared = {name for name, count in Counter(short).items() if count > 1}
+    taken = set(short) - shared
+    names: list[str] = []
+    for name, path in zip(short, paths, strict=True):
+        if name in shared:
+            name = path.relative_to(root).as_posix().replace("/", "__")
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        names.append(name)
+    return names
+
+
+def _read_config(file: Path) -> TaskConfig:
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise TaskError(f"{file}: missing; a task is a folder with a task.toml") from error
+    except OSError as error:
+        raise TaskError(f"{file}: cannot be read: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TaskError(f"{file}:{line}: not UTF-8 text") from error
+    try:
+        return TaskConfig.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(not_toml(file, text, error)) from error
+    except ValidationError as error:
+        raise TaskError(*invalid_values(file, text, error)) from error
+
+
+def _missing_files(path: Path, config: TaskConfig) -> list[str]:
+    if not config.steps:
+        return _missing_instruction(path)
+    problems: list[str] = []
+    for step in config.steps:
+        folder = path / "steps" / step.name
+        if folder.is_dir():
+            problems += _missing_instruction(folder)
+        else:
+            problems.append(f'{folder}: missing; task.toml names a step "{step.name}"')
+    return problems
+
+
+def _missing_instruction(folder: Path) -> list[str]:
+    file = folder / "instruction.md"
+    return [] if file.is_file() else [f"{file}: missing; it tells the agent what to do"]

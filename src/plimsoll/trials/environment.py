@@ -1,0 +1,79 @@
+"""What a task's environment asks of a backend."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from plimsoll.core.errors import SandboxUnsupported
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import NetworkPolicy
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
+from plimsoll.tasks.config import EnvironmentConfig
+from plimsoll.tasks.env import resolve_env
+from plimsoll.tasks.task import Step, Task
+
+__all__ = ["image_source", "labels_for", "sandbox_spec", "task_env", "verifier_image_source"]
+
+_LONGEST_TRIAL = 24 * 3600.0
+"""A sandbox older than this, of an owner that cannot be asked, is nobody's."""
+
+
+def labels_for(task: Task, run: str, attempt: int) -> Labels:
+    return Labels(run, f"{task.name}.{attempt}", myself(), time.time() + _LONGEST_TRIAL)
+
+
+def image_source(task: Task) -> ImageSource:
+    """The image of the agent's sandbox."""
+    environment = task.environment
+    _check_os(environment)
+    return ImageSource(
+        context=task.environment_dir,
+        dockerfile=None if environment.docker_image else task.dockerfile,
+        reference=environment.docker_image,
+        compose=task.compose_file,
+        build_timeout=environment.build_timeout_sec,
+    )
+
+
+def verifier_image_source(task: Task, step: Step) -> ImageSource:
+    """The image of a separate verifier: its own name, its own Dockerfile, or the task's."""
+    own = step.verifier_environment
+    if own is not None and own.docker_image:
+        _check_os(own)
+        return ImageSource(reference=own.docker_image, build_timeout=own.build_timeout_sec)
+    dockerfile = step.verifier_dockerfile
+    if dockerfile is None:
+        return image_source(task)
+    timeout = (own or task.environment).build_timeout_sec
+    return ImageSource(dockerfile.parent, dockerfile, build_timeout=timeout)
+
+
+def _check_os(environment: EnvironmentConfig) -> None:
+    if environment.os != "linux":
+        raise SandboxUnsupported(f"the task wants {environment.os}; sandboxes run Linux")
+
+
+def sandbox_spec(
+    environment: EnvironmentConfig, network: NetworkPolicy, labels: Labels, file: Path
+) -> SandboxSpec:
+    """What a sandbox is started with. `file` is named where a variable is missing."""
+    limits = Limits(
+        cpus=environment.cpus,
+        memory_mb=environment.memory_mb,
+        storage_mb=environment.storage_mb,
+        gpus=environment.gpus,
+    )
+    return SandboxSpec(
+        labels=labels,
+        network=network,
+        limits=limits,
+        env=task_env(environment.env, file, "environment.env"),
+        workdir=environment.workdir,
+    )
+
+
+def task_env(env: Mapping[str, str], file: Path, table: str) -> dict[str, str]:
+    """A task's variables, with the host's where they ask for them."""
+    return resolve_env(env, os.environ, f"{file}: {table}")

@@ -1,0 +1,155 @@
+"""The folder of a trial: what was printed, how long each phase took, and the verdict.
+
+verdict.json                 written last, by one rename: a folder without it is unfinished
+build.txt                    what the image's build printed, where it was built now
+agent/stdout.txt, stderr.txt
+verifier/stdout.txt, stderr.txt, logs/       what the tests printed and wrote
+artifacts/                   what the task asks to keep
+steps/NAME/agent, verifier   the same for each step of a multi-step task
+"""
+
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import TransferError
+from plimsoll.sandboxes.protocol import ExecResult, OnOutput, Sandbox, Stream
+from plimsoll.trials.verdicts import Verdict
+
+__all__ = ["Phases", "StepRecord", "TrialRecord", "VerdictFile"]
+
+_LARGEST_LOG = 16 << 20
+
+
+class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`verdict.json`."""
+
+    task: str
+    attempt: int
+    agent: str
+    backend: str
+    verdict: Verdict
+    steps: dict[str, Verdict]
+    """What each step came to; one, called main, in a single-step task."""
+    tests: dict[str, str]
+    """The digest of the tests that graded each step."""
+    seconds: float
+    phases: dict[str, float]
+    started: float
+
+
+class Phases:
+    """Where a trial's time goes. A phase that comes again is added to."""
+
+    def __init__(self, on_phase: Callable[[str], None] | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._on_phase = on_phase
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        started = time.monotonic()
+        if self._on_phase is not None:
+            self._on_phase(name)
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - started
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 6)
+
+
+class Log:
+    """Files that take what a command prints while it prints it, up to a size."""
+
+    def __init__(self, files: dict[Stream, Path]) -> None:
+        self._files = files
+        self._room = dict.fromkeys(files, _LARGEST_LOG)
+
+    def __call__(self, stream: Stream, chunk: bytes) -> None:
+        room = self._room[stream]
+        if room <= 0:
+            return
+        self._room[stream] = room - len(chunk)
+        with self._files[stream].open("ab") as file:
+            file.write(chunk[:room])
+            if len(chunk) >= room:
+                file.write(f"\n… the rest is left out after {_LARGEST_LOG:,} bytes …\n".encode())
+
+
+class StepRecord:
+    """The agent's and the verifier's files of one step."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder = folder
+        self.prefix = prefix
+        """What stands before a file's name in evidence, e.g. `steps/first/`."""
+
+    @property
+    def agent_log(self) -> OnOutput:
+        return self._log("agent")
+
+    @property
+    def verifier_folder(self) -> Path:
+        return self._made("verifier")
+
+    def keep_output(self, part: str, result: ExecResult) -> None:
+        """Keep what a finished command printed, as its result holds it."""
+        folder = self._made(part)
+        (folder / "stdout.txt").write_bytes(result.stdout.data)
+        (folder / "stderr.txt").write_bytes(result.stderr.data)
+
+    async def take_logs(self, sandbox: Sandbox, source: str, limit: int) -> list[str]:
+        """Keep what the agent itself wrote to its logs; what could not be kept, a line each."""
+        try:
+            await sandbox.download(source, self._made("agent") / "logs", limit=limit)
+        except TransferError as error:
+            return [str(error)]
+        return []
+
+    def write_notes(self, notes: list[str]) -> None:
+        """What was to be kept and could not."""
+        (self._folder / "not-kept.txt").write_text("".join(f"{note}\n" for note in notes))
+
+    def _log(self, part: str) -> OnOutput:
+        folder = self._made(part)
+        return Log({"stdout": folder / "stdout.txt", "stderr": folder / "stderr.txt"})
+
+    def _made(self, part: str) -> Path:
+        folder = self._folder / part
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+class TrialRecord:
+    """Writes one trial's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def build_log(self) -> OnOutput:
+        file = self.folder / "build.txt"
+        return Log({"stdout": file, "stderr": file})
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts"
+
+    def step(self, name: str | None) -> StepRecord:
+        """A step's files; without a name those of the task's only step."""
+        if name is None:
+            return StepRecord(self.folder, "")
+        return StepRecord(self.folder / "steps" / name, f"steps/{name}/")
+
+    def write_verdict(self, verdict: VerdictFile) -> None:
+        text = msgspec.json.format(msgspec.json.encode(verdict), indent=2)
+        half = self.folder / ".verdict.json"
+        half.write_bytes(text + b"\n")
+        os.replace(half, self.folder / "verdict.json")  # noqa: PTH105
+
+    def write_bug(self, text: str) -> None:
+        (self.folder / "bug.txt").write_text(text)

@@ -1,0 +1,197 @@
+"""Reads what a grader wrote: `reward.json`, an object of finite numbers, or `reward.txt`, one.
+
+Nothing is guessed. A file that is not exactly a reward is a `NoReward` with the reason for a
+person; it never becomes a number.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from plimsoll.trials.verdicts import Evidence
+
+__all__ = ["KNOWN_FILES", "LARGEST_FILE", "NoReward", "Reward", "read_reward"]
+
+KNOWN_FILES = ("reward.json", "reward.txt", "ctrf.json")
+LARGEST_FILE = 64 * 1024
+"""Bytes. A reward file beyond this is a log written to the wrong place."""
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward that can be used, every number it stands among, and where it was read."""
+
+    value: float
+    values: dict[str, float]
+    file: str
+    notes: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoReward:
+    """Why there is no reward: a clause for a person, with what was seen."""
+
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+class _BadFileError(Exception):
+    """Carries the reason from where a file is read to `read_reward`; never leaves this file."""
+
+
+def read_reward(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Reward | NoReward:
+    """The reward that the files hold, or why they hold none."""
+    if "reward.json" not in files and "reward.txt" not in files:
+        return _no_file(files)
+    try:
+        return _read(files, reward_range)
+    except _BadFileError as bad:
+        return NoReward(str(bad), tuple(_held(files)))
+
+
+def _read(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Reward:
+    if "reward.json" not in files:
+        value = _one_number("reward.txt", files["reward.txt"])
+        _check_range("reward.txt", {"reward": value}, reward_range)
+        return Reward(value, {"reward": value}, "reward.txt")
+    values = _object(files["reward.json"])
+    used, notes = _used(values)
+    value = sum(used.values()) / len(used)
+    if not math.isfinite(value):
+        raise _BadFileError("the mean of the numbers in reward.json is not finite")
+    if "reward.txt" in files:
+        other = _one_number("reward.txt", files["reward.txt"])
+        if not math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9):
+            raise _BadFileError(f"reward.json says {value:g} and reward.txt says {other:g}")
+    _check_range("reward.json", used, reward_range)
+    return Reward(value, values, "reward.json", notes)
+
+
+def _used(values: dict[str, float]) -> tuple[dict[str, float], tuple[Evidence, ...]]:
+    """What the reward is made of: the key `reward`, else the only key, else the mean of all."""
+    if "reward" in values:
+        return {"reward": values["reward"]}, ()
+    if len(values) == 1:
+        return values, ()
+    names = ", ".join(list(values)[:8]) + (", …" if len(values) > 8 else "")
+    note = f"reward.json has no key `reward`; the mean of its {len(values)} numbers ({names}) is it"
+    return values, (Evidence(note, "verifier/reward.json"),)
+
+
+def _object(data: bytes) -> dict[str, float]:
+    text = _text("reward.json", data)
+    try:
+        parsed: Any = json.loads(text, object_pairs_hook=_pairs)
+    except json.JSONDecodeError as error:
+        raise _BadFileError(f"reward.json is not JSON (line {error.lineno}: {error.msg})") from None
+    except (ValueError, RecursionError):
+        raise _BadFileError("reward.json is not JSON that can be read") from None
+    if not isinstance(parsed, dict):
+        raise _BadFileError(f"reward.json holds {_kind(parsed)}, not an object of numbers")
+    if not parsed:
+        raise _BadFileError("reward.json holds an empty object")
+    items = cast("dict[str, Any]", parsed)
+    return {name: _finite(name, value) for name, value in items.items()}
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
+        raise _BadFileError(f"reward.json names `{_short(twice)}` more than once")
+    return found
+
+
+def _finite(name: str, value: Any) -> float:  # noqa: ANN401 - whatever JSON can hold
+    # bool is an int to Python, and true is no measure of anything.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _BadFileError(f"`{_short(name)}` in reward.json is {_kind(value)}, not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _BadFileError(f"`{_short(name)}` in reward.json is not a finite number")
+    return number + 0.0  # -0.0 becomes 0.0
+
+
+def _one_number(file: str, data: bytes) -> float:
+    text = _text(file, data).strip()
+    if not _NUMBER.fullmatch(text):
+        if text.lstrip("+-").lower() in {"nan", "inf", "infinity"}:
+            raise _BadFileError(f"{file} holds {text}, which is not a finite number")
+        raise _BadFileError(f'{file} holds "{_short(text)}", not one number')
+    number = float(text)
+    if not math.isfinite(number):
+        raise _BadFileError(f"{file} holds {_short(text)}, which is not a finite number")
+    return number + 0.0
+
+
+def _text(file: str, data: bytes) -> str:
+    if len(data) > LARGEST_FILE:
+        raise _BadFileError(f"{file} is {len(data):,} bytes long, too long to be a reward")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _BadFileError(f"{file} is not UTF-8 text") from None
+    if not text.strip():
+        raise _BadFileError(f"{file} is empty")
+    return text
+
+
+def _check_range(file: str, used: Mapping[str, float], allowed: tuple[float, float]) -> None:
+    low, high = allowed
+    for name, value in used.items():
+        if not low <= value <= high:
+            # The declared range has to hold both what was declared and what was seen.
+            wider = f"[{min(low, value):g}, {max(high, value):g}]"
+            named = "" if len(used) == 1 and name == "reward" else f" for `{_short(name)}`"
+            raise _BadFileError(
+                f"{file} holds {value:g}{named}, outside {low:g} to {high:g}; if it is meant, "
+                f"declare metadata.reward_range = {wider} in task.toml"
+            )
+
+
+def _no_file(files: Mapping[str, bytes]) -> NoReward:
+    reason = "the grader wrote neither reward.json nor reward.txt"
+    near = sorted(name for name in files if name not in KNOWN_FILES)
+    if not near:
+        return NoReward(reason)
+    meant = "reward.json" if "js" in near[0].lower() else "reward.txt"
+    return NoReward(
+        f"{reason}, but {near[0]} (misspelt: {meant} is read)",
+        tuple(Evidence(f"not read: {name}", f"verifier/{name}") for name in near),
+    )
+
+
+def _held(files: Mapping[str, bytes]) -> list[Evidence]:
+    return [
+        Evidence(f'{name} held "{_short(files[name].decode("utf-8", "replace"))}"; not used',
+                 f"verifier/{name}")
+        for name in ("reward.json", "reward.txt")
+        if name in files
+    ]  # fmt: skip
+
+
+def _kind(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'the string "{_short(value)}"'
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else "a bare number"
+
+
+def _short(text: str) -> str:
+    """One line of at most 40 characters."""
+    line = " ".join(text[:200].split())
+    line = "".join(char if char.isprintable() else "?" for char in line)
+    return line if len(line) <= 40 else line[:39] + "…"

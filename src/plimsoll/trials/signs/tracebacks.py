@@ -1,0 +1,156 @@
+"""Python failures in a stream, in the interpreter's form and in pytest's, with their frames.
+
+The decisive question about a failed import is whose it was: `owner` answers it from the
+deepest frame that is not a library's.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from plimsoll.trials.signs.asked import Asked
+from plimsoll.trials.signs.output import Output
+
+__all__ = ["Failure", "Frame", "Owner", "Places", "failures"]
+
+_FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d{1,9})(?:, in (\S{1,200}))?')
+_SHORT_FRAME = re.compile(r"(\S[^\n:]{0,500}):(\d{1,9}): in (\S{1,200})")
+_RAISED = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: (.{0,1000})|$)")
+_PREFIX = re.compile(r"E {2,3}|# ")
+_TEST_MODULE = re.compile(
+    r"^ImportError while (?:importing test module|loading conftest) '(/[^'\n]{1,500})'", re.M
+)
+_ROOT = re.compile(r"^rootdir: (/[^\s,]{0,500})", re.M)
+_COLLECTING = re.compile(r"^_+ ERROR collecting (\S{1,500}) _+$", re.M)
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |/python\d+\.zip/")
+_LOOKS_LIKE_TESTS = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
+
+
+class Owner(StrEnum):
+    """Whose file a path is."""
+
+    GRADER = "grader"
+    WORK = "work"
+    LIBRARY = "library"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One exception: what was raised, through which frames, where it was printed."""
+
+    kind: str
+    message: str
+    frames: tuple[Frame, ...]
+    position: int
+    """Where the line that names the exception begins."""
+    native: bool
+    """Printed by the interpreter, not by pytest."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A failure whose frames are being read."""
+
+    native: bool
+    prefix: str = ""
+    frames: list[Frame] = field(default_factory=list[Frame])
+
+
+def failures(output: Output) -> list[Failure]:
+    """Every exception printed with at least one frame. One pass over the lines."""
+    found: list[Failure] = []
+    current: _Open | None = None
+    for position, line in _lines(output.text):
+        bare, prefix = _unprefixed(line)
+        if bare.startswith("Traceback (most recent call last)"):
+            current = _Open(native=True, prefix=prefix)
+            continue
+        if line.startswith(("_____", "=====")):
+            current = None
+        elif short := _SHORT_FRAME.match(line):
+            if current is None or current.native:
+                current = _Open(native=False)
+            current.frames.append(Frame(short[1], int(short[2])))
+        elif frame := _FRAME.match(bare):
+            # A script that does not parse is printed without the header.
+            current = current or _Open(native=True, prefix=prefix)
+            current.frames.append(Frame(frame[1], int(frame[2])))
+        elif current and (raised := _raised(current, line, bare)):
+            if current.frames:
+                message = raised[2] or ""
+                found.append(
+                    Failure(raised[1], message, tuple(current.frames), position, current.native)
+                )
+            current = None
+    return found
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    position = 0
+    for line in text.split("\n"):
+        yield position, line[:2000]
+        position += len(line) + 1
+
+
+def _unprefixed(line: str) -> tuple[str, str]:
+    match = _PREFIX.match(line)
+    return (line[match.end() :], match[0]) if match else (line, "")
+
+
+def _raised(current: _Open, line: str, bare: str) -> re.Match[str] | None:
+    """The line that names the exception: flush with the header, or after pytest's `E`."""
+    if current.native and not current.prefix:
+        return _RAISED.match(line)
+    if not current.native and not line.startswith("E "):
+        return None
+    return _RAISED.match(bare)
+
+
+class Places:
+    """Whose a path is. Relative paths are resolved by what pytest says of its test modules."""
+
+    def __init__(self, text: str, asked: Asked) -> None:
+        self._asked = asked
+        roots = _ROOT.findall(text)
+        self._modules: set[str] = set(_TEST_MODULE.findall(text))
+        for root in roots[:1]:
+            self._modules |= {f"{root.rstrip('/')}/{name}" for name in _COLLECTING.findall(text)}
+
+    def owner(self, path: str) -> Owner:
+        if _LIBRARY.search(path):
+            return Owner.LIBRARY
+        if path in ("<string>", "<stdin>"):  # inline in a script: python -c, python - <<EOF
+            return Owner.GRADER
+        if path.startswith("/"):
+            return self._absolute(path)
+        tail = re.sub(r"^(?:\.{1,2}/)+", "", path)
+        for module in self._modules:
+            if module.endswith("/" + tail):
+                return self._absolute(module)
+        mine = tail.startswith("tests/") or _LOOKS_LIKE_TESTS.search(tail)
+        return Owner.GRADER if mine else Owner.WORK
+
+    def _absolute(self, path: str) -> Owner:
+        if path.startswith("/tests/"):
+            return Owner.GRADER
+        if path.startswith("/opt/") and not self._asked.folder(path):
+            return Owner.GRADER
+        return Owner.WORK
+
+    def culprit(self, failure: Failure) -> tuple[Owner, Frame]:
+        """The deepest frame that is not a library's; the deepest of all where every one is."""
+        outermost = failure.frames[0]
+        for frame in reversed(failure.frames):
+            # Inline code speaks for the grader only where it is the script itself.
+            if frame.path.startswith("<") and frame is not outermost:
+                continue
+            if (owner := self.owner(frame.path)) is not Owner.LIBRARY:
+                return owner, frame
+        return Owner.LIBRARY, failure.frames[-1]

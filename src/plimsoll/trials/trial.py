@@ -1,0 +1,224 @@
+"""One attempt at one task, from image to verdict.
+
+build or reuse the image → start → healthcheck → agent's set-up → for each step: its files,
+the agent, the end of everything the agent started, the tests, a verdict → close.
+
+A bad trial is data: `run_trial` turns whatever goes wrong into a void verdict with its
+cause. It raises for one thing only, its own cancellation, and leaves a verdict even then.
+"""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll.agents.protocol import Agent, Assignment, Outcome
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import (
+    AgentError,
+    PlimsollError,
+    SandboxUnavailable,
+    SetUpError,
+    SolutionError,
+)
+from plimsoll.sandboxes.protocol import Backend, Sandbox
+from plimsoll.sandboxes.scripts import script_argv
+from plimsoll.tasks.task import Step, Task
+from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
+from plimsoll.trials.environment import image_source, labels_for, sandbox_spec, task_env
+from plimsoll.trials.healthcheck import wait_until_healthy
+from plimsoll.trials.record import Phases, StepRecord, TrialRecord, VerdictFile
+from plimsoll.trials.steps import combine, falls_short
+from plimsoll.trials.verdicts import Cause, Verdict, Void
+from plimsoll.trials.verifier import LOGS, Verifier
+from plimsoll.trials.voids import void_of
+
+__all__ = ["TrialResult", "run_trial"]
+
+_AGENT_LOGS = "/logs/agent"
+_LARGEST_AGENT_LOGS = 256 << 20
+_ANYBODY = 0o777
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What is left of a trial in memory; the rest is in its folder."""
+
+    task: str
+    attempt: int
+    verdict: Verdict
+    seconds: float
+    phases: dict[str, float]
+
+
+async def run_trial(
+    task: Task,
+    *,
+    attempt: int,
+    agent: Agent,
+    backend: Backend,
+    run: str,
+    directory: Path,
+    on_phase: Callable[[str], None] | None = None,
+) -> TrialResult:
+    """Run one trial and write its folder."""
+    started, began = time.time(), time.monotonic()
+    record = TrialRecord(directory)
+    phases = Phases(on_phase)
+    trial = _Trial(task, attempt, agent, backend, run, record, phases)
+    verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
+    try:
+        verdict = await trial.run()
+    except PlimsollError as error:
+        verdict = void_of(error)
+    except Exception as error:  # noqa: BLE001 - the boundary: a fault of ours is one void trial
+        verdict = Void(Cause.BUG, f"{type(error).__name__}: {error}")
+        record.write_bug(traceback.format_exc())
+    finally:
+        seconds = time.monotonic() - began
+        record.write_verdict(
+            VerdictFile(
+                task=task.name,
+                attempt=attempt,
+                agent=agent.name,
+                backend=backend.name,
+                verdict=verdict,
+                steps=trial.verdicts,
+                tests=trial.verifier.digests,
+                seconds=round(seconds, 6),
+                phases=phases.seconds,
+                started=started,
+            )
+        )
+    return TrialResult(task.name, attempt, verdict, seconds, phases.seconds)
+
+
+class _Trial:
+    """The course of one trial, up to its verdict."""
+
+    def __init__(
+        self,
+        task: Task,
+        attempt: int,
+        agent: Agent,
+        backend: Backend,
+        run: str,
+        record: TrialRecord,
+        phases: Phases,
+    ) -> None:
+        self._task = task
+        self._agent = agent
+        self._backend = backend
+        self._record = record
+        self._phase = phases.phase
+        self._labels = labels_for(task, run, attempt)
+        self.verifier = Verifier(task, backend, self._labels, record)
+        self.verdicts: dict[str, Verdict] = {}
+
+    async def run(self) -> Verdict:
+        task = self._task
+        with self._phase("build"):
+            source = image_source(task)
+            image = await self._backend.build(source, on_output=self._record.build_log)
+        with self._phase("start"):
+            spec = sandbox_spec(task.environment, task.network, self._labels, task.file)
+            sandbox = await self._backend.create(image, spec)
+        try:
+            await self._prepare(sandbox)
+            for step in task.steps:
+                verdict = await self._step(step, sandbox)
+                self.verdicts[step.name] = verdict
+                if isinstance(verdict, Void) or falls_short(verdict, step.min_reward):
+                    break
+        finally:
+            with self._phase("close"):
+                await sandbox.close()
+        return combine(
+            list(self.verdicts.items()), task.reward_strategy, several=task.is_multi_step
+        )
+
+    async def _prepare(self, sandbox: Sandbox) -> None:
+        for folder in (_AGENT_LOGS, LOGS, ARTIFACTS):
+            await sandbox.empty(folder, mode=_ANYBODY)
+        if self._task.environment.healthcheck is not None:
+            with self._phase("healthcheck"):
+                await wait_until_healthy(self._task.environment.healthcheck, sandbox)
+        with self._phase("agent set-up"):
+            await self._agent.set_up(self._task, sandbox)
+
+    async def _step(self, step: Step, sandbox: Sandbox) -> Verdict:
+        record = self._record.step(step.name if self._task.is_multi_step else None)
+        with self._phase("step set-up"):
+            await self._set_up_step(step, sandbox)
+        with self._phase("agent"):
+            outcome = await self._run_agent(step, sandbox, record)
+        with self._phase("kill"):
+            await sandbox.kill_all()
+        with self._phase("verifier"):
+            verdict = await self.verifier.grade(step, sandbox, record, outcome.ending)
+        with self._phase("artifacts"):
+            await self._keep(step, sandbox, record)
+        return verdict
+
+    async def _set_up_step(self, step: Step, sandbox: Sandbox) -> None:
+        await sandbox.set_network(self._task.network)
+        if step.workdir is not None:
+            await sandbox.upload(step.workdir, sandbox.workdir)
+            script = step.workdir / "setup.sh"
+            if script.is_file():
+                inside = f"{sandbox.workdir.rstrip('/')}/setup.sh"
+                done = await sandbox.exec(script_argv(script, inside))
+                if not done.ok:
+                    where = script.relative_to(self._task.path)
+                    raise SetUpError(f"{where} {done.complaint()}")
+        if step.healthcheck is not None:
+            await wait_until_healthy(step.healthcheck, sandbox)
+
+    async def _run_agent(self, step: Step, sandbox: Sandbox, record: StepRecord) -> Outcome:
+        """Let the agent work for as long as the step allows."""
+        await sandbox.set_network(step.agent_network)
+        solution = self._task.solution_env if self._agent.reference else dict[str, str]()
+        assignment = Assignment(
+            task=self._task,
+            step=step,
+            sandbox=sandbox,
+            instruction=step.instruction,
+            env=task_env(solution, self._task.file, "solution.env"),
+            user=step.agent.user,
+            on_output=record.agent_log,
+        )
+        limit = step.agent.timeout_sec
+        clock = asyncio.timeout(limit)
+        try:
+            async with clock:
+                return await self._agent.run(assignment)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            if self._agent.reference:
+                raise SolutionError(f"the solution did not end within {limit:g} s") from None
+            return Outcome(Ending.BUDGET, f"out of time after {limit:g} s")
+        except AgentError:
+            await self._blame_memory(sandbox)
+            raise
+
+    async def _blame_memory(self, sandbox: Sandbox) -> None:
+        """An agent that failed after the kernel killed for memory failed of that."""
+        kills = (await sandbox.status()).oom_kills
+        if kills:
+            limit = self._task.environment.memory_mb
+            raise SandboxUnavailable(
+                f"the kernel killed {kills} process(es) of the agent for memory "
+                f"(limit {limit} MB, environment.memory_mb)"
+            )
+
+    async def _keep(self, step: Step, sandbox: Sandbox, record: StepRecord) -> None:
+        """Keep what the task and the agent want kept. What cannot be is only noted."""
+        notes: list[str] = []
+        if not step.separate_verifier:
+            notes += await carry_artifacts(step, sandbox, self._record.artifacts)
+        notes += await record.take_logs(sandbox, _AGENT_LOGS, _LARGEST_AGENT_LOGS)
+        if notes:
+            record.write_notes(notes)

@@ -1,0 +1,170 @@
+"""Grades one step: brings the tests in, runs them, keeps what they did, asks the judge.
+
+Invariants:
+
+* When the tests enter, nothing that the agent started is alive and /logs/verifier is empty.
+* The tests that ran are those of the task: they replace whatever stood in /tests, and their
+  digest is kept with the verdict.
+* After grading, nothing that the tests started is alive, and /tests is empty again: the
+  agent's next step does not see them.
+"""
+
+from pathlib import Path
+
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import SetUpError, TaskError, TransferError
+from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.protocol import Backend, ExecResult, Sandbox
+from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
+from plimsoll.tasks.digest import digest_folders
+from plimsoll.tasks.task import Step, Task
+from plimsoll.trials.artifacts import carry_artifacts
+from plimsoll.trials.environment import sandbox_spec, task_env, verifier_image_source
+from plimsoll.trials.judge import Grading, judge
+from plimsoll.trials.record import StepRecord, TrialRecord
+from plimsoll.trials.verdicts import Cause, Evidence, Verdict, Void
+
+__all__ = ["LOGS", "Verifier"]
+
+TESTS = "/tests"
+LOGS = "/logs/verifier"
+_LARGEST_LOGS = 64 << 20
+_LARGEST_REWARD = 1 << 20
+_KEPT_OUTPUT = 1 << 20
+_ANYBODY = 0o777
+
+
+class Verifier:
+    """Grades the steps of one trial."""
+
+    def __init__(self, task: Task, backend: Backend, labels: Labels, record: TrialRecord) -> None:
+        self._task = task
+        self._backend = backend
+        self._labels = labels
+        self._record = record
+        self.digests: dict[str, str] = {}
+
+    async def grade(
+        self, step: Step, sandbox: Sandbox, record: StepRecord, ending: Ending
+    ) -> Verdict:
+        """The verdict on what the agent left in the sandbox. It has ended and is dead."""
+        broken = self._broken_script(step)
+        if broken is not None:
+            return broken
+        await self._collect(step, sandbox)
+        if not step.separate_verifier:
+            return await self._grade_in(sandbox, step, record, ending)
+        own = await self._separate_sandbox(step)
+        try:
+            await carry_artifacts(step, sandbox, self._record.artifacts, into=own)
+            return await self._grade_in(own, step, record, ending)
+        finally:
+            await own.close()
+
+    def _broken_script(self, step: Step) -> Void | None:
+        script = step.test_script
+        if script is None:
+            return Void(Cause.TASK, "the task has no tests/test.sh, so nothing can grade it")
+        if has_carriage_returns(script):
+            where = script.relative_to(self._task.path)
+            return Void(
+                Cause.TASK,
+                f"{where} has Windows line endings (CRLF), which no shell can run",
+                (Evidence("CRLF line endings", f"{where}:1"),),
+            )
+        return None
+
+    async def _collect(self, step: Step, sandbox: Sandbox) -> None:
+        """Run the task's own hooks in the agent's sandbox, before any test is there."""
+        await sandbox.set_network(step.verifier_network)
+        for hook in step.verifier.collect:
+            if hook.service != "main":
+                raise SetUpError(
+                    f"verifier.collect wants the service {hook.service!r}; "
+                    f"the {self._backend.name} backend has only main"
+                )
+            done = await sandbox.exec(hook.command, user=hook.user, timeout=hook.timeout_sec)
+            if not done.ok:
+                raise SetUpError(f"verifier.collect command {hook.command!r} {done.complaint()}")
+        if step.verifier.collect:
+            await sandbox.kill_all()
+
+    async def _separate_sandbox(self, step: Step) -> Sandbox:
+        image = await self._backend.build(
+            verifier_image_source(self._task, step), on_output=self._record.build_log
+        )
+        environment = step.verifier_environment or self._task.environment
+        spec = sandbox_spec(environment, step.verifier_network, self._labels, self._task.file)
+        return await self._backend.create(image, spec)
+
+    async def _grade_in(
+        self, sandbox: Sandbox, step: Step, record: StepRecord, ending: Ending
+    ) -> Verdict:
+        await sandbox.set_network(step.verifier_network)
+        await self._bring_tests(step, sandbox)
+        before = (await sandbox.status()).oom_kills or 0
+        done = await self._run_tests(step, sandbox)
+        record.keep_output("verifier", done)
+        await sandbox.kill_all()
+        memory_kills = ((await sandbox.status()).oom_kills or 0) - before
+        files = await self._take_logs(sandbox, record.verifier_folder)
+        await sandbox.empty(TESTS)
+        grading = Grading(
+            exit_code=done.exit_code,
+            signal=done.signal,
+            timed_out=done.timed_out,
+            timeout=step.verifier.timeout_sec,
+            stdout=done.stdout.text,
+            stderr=done.stderr.text,
+            files=files,
+            instruction=step.instruction,
+            reward_range=self._task.reward_range,
+            unknown_keys=tuple(key.describe() for key in self._task.unknown_keys),
+        )
+        return _blame_memory(judge(grading, ending), memory_kills, self._task)
+
+    async def _bring_tests(self, step: Step, sandbox: Sandbox) -> None:
+        self.digests[step.name] = digest_folders(step.tests_dirs)
+        await sandbox.empty(LOGS, mode=_ANYBODY)
+        await sandbox.empty(TESTS)
+        for folder in step.tests_dirs:
+            carried = await sandbox.upload(folder, TESTS)
+            if carried.skipped:
+                raise TaskError(f"{folder}: cannot be brought in: {'; '.join(carried.skipped)}")
+
+    async def _run_tests(self, step: Step, sandbox: Sandbox) -> ExecResult:
+        assert step.test_script is not None
+        return await sandbox.exec(
+            script_argv(step.test_script, f"{TESTS}/test.sh"),
+            env=task_env(step.verifier.env, self._task.file, "verifier.env"),
+            user=step.verifier.user,
+            timeout=step.verifier.timeout_sec,
+            keep=_KEPT_OUTPUT,
+        )
+
+    async def _take_logs(self, sandbox: Sandbox, folder: Path) -> dict[str, bytes]:
+        """Keep /logs/verifier, and read the files at its top that may be a reward."""
+        target = folder / "logs"
+        try:
+            await sandbox.download(LOGS, target, limit=_LARGEST_LOGS)
+        except TransferError as error:
+            if not (target / "reward.json").exists() and not (target / "reward.txt").exists():
+                raise TransferError(f"what the tests wrote could not be read: {error}") from None
+        files: dict[str, bytes] = {}
+        for path in sorted(target.iterdir()):
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    files[path.name] = file.read(_LARGEST_REWARD)
+        return files
+
+
+def _blame_memory(verdict: Verdict, kills: int, task: Task) -> Verdict:
+    """A grader that the kernel killed for memory did not grade, unless it found success."""
+    if not kills or (verdict.verdict == "graded" and verdict.reward > 0):
+        return verdict
+    limit = task.environment.memory_mb
+    reason = (
+        f"the kernel killed {kills} process(es) of the grader for memory "
+        f"(limit {limit} MB, environment.memory_mb)"
+    )
+    return Void(Cause.SANDBOX, reason, verdict.evidence, verdict.ending)

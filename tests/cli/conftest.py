@@ -1,0 +1,65 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PASS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
+
+
+@pytest.fixture
+def write_task(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a task folder below `tasks/`. Its tests give 1 and its solution does nothing."""
+
+    def write(name: str, *, toml: str = "", test: str = PASS, solve: str = "true") -> Path:
+        folder = tmp_path / "tasks" / name
+        for part in ("environment", "tests", "solution"):
+            (folder / part).mkdir(parents=True)
+        (folder / "task.toml").write_text(f'schema_version = "1.4"\n{toml}')
+        (folder / "instruction.md").write_text("Do it.\n")
+        (folder / "environment/Dockerfile").write_text("FROM scratch-host\n")
+        (folder / "tests/test.sh").write_text(test)
+        (folder / "solution/solve.sh").write_text(f"#!/bin/bash\n{solve}\n")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `plimsoll` in the test's own folder; what has not ended after the test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str, python: tuple[str, ...] = ("-m", "plimsoll")) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *python, *args],
+            cwd=tmp_path,
+            env=os.environ | {"NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.fixture
+def plimsoll(
+    start: Callable[..., subprocess.Popen[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `plimsoll` to its end."""
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        process = start(*args)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+    return run

@@ -1,0 +1,108 @@
+"""Ctrl-C and SIGTERM: within five seconds, nothing left behind, what finished kept."""
+
+import json
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., subprocess.Popen[str]]
+
+STUBBORN = """
+import asyncio, sys
+from plimsoll.cli.interrupts import Interrupts
+
+async def stubborn():
+    print("running", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            print("not yet", flush=True)
+
+with Interrupts() as interrupts:
+    interrupts.run(stubborn())
+    print("closing")
+sys.exit(interrupts.exit_code)
+"""
+
+
+def processes_with(mark: str) -> list[str]:
+    """The processes of the host, in whatever namespace, that name `mark`."""
+    found: list[str] = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in file.read_bytes():
+                found.append(file.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
+    write_task: Callable[..., Path], start: Start, tmp_path: Path, number: int, code: int
+):
+    mark = f"mark-{uuid.uuid4().hex}"
+    write_task("a-quick")
+    for name in ("long-1", "long-2"):
+        write_task(name, solve=f"bash -c 'sleep 60; true {mark}'")
+    process = start("eval", "tasks", "--concurrency", "2", "--out", "out", "--json")
+    finished = tmp_path / "out/results.jsonl"
+    wait_until(lambda: process.poll() is not None or len(processes_with(mark)) >= 2)
+    assert process.poll() is None, process.communicate()[1]
+    began = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert time.monotonic() - began < 5
+    assert process.returncode == code, err
+    assert "interrupted after" in err
+    assert "1 of 3 trials finished" in err
+    assert [row["task"] for row in json.loads(out)["results"]] == ["a-quick"]
+    assert len(finished.read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "out/summary.json").read_text()) == json.loads(out)
+    cancelled = json.loads((tmp_path / "out/trials/long-1.1/verdict.json").read_text())
+    assert cancelled["cause"] == "cancelled"
+    assert processes_with(mark) == []
+
+
+@pytest.fixture
+def stubborn(start: Start) -> subprocess.Popen[str]:
+    """A run that does not end when it is cancelled."""
+    process = start(python=("-c", STUBBORN))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    return process
+
+
+def test_what_does_not_end_in_time_is_left_to_the_end_of_the_process(
+    stubborn: subprocess.Popen[str],
+):
+    began = time.monotonic()
+    stubborn.send_signal(signal.SIGINT)
+    out, _ = stubborn.communicate(timeout=20)
+    assert time.monotonic() - began < 5
+    assert stubborn.returncode == 130
+    assert out.endswith("closing\n")
+
+
+def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
+    stubborn.send_signal(signal.SIGINT)
+    assert stubborn.stdout is not None
+    assert stubborn.stdout.readline() == "not yet\n"
+    began = time.monotonic()
+    stubborn.send_signal(signal.SIGINT)
+    stubborn.communicate(timeout=20)
+    assert time.monotonic() - began < 1
+    assert stubborn.returncode == 130

@@ -1,0 +1,95 @@
+"""What a person sees: figures that do not flatter, text that cannot move the cursor."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from plimsoll.cli.render import closing, figure, live, plain, progress_line
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.evaluation import Evaluation, Ticket
+from plimsoll.runs.results import Row
+from plimsoll.trials.trial import TrialResult
+from plimsoll.trials.verdicts import Cause
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0.0, "0.00"),
+        (1.0, "1.00"),
+        (0.5, "0.50"),
+        (2 / 3, "0.67"),
+        (0.999, "0.999"),
+        (0.0004, "0.0004"),
+        (-1.0, "-1.00"),
+    ],
+)
+def test_a_figure_is_never_rounded_to_a_whole_number_that_it_is_not(
+    value: float | None, shown: str
+):
+    assert figure(value) == shown
+
+
+def test_text_of_a_grader_cannot_move_the_cursor():
+    assert plain("a\x1b[2Jb\r\nc\t") == "a [2Jb  c"
+    assert plain("größer · [bold]x[/bold]") == "größer · [bold]x[/bold]"
+
+
+async def never(ticket: Ticket, on_phase: object) -> TrialResult:
+    raise AssertionError("nothing is run here")
+
+
+@pytest.fixture
+def evaluation(tmp_path: Path) -> Evaluation:
+    return Evaluation(
+        (), attempts=1, concurrency=1, trial=never, directory=RunDirectory(tmp_path / "run")
+    )
+
+
+def void_row(reason: str) -> Row:
+    return Row(
+        task="a",
+        attempt=1,
+        verdict="void",
+        reward=None,
+        rewards=None,
+        ending=None,
+        cause=Cause.GRADER,
+        reason=reason,
+        seconds=1.0,
+    )
+
+
+def shown(evaluation: Evaluation, tmp_path: Path) -> str:
+    console = Console(file=StringIO(), width=200, markup=False, highlight=False)
+    directory = RunDirectory(tmp_path / "run")
+    for line in closing(evaluation, directory, skipped=(), interrupted=False):
+        console.print(line)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_no_number_stands_where_a_mean_would_be_when_nothing_is_graded(
+    evaluation: Evaluation, tmp_path: Path
+):
+    evaluation.tally.add(void_row("no reward was written"))
+    assert progress_line(evaluation) == "1/0 trials · graded 0 · void grader 1"
+    table = shown(evaluation, tmp_path).splitlines()
+    assert table[1].split() == ["a", "0/1", "–", "grader", "1"]
+
+
+def test_a_reason_is_shown_as_it_is_without_its_escapes(evaluation: Evaluation, tmp_path: Path):
+    evaluation.tally.add(void_row("\x1b[31m[red]broken[/red]"))
+    text = shown(evaluation, tmp_path)
+    assert "\x1b" not in text
+    assert "[red]broken[/red]" in text
+
+
+def test_the_live_view_has_its_bar_on_a_line_of_its_own(evaluation: Evaluation):
+    console = Console(file=StringIO(), width=100, force_terminal=True)
+    console.print(live(evaluation))
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines()[1].strip() == "0/0 trials · graded 0 · void –"

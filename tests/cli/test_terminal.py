@@ -1,0 +1,46 @@
+"""On a terminal: a live table on stderr, and the cursor back afterwards."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def read_all(terminal: int) -> str:
+    """What was written to a terminal until its other side was closed."""
+    data = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError as error:
+            assert error.errno == errno.EIO
+            return data.decode()
+        if not chunk:
+            return data.decode()
+        data += chunk
+
+
+def test_the_live_table_shows_phases_and_gives_the_cursor_back(
+    write_task: Callable[..., Path], tmp_path: Path
+):
+    write_task("slow", solve="sleep 1")
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "plimsoll", "eval", "tasks", "--json"],
+        cwd=tmp_path,
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "120"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        seen = read_all(ours)
+        os.close(ours)
+        assert process.stdout is not None
+        assert process.stdout.read().startswith(b'{"tasks":1,')
+    assert process.returncode == 0, seen
+    assert "0/1 trials" in seen
+    assert "slow.1" in seen
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")

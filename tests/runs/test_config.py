@@ -1,0 +1,79 @@
+"""The config file: all of it optional, none of it ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.config import Config, load_config
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "plimsoll.toml"
+    file.write_text(text)
+    return file
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_config(write(tmp_path, text))
+    return str(caught.value)
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(None) == Config()
+    assert Config().local.host_paths is None
+
+
+def test_the_file_here_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, '[local]\nhost_paths = ["/usr"]\n')
+    assert load_config(None).local.host_paths == ("/usr",)
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"none\.toml: No such file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_relative_paths_are_relative_to_the_file(tmp_path: Path):
+    (tmp_path / "py312").mkdir()
+    text = '[local]\nhome = "kept"\n[local.roots]\n"python:3.12-slim" = "py312"\n'
+    local = load_config(write(tmp_path, text)).local
+    assert local.roots == {"python:3.12-slim": str(tmp_path / "py312")}
+    assert local.home == str(tmp_path / "kept")
+
+
+def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path):
+    said = refusal(tmp_path, "[local]\n\nhost_path = []\n")
+    assert said.endswith("plimsoll.toml:3: unknown key local.host_path (did you mean host_paths?)")
+
+
+def test_an_unknown_table_is_refused_and_the_known_ones_named(tmp_path: Path):
+    assert "plimsoll.toml:1: unknown key docker (known here: local)" in refusal(
+        tmp_path, "[docker]\n"
+    )
+
+
+def test_every_mistake_is_named(tmp_path: Path):
+    said = refusal(tmp_path, '[local]\nhome = 3\nhost_paths = "/usr"\n').splitlines()
+    assert [line.split("plimsoll.toml", 1)[1] for line in said] == [
+        ":3: local.host_paths: expected a list",
+        ":2: local.home: expected text",
+    ]
+
+
+def test_a_root_that_is_not_there_is_refused(tmp_path: Path):
+    said = refusal(tmp_path, '[local.roots]\n"a:1" = "/nowhere/at/all"\n')
+    assert 'plimsoll.toml:2: local.roots: "a:1": /nowhere/at/all is not a folder' in said
+
+
+def test_a_host_path_is_absolute(tmp_path: Path):
+    assert '"usr" is not an absolute path' in refusal(tmp_path, '[local]\nhost_paths = ["usr"]\n')
+
+
+def test_text_that_is_not_toml_is_refused_with_its_place(tmp_path: Path):
+    said = refusal(tmp_path, "[local\n")
+    assert "not valid TOML" in said
+    assert "line 1" in said

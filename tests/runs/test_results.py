@@ -1,0 +1,85 @@
+"""Figures: a mean is over graded trials only, and there is none where nothing is graded."""
+
+import msgspec
+import pytest
+
+from plimsoll.core.endings import Ending
+from plimsoll.runs.evaluate import default_concurrency, exit_code
+from plimsoll.runs.results import Row, Tally, row_of
+from plimsoll.trials.trial import TrialResult
+from plimsoll.trials.verdicts import Cause, Evidence, Graded, Void
+
+
+def graded(task: str, attempt: int, reward: float) -> Row:
+    verdict = Graded(reward, Ending.SUBMITTED, {"reward": reward})
+    return row_of(TrialResult(task, attempt, verdict, 1.0, {}))
+
+
+def void(task: str, attempt: int, cause: Cause = Cause.GRADER) -> Row:
+    return row_of(TrialResult(task, attempt, Void(cause, "it broke"), 1.0, {}))
+
+
+def tally(*rows: Row) -> Tally:
+    made = Tally()
+    for row in rows:
+        made.add(row)
+    return made
+
+
+def test_a_mean_leaves_void_trials_out():
+    of_both = tally(graded("a", 1, 1.0), graded("a", 2, 0.0), void("a", 3), void("b", 1))
+    assert of_both.mean_reward == 0.5
+    assert (of_both.trials, of_both.graded) == (4, 2)
+
+
+def test_an_honest_zero_counts_in_the_mean():
+    assert tally(graded("a", 1, 0.0)).mean_reward == 0.0
+
+
+def test_nothing_graded_has_no_mean():
+    summary = tally(void("a", 1), void("b", 1)).summary(tasks=2, seconds=6.0)
+    assert summary.mean_reward is None
+    assert b'"mean_reward":null' in msgspec.json.encode(summary)
+
+
+def test_a_void_row_carries_no_reward_and_a_graded_one_no_cause():
+    bad, good = void("a", 1), graded("a", 2, 0.5)
+    assert (bad.verdict, bad.reward, bad.rewards) == ("void", None, None)
+    assert (bad.cause, bad.reason) == (Cause.GRADER, "it broke")
+    assert (good.verdict, good.cause, good.reason) == ("graded", None, None)
+    assert (good.reward, good.rewards, good.ending) == (0.5, {"reward": 0.5}, "submitted")
+
+
+def test_a_void_row_keeps_how_the_agent_ended():
+    verdict = Void(Cause.GRADER, "no file", (Evidence("x"),), Ending.BUDGET)
+    assert row_of(TrialResult("a", 1, verdict, 1.0, {})).ending is Ending.BUDGET
+
+
+def test_void_is_counted_by_cause():
+    rows = (void("a", 1, Cause.TASK), void("a", 2), void("b", 1), graded("b", 2, 1.0))
+    assert tally(*rows).void == {"grader": 2, "task": 1}
+    assert tally(*rows).by_task()["b"].void == {"grader": 1}
+
+
+def test_results_are_ordered_by_task_and_attempt():
+    summary = tally(void("b", 1), graded("a", 10, 1.0), graded("a", 2, 1.0)).summary(
+        tasks=2, seconds=90.0
+    )
+    assert [(row.task, row.attempt) for row in summary.results] == [("a", 2), ("a", 10), ("b", 1)]
+    assert summary.trials_per_minute == 2.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ((graded("a", 1, 0.0),), 0),
+        ((graded("a", 1, 1.0), void("a", 2)), 3),
+        ((void("a", 1, Cause.BUG),), 3),
+    ],
+)
+def test_any_void_trial_shows_in_the_exit_status(rows: tuple[Row, ...], code: int):
+    assert exit_code(tally(*rows).summary(tasks=1, seconds=1.0)) == code
+
+
+def test_at_least_two_trials_run_at_once():
+    assert default_concurrency() >= 2

@@ -1,0 +1,58 @@
+"""Which tasks run: an invalid one is named, and the rest runs only if asked to."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.selection import select_tasks
+from plimsoll.tasks.task import Task
+
+MakeTasks = Callable[..., tuple[Task, ...]]
+
+
+def break_task(folder: Path) -> None:
+    (folder / "task.toml").write_text('[agent]\ntimeout_sec = "soon"\n')
+
+
+def test_one_invalid_task_stops_the_set_and_is_named(make_tasks: MakeTasks, tmp_path: Path):
+    make_tasks("bad", "good")
+    break_task(tmp_path / "tasks/bad")
+    with pytest.raises(UsageError) as caught:
+        select_tasks(tmp_path / "tasks", pattern=None, skip_invalid=False)
+    said = str(caught.value)
+    assert said.startswith("nothing was run: 1 task is not valid; --skip-invalid runs the other 1")
+    assert "tasks/bad/task.toml:2: agent.timeout_sec" in said
+
+
+def test_the_rest_runs_when_asked_to_and_the_invalid_one_is_still_named(
+    make_tasks: MakeTasks, tmp_path: Path
+):
+    make_tasks("bad", "good")
+    break_task(tmp_path / "tasks/bad")
+    selection = select_tasks(tmp_path / "tasks", pattern=None, skip_invalid=True)
+    assert [task.name for task in selection.tasks] == ["good"]
+    assert len(selection.problems) == 1
+
+
+def test_where_no_task_is_valid_nothing_can_be_skipped_to(make_tasks: MakeTasks, tmp_path: Path):
+    make_tasks("bad")
+    break_task(tmp_path / "tasks/bad")
+    with pytest.raises(UsageError, match="no task is valid"):
+        select_tasks(tmp_path / "tasks", pattern=None, skip_invalid=True)
+
+
+def test_a_pattern_that_leaves_the_invalid_one_out_runs(make_tasks: MakeTasks, tmp_path: Path):
+    make_tasks("bad", "good")
+    break_task(tmp_path / "tasks/bad")
+    selection = select_tasks(tmp_path / "tasks", pattern="g*", skip_invalid=False)
+    assert [task.name for task in selection.tasks] == ["good"]
+    assert selection.problems == ()
+
+
+def test_unknown_keys_are_reported(make_tasks: MakeTasks, tmp_path: Path):
+    make_tasks("a")
+    (tmp_path / "tasks/a/task.toml").write_text("[agent]\ntimeout_secs = 3\n")
+    selection = select_tasks(tmp_path / "tasks", pattern=None, skip_invalid=False)
+    assert [key.key for key in selection.unknown_keys] == ["agent.timeout_secs"]
