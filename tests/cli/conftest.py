@@ -37,6 +37,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             [sys.executable, *python, *args],
             cwd=tmp_path,
             env=os.environ | {"NO_COLOR": "1"},
+            process_group=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -83,7 +83,7 @@ def test_every_attempt_is_kept_with_its_verdict(
         folder.name: json.loads((folder / "verdict.json").read_text())
         for folder in trials.iterdir()
     }
-    assert {name: verdict["verdict"] for name, verdict in kept.items()} == {
+    assert {name: file["verdict"]["verdict"] for name, file in kept.items()} == {
         "a.1": "graded",
         "a.2": "graded",
         "b.1": "void",

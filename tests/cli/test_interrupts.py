@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: within five seconds, nothing left behind, what finished kept."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -63,7 +64,10 @@ def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
     wait_until(lambda: process.poll() is not None or len(processes_with(mark)) >= 2)
     assert process.poll() is None, process.communicate()[1]
     began = time.monotonic()
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: to the whole group
+    else:
+        process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert time.monotonic() - began < 5
     assert process.returncode == code, err
@@ -73,8 +77,30 @@ def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
     assert len(finished.read_text().splitlines()) == 1
     assert json.loads((tmp_path / "out/summary.json").read_text()) == json.loads(out)
     cancelled = json.loads((tmp_path / "out/trials/long-1.1/verdict.json").read_text())
-    assert cancelled["cause"] == "cancelled"
+    assert cancelled["verdict"]["cause"] == "cancelled"
     assert processes_with(mark) == []
+
+
+def test_a_killed_run_leaves_nothing_once_the_next_has_started(
+    write_task: Callable[..., Path], start: Start, tmp_path: Path
+):
+    mark = f"mark-{uuid.uuid4().hex}"
+    home = tmp_path / "home"
+    (tmp_path / "plimsoll.toml").write_text(f'[local]\nhome = "{home}"\n')
+    for number in range(4):
+        write_task(f"long-{number}", solve=f"bash -c 'sleep 60; true {mark}'")
+    killed = start("eval", "tasks", "--concurrency", "4", "--out", "killed")
+    wait_until(lambda: killed.poll() is not None or len(processes_with(mark)) >= 4)
+    killed.kill()
+    _, err = killed.communicate(timeout=20)
+    assert killed.returncode == -signal.SIGKILL, err
+    write_task("quick")
+    after = start("eval", "tasks", "--task", "quick", "--out", "after")
+    out, err = after.communicate(timeout=60)
+    assert after.returncode == 0, out + err
+    assert processes_with(mark) == []
+    assert str(home) not in Path("/proc/self/mounts").read_text()
+    assert list((home / "sandboxes").iterdir()) == []
 
 
 @pytest.fixture

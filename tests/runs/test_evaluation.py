@@ -1,7 +1,6 @@
 """The controller: order, bound, boundary, cancellation. Its trials here are plain coroutines."""
 
 import asyncio
-import json
 from collections.abc import Callable
 
 import pytest
@@ -81,9 +80,7 @@ async def test_a_trial_that_raises_is_a_void_of_its_own_and_the_run_goes_on(
     (row,) = (row for row in run.summary.results if row.cause)
     assert (row.task, row.cause) == ("b", Cause.BUG)
     assert row.reason == "KeyError in phase agent: 'nobody thought of this'"
-    folder = directory.trial("b", 1)
-    assert "Traceback" in (folder / "bug.txt").read_text()
-    assert json.loads((folder / "verdict.json").read_text())["cause"] == "bug"
+    assert "Traceback" in (directory.trial("b", 1) / "bug.txt").read_text()
 
 
 async def test_cancelled_it_waits_for_clean_up_and_keeps_what_finished(

@@ -385,6 +385,8 @@ class TestImports:
             "The module `log_parsers` must exist.",
             "It must work with `from log_parsers import parse`.",
             "Install the library log_parsers.",
+            "Put the code in /app/src/log_parsers.",
+            "Write a module called log_parsers.",
         ],
     )
     def test_a_module_that_was_asked_for_is_the_agents(self, instruction):
@@ -417,6 +419,15 @@ class TestImports:
         error = "E   ModuleNotFoundError: No module named 'shapely.extras'\n"
         stdout = collection("/tests/test_outputs.py", IN_TESTS, error)
         assert_zero(verdict(stdout, instruction="shapely cannot simplify lines. Mend it."))
+
+    def test_a_helper_beside_the_tests_is_the_graders(self):
+        frames = (
+            "test_outputs.py:2: in <module>\n    import helpers\n"
+            "helpers.py:1: in <module>\n    import log_parsers\n"
+        )
+        stdout = collection("/tests/test_outputs.py", frames, NO_PARSERS)
+        assert_void(verdict(stdout.replace("ERROR ../tests/", "ERROR ")), "`log_parsers`")
+        assert_zero(verdict(stdout))
 
     def test_tests_that_stand_in_the_work_folder_are_not_the_graders(self):
         frames = "tests/test_mine.py:1: in <module>\n    import flasky\n"
@@ -496,7 +507,7 @@ class TestImports:
             ("Error: Cannot find module 'chai'\nRequire stack:\n- /tests/a.test.js\n", True),
             ("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'chai' imported from /tests/a.mjs\n",
              True),
-            ("    Cannot find module 'chai' from '../tests/a.test.js'\n", False),
+            ("    Cannot find module 'chai' from '../tests/a.test.js'\n", True),
             ("Error: Cannot find module 'express'\nRequire stack:\n- /app/index.js\n", False),
             ("Error: Cannot find module '/app/index.js'\n    at Module._resolveFilename\n", False),
             ("Error: Cannot find module '../app/calc'\nRequire stack:\n- /tests/a.test.js\n", False),
@@ -505,6 +516,50 @@ class TestImports:
     def test_a_module_that_node_does_not_find_is_judged_by_who_asked(self, text, void):
         result = verdict("", text)
         assert_void(result, "`chai`") if void else assert_zero(result)
+
+
+JEST = """\
+ FAIL  ../tests/calc.test.js
+  ● Test suite failed to run
+
+{}
+Test Suites: 1 failed, 1 total
+Tests:       0 total
+"""
+
+
+class TestOtherLanguages:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            "    Cannot find module '../app/calc' from '../tests/calc.test.js'\n",
+            "    SyntaxError: /app/calc.js: Unexpected token (1:3)\n",
+            "    ReferenceError: y is not defined\n\n"
+            "      at Object.y (/app/calc.js:1:9)\n"
+            "      at Object.require (/tests/calc.test.js:1:14)\n",
+        ],
+    )
+    def test_a_suite_that_the_work_keeps_from_loading_is_honest(self, error):
+        assert_zero(verdict("", JEST.format(error)))
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            "    SyntaxError: /tests/calc.test.js: Unexpected token (1:3)\n",
+            "    ReferenceError: y is not defined\n\n      at Object.y (/tests/calc.test.js:1:9)\n",
+        ],
+    )
+    def test_a_suite_that_cannot_be_loaded_for_its_own_sake_voids(self, error):
+        assert_void(verdict("", JEST.format(error)), "jest collected no tests")
+
+    def test_a_ruby_file_of_the_work_that_is_missing_is_honest(self):
+        text = (
+            "LoadError:\n  cannot load such file -- {}\n"
+            "0 examples, 0 failures, 1 error occurred outside of examples\n"
+        )
+        assert_zero(verdict(text.format("/app/lib/calc")))
+        assert_zero(verdict(text.format("calc"), instruction="Write lib/calc.rb"))
+        assert_void(verdict(text.format("webmock")), "rspec collected no tests")
 
 
 class TestCollection:

@@ -14,8 +14,6 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Summary, Tally, row_of
@@ -132,7 +130,6 @@ class Evaluation:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "bug.txt").write_text("".join(traceback.format_exception(error)))
-            (folder / "verdict.json").write_bytes(msgspec.json.encode(verdict))
         except OSError as unwritten:
             verdict = Void(Cause.BUG, f"{reason} (bug.txt not written: {unwritten.strerror})")
         return TrialResult(ticket.task.name, ticket.attempt, verdict, running.seconds, {})

@@ -64,6 +64,11 @@ class LocalBackend:
     def warnings(self) -> Sequence[str]:
         return tuple(self._warnings)
 
+    @property
+    def zygote_pid(self) -> int | None:
+        """The process that forks sandboxes, while it runs."""
+        return self._forker.pid
+
     def warn(self, text: str) -> None:
         """Note something to be said once a run."""
         self._warnings.setdefault(text)

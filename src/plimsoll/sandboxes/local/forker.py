@@ -31,6 +31,10 @@ class Forker:
         self._requests: socket.socket | None = None
         self._stderr: int | None = None
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
     async def fork(self, spec: dict[str, Any], channel: int, life: int) -> None:
         """Have a sandbox made that answers on `channel` and holds `life` while it lives."""
         for _ in range(2):

@@ -6,7 +6,9 @@ __all__ = ["Asked"]
 
 _SPAN = re.compile(r"`{1,3}([^`]{1,2000})`{1,3}")
 _WORD = re.compile(r"\w+")
-_ABOUT_MODULES = re.compile(r"\b(?:install|import|module|package|library)", re.IGNORECASE)
+_ABOUT_MODULES = re.compile(
+    r"\b(?:install|import|module|package|library|called|named)", re.IGNORECASE
+)
 _ABOUT_TOOLS = re.compile(r"\b(?:install|build|compile|set up|available)|\bPATH\b", re.IGNORECASE)
 _ENGLISH = frozenset({"go", "make", "diff", "timeout", "node", "prove", "bats", "deno", "bun"})
 _WRITE_TESTS = re.compile(
@@ -36,7 +38,7 @@ class Asked:
 
     def _names(self, name: str) -> bool:
         spelt = re.escape(name).replace("_", "[-_]")
-        if re.search(rf"(?<!\w){spelt}(?:\.\w{{1,4}}\b|/)", self._text):
+        if re.search(rf"(?<!\w){spelt}(?:\.\w{{1,4}}\b|/)|/{spelt}(?!\w)", self._text):
             return True
         return name in self._quoted or self._on_a_line(name, _ABOUT_MODULES)
 

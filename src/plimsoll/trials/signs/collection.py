@@ -73,7 +73,7 @@ def _misses_a_file_of_the_work(failure: Failure, places: Places) -> bool:
 
 _NOT_FOUND = re.compile(r"^ERROR: (?:file or directory )?not found: (\S{1,500})", re.M)
 _PLUGIN = re.compile(r'^(?:ImportError: |ERROR: )?Error importing plugin "([^"\n]{1,200})"', re.M)
-_USAGE = re.compile(r"^\S{0,200}(?:pytest|__main__\.py|-c): error: ([^\n]{1,200})", re.M)
+_USAGE = re.compile(r"^[^\n]{0,200}(?:pytest|__main__\.py): error: ([^\n]{1,200})", re.M)
 _INTERNAL = re.compile(r"^INTERNALERROR> ([\w.]{1,100}(?:Error|Exception)\b[^\n]{0,200})", re.M)
 _FIXTURE = re.compile(r"^E {7}fixture '([^'\n]{1,200})' not found", re.M)
 

@@ -111,6 +111,20 @@ _RULES = (
     ),
 )
 
+# Plain words without which no rule of a tool can match: most text is passed over by them.
+_WORDS = {
+    "curl": ("curl: (",),
+    "wget": ("wget: ", "... failed: "),
+    "git": ("fatal: ", "ssh: "),
+    "pip": ("ERROR: ",),
+    "uv": ("Failed to ", "Request failed", "package registry", "are you offline"),
+    "npm": ("npm ",),
+    "apt-get": ("E: ",),
+    "go": ("dial tcp",),
+    "cargo": ("failed to ",),
+    "gradle": ("Could not ", "UnknownHost"),
+}
+
 _NO_NETWORK = re.compile(
     r"Name or service not known|Temporary failure in name resolution|Network is unreachable"
     r"|Failed to establish a new connection|Could not resolve host|ENOTFOUND|EAI_AGAIN"
@@ -128,6 +142,8 @@ def fetch_failed(output: Output, asked: Asked) -> Sign | None:
     first: Sign | None = None
     at = len(output.text)
     for rule in _RULES:
+        if not any(word in output.text for word in _WORDS.get(rule.tool, ("",))):
+            continue
         for match in rule.pattern.finditer(output.text, 0, at):
             what = match[1] if rule.pattern.groups else ""
             if _counts(rule, what, output, asked):

@@ -26,9 +26,9 @@ from plimsoll.trials.signs.fetches import fetch_failed, fetch_failed_in_python
 from plimsoll.trials.signs.imports import (
     caught_import,
     import_failed,
-    javascript_import,
     parsers_missing,
 )
+from plimsoll.trials.signs.others import node_import, ruby_load, suite_failed
 from plimsoll.trials.signs.output import Blame, Output, Sign
 from plimsoll.trials.signs.scripts import line_endings, missing_test_file, script_does_not_parse
 from plimsoll.trials.signs.tools import interpreter_missing, tool_missing
@@ -116,8 +116,12 @@ class Findings:
                     sign = collection_failed(output, failure, self._places)
                 if sign:
                     yield sign
-            if sign := javascript_import(output, self._places, self._asked):
-                yield sign
+            others = (
+                node_import(output, self._places, self._asked),
+                ruby_load(output, self._places, self._asked),
+                suite_failed(output, self._places),
+            )
+            yield from (sign for sign in others if sign)
 
     def _runners(self) -> Iterator[Sign | None]:
         for output in self._outputs:

@@ -10,7 +10,7 @@ from plimsoll.trials.signs.asked import Asked
 from plimsoll.trials.signs.output import Blame, Output, Sign
 from plimsoll.trials.signs.tracebacks import Failure, Owner, Places
 
-__all__ = ["caught_import", "import_failed", "javascript_import", "parsers_missing"]
+__all__ = ["caught_import", "import_failed", "parsers_missing"]
 
 _MODULE = re.compile(r"No module named '?([\w./-]{1,200})")
 _NAME = re.compile(
@@ -92,30 +92,3 @@ def parsers_missing(output: Output, start: int = 0) -> Sign | None:
         return None
     clause = f"the grader has no parser for the tests' output ({match[1].strip()})"
     return Sign(Blame.GRADER, clause, output.evidence(match.start()))
-
-
-_NODE = re.compile(
-    r"^(?:# )?(?:\S{0,40}Error[^\n:]{0,40}: )?Cannot find (?:module|package) '([^'\n]{1,300})'"
-    r"(?:(?: imported)? from '?([^'\n]{1,300})'?"
-    r"|\n(?:# )?Require stack:\n(?:# )?- ([^\n]{1,300}))?",
-    re.M,
-)
-
-
-def javascript_import(output: Output, places: Places, asked: Asked) -> Sign | None:
-    """A module that Node does not find. A path that leads out of the tests is the work's."""
-    for match in _NODE.finditer(output.text):
-        name, importer = match[1], match[2] or match[3] or ""
-        evidence = output.evidence(match.start())
-        stem = re.sub(r"\.[cm]?[jt]sx?$", "", name).rsplit("/", 1)[-1]
-        leads_out = name.startswith("../") or (
-            name.startswith("/") and places.owner(name) is Owner.WORK
-        )
-        if leads_out or asked.module(stem):
-            return Sign(Blame.WORK, f"`{name}` is not there", evidence)
-        if not importer:
-            continue
-        if not importer.startswith(("/tests/", "tests/", "../tests/", "file:///tests/")):
-            return Sign(Blame.WORK, f"{importer} could not import `{name}`", evidence, sure=False)
-        return Sign(Blame.GRADER, f"the grader could not import `{name}`", evidence)
-    return None

@@ -12,7 +12,8 @@ _CARRIAGE = re.compile(
     r"^(?P<script>[^\s:]{1,300}): (?:line )?(?P<line>\d{1,9}): (?:[^\n:]{1,100}: )?"
     r"(?:\$'[^'\n]{0,100}\\r'|\r|set: (?:-: invalid|Illegal) option -?\r?$)"
     r"|^(?:/usr/bin/|/bin/)?env: [‘'\"](?P<env>[^'’\"\n]{1,100}\\r)['’\"]: No such file"
-    r"|^(?P<bad>[^\s:]{1,300}): [^\n]{0,100}(?:\^M|\\r|\r)[^\n]{0,10}: bad interpreter",
+    r"|^(?:\S{1,20}: )?(?P<bad>[^\s:]{1,300}): "
+    r"[^\n]{0,100}(?:\^M|\\r|\r)[^\n]{0,10}: bad interpreter",
     re.M,
 )
 _SYNTAX = re.compile(

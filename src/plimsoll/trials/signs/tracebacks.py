@@ -4,6 +4,7 @@ The decisive question about a failed import is whose it was: `owner` answers it 
 deepest frame that is not a library's.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ _TEST_MODULE = re.compile(
 )
 _ROOT = re.compile(r"^rootdir: (/[^\s,]{0,500})", re.M)
 _COLLECTING = re.compile(r"^_+ ERROR collecting (\S{1,500}) _+$", re.M)
+_SHOWN = re.compile(r"^ERROR (\w[^\s:]{0,500}\.py)", re.M)
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen |/python\d+\.zip/")
 _LOOKS_LIKE_TESTS = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
 
@@ -65,6 +67,8 @@ class _Open:
 
 def failures(output: Output) -> list[Failure]:
     """Every exception printed with at least one frame. One pass over the lines."""
+    if 'File "' not in output.text and ": in " not in output.text:
+        return []
     found: list[Failure] = []
     current: _Open | None = None
     for position, line in _lines(output.text):
@@ -122,6 +126,15 @@ class Places:
         self._modules: set[str] = set(_TEST_MODULE.findall(text))
         for root in roots[:1]:
             self._modules |= {f"{root.rstrip('/')}/{name}" for name in _COLLECTING.findall(text)}
+        self._folder = self._current_folder(_SHOWN.findall(text))
+
+    def _current_folder(self, shown: list[str]) -> str | None:
+        """Where pytest ran: it shows paths relative to there, and names modules in full."""
+        for path in shown[:20]:
+            for module in self._modules:
+                if module.endswith("/" + path):
+                    return module.removesuffix(path)
+        return None
 
     def owner(self, path: str) -> Owner:
         if _LIBRARY.search(path):
@@ -134,6 +147,8 @@ class Places:
         for module in self._modules:
             if module.endswith("/" + tail):
                 return self._absolute(module)
+        if self._folder:
+            return self._absolute(posixpath.normpath(self._folder + path))
         mine = tail.startswith("tests/") or _LOOKS_LIKE_TESTS.search(tail)
         return Owner.GRADER if mine else Owner.WORK
 

@@ -15,13 +15,14 @@ from typing import Any, NoReturn
 
 from plimsoll.sandboxes.local.inside import syscalls, wire
 
-__all__ = ["NotAUser", "find_account", "run_command"]
+__all__ = ["KEPT_CAPABILITIES", "NotAUser", "find_account", "run_command"]
 
 # What a container usually may do, less the making of device nodes: chown, dac_override,
 # fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot,
 # audit_write, setfcap.
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
 
+_IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -173,10 +174,8 @@ def _become(request: dict[str, Any], stdio: list[int], netns: int | None) -> NoR
         os.setsid()
         for number, descriptor in enumerate(stdio):
             os.dup2(descriptor, number)
-        for number in range(1, signal.NSIG):
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
-                with contextlib.suppress(OSError, ValueError):
-                    signal.signal(number, signal.SIG_DFL)
+        for number in _IGNORED_SIGNALS:  # handlers go with the exec, what is ignored stays so
+            signal.signal(number, signal.SIG_DFL)
         # Memory pressure in the sandbox falls on its commands, not on its init.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")

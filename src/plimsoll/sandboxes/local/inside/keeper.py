@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 from plimsoll.sandboxes.local.inside import filesystem, syscalls, wire
+from plimsoll.sandboxes.local.inside.commands import KEPT_CAPABILITIES
 from plimsoll.sandboxes.local.inside.init import Init
 
 __all__ = ["keep"]
@@ -99,6 +100,7 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
             socket.sethostname(spec["hostname"])
             os.setsid()
             filesystem.enter_root(spec)
+            syscalls.limit_capabilities(KEPT_CAPABILITIES)
             wire.send_reply(channel, {"ready": True})
             Init(channel, fds[0], bool(spec["userns"])).serve()
     except filesystem.SetUpFailed as error:

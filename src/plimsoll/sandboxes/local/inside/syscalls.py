@@ -23,6 +23,7 @@ __all__ = [
     "drop_capabilities",
     "forbid_new_privileges",
     "hide_memory",
+    "limit_capabilities",
     "mount",
     "pivot_root",
     "setns",
@@ -127,11 +128,15 @@ class _CapData(ctypes.Structure):
     )
 
 
-def drop_capabilities(kept: frozenset[int]) -> None:
-    """Keep at most these capabilities, also across `execve` as root."""
+def limit_capabilities(kept: frozenset[int]) -> None:
+    """No program that this process or a child of it executes gets more than these."""
     for number in range(_LAST_CAPABILITY + 1):
         if number not in kept:
             _prctl(_PR_CAPBSET_DROP, number)  # unknown to an older kernel: nothing to drop
+
+
+def drop_capabilities(kept: frozenset[int]) -> None:
+    """Keep at most these capabilities from now on."""
     header = _CapHeader(_CAP_VERSION_3, 0)
     held = (_CapData * 2)()
     _check(_libc.capget(ctypes.byref(header), held), "capget")

@@ -1,0 +1,53 @@
+# Two commands set everything up: `make demo` and `make test`. Both make .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench-sandbox bench-tasks clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Plimsoll needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.11"; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "the venv module is missing; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## run the oracle and the nop agent over the example tasks, then the broken ones
+	@echo "== the oracle runs each task's own solution: every reward should be 1"
+	@$(BIN)/plimsoll eval examples/tasks --agent oracle
+	@echo
+	@echo "== nop does nothing: what a task gives for it, it gives for free"
+	@$(BIN)/plimsoll eval examples/tasks --agent nop
+	@echo
+	@echo "== tasks whose graders are broken: void with a cause, never a number"
+	@$(BIN)/plimsoll eval examples/broken --agent oracle || test $$? -eq 3
+
+test: $(READY)  ## run the tests; those whose part (root, Docker, ...) is absent are skipped
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## style, types and the order of the rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(READY)  ## put the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-sandbox: $(READY)  ## how fast sandboxes and trials are, beside bare unshare and Docker
+	$(BIN)/python bench/bench_sandbox.py $(ARGS)
+
+bench-tasks: $(READY)  ## how fast a folder of 4,000 tasks loads
+	$(BIN)/python bench/bench_tasks.py $(ARGS)
+
+clean:  ## remove the virtual environment, caches and runs
+	rm -rf $(VENV) .pytest_cache .ruff_cache runs
