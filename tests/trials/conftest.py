@@ -152,10 +152,12 @@ def kit_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pytest that runs these tests, as a folder that a sandbox's Python can import."""
     _need_a_python_for_pytest()
     kit = tmp_path_factory.mktemp("kit")
-    for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
-        file = importlib.import_module(name).__file__
-        assert file is not None
-        shutil.copytree(Path(file).parent, kit / name, ignore=_not_for_the_kit)
+    for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments"):
+        file = Path(str(importlib.import_module(name).__file__))
+        if file.name == "__init__.py":
+            shutil.copytree(file.parent, kit / name, ignore=_not_for_the_kit)
+        else:
+            shutil.copy2(file, kit)
     return kit
 
 

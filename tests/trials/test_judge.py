@@ -157,7 +157,7 @@ class TestHonestZeros:
             NO_PARSERS,
             APP_PY,
             "curl: (6) Could not resolve host: astral.sh\n",
-            "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n",
+            "ERROR: No matching distribution found for x\n",
             "/tests/test.sh: line 7: uvx: command not found\n",
             "No module named 'log_parsers'\n",
             "could not import log_parsers\n",
@@ -181,7 +181,7 @@ class TestHonestZeros:
             ("", "/usr/bin/python3: No module named solution\n"),
             (
                 "",
-                "/usr/bin/python3: can't open file '/app/main.py': [Errno 2] No such file or directory\n",
+                "python3: can't open file '/app/main.py': [Errno 2] No such file or directory\n",
             ),
             ("< ok\n> Error: No module named 'yaml'\n", ""),
             ("", APP_PY),
@@ -234,7 +234,7 @@ FETCHES = [
     ("curl: (7) Failed to connect to example.org port 443 after 2 ms: Couldn't connect to server",
      "`example.org` with curl"),
     ("wget: unable to resolve host address ‘example.invalid’", "with wget"),
-    ("Resolving example.invalid (example.invalid)... failed: Name or service not known.", "with wget"),
+    ("Resolving example.invalid (example.invalid)... failed: Name or service not known.", "wget"),
     ("wget: bad address 'example.invalid'", "with wget"),
     ("fatal: unable to access 'https://example.invalid/a/b.git/': Could not resolve host: "
      "example.invalid", "with git"),
@@ -272,7 +272,7 @@ class TestFetches:
         "line",
         [
             "curl: (7) Failed to connect to localhost port 8080 after 0 ms: Couldn't connect",
-            "curl: (7) Failed to connect to 127.0.0.1 port 9 after 0 ms: Couldn't connect to server",
+            "curl: (7) Failed to connect to 127.0.0.1 port 9 after 0 ms: Couldn't connect",
             "curl: (6) Could not resolve host: web",
             "curl: (52) Empty reply from server",
             "curl: (22) The requested URL returned error: 404",
@@ -305,7 +305,7 @@ class TestFetches:
             '  File "/usr/lib/python3.11/urllib/request.py", line 216, in urlopen\n'
             "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>\n"
         )
-        assert_void(verdict("", stderr), "could not fetch with Python")
+        assert_void(verdict("", stderr), "could not fetch what it needs with Python")
         assert_zero(verdict("", stderr.replace("/tests/grade.py", "/app/main.py")))
 
     def test_a_request_to_the_service_under_test_does_not(self):
@@ -394,7 +394,7 @@ class TestImports:
         assert_zero(verdict(stdout, instruction=instruction))
 
     def test_an_import_of_the_work_is_the_agents(self):
-        frames = "../tests/test_outputs.py:2: in <module>\n    import dep\ndep.py:1: in <module>\n    import flasky\n"
+        frames = IN_TESTS + "dep.py:1: in <module>\n    import flasky\n"
         error = "E   ModuleNotFoundError: No module named 'flasky'\n"
         assert_zero(verdict(collection("/tests/test_outputs.py", frames, error)))
 
@@ -505,12 +505,11 @@ class TestImports:
         ("text", "void"),
         [
             ("Error: Cannot find module 'chai'\nRequire stack:\n- /tests/a.test.js\n", True),
-            ("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'chai' imported from /tests/a.mjs\n",
-             True),
+            ("Error [X]: Cannot find package 'chai' imported from /tests/a.mjs\n", True),
             ("    Cannot find module 'chai' from '../tests/a.test.js'\n", True),
             ("Error: Cannot find module 'express'\nRequire stack:\n- /app/index.js\n", False),
             ("Error: Cannot find module '/app/index.js'\n    at Module._resolveFilename\n", False),
-            ("Error: Cannot find module '../app/calc'\nRequire stack:\n- /tests/a.test.js\n", False),
+            ("Error: Cannot find module '../app/c'\nRequire stack:\n- /tests/a.test.js\n", False),
         ],
     )  # fmt: skip
     def test_a_module_that_node_does_not_find_is_judged_by_who_asked(self, text, void):
@@ -639,6 +638,13 @@ class TestCollection:
         stdout = collection("/tests/test_outputs.py", frames, error, importing=False)
         assert_void(verdict(stdout), says)
 
+    def test_an_error_without_frames_is_judged_by_its_module(self):
+        error = "E   FileNotFoundError: [Errno 2] No such file or directory: '/app/x'\n"
+        assert_zero(verdict(collection("/tests/test_outputs.py", "", error, importing=False)))
+        error = "E   NameError: name 'x' is not defined\n"
+        stdout = collection("/tests/test_outputs.py", "", error, importing=False)
+        assert_void(verdict(stdout), "the grader's test_outputs.py raised NameError before")
+
     def test_an_error_raised_in_the_work_when_it_is_imported_is_honest(self):
         frames = (
             "../tests/test_outputs.py:1: in <module>\n    import calc\ncalc.py:3: in <module>\n"
@@ -657,7 +663,12 @@ class TestCollection:
 
 class TestTheTasksOwnFiles:
     def syntax(self, path: str) -> str:
-        error = f'E     File "{path}", line 1\nE       def f(:\nE             ^\nE   SyntaxError: invalid syntax\n'
+        error = (
+            f'E     File "{path}", line 1\n'
+            "E       def f(:\n"
+            "E             ^\n"
+            "E   SyntaxError: invalid syntax\n"
+        )
         frames = "../tests/test_outputs.py:2: in <module>\n    import main\n"
         return collection("/tests/test_outputs.py", frames, error, importing=False)
 
@@ -703,7 +714,7 @@ class TestTheTasksOwnFiles:
         "line",
         [
             "cat: /tests/expected.txt: No such file or directory",
-            "/usr/bin/python3: can't open file '/tests/grade.py': [Errno 2] No such file or directory",
+            "python3: can't open file '/tests/grade.py': [Errno 2] No such file or directory",
             "/tests/test.sh: line 5: cd: /tests/data: No such file or directory",
             "/tests/test.sh: 5: cd: can't cd to /tests/data",
             "ls: cannot access '/opt/parsers/lib': No such file or directory",

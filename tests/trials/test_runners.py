@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plimsoll.trials.runners import RunnerCount, count_ctrf, count_runs, any_ran
+from plimsoll.trials.runners import RunnerCount, any_ran, count_ctrf, count_runs
 from plimsoll.trials.signs.output import Output
 
 PYTEST = """\

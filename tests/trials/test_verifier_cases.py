@@ -1,14 +1,273 @@
-"""What a grader can do and what must come of it: real graders in real sandboxes."""
+"""What a grader can do, and what must come of it: real graders in real sandboxes."""
 
-async def test_a(write_task, run):
-    ran = await run(write_task())
-    print(ran.verdict, ran.phases)
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from plimsoll.trials.verdicts import Cause, Graded, Void
+
+REWARD = "/logs/verifier/reward.txt"
+JSON = "/logs/verifier/reward.json"
+OFFLINE = '[environment]\nnetwork_mode = "no-network"\n'
+TRACEBACK = """\
+python3 - <<'END'
+import log_parsers
+END
+"""
+FAILING_TESTS = """\
+cd /tests
+cat > test_sum.py <<'END'
+import unittest
+class Sum(unittest.TestCase):
+    def test_sum(self):
+        self.assertEqual(1 + 1, 3)
+END
+"""
 
 
-async def test_b(write_pytest_task, run):
-    ran = await run(write_pytest_task(tests="def test_x():\n    assert 0"))
-    print(ran.verdict, ran.phases, ran.read("verifier/stdout.txt"))
+def written(text: str, file: str = REWARD) -> str:
+    """A grader that does nothing but write a reward."""
+    return f"printf '%s' '{text}' > {file}\n"
 
-async def test_c(write_pytest_task, run):
-    ran = await run(write_pytest_task(tests="def test_x():\n    assert 0"))
-    print(ran.verdict, ran.phases, ran.read("verifier/stdout.txt"))
+
+def check_graded(ran, reward: float, *notes: str) -> None:
+    """Graded, with exactly these notes among its evidence."""
+    assert isinstance(ran.verdict, Graded), ran.verdict
+    assert ran.verdict.reward == reward
+    seen = [evidence.what for evidence in ran.verdict.evidence]
+    for note in notes:
+        assert any(note in what for what in seen), seen
+
+
+def check_void(ran, cause: Cause, *words: str) -> None:
+    assert isinstance(ran.verdict, Void), ran.verdict
+    assert ran.verdict.cause is cause, ran.verdict
+    for word in words:
+        assert word in ran.verdict.reason
+    # A void trial has no number anywhere in its verdict.
+    assert '"reward":' not in ran.read("verdict.json")
+
+
+async def test_a_one_is_graded_without_remarks(write_task, run):
+    ran = await run(write_task(test=written("1")))
+    check_graded(ran, 1.0)
+    assert ran.verdict.evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("test", "reward"),
+    [
+        (written("0.25"), 0.25),
+        (written("1\n"), 1.0),
+        (written('{"reward": 0.5, "style": 1}', JSON), 0.5),
+        (written('{"reward": 0.5}', JSON) + written("0.5"), 0.5),
+        (written("0"), 0.0),
+    ],
+    ids=["fraction", "newline", "json", "both-files-equal", "silent-zero"],
+)
+async def test_a_reward_that_can_be_read_is_graded(write_task, run, test, reward):
+    check_graded(await run(write_task(test=test)), reward)
+
+
+async def test_a_script_without_a_shebang_runs(write_task, run):
+    check_graded(await run(write_task(files={"tests/test.sh": written("1")})), 1.0)
+
+
+@pytest.mark.parametrize(
+    "ugly",
+    [
+        "true",
+        TRACEBACK,
+        "curl -sS https://example.invalid/install.sh | sh",
+        "no-such-tool --version",
+        "cat /tests/missing.txt",
+    ],
+    ids=["quiet", "import", "fetch", "tool", "file"],
+)
+async def test_a_reward_above_zero_stands_with_its_exit_code_as_a_remark(write_task, run, ugly):
+    task = write_task(test=f"{ugly}\n{written('1')}exit 1\n", toml=OFFLINE)
+    check_graded(await run(task), 1.0, "exited with 1")
+
+
+# Zeros that say nothing about the work.
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        (
+            "curl -LsSf https://example.invalid/uv/install.sh | sh\n"
+            "if uvx pytest /tests; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+            ("example.invalid", "curl"),
+        ),
+        (f"{TRACEBACK}echo 0 > {REWARD}\n", ("log_parsers",)),
+        (f"git clone https://example.invalid/parsers /opt/p\n{written('0')}", ("git",)),
+        (f"uvx pytest /tests || {written('0')}", ("uvx",)),
+        (f"python3 /tests/parse.py || {written('0')}", ("/tests/parse.py",)),
+        (f"diff /app/out /tests/expected.txt || {written('0')}", ("/tests/expected.txt",)),
+        (f"set -e\n{written('0')}{TRACEBACK}{written('1')}", ("log_parsers",)),
+    ],
+    ids=["uv-by-curl", "parser", "clone", "tool", "script", "expected", "set-e"],
+)
+async def test_a_zero_of_a_grader_that_lacks_something_is_void(write_task, run, test, words):
+    task = write_task(test=test, toml=OFFLINE, files={"environment/x": ""})
+    check_void(await run(task, "touch /app/out"), Cause.GRADER, *words)
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        (written("{}", JSON), ("reward.json", "empty")),
+        (written("-1"), ("-1", "reward_range")),
+        (written("7.5"), ("7.5", "reward_range")),
+        (written("nan"), ("nan",)),
+        (written("1e400"), ("1e400",)),
+        (written("yes"), ("reward.txt",)),
+        (written("1 1"), ("reward.txt",)),
+        (written('{"reward": "1"}', JSON), ("string",)),
+        (written('{"reward": {"a": 1}}', JSON), ("object",)),
+        (written('{"reward": [1]}', JSON), ("list",)),
+        (written('{"reward": NaN}', JSON), ("finite",)),
+        (written('{"reward": 1e400}', JSON), ("finite",)),
+        (written('{"reward": null}', JSON), ("reward",)),
+        (written('{"reward": true}', JSON), ("true",)),
+        (written("1", JSON), ("object",)),
+        (written('{"reward": 1', JSON), ("JSON",)),
+        (written('{"reward": 1}', JSON) + written("0"), ("reward.json", "reward.txt")),
+        (written(""), ("empty",)),
+        (written("", JSON), ("reward.json",)),
+        ("true", ("neither",)),
+        (written('{"reward": 1}', "/logs/verifier/rewards.json"), ("rewards.json", "misspelt")),
+        (f"mkdir {REWARD}", ("neither",)),
+        (f"ln -s /etc/hostname {REWARD}", ("neither",)),
+        (f"mkfifo {REWARD}", ("neither",)),
+        ("kill -9 $$", ("SIGKILL",)),
+    ],
+    ids=lambda value: None if isinstance(value, str) else value[0],
+)
+async def test_what_is_not_exactly_a_reward_is_void(write_task, run, test, words):
+    check_void(await run(write_task(test=test)), Cause.GRADER, *words)
+
+
+async def test_a_range_that_the_task_declares_is_its_own(write_task, run):
+    toml = "[metadata]\nreward_range = [-1, 10]\n"
+    low, high, beyond = await asyncio.gather(
+        run(write_task("low", test=written("-1"), toml=toml)),
+        run(write_task("high", test=written("7.5"), toml=toml)),
+        run(write_task("beyond", test=written("11"), toml=toml)),
+    )
+    check_graded(low, -1.0)
+    check_graded(high, 7.5)
+    check_void(beyond, Cause.GRADER, "11")
+
+
+async def test_a_script_with_windows_line_endings_is_the_tasks_fault(write_task, run):
+    ran = await run(write_task(test=f"#!/bin/bash\r\necho 1 > {REWARD}\r\n"))
+    check_void(ran, Cause.TASK, "tests/test.sh", "CRLF")
+
+
+async def test_a_script_that_does_not_parse_is_the_tasks_fault(write_task, run):
+    ran = await run(write_task(test=f"{written('0')}if true; then\n"))
+    check_void(ran, Cause.TASK)
+
+
+async def test_a_missing_script_is_the_tasks_fault(write_task, run):
+    task = write_task()
+    (task.path / "tests/test.sh").unlink()
+    check_void(await run(task), Cause.TASK, "tests/test.sh")
+
+
+async def test_a_grader_past_its_time_is_void_and_all_of_it_is_gone(write_task, run):
+    test = f"{written('1')}(setsid nohup sleep 98761 &) \nsleep 98761 & sleep 98761"
+    ran = await run(write_task(test=test, toml="[verifier]\ntimeout_sec = 0.5\n"))
+    check_void(ran, Cause.GRADER, "ran past its 0.5 s")
+    assert not list(processes_with("98761"))
+
+
+async def test_processes_that_a_grader_leaves_behind_do_not_hold_it_up(write_task, run):
+    ran = await run(write_task(test=f"{written('1')}(setsid sleep 98762 &)\nsleep 98762 &"))
+    check_graded(ran, 1.0)
+    assert not list(processes_with("98762"))
+
+
+def processes_with(word: str):
+    """Processes of this host with a word in their command line."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (entry / "cmdline").read_bytes():
+                yield entry
+        except OSError:
+            continue
+
+
+async def test_a_clone_that_fails_in_the_image_voids_the_trial(write_task, run):
+    dockerfile = "FROM host-system\nRUN git clone -q https://example.invalid/parsers /opt/parsers\n"
+    ran = await run(write_task(test=written("0"), dockerfile=dockerfile))
+    check_void(ran, Cause.SANDBOX, "Dockerfile:2", "git clone", "exit 128")
+
+
+async def test_a_misspelt_key_is_pointed_out_where_grading_fails(write_task, run):
+    task = write_task(test='printf "$WANTED" > /logs/x', toml="[verifier.envs]\nWANTED = '1'\n")
+    ran = await run(task)
+    check_void(ran, Cause.GRADER)
+    assert any("envs" in evidence.what for evidence in ran.verdict.evidence)
+
+
+# Zeros that the work has earned, whatever was printed.
+
+
+async def test_a_zero_after_tests_that_failed_is_honest(write_task, run):
+    test = f"{FAILING_TESTS}python3 -m unittest test_sum || {written('0')}"
+    check_graded(await run(write_task(test=test)), 0.0)
+
+
+async def test_a_zero_of_a_script_that_stops_at_failed_tests_is_honest(write_task, run):
+    test = f"set -e\n{written('0')}{FAILING_TESTS}python3 -m unittest test_sum\n{written('1')}"
+    check_graded(await run(write_task(test=test)), 0.0, "exited with 1")
+
+
+async def test_a_zero_by_diff_is_honest(write_task, run):
+    test = f"diff /app/out.txt /tests/expected.txt && {written('1')} || {written('0')}"
+    files = {"tests/expected.txt": "42\n"}
+    task = write_task(test=test, files=files, instruction="Write 42 to /app/out.txt.\n")
+    nothing, wrong, right = await asyncio.gather(
+        run(task, "true", 1),
+        run(task, "echo 41 > /app/out.txt", 2),
+        run(task, "echo 42 > /app/out.txt", 3),
+    )
+    check_graded(nothing, 0.0)
+    check_graded(wrong, 0.0)
+    check_graded(right, 1.0)
+
+
+async def test_a_zero_for_a_program_that_was_not_written_is_honest(write_task, run):
+    test = f'[ "$(/app/hello)" = hello ] && {written("1")} || {written("0")}'
+    task = write_task(test=test, instruction="Write a program /app/hello that prints hello.\n")
+    absent, present = await asyncio.gather(
+        run(task, "true", 1),
+        run(task, "printf '#!/bin/sh\\necho hello' > /app/hello; chmod +x /app/hello", 2),
+    )
+    check_graded(absent, 0.0)
+    check_graded(present, 1.0)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "ModuleNotFoundError: No module named 'log_parsers'",
+        "curl: (6) Could not resolve host: example.invalid",
+        "bash: line 1: uvx: command not found",
+        "ERROR: file or directory not found: /tests/test_all.py",
+        "collected 0 items",
+    ],
+)
+async def test_what_the_code_under_test_prints_does_not_void_an_honest_zero(write_task, run, says):
+    """The work can only lose by printing such lines: its 0 stays a 0."""
+    test = (
+        f"{FAILING_TESTS}sed -i '/def/a\\        import os; os.system(\"sh /app/work.sh\")' "
+        f"test_sum.py\npython3 -m unittest test_sum || {written('0')}"
+    )
+    ran = await run(write_task(test=test), f'echo "echo \\"{says}\\" >&2" > /app/work.sh')
+    assert says in ran.read("verifier/stderr.txt")
+    check_graded(ran, 0.0)

@@ -120,6 +120,8 @@ def closing(
         yield Text(f"not run, not valid ({len(skipped)} problems):", style="yellow")
         yield from (Text(f"  {plain(problem)}") for problem in skipped)
     yield Text()
+    if evaluation.stopping.reason is not None:
+        yield Text(f"stopped: {plain(evaluation.stopping.reason)}", style="yellow")
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
     yield Text(f"look: {_look(tally, directory)}")
 
@@ -167,6 +169,8 @@ def _spent(evaluation: Evaluation, interrupted: bool) -> str:
             "and are kept; the others are not counted"
         )
     rate = evaluation.summary.trials_per_minute
+    if done < total:
+        return f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run"
     noun = "trial" if done == 1 else "trials"
     return f"{done:,} {noun} in {duration(seconds)} · {rate:,.0f} trials/min"
 

@@ -6,6 +6,7 @@ Invariants:
 * One bad trial is one row. What a trial raises is a void of its own, never the run's end.
 * Cancelled, it cancels each running trial, waits for its clean-up, and keeps what finished.
 * A finished trial leaves its row and nothing else in memory.
+* When it is plain that nothing will come of it, no further trial is started (`stopping`).
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Summary, Tally, row_of
+from plimsoll.runs.stopping import Stopping
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Evidence, Void
@@ -66,6 +68,7 @@ class Evaluation:
     ) -> None:
         self.total = len(tasks) * attempts
         self.tally = Tally()
+        self.stopping = Stopping()
         self.running: dict[int, Running] = {}
         self._tasks = tasks
         self._attempts = attempts
@@ -115,6 +118,9 @@ class Evaluation:
             row = row_of(result)
             self.tally.add(row)
             self._directory.append(row)
+            self.stopping.watch(row)
+            if self.stopping.reason is not None:
+                return
 
     async def _one(self, ticket: Ticket, running: Running) -> TrialResult:
         try:

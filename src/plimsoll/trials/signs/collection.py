@@ -59,7 +59,8 @@ def collection_failed(output: Output, failure: Failure, places: Places) -> Sign 
         return Sign(Blame.WORK, f"{frame.path} raised {name} when imported", evidence)
     if failure.kind in _ABOUT_THE_WORK or _misses_a_file_of_the_work(failure, places):
         return Sign(Blame.WORK, f"{name} while the tests looked at the work", evidence, sure=False)
-    clause = f"the grader's {frame.path} raised {name} (line {frame.line}) before any test ran"
+    line = f" line {frame.line}" if frame.line else ""
+    clause = f"the grader's {frame.path}{line} raised {name} before any test ran"
     return Sign(Blame.GRADER, clause, evidence)
 
 

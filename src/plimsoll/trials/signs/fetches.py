@@ -174,8 +174,9 @@ def _beyond(host: str) -> bool:
 
 
 def _sign(tool: str, what: str, output: Output, position: int) -> Sign:
-    named = f"`{shorten(what.rstrip('.,;:'), 80)}` with {tool}" if what else f"with {tool}"
-    return Sign(Blame.GRADER, f"the grader could not fetch {named}", output.evidence(position))
+    named = f"`{shorten(what.rstrip('.,;:'), 80)}`" if what else "what it needs"
+    clause = f"the grader could not fetch {named} with {tool}"
+    return Sign(Blame.GRADER, clause, output.evidence(position))
 
 
 _PYTHON_KINDS = re.compile(

@@ -41,6 +41,7 @@ class Owner(StrEnum):
 class Frame:
     path: str
     line: int
+    """0 where it is not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class _Open:
 
 def failures(output: Output) -> list[Failure]:
     """Every exception printed with at least one frame. One pass over the lines."""
-    if 'File "' not in output.text and ": in " not in output.text:
+    if not any(word in output.text for word in ('File "', ": in ", "ERROR collecting")):
         return []
     found: list[Failure] = []
     current: _Open | None = None
@@ -77,15 +78,17 @@ def failures(output: Output) -> list[Failure]:
             current = _Open(native=True, prefix=prefix)
             continue
         if line.startswith(("_____", "=====")):
-            current = None
+            # With --tb=line the module that was collected is all that is said of the place.
+            header = _COLLECTING.match(line)
+            current = _Open(native=False, frames=[Frame(header[1], 0)]) if header else None
         elif short := _SHORT_FRAME.match(line):
             if current is None or current.native:
                 current = _Open(native=False)
             current.frames.append(Frame(short[1], int(short[2])))
-        elif frame := _FRAME.match(bare):
+        elif full := _FRAME.match(bare):
             # A script that does not parse is printed without the header.
             current = current or _Open(native=True, prefix=prefix)
-            current.frames.append(Frame(frame[1], int(frame[2])))
+            current.frames.append(Frame(full[1], int(full[2])))
         elif current and (raised := _raised(current, line, bare)):
             if current.frames:
                 message = raised[2] or ""
