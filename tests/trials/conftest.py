@@ -1,12 +1,12 @@
 """Tasks written for one test, and trials of them in real sandboxes."""
 
-import importlib
 import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.metadata import distribution
+from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
@@ -152,20 +152,20 @@ def kit_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pytest that runs these tests, as a folder that a sandbox's Python can import."""
     _need_a_python_for_pytest()
     kit = tmp_path_factory.mktemp("kit")
-    for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments"):
-        file = Path(str(importlib.import_module(name).__file__))
-        if file.name == "__init__.py":
-            shutil.copytree(file.parent, kit / name, ignore=_not_for_the_kit)
-        else:
-            shutil.copy2(file, kit)
+    for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        for file in distribution(name).files or ():
+            if _is_for_the_kit(file):
+                (kit / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file.locate(), kit / file)
     return kit
 
 
-def _not_for_the_kit(folder: str, names: list[str]) -> set[str]:
-    """Caches, and all of the lexers but the two that pytest uses."""
-    if Path(folder).name == "lexers":
-        return set(names) - {"__init__.py", "_mapping.py", "python.py", "diff.py"}
-    return {"__pycache__"} & set(names)
+def _is_for_the_kit(file: PurePosixPath) -> bool:
+    """Not caches, not programs outside of the packages, and only the lexers that pytest uses."""
+    if file.suffix == ".pyc" or ".." in file.parts:
+        return False
+    lexers = {"__init__.py", "_mapping.py", "python.py", "diff.py"}
+    return file.parent.name != "lexers" or file.name in lexers
 
 
 def _need_a_python_for_pytest() -> None:

@@ -9,6 +9,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 
 REWARD = "/logs/verifier/reward.txt"
 JSON = "/logs/verifier/reward.json"
+ONE_OR_ZERO = f"&& echo 1 > {REWARD} || echo 0 > {REWARD}\n"
 OFFLINE = '[environment]\nnetwork_mode = "no-network"\n'
 TRACEBACK = """\
 python3 - <<'END'
@@ -118,33 +119,40 @@ async def test_a_zero_of_a_grader_that_lacks_something_is_void(write_task, run, 
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        (written("{}", JSON), ("reward.json", "empty")),
-        (written("-1"), ("-1", "reward_range")),
-        (written("7.5"), ("7.5", "reward_range")),
-        (written("nan"), ("nan",)),
-        (written("1e400"), ("1e400",)),
-        (written("yes"), ("reward.txt",)),
-        (written("1 1"), ("reward.txt",)),
-        (written('{"reward": "1"}', JSON), ("string",)),
-        (written('{"reward": {"a": 1}}', JSON), ("object",)),
-        (written('{"reward": [1]}', JSON), ("list",)),
-        (written('{"reward": NaN}', JSON), ("finite",)),
-        (written('{"reward": 1e400}', JSON), ("finite",)),
-        (written('{"reward": null}', JSON), ("reward",)),
-        (written('{"reward": true}', JSON), ("true",)),
-        (written("1", JSON), ("object",)),
-        (written('{"reward": 1', JSON), ("JSON",)),
-        (written('{"reward": 1}', JSON) + written("0"), ("reward.json", "reward.txt")),
-        (written(""), ("empty",)),
-        (written("", JSON), ("reward.json",)),
-        ("true", ("neither",)),
-        (written('{"reward": 1}', "/logs/verifier/rewards.json"), ("rewards.json", "misspelt")),
-        (f"mkdir {REWARD}", ("neither",)),
-        (f"ln -s /etc/hostname {REWARD}", ("neither",)),
-        (f"mkfifo {REWARD}", ("neither",)),
-        ("kill -9 $$", ("SIGKILL",)),
+        pytest.param(written("{}", JSON), ("reward.json", "empty"), id="empty-object"),
+        pytest.param(written("-1"), ("-1", "reward_range"), id="negative"),
+        pytest.param(written("7.5"), ("7.5", "reward_range"), id="above-range"),
+        pytest.param(written("nan"), ("nan",), id="nan"),
+        pytest.param(written("1e400"), ("1e400",), id="overflow"),
+        pytest.param(written("yes"), ("reward.txt",), id="word"),
+        pytest.param(written("1 1"), ("reward.txt",), id="two-numbers"),
+        pytest.param(written('{"reward": "1"}', JSON), ("string",), id="json-string"),
+        pytest.param(written('{"reward": {"a": 1}}', JSON), ("object",), id="nested"),
+        pytest.param(written('{"reward": [1]}', JSON), ("list",), id="json-list"),
+        pytest.param(written('{"reward": NaN}', JSON), ("finite",), id="json-nan"),
+        pytest.param(written('{"reward": 1e400}', JSON), ("finite",), id="json-overflow"),
+        pytest.param(written('{"reward": null}', JSON), ("reward",), id="null"),
+        pytest.param(written('{"reward": true}', JSON), ("true",), id="boolean"),
+        pytest.param(written("1", JSON), ("object",), id="bare-scalar"),
+        pytest.param(written('{"reward": 1', JSON), ("JSON",), id="cut-off"),
+        pytest.param(
+            written('{"reward": 1}', JSON) + written("0"),
+            ("reward.json", "reward.txt"),
+            id="two-files-differ",
+        ),
+        pytest.param(written(""), ("empty",), id="empty-file"),
+        pytest.param(written("", JSON), ("reward.json",), id="empty-json-file"),
+        pytest.param("true", ("neither",), id="no-file"),
+        pytest.param(
+            written('{"reward": 1}', "/logs/verifier/rewards.json"),
+            ("rewards.json", "misspelt"),
+            id="misspelt-file",
+        ),
+        pytest.param(f"mkdir {REWARD}", ("neither",), id="folder"),
+        pytest.param(f"ln -s /etc/hostname {REWARD}", ("neither",), id="link"),
+        pytest.param(f"mkfifo {REWARD}", ("neither",), id="fifo"),
+        pytest.param("kill -9 $$", ("SIGKILL",), id="killed"),
     ],
-    ids=lambda value: None if isinstance(value, str) else value[0],
 )
 async def test_what_is_not_exactly_a_reward_is_void(write_task, run, test, words):
     check_void(await run(write_task(test=test)), Cause.GRADER, *words)
@@ -228,7 +236,7 @@ async def test_a_zero_of_a_script_that_stops_at_failed_tests_is_honest(write_tas
 
 
 async def test_a_zero_by_diff_is_honest(write_task, run):
-    test = f"diff /app/out.txt /tests/expected.txt && {written('1')} || {written('0')}"
+    test = f"diff /app/out.txt /tests/expected.txt {ONE_OR_ZERO}"
     files = {"tests/expected.txt": "42\n"}
     task = write_task(test=test, files=files, instruction="Write 42 to /app/out.txt.\n")
     nothing, wrong, right = await asyncio.gather(
@@ -242,7 +250,7 @@ async def test_a_zero_by_diff_is_honest(write_task, run):
 
 
 async def test_a_zero_for_a_program_that_was_not_written_is_honest(write_task, run):
-    test = f'[ "$(/app/hello)" = hello ] && {written("1")} || {written("0")}'
+    test = f'[ "$(/app/hello)" = hello ] {ONE_OR_ZERO}'
     task = write_task(test=test, instruction="Write a program /app/hello that prints hello.\n")
     absent, present = await asyncio.gather(
         run(task, "true", 1),

@@ -2,7 +2,7 @@
 
     [local]
     roots = { "python:3.12-slim" = "/srv/rootfs/py312" }
-    host_paths = ["/usr", "/opt"]
+    host_paths = ["/opt"]
     home = "~/.cache/plimsoll"
 
 A relative path is relative to the file. A key that is not known is an error, never ignored.
@@ -41,7 +41,7 @@ class LocalConfig(Table):
     roots: dict[str, StrictStr] = Field(default_factory=dict)
     """Which folder holds the root file system that a `FROM` name stands for."""
     host_paths: tuple[StrictStr, ...] | None = None
-    """What of the host a sandbox sees that stands on the host's own system."""
+    """What a sandbox on the host's own system sees of it besides /usr and the like."""
     home: StrictStr | None = None
     """Where layers and sandboxes are kept."""
 

@@ -105,20 +105,31 @@ def unquote(text: str) -> str:
 
 
 def expand_words(
-    text: str, env: Mapping[str, str], escape: str = "\\", where: str = "Dockerfile"
+    text: str,
+    env: Mapping[str, str],
+    escape: str = "\\",
+    where: str = "Dockerfile",
+    *,
+    keep_quotes: bool = False,
 ) -> str:
-    """Replace variables, and take quotes and escapes away. An unset variable is empty."""
-    return _Expansion(text, env, escape, where).until(None)
+    """Replace variables, and take quotes and escapes away. An unset variable is empty.
+
+    With `keep_quotes` a quote is a character like any other, as in a heredoc's text.
+    """
+    return _Expansion(text, env, escape, where, keep_quotes).until(None)
 
 
 class _Expansion:
     """Goes through a text once; `at` is the index of the next character."""
 
-    def __init__(self, text: str, env: Mapping[str, str], escape: str, where: str) -> None:
+    def __init__(
+        self, text: str, env: Mapping[str, str], escape: str, where: str, keep_quotes: bool
+    ) -> None:
         self.text = text
         self.env = env
         self.escape = escape
         self.where = where
+        self.keep_quotes = keep_quotes
         self.at = 0
 
     def until(self, stop: str | None) -> str:
@@ -130,9 +141,9 @@ class _Expansion:
                 return "".join(parts)
             if char == self.escape:
                 parts.append(self._next() if self.at < len(self.text) else "")
-            elif char == "'":
+            elif char == "'" and not self.keep_quotes:
                 parts.append(self._single_quoted())
-            elif char == '"':
+            elif char == '"' and not self.keep_quotes:
                 parts.append(self._double_quoted())
             elif char == "$":
                 parts.append(self._variable())
@@ -203,4 +214,5 @@ class _Expansion:
         return word
 
     def _error(self, problem: str) -> TaskError:
-        return TaskError(f"{self.where}: {problem} in: {self.text}")
+        text = self.text if len(self.text) <= 120 else f"{self.text[:120]}…"
+        return TaskError(f"{self.where}: {problem} in: {text}")

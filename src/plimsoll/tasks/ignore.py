@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plimsoll.core.errors import TaskError
 
-__all__ = ["IgnoreRules"]
+__all__ = ["IgnoreRules", "glob_regex"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class IgnoreRules:
             if pattern in ("", "."):
                 continue
             try:
-                rules.append(Rule(re.compile(_regex(pattern), re.DOTALL), keeps))
+                rules.append(Rule(re.compile(glob_regex(pattern), re.DOTALL), keeps))
             except (re.error, ValueError) as error:
                 raise TaskError(f"{name}:{number}: not a pattern: {line.strip()}") from error
         return cls(tuple(rules))
@@ -78,8 +78,11 @@ def _clean(pattern: str) -> str:
     return posixpath.normpath(pattern).lstrip("/") if pattern else ""
 
 
-def _regex(pattern: str) -> str:
-    """`**` is any number of folders, `*` and `?` stay within one, `[…]` is one of a set."""
+def glob_regex(pattern: str) -> str:
+    """A regular expression for a pattern; `ValueError` where it is none.
+
+    `**` is any number of folders, `*` and `?` stay within one, `[…]` is one of a set.
+    """
     regex = ""
     at = 0
     while at < len(pattern):

@@ -86,6 +86,8 @@ def _unreadable(grading: Grading, ending: Ending, problem: NoReward) -> Void:
     sign = next((sign for sign in signs if sign.blame is not Blame.WORK), None)
     cause = Cause.TASK if sign and sign.blame is Blame.TASK else Cause.GRADER
     reason = problem.reason if sign is None else f"{sign.clause}; {problem.reason}"
+    if sign is None and grading.unknown_keys:
+        reason += f"; task.toml may be why: {grading.unknown_keys[0]}"
     return _void(grading, ending, cause, reason, *_seen(sign), *problem.evidence)
 
 

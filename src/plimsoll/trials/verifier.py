@@ -9,6 +9,7 @@ Invariants:
   agent's next step does not see them.
 """
 
+import asyncio
 from pathlib import Path
 
 from plimsoll.core.endings import Ending
@@ -102,8 +103,9 @@ class Verifier:
     ) -> Verdict:
         await sandbox.set_network(step.verifier_network)
         await self._bring_tests(step, sandbox)
+        cwd = await _working_folder(sandbox)
         before = (await sandbox.status()).oom_kills or 0
-        done = await self._run_tests(step, sandbox)
+        done = await self._run_tests(step, sandbox, cwd)
         record.keep_output("verifier", done)
         await sandbox.kill_all()
         memory_kills = ((await sandbox.status()).oom_kills or 0) - before
@@ -121,7 +123,9 @@ class Verifier:
             reward_range=self._task.reward_range,
             unknown_keys=tuple(key.describe() for key in self._task.unknown_keys),
         )
-        return _blame_memory(judge(grading, ending), memory_kills, self._task)
+        # Reading a megabyte of output for signs takes a while; the loop has other trials.
+        verdict = await asyncio.to_thread(judge, grading, ending)
+        return _blame_memory(verdict, memory_kills, self._task)
 
     async def _bring_tests(self, step: Step, sandbox: Sandbox) -> None:
         self.digests[step.name] = digest_folders(step.tests_dirs)
@@ -132,10 +136,11 @@ class Verifier:
             if carried.skipped:
                 raise TaskError(f"{folder}: cannot be brought in: {'; '.join(carried.skipped)}")
 
-    async def _run_tests(self, step: Step, sandbox: Sandbox) -> ExecResult:
+    async def _run_tests(self, step: Step, sandbox: Sandbox, cwd: str) -> ExecResult:
         assert step.test_script is not None
         return await sandbox.exec(
             script_argv(step.test_script, f"{TESTS}/test.sh"),
+            cwd=cwd,
             env=task_env(step.verifier.env, self._task.file, "verifier.env"),
             user=step.verifier.user,
             timeout=step.verifier.timeout_sec,
@@ -156,6 +161,12 @@ class Verifier:
                 with path.open("rb") as file:
                     files[path.name] = file.read(_LARGEST_REWARD)
         return files
+
+
+async def _working_folder(sandbox: Sandbox) -> str:
+    """Where the tests start. An agent that removed the folder does not stop them by that."""
+    made = await sandbox.exec(["mkdir", "-p", sandbox.workdir], cwd="/", user="root")
+    return sandbox.workdir if made.ok else "/"
 
 
 def _blame_memory(verdict: Verdict, kills: int, task: Task) -> Verdict:

@@ -1,6 +1,7 @@
 """The local backend: sandboxes from namespaces and an overlay, started in milliseconds."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -8,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import msgspec
+from typing import Self
 
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
+from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.local.base import HOST_PATHS, Base, host_base, root_base
 from plimsoll.sandboxes.local.builder import Builder
 from plimsoll.sandboxes.local.cgroups import Cgroup, Cgroups
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.forker import Forker
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.image import LocalImage, overlay_name
+from plimsoll.sandboxes.local.image import LocalImage
+from plimsoll.sandboxes.local.layout import lay_out
 from plimsoll.sandboxes.local.reasons import cannot_start
-from plimsoll.sandboxes.local.remains import Meta, Remains, reap
+from plimsoll.sandboxes.local.remains import Remains, reap
 from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
@@ -30,7 +31,6 @@ from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, Sa
 __all__ = ["LocalBackend", "LocalOptions"]
 
 _START_SECONDS = 30.0
-_SHM_MB = 64
 _MOST_PROCESSES = 4096
 """Without a limit of its own a sandbox could use up the host's process table."""
 _CAP_SYS_ADMIN = 21
@@ -43,7 +43,7 @@ class LocalOptions:
     roots: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Root file systems by the image name that a `FROM` or `docker_image` uses."""
     host_paths: tuple[str, ...] = HOST_PATHS
-    """What a sandbox on the host's own system sees of it."""
+    """What a sandbox on the host's own system sees of it, besides the system's own places."""
     home: Path | None = None
 
 
@@ -137,34 +137,47 @@ class LocalBackend:
                 "use --backend docker or kubernetes on a host that has them"
             )
         allows_network(spec.network)
-        limits = spec.limits
-        if limits.storage_mb is not None:
+        if spec.limits.storage_mb is not None:
             self.warn("storage_mb is not enforced by the local backend")
-        if (limits.memory_mb or limits.cpus) and self._cgroups.missing:
+        if self._cgroups.missing:
             self.warn(self._cgroups.missing)
 
     async def start(
         self, image: LocalImage, spec: SandboxSpec, *, durable: bool = False
     ) -> LocalSandbox:
         """Start a sandbox; what a durable one writes may be kept."""
-        name = short_id()
-        folder = self._home.sandboxes / name
-        cgroup = self._make_groups(name, spec.limits)
-        life, their_life = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        channel = Channel(end)
-        remains = Remains(folder, cgroup, life)
         try:
-            inside = self._lay_out(folder, image, spec, cgroup, volatile=not durable)
-            with their_life, their_end:
+            return await self._start(image, spec, durable)
+        except OSError as error:
+            what = error.filename or "a socket"
+            raise SandboxUnavailable(
+                f"cannot start a local sandbox: {what}: {error.strerror}"
+            ) from None
+
+    async def _start(self, image: LocalImage, spec: SandboxSpec, durable: bool) -> LocalSandbox:
+        name = short_id()
+        cgroup = self._plan_groups(name, spec.limits)
+        with contextlib.ExitStack() as theirs:
+            life, their_life = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.enter_context(their_life)
+            remains = Remains(self._home.sandboxes / name, cgroup, life)
+            end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.enter_context(their_end)
+            channel = Channel(end)
+            try:
+                inside = lay_out(
+                    self._home, self._home.sandboxes / name, image, spec, cgroup,
+                    userns=self._userns, durable=durable,
+                )  # fmt: skip
+                cgroup.make()
                 await self._forker.fork(inside, their_end.fileno(), their_life.fileno())
-            await self._until_ready(channel)
-        except BaseException:
-            channel.close("the sandbox did not start")
-            with their_life, their_end:
-                pass
-            await remains.clear()
-            raise
+                theirs.close()
+                await self._until_ready(channel)
+            except BaseException:
+                channel.close("the sandbox did not start")
+                theirs.close()
+                await to_the_end(remains.clear())
+                raise
         sandbox = LocalSandbox(
             spec,
             channel=channel,
@@ -177,48 +190,10 @@ class LocalBackend:
         self._live.add(sandbox)
         return sandbox
 
-    def _make_groups(self, name: str, limits: Limits) -> Cgroup:
+    def _plan_groups(self, name: str, limits: Limits) -> Cgroup:
         pids = limits.pids or _MOST_PROCESSES
         wanted = Limits(cpus=limits.cpus, memory_mb=limits.memory_mb, pids=pids)
-        return self._cgroups.create(name, wanted)
-
-    def _lay_out(
-        self,
-        folder: Path,
-        image: LocalImage,
-        spec: SandboxSpec,
-        cgroup: Cgroup,
-        *,
-        volatile: bool,
-    ) -> dict[str, Any]:
-        """Make the sandbox's folder, and say what its init is to mount."""
-        groups = {name: str(path) for name, path in cgroup.folders.items()}
-        (folder / "root").mkdir(parents=True)
-        (folder / ".meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
-        (folder / ".meta.json").rename(folder / "meta.json")
-        overlays: list[dict[str, Any]] = []
-        for target, lower in image.lowers(self._home).items():
-            own = overlay_name(target)
-            for kind in ("up", "work"):
-                (folder / kind / own).mkdir(parents=True)
-            up, work = (f"sandboxes/{folder.name}/{kind}/{own}" for kind in ("up", "work"))
-            overlays.append({"target": target, "lower": lower, "upper": up, "work": work})
-        return {
-            "home": str(self._home.path),
-            "root": str(folder / "root"),
-            "hostname": f"plimsoll-{folder.name}",
-            "overlays": overlays,
-            "overlay_options": ("," + ",".join(self._overlay_options(volatile))).rstrip(","),
-            "binds": [{"source": str(m.source), "target": m.target} for m in spec.mounts],
-            "userns": self._userns,
-            "cgroups": cgroup.procs_files,
-            "shm_mb": _SHM_MB,
-        }
-
-    def _overlay_options(self, volatile: bool) -> list[str]:
-        options = ["userxattr"] if self._userns else []
-        # A sandbox's files need not survive a power cut, so nothing waits for the disk.
-        return [*options, "volatile"] if volatile else options
+        return self._cgroups.plan(name, wanted)
 
     async def _until_ready(self, channel: Channel) -> None:
         try:

@@ -1,9 +1,9 @@
 """The root file systems that images start from.
 
 A *root* is a folder with a whole file system, named in the config. Without one, the host's
-own system is used, through an allow-list: programs and libraries (`host_paths`) as they are,
-a few files of /etc that programs need to run, and empty folders for the rest. Homes, keys,
-sockets, /run, logs and everything else of the host are not there at all.
+own system is used, through an allow-list: programs and libraries as they are, a few files of
+/etc that programs need to run, and empty folders for the rest. Homes, keys, sockets, /run,
+logs and everything else of the host are not there at all.
 """
 
 import contextlib
@@ -22,8 +22,11 @@ from plimsoll.sandboxes.local.inside.trees import remove_tree
 
 __all__ = ["HOST_PATHS", "Base", "host_base", "root_base"]
 
-HOST_PATHS = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-"""What a sandbox sees of the host's programs; those that are links stay links."""
+HOST_PATHS = ("/opt",)
+"""Where programs may stand besides the system's own places."""
+
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""The host's programs and libraries; those that are links stay links."""
 
 _PACKAGE_PATHS = ("/var/lib/dpkg",)
 """Lets a Dockerfile install packages on top of the host's own system."""
@@ -60,7 +63,10 @@ _LARGEST_FILE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where an image starts: for each overlay's target its folders, topmost first."""
+    """Where an image starts: for each overlay's target its folders, topmost first.
+
+    Folders of the backend's home are relative to it.
+    """
 
     key: str
     lowers: Mapping[str, tuple[str, ...]]
@@ -81,7 +87,7 @@ def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
     """The host's own system, seen through the allow-list."""
     shared: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
-    for name in (*host_paths, *(() if single_user else _PACKAGE_PATHS)):
+    for name in (*_SYSTEM_PATHS, *host_paths, *(() if single_user else _PACKAGE_PATHS)):
         path = Path(name)
         if path.is_symlink():
             links[name] = str(path.readlink())
@@ -93,10 +99,10 @@ def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
         _make_skeleton(home, folder, shared, links, single_user)
     if single_user:
         shared = {
-            target: (str(folder / "shims" / target.lstrip("/")), *lower)
+            target: (f"bases/{key}/shims/{target.lstrip('/')}", *lower)
             for target, lower in shared.items()
         }
-    return Base(key, {"/": (str(folder / "root"),), **shared})
+    return Base(key, {"/": (f"bases/{key}/root",), **shared})
 
 
 def _hash(parts: Iterable[str]) -> str:
@@ -134,14 +140,15 @@ def _make_skeleton(
         (root / name).mkdir(exist_ok=True)
         (root / name).chmod(mode)
     for name in shared:
-        (root / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        _make_open(root, name.lstrip("/"))
     for name, to in links.items():
         (root / name.lstrip("/")).symlink_to(to)
     (root / "var/run").symlink_to("/run")
     for path in _etc_files():
+        _make_open(root, str(path.parent).lstrip("/"))
         _copy_open(path, root / str(path).lstrip("/"))
     _write_accounts(root)
-    (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+    _write_lines(root / "etc/hosts", ["127.0.0.1 localhost", "::1 localhost"])
     if single_user:
         for target in shared:
             _make_shims(Path(target), made / "shims" / target.lstrip("/"))
@@ -153,18 +160,29 @@ def _make_skeleton(
         _remove(made)  # another process was quicker
 
 
+def _make_open(root: Path, name: str) -> None:
+    """Make a folder and those above it, open to everyone whatever this process's umask is."""
+    folder = root
+    for part in Path(name).parts:
+        folder = folder / part
+        if not folder.is_dir():
+            folder.mkdir()
+            folder.chmod(0o755)
+
+
 def _copy_open(source: Path, target: Path) -> None:
     """Copy what anybody may read: a file that is closed to others stays at home."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError, PermissionError):
         info = source.lstat()
         if stat.S_ISLNK(info.st_mode):
             if source.name in ("resolv.conf", "localtime") and source.exists():
                 shutil.copyfile(source, target)
+                target.chmod(0o644)
             else:
                 target.symlink_to(source.readlink())
         elif stat.S_ISDIR(info.st_mode) and info.st_mode & 0o005 == 0o005:
             target.mkdir(exist_ok=True)
+            target.chmod(0o755)
             for entry in source.iterdir():
                 _copy_open(entry, target / entry.name)
         elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004 and info.st_size <= _LARGEST_FILE:
@@ -208,6 +226,7 @@ def _make_shims(target: Path, shim: Path, depth: int = 3) -> None:
     to them; an overlay takes a folder's owner from its topmost layer.
     """
     shim.mkdir(parents=True, exist_ok=True)
+    shim.chmod(0o755)
     if depth:
         with contextlib.suppress(OSError):
             for entry in os.scandir(target):

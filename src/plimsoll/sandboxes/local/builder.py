@@ -24,7 +24,7 @@ from plimsoll.sandboxes.local import copying
 from plimsoll.sandboxes.local.base import Base
 from plimsoll.sandboxes.local.context import BuildContext
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.image import LocalImage
+from plimsoll.sandboxes.local.image import MOST_LAYERS, LocalImage
 from plimsoll.sandboxes.local.layers import Layers
 from plimsoll.sandboxes.local.recipe import Recipe, State
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
@@ -36,10 +36,13 @@ from plimsoll.tasks.dockerfile_words import parse_arg, parse_pairs
 __all__ = ["Builder", "Starter"]
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SCRIPT = "/dev/shm/run"
+"""Where a RUN's own script lies: in memory, so that it is in no layer."""
 _NO_EFFECT = frozenset({"CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL"})
 _FLAGS = {"RUN": {"network"}, "COPY": {"from", "chown", "chmod", "link"},
           "ADD": {"chown", "chmod", "link"}}  # fmt: skip
-_FORMAT = "layer 1"
+_NETWORKS = ("default", "host", "none")
+_FORMAT = "layer 2"
 """Part of every layer's key; changes when the builder makes layers differently."""
 
 
@@ -73,17 +76,29 @@ class Builder:
         try:
             text = await asyncio.to_thread(source.dockerfile.read_text, "utf-8")
             recipe = Recipe(parse_dockerfile(text, file), file)
-            context = BuildContext(source.context or source.dockerfile.parent)
+            context = BuildContext(source.context or source.dockerfile.parent, source.dockerfile)
             work = _Build(self._starter, self._layers, recipe, context, on_output)
-            async with asyncio.timeout(source.build_timeout):
-                return await work.stage(len(recipe.stages) - 1)
-        except TimeoutError:
-            limit = f"{source.build_timeout:g} s (build_timeout_sec)"
-            raise BuildError(f"{file}: the build took longer than {limit}") from None
-        except (TaskError, UnicodeDecodeError) as error:
+            return await _within(source.build_timeout, work, recipe)
+        except TaskError as error:
             raise BuildError(str(error)) from None
+        except UnicodeDecodeError:
+            raise BuildError(f"{file}: not UTF-8 text") from None
         except OSError as error:
             raise BuildError(f"{error.filename or file}: {error.strerror}") from None
+
+
+async def _within(seconds: float, work: "_Build", recipe: Recipe) -> LocalImage:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return (await work.stage(len(recipe.stages) - 1)).image
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        where = recipe.where(work.at) if work.at else recipe.file
+        raise BuildError(
+            f"{where}: the build took longer than {seconds:g} s (build_timeout_sec)"
+        ) from None
 
 
 def _first_image(starter: Starter, reference: str) -> LocalImage:
@@ -106,28 +121,36 @@ class _Build:
         self._recipe = recipe
         self._context = context
         self._on_output = on_output
-        self._built: dict[int, LocalImage] = {}
+        self._built: dict[int, State] = {}
+        self.at: Instruction | None = None
+        """The instruction that is being worked on."""
 
-    async def stage(self, number: int) -> LocalImage:
+    async def stage(self, number: int) -> State:
         if number not in self._built:
             stage = self._recipe.stages[number]
-            state = State(await self._image(stage.image, stage.start, number))
+            start = await self._start(stage.image, stage.start, number)
+            # An ARG is seen by the stages that start from its own.
+            state = State(start.image, dict(start.args))
             for instruction in stage.body:
                 await self._apply(instruction, state, number)
-            self._built[number] = state.image
+            self._built[number] = state
         return self._built[number]
 
-    async def _image(self, name: str, at: Instruction, before: int) -> LocalImage:
+    async def _start(self, name: str, at: Instruction, before: int) -> State:
+        """What an earlier stage ended with, or an image begins with."""
         earlier = self._recipe.number(name, before)
         if earlier is not None:
             return await self.stage(earlier)
+        if name.isdigit():
+            raise self._error(at, f"there is no stage {name} before this one")
         try:
-            return _first_image(self._starter, name)
+            return State(_first_image(self._starter, name))
         except SandboxUnsupported as error:
-            raise BuildError(f"{self._recipe.where(at)}: {error}") from None
+            raise self._error(at, str(error)) from None
 
     async def _apply(self, instruction: Instruction, state: State, number: int) -> None:
         keyword = instruction.keyword
+        self.at = instruction
         self._check_flags(instruction)
         if keyword == "RUN":
             await self._run(instruction, state)
@@ -178,26 +201,29 @@ class _Build:
         folder = posixpath.normpath(posixpath.join(state.image.workdir, path))
 
         async def make(sandbox: LocalSandbox) -> None:
-            made = await sandbox.exec(["mkdir", "-p", folder], cwd="/", user=state.image.user)
-            if not made.ok:
-                made = await sandbox.exec(["mkdir", "-p", folder], cwd="/", user="root")
-            self._must_work(made, instruction)
+            await copying.make_folder(sandbox, folder, state.image.user)
 
         await self._layer(instruction, state, [folder, state.image.user], make)
         state.change(workdir=folder)
 
     async def _run(self, instruction: Instruction, state: State) -> None:
-        argv = copying.run_argv(instruction, state.image.shell)
+        argv, script = _command(instruction, state.image.shell)
         env = {**state.args, **state.image.env}
-        closed = instruction.flag("network") == "none"
+        network = instruction.flag("network") or "default"
+        if network not in _NETWORKS:
+            raise self._error(instruction, f"--network is one of {', '.join(_NETWORKS)}")
+        closed = network == "none"
 
         async def run(sandbox: LocalSandbox) -> None:
             await sandbox.set_network(NO_NETWORK if closed else PUBLIC)
+            if script:
+                await copying.put_text(sandbox, script, _SCRIPT, "run", 0o755)
             done = await sandbox.exec(argv, env=env, on_output=self._on_output)
             self._must_work(done, instruction)
 
         image = state.image
-        seen = [json.dumps(argv), json.dumps(env, sort_keys=True), image.user, image.workdir]
+        command = json.dumps([argv, script])
+        seen = [command, json.dumps(env, sort_keys=True), image.user, image.workdir]
         await self._layer(instruction, state, [*seen, str(closed)], run)
 
     def _must_work(self, done: ExecResult, instruction: Instruction) -> None:
@@ -210,7 +236,8 @@ class _Build:
             instruction, self._recipe, state, add=instruction.keyword == "ADD"
         )
         if order.stage is not None:
-            source = await self._image(order.stage, instruction, number)
+            source = (await self._start(order.stage, instruction, number)).image
+            self.at = instruction
             seen = [source.key, *order.sources]
 
             async def copy(sandbox: LocalSandbox) -> None:
@@ -238,6 +265,9 @@ class _Build:
         work: Callable[[LocalSandbox], Awaitable[None]],
     ) -> None:
         """Add the layer that `work` makes, or the equal one that is already there."""
+        if len(state.image.layers) == MOST_LAYERS:
+            problem = f"the local backend stacks at most {MOST_LAYERS} layers"
+            raise self._error(instruction, f"{problem}: join RUN and COPY instructions")
         parts = [_FORMAT, state.image.key, instruction.keyword, *seen]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -247,7 +277,7 @@ class _Build:
             try:
                 await work(sandbox)
                 sandbox.keep_as(place)
-            except TransferError as error:
+            except (SandboxUnsupported, TransferError) as error:
                 raise self._error(instruction, str(error)) from None
             finally:
                 await sandbox.close()
@@ -258,6 +288,19 @@ class _Build:
     def _say(self, text: str) -> None:
         if self._on_output is not None:
             self._on_output("stdout", text.encode())
+
+
+def _command(instruction: Instruction, shell: tuple[str, ...]) -> tuple[list[str], str]:
+    """What a RUN runs, and the text of its own script: its list as it is, or a shell's text."""
+    if instruction.json_form is not None:
+        return list(instruction.json_form), ""
+    heredocs = instruction.heredocs
+    if len(heredocs) == 1 and len(instruction.args.split()) == 1:
+        body = heredocs[0].body
+        return ([_SCRIPT], body) if body.startswith("#!") else ([*shell, body], "")
+    # A text after a command is the shell's own to read.
+    texts = "".join(f"\n{heredoc.body}{heredoc.name}" for heredoc in heredocs)
+    return [*shell, instruction.args + texts], ""
 
 
 def _spec() -> SandboxSpec:

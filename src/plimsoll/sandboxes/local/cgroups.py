@@ -6,8 +6,9 @@ Where it may not, nothing is limited and `Cgroups.missing` says so, once for a r
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.protocol import Limits
@@ -24,6 +25,19 @@ class Cgroup:
     """The groups of one sandbox, by controller; with version 2 they are one folder."""
 
     folders: dict[str, Path]
+    settings: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, Any])
+    """Files to write when the groups are made, by controller."""
+
+    def make(self) -> None:
+        try:
+            for controller, folder in self.folders.items():
+                folder.mkdir(exist_ok=True)
+                for file, value in self.settings.get(controller, ()):
+                    (folder / file).write_text(value)
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"limits could not be set in {error.filename}: {error.strerror}"
+            ) from None
 
     @property
     def procs_files(self) -> list[str]:
@@ -84,26 +98,13 @@ class Cgroups:
             return None
         return f"no cgroup write access: {', '.join(absent)} limits are not enforced"
 
-    def create(self, name: str, limits: Limits) -> Cgroup:
-        """Make groups for a sandbox with those limits that can be enforced."""
-        folders: dict[str, Path] = {}
-        group = Cgroup(folders)
-        try:
-            for controller, files in self._settings(limits).items():
-                parent = self._parents.get(controller)
-                if parent is None:
-                    continue
-                folder = parent / f"plimsoll-{name}"
-                folder.mkdir(exist_ok=True)
-                folders[controller] = folder
-                for file, value in files:
-                    (folder / file).write_text(value)
-        except OSError as error:
-            group.remove()
-            raise SandboxUnavailable(
-                f"limits could not be set in {error.filename}: {error.strerror}"
-            ) from None
-        return group
+    def plan(self, name: str, limits: Limits) -> Cgroup:
+        """The groups for a sandbox with those limits that can be enforced; none is made yet."""
+        settings = self._settings(limits)
+        return Cgroup(
+            {c: self._parents[c] / f"plimsoll-{name}" for c in settings if c in self._parents},
+            {c: files for c, files in settings.items() if c in self._parents},
+        )
 
     def _settings(self, limits: Limits) -> dict[str, list[tuple[str, str]]]:
         """The files to write, by controller, in this host's version."""

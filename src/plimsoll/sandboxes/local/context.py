@@ -3,15 +3,34 @@
 import hashlib
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import BuildError
-from plimsoll.tasks.ignore import IgnoreRules
+from plimsoll.tasks.ignore import IgnoreRules, glob_regex
 
-__all__ = ["BuildContext", "CopySource"]
+__all__ = ["BuildContext", "CopySource", "NamePattern", "is_pattern"]
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a source of COPY stands for whatever matches it."""
+    return any(char in path for char in "*?[")
+
+
+class NamePattern:
+    """One name of a path with wildcards. A leading dot is matched like any character."""
+
+    def __init__(self, pattern: str, where: str) -> None:
+        try:
+            self._regex = re.compile(glob_regex(pattern), re.DOTALL)
+        except (re.error, ValueError):
+            raise BuildError(f"{where}: not a pattern: {pattern}") from None
+
+    def matches(self, name: str) -> bool:
+        return self._regex.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +45,34 @@ class CopySource:
         """Whether `.dockerignore` leaves out a name below this folder."""
         return self.rules.ignored(posixpath.normpath(posixpath.join(self.relative, name)))
 
+    @property
+    def left_out(self) -> bool:
+        """Whether `.dockerignore` leaves it out with all that is in it."""
+        if self.relative == "." or not self.rules.ignored(self.relative):
+            return False
+        brings_back = self.rules.has_exceptions and self.path.is_dir()
+        return not (brings_back and any(True for _ in self._files()))
+
     def digest(self) -> str:
         """Names, modes, links and contents of all that would be copied."""
         sums = hashlib.sha256()
         for name, path in self._files():
             info = path.lstat()
-            sums.update(f"{name}\0{stat.S_IFMT(info.st_mode)}\0{info.st_mode & 0o777}\0".encode())
+            content = b""
             if stat.S_ISLNK(info.st_mode):
-                sums.update(os.fsencode(path.readlink()))
+                content = os.fsencode(path.readlink())
             elif stat.S_ISREG(info.st_mode):
                 with path.open("rb") as file:
-                    sums.update(hashlib.file_digest(file, "sha256").digest())
+                    content = hashlib.file_digest(file, "sha256").digest()
+            kind = f"{stat.S_IFMT(info.st_mode)} {info.st_mode & 0o777}".encode()
+            for part in (os.fsencode(name), kind, content):
+                sums.update(len(part).to_bytes(8, "big") + part)
         return sums.hexdigest()
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         if not self.path.is_dir():
-            yield self.path.name, self.path
+            # A link that is itself the source stands for what it leads to.
+            yield self.path.name, Path(os.path.realpath(self.path))
             return
         for folder, folders, files in os.walk(self.path):
             folders.sort()
@@ -55,27 +86,38 @@ class CopySource:
 class BuildContext:
     """The folder that a Dockerfile copies from."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dockerfile: Path) -> None:
         self._folder = folder
-        self._rules = IgnoreRules.from_file(folder / ".dockerignore")
+        own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+        self._rules = IgnoreRules.from_file(own if own.is_file() else folder / ".dockerignore")
 
     def find(self, pattern: str, where: str) -> list[CopySource]:
-        """The files and folders that a source of COPY names, ignored ones left out."""
+        """The files and folders that a source of COPY names, ignored ones left out.
+
+        A pattern may match nothing, as in Docker; a name must be there.
+        """
         clean = posixpath.normpath("/" + pattern).lstrip("/") or "."
-        if any(char in clean for char in "*?["):
-            found = sorted(self._folder.glob(clean))
-        else:
-            path = self._folder / clean
-            found = [path] if path.exists() or path.is_symlink() else []
-        sources = [self._source(path, where) for path in found]
-        kept = [s for s in sources if s.relative == "." or not self._rules.ignored(s.relative)]
-        if not kept:
-            hint = ", left out by .dockerignore" if sources else ""
-            raise BuildError(f"{where}: {pattern} is not in the build context{hint}")
-        return kept
+        if is_pattern(clean):
+            found = self._matching(clean.split("/"), where)
+            return [s for s in (self._source(path, where) for path in found) if not s.left_out]
+        path = self._folder / clean
+        if not path.exists():
+            raise BuildError(f"{where}: {pattern} is not in the build context")
+        source = self._source(path, where)
+        if source.left_out:
+            raise BuildError(f"{where}: {pattern} is left out of the build context: .dockerignore")
+        return [source]
+
+    def _matching(self, parts: list[str], where: str) -> list[Path]:
+        found = [self._folder]
+        for part in parts:
+            name = NamePattern(part, where)
+            folders = [path for path in found if path.is_dir()]
+            found = [p for f in folders for p in sorted(f.iterdir()) if name.matches(p.name)]
+        return found
 
     def _source(self, path: Path, where: str) -> CopySource:
-        if not path.resolve().is_relative_to(self._folder.resolve()):
-            raise BuildError(f"{where}: {path.name} leads out of the build context")
         relative = path.relative_to(self._folder).as_posix()
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._folder)):
+            raise BuildError(f"{where}: {relative} is a link that leads out of the build context")
         return CopySource(path, relative, self._rules)

@@ -1,17 +1,21 @@
-"""The instructions of a Dockerfile that move files, and how RUN becomes a command."""
+"""The instructions of a Dockerfile that move files."""
 
+import asyncio
 import contextlib
+import os
 import posixpath
-import tarfile
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import BuildError
-from plimsoll.sandboxes.local.context import BuildContext, CopySource
+from plimsoll.sandboxes.local.archives import is_archive, unpack_archive
+from plimsoll.sandboxes.local.context import BuildContext, CopySource, NamePattern, is_pattern
 from plimsoll.sandboxes.local.inside.trees import Rules
 from plimsoll.sandboxes.local.recipe import Recipe, State
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
+from plimsoll.sandboxes.protocol import Transfer
 from plimsoll.tasks.dockerfile import Heredoc, Instruction
 from plimsoll.tasks.dockerfile_words import split_words
 
@@ -20,24 +24,22 @@ __all__ = [
     "CopyPlan",
     "copy_between",
     "copy_in",
+    "make_folder",
     "plan_copy",
+    "put_text",
     "read_order",
-    "run_argv",
 ]
 
 _REMOTE = ("http://", "https://", "ftp://", "git@", "git://", "ssh://")
-
-
-def run_argv(instruction: Instruction, shell: tuple[str, ...]) -> list[str]:
-    """The command of a RUN: its list as it is, or a text for the shell."""
-    if instruction.json_form is not None:
-        return list(instruction.json_form)
-    heredocs = instruction.heredocs
-    if len(heredocs) == 1 and instruction.args.lstrip("0123456789").startswith("<<"):
-        return [*shell, heredocs[0].body]
-    # A text after a command is the shell's own to read.
-    texts = "".join(f"\n{heredoc.body}{heredoc.name}" for heredoc in heredocs)
-    return [*shell, instruction.args + texts]
+_HEREDOC = re.compile(r"\d*<<-?(.+)", re.DOTALL)
+_MODE = re.compile(r"0?[0-7]{3}")
+_FOLDER = re.compile(r"(.*/)?\.{0,2}")
+_LIST = """cd -- "$1" 2>/dev/null || exit 0
+for name in * .*; do
+  if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\\0' "$name"; fi
+done"""
+_LIST_BYTES = 16 << 20
+_AS_IT_IS = Rules(as_image=True, keep_owners=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,47 +71,56 @@ def read_order(instruction: Instruction, recipe: Recipe, state: State, *, add: b
     where = recipe.where(instruction)
     words = instruction.json_form or split_words(instruction.args, recipe.escape, where)
     *sources, target = (recipe.expand(w, state.variables, instruction) for w in words)
-    named = {heredoc.name for heredoc in instruction.heredocs}
-    plain = [s for s in sources if s.lstrip("0123456789").lstrip("<-") not in named]
+    named = [heredoc.name for heredoc in instruction.heredocs]
+    plain = [s for s in sources if not ((m := _HEREDOC.fullmatch(s)) and m[1] in named)]
     for source in plain:
         if source.startswith(_REMOTE):
-            raise BuildError(f"{where}: ADD does not fetch {source}; put the file in the context")
-    if len(plain) + len(named) > 1 and not target.endswith("/"):
-        target += "/"
+            raise BuildError(f"{where}: {source} is not fetched; put the file in the context")
+    for name in named:
+        if "/" in name:
+            raise BuildError(f"{where}: <<{name}: a text's name may have no /")
+    is_folder = len(sources) > 1 or _FOLDER.fullmatch(target) is not None
     absolute = posixpath.normpath(posixpath.join(state.image.workdir, target))
-    is_folder = target.endswith("/") or target == "."
-    mode = instruction.flag("chmod")
-    if mode is not None and not mode.isdigit():
-        raise BuildError(f"{where}: --chmod takes a number like 0755, not {mode}")
-    owner = instruction.flag("chown")
-    stage = instruction.flag("from")
+    flags = {
+        name: recipe.expand(value, state.variables, instruction) if value else None
+        for name in ("from", "chown", "chmod")
+        for value in (instruction.flag(name),)
+    }
     return CopyOrder(
         sources=tuple(plain),
         target=absolute.rstrip("/") + "/" if is_folder else absolute,
-        stage=recipe.expand(stage, state.variables, instruction) if stage else None,
-        owner=recipe.expand(owner, state.variables, instruction) if owner else None,
-        mode=int(mode, 8) if mode is not None else None,
-        heredocs=tuple(
-            h if not h.expand else _expanded(h, recipe, state, instruction)
-            for h in instruction.heredocs
-        ),
+        stage=flags["from"],
+        owner=_owner(flags["chown"]),
+        mode=_mode(flags["chmod"], where),
+        heredocs=tuple(_expanded(h, recipe, state, instruction) for h in instruction.heredocs),
         unpack_archives=add,
         where=where,
     )
 
 
+def _owner(chown: str | None) -> str | None:
+    """A number alone is the group's too, as in Docker."""
+    return f"{chown}:{chown}" if chown and chown.isdigit() else chown
+
+
+def _mode(chmod: str | None, where: str) -> int | None:
+    if chmod is None:
+        return None
+    if not _MODE.fullmatch(chmod):
+        raise BuildError(f"{where}: --chmod takes a number like 0755, not {chmod}")
+    return int(chmod, 8)
+
+
 def _expanded(heredoc: Heredoc, recipe: Recipe, state: State, at: Instruction) -> Heredoc:
-    # Quotes in a text are plain characters, so they are kept from the expansion.
-    guarded = heredoc.body.replace("'", "\\'").replace('"', '\\"')
-    body = recipe.expand(guarded, state.variables, at)
+    if not heredoc.expand:
+        return heredoc
+    body = recipe.expand(heredoc.body, state.variables, at, keep_quotes=True)
     return Heredoc(heredoc.name, body, expand=False, strip_tabs=heredoc.strip_tabs)
 
 
 def plan_copy(order: CopyOrder, context: BuildContext) -> CopyPlan:
     """Find the files that an order means, and digest them."""
     found = [s for pattern in order.sources for s in context.find(pattern, order.where)]
-    if len(found) > 1 and not order.target.endswith("/"):
-        raise BuildError(f"{order.where}: with several sources the target must end in /")
     digests = [f"{s.path.name} {s.path.is_dir()} {s.digest()}" for s in found]
     texts = [f"{h.name} {h.body}" for h in order.heredocs]
     return CopyPlan(order, tuple(found), [*digests, *texts, str(order.unpack_archives)])
@@ -118,30 +129,84 @@ def plan_copy(order: CopyOrder, context: BuildContext) -> CopyPlan:
 async def copy_in(plan: CopyPlan, sandbox: LocalSandbox) -> None:
     """Carry the files of a plan into a sandbox."""
     order = plan.order
+    # Several files, also by one pattern, go into a folder.
+    target = order.target.rstrip("/") + "/" if len(plan.sources) > 1 else order.target
     for source in plan.sources:
         with contextlib.ExitStack() as stack:
             path, ignored = source.path, source.ignored
-            if order.unpack_archives and path.is_file() and tarfile.is_tarfile(path):
+            if order.unpack_archives and await asyncio.to_thread(is_archive, path):
                 path = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                with tarfile.open(source.path) as archive:
-                    archive.extractall(path, filter="tar")
+                await asyncio.to_thread(unpack_archive, source.path, path, order.where)
                 ignored = None
-            await sandbox.put(
-                path, order.target, ignored=ignored, all_links=True, owner=order.owner,
+            carried = await sandbox.put(
+                path, target, ignored=ignored, as_image=True, owner=order.owner,
                 mode=order.mode,
             )  # fmt: skip
+            _must_be_whole(carried, order)
     for heredoc in order.heredocs:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, heredoc.name)
-            file.write_text(heredoc.body)
-            await sandbox.put(file, order.target, owner=order.owner, mode=order.mode)
+        await put_text(
+            sandbox, heredoc.body, order.target, heredoc.name, order.mode or 0o644, order.owner
+        )
+
+
+async def put_text(
+    sandbox: LocalSandbox, text: str, target: str, name: str, mode: int, owner: str | None = None
+) -> None:
+    """Write a text to a file in a sandbox; `name` is its own where `target` is a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.write_bytes(text.encode())
+        await sandbox.put(file, target, owner=owner, mode=mode)
+
+
+async def make_folder(sandbox: LocalSandbox, path: str, owner: str) -> None:
+    """Make a folder and what is missing above it; what is there stays as it is."""
+    with tempfile.TemporaryDirectory() as empty:
+        await sandbox.put(Path(empty), path, owner=None if owner in ("root", "0") else owner)
 
 
 async def copy_between(giver: LocalSandbox, taker: LocalSandbox, order: CopyOrder) -> None:
     """Carry files from another stage, by way of a folder of the host."""
-    for source in order.sources:
+    found = [path for source in order.sources for path in await _find(giver, source, order.where)]
+    target = order.target.rstrip("/") + "/" if len(found) > 1 else order.target
+    for path in found:
         with tempfile.TemporaryDirectory() as folder:
-            path = posixpath.normpath(posixpath.join("/", source))
-            place = Path(folder, posixpath.basename(path) or "root")
-            await giver.get(path, place, Rules(all_links=True))
-            await taker.put(place, order.target, all_links=True, owner=order.owner, mode=order.mode)
+            place = Path(folder, posixpath.basename(path))
+            _must_be_whole(await giver.get(path, place, _AS_IT_IS), order)
+            await taker.put(
+                place, target, as_image=True, keep_owners=True, owner=order.owner, mode=order.mode
+            )
+
+
+async def _find(giver: LocalSandbox, source: str, where: str) -> list[str]:
+    """The paths in another stage that a source of COPY names."""
+    path = posixpath.normpath("/" + source.lstrip("/"))
+    if path == "/":
+        raise BuildError(f"{where}: COPY --from of a whole root is not done; name its folders")
+    if not is_pattern(path):
+        return [path]
+    found = ["/"]
+    for part in path.strip("/").split("/"):
+        name = NamePattern(part, where)
+        found = [
+            posixpath.join(folder, entry)
+            for folder in found
+            for entry in await _names(giver, folder, where)
+            if name.matches(entry)
+        ]
+    return found
+
+
+async def _names(giver: LocalSandbox, folder: str, where: str) -> list[str]:
+    listed = await giver.exec(
+        ["/bin/sh", "-c", _LIST, "sh", folder], cwd="/", user="root", keep=_LIST_BYTES
+    )
+    if not listed.ok or listed.stdout.dropped:
+        raise BuildError(f"{where}: {folder} {listed.complaint()}")
+    names = os.fsdecode(listed.stdout.data).split("\0")
+    return sorted({*names} - {"", ".", ".."})
+
+
+def _must_be_whole(carried: Transfer, order: CopyOrder) -> None:
+    if carried.skipped:
+        raise BuildError(f"{order.where}: cannot be copied: {carried.skipped[0]}")

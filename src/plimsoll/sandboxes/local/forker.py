@@ -30,6 +30,7 @@ class Forker:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._stderr: int | None = None
+        self._changing = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -38,11 +39,15 @@ class Forker:
     async def fork(self, spec: dict[str, Any], channel: int, life: int) -> None:
         """Have a sandbox made that answers on `channel` and holds `life` while it lives."""
         for _ in range(2):
-            requests = self._requests or self._start()
+            async with self._changing:
+                requests = self._requests or self._start()
             try:
                 await self._send(requests, spec, channel, life)
             except OSError:
-                await self.stop()  # it was killed; the sandboxes it had are gone with it
+                async with self._changing:
+                    # It was killed, and its sandboxes with it. Another call may have seen it too.
+                    if self._requests is requests:
+                        await self.stop()
             else:
                 return
         raise SandboxUnavailable(f"the sandbox starter does not run: {self.last_words()}")
@@ -50,13 +55,14 @@ class Forker:
     async def _send(
         self, requests: socket.socket, spec: dict[str, Any], channel: int, life: int
     ) -> None:
-        while True:
+        while requests is self._requests:
             try:
                 wire.send_request(requests, spec, [channel, life])
             except BlockingIOError:
                 await asyncio.sleep(_BUSY_PAUSE)
             else:
                 return
+        raise ConnectionResetError
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

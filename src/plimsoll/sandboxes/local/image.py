@@ -1,16 +1,19 @@
 """An image of the local backend: a base, layers on it, and what its commands start with."""
 
+import functools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plimsoll.core.errors import BuildError
+from plimsoll.core.errors import BuildError, SandboxUnavailable
 from plimsoll.sandboxes.local.base import Base
 from plimsoll.sandboxes.local.home import Home
 
-__all__ = ["LocalImage", "layer_folder", "overlay_name"]
+__all__ = ["MOST_LAYERS", "LocalImage", "layer_folder", "overlay_name"]
 
-_MOST_LAYERS = 120
-"""An overlay's options must fit in one page of memory."""
+MOST_LAYERS = 120
+_MOST_OPTIONS = 3900
+"""An overlay's options must fit in one page of memory, its own folders included."""
 
 
 def overlay_name(target: str) -> str:
@@ -39,20 +42,34 @@ class LocalImage:
         return self.layers[-1] if self.layers else self.base.key
 
     def lowers(self, home: Home) -> dict[str, list[str]]:
-        """For each overlay its folders, topmost first; layers as paths relative to home."""
-        if len(self.layers) > _MOST_LAYERS:
-            raise BuildError(
-                f"the image has {len(self.layers)} layers; the local backend stacks at most "
-                f"{_MOST_LAYERS}: join RUN and COPY instructions"
-            )
+        """For each overlay its folders, topmost first; those of home as paths relative to it."""
+        changed = {layer: _changed(home.layers / layer) for layer in self.layers}
         stacks: dict[str, list[str]] = {}
         for target, base in self.base.lowers.items():
-            own = [layer_folder(layer, target) for layer in reversed(self.layers)]
-            present = [folder for folder in own if Path(home.path, folder).is_dir()]
-            stacks[target] = [*present, *(_escape(folder) for folder in base)]
+            name = overlay_name(target)
+            own = [layer_folder(x, target) for x in reversed(self.layers) if name in changed[x]]
+            stacks[target] = [*own, *base]
+            if sum(len(os.fsencode(folder)) + 1 for folder in stacks[target]) > _MOST_OPTIONS:
+                raise BuildError(
+                    f"the image has {len(self.layers)} layers, more than the local backend can "
+                    f"stack for {target}: join RUN and COPY instructions"
+                )
         return stacks
 
 
-def _escape(path: str) -> str:
-    """A path as an overlay option takes it."""
-    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+@functools.lru_cache(maxsize=4096)
+def _changed(layer: Path) -> frozenset[str]:
+    """The overlays that a layer changed something in; others need no place in the stack.
+
+    A layer never changes, so what was found once stays true.
+    """
+    try:
+        return frozenset(folder.name for folder in layer.iterdir() if _has_changes(folder))
+    except FileNotFoundError:
+        raise SandboxUnavailable(f"the image's layer {layer} is gone; build it again") from None
+
+
+def _has_changes(folder: Path) -> bool:
+    info = folder.stat()
+    plain = (info.st_mode & 0o7777, info.st_uid, info.st_gid) == (0o755, os.geteuid(), os.getegid())
+    return not plain or any(True for _ in folder.iterdir())

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.image import overlay_name
 
 __all__ = ["Layers"]
 
@@ -36,7 +35,6 @@ class Layers:
                 await make(place)
                 if not place.is_dir():
                     raise BuildError(f"layer {key} could not be put in {place.parent}")
-                self._drop_empty(place)
         finally:
             if not lock.locked():
                 self._making.pop(key, None)
@@ -54,10 +52,3 @@ class Layers:
             yield
         finally:
             os.close(descriptor)
-
-    def _drop_empty(self, place: Path) -> None:
-        """An overlay in which nothing changed needs no folder in the stack."""
-        for folder in place.iterdir():
-            if folder.name != overlay_name("/"):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()

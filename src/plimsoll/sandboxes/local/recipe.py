@@ -14,6 +14,11 @@ __all__ = ["Recipe", "Stage", "State"]
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+def _platform() -> str:
+    machine = os.uname().machine
+    return f"linux/{_MACHINES.get(machine, machine)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One FROM and what follows it."""
@@ -47,15 +52,23 @@ class Recipe:
     def __init__(self, dockerfile: Dockerfile, file: str) -> None:
         self.file = file
         self.escape = dockerfile.escape
-        self.global_args: dict[str, str] = {}
+        self.global_args = _platform_args()
         self.stages: list[Stage] = []
         self._split(dockerfile.instructions)
 
     def where(self, instruction: Instruction) -> str:
         return f"{self.file}:{instruction.line}"
 
-    def expand(self, text: str, variables: Mapping[str, str], instruction: Instruction) -> str:
-        return expand_words(text, variables, self.escape, self.where(instruction))
+    def expand(
+        self,
+        text: str,
+        variables: Mapping[str, str],
+        instruction: Instruction,
+        *,
+        keep_quotes: bool = False,
+    ) -> str:
+        where = self.where(instruction)
+        return expand_words(text, variables, self.escape, where, keep_quotes=keep_quotes)
 
     def number(self, name: str, before: int) -> int | None:
         """An earlier stage by its name or number; None where it is no stage."""
@@ -68,25 +81,37 @@ class Recipe:
         starts = [n for n, x in enumerate(instructions) if x.keyword == "FROM"]
         for argument in instructions[: starts[0]]:
             for key, default in parse_arg(argument.args, self.escape, self.where(argument)):
-                value = self.expand(default or "", self.global_args, argument)
-                self.global_args[key] = value
+                if default is not None:
+                    self.global_args[key] = self.expand(default, self.global_args, argument)
         for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
             first = instructions[start]
-            self._check_platform(first)
+            self._check_flags(first)
             words = first.args.split()
+            image = self.expand(words[0], self.global_args, first)
+            if not image:
+                raise BuildError(f"{self.where(first)}: FROM {words[0]} names no image")
             self.stages.append(
                 Stage(
                     name=words[2] if len(words) == 3 else None,
-                    image=self.expand(words[0], self.global_args, first),
+                    image=image,
                     start=first,
                     body=instructions[start + 1 : end],
                 )
             )
 
-    def _check_platform(self, first: Instruction) -> None:
+    def _check_flags(self, first: Instruction) -> None:
+        for flag in first.flags:
+            if flag.name != "platform":
+                problem = f"the local backend does not do --{flag.name}"
+                raise BuildError(f"{self.where(first)}: {problem}")
         platform = self.expand(first.flag("platform") or "", self.global_args, first)
-        machine = os.uname().machine
-        if platform and platform != f"linux/{_MACHINES.get(machine, machine)}":
-            raise BuildError(
-                f"{self.where(first)}: platform {platform} cannot run on this {machine} host"
-            )
+        if platform and platform.split("/")[:2] != _platform().split("/"):
+            problem = f"platform {platform} cannot run on this {_platform()} host"
+            raise BuildError(f"{self.where(first)}: {problem}")
+
+
+def _platform_args() -> dict[str, str]:
+    """What an ARG of these names gets without a default, as in Docker."""
+    system, _, machine = _platform().partition("/")
+    parts = {"PLATFORM": _platform(), "OS": system, "ARCH": machine, "VARIANT": ""}
+    return {f"{side}{name}": v for side in ("BUILD", "TARGET") for name, v in parts.items()}

@@ -85,19 +85,20 @@ class Remains:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder whose writers are dying or dead."""
-    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + _REMOVE_SECONDS
-    try:
-        while True:
+    while True:
+        try:
+            parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 remove_tree(parent, folder.name)
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-    finally:
-        os.close(parent)
+            finally:
+                os.close(parent)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def reap(home: Home) -> list[str]:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported, TransferError
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NetworkMode, NetworkPolicy
+from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.inside import trees
 from plimsoll.sandboxes.local.pump import Pump
@@ -27,7 +28,8 @@ from plimsoll.sandboxes.protocol import (
 __all__ = ["LocalSandbox", "allows_network"]
 
 _KILL_SECONDS = 15.0
-_T = TypeVar("_T")
+_ANSWER_SECONDS = 20.0
+_EMPTY_SECONDS = 120.0
 
 
 def allows_network(policy: NetworkPolicy) -> bool:
@@ -90,6 +92,8 @@ class LocalSandbox:
         keep: int = KEEP_OUTPUT,
     ) -> ExecResult:
         shell = isinstance(command, str)
+        if not command:
+            raise ValueError("there is no command to run")
         request = {
             "argv": [command] if isinstance(command, str) else list(command),
             "shell": shell,
@@ -132,11 +136,11 @@ class LocalSandbox:
             done, _ = await asyncio.wait([reply], timeout=timeout)
         except asyncio.CancelledError:
             with contextlib.suppress(SandboxUnavailable):
-                await _uncancelled(self._kill(number, reply))
+                await to_the_end(self._kill(number, reply))
             raise
         if done:
             return reply.result(), False
-        return await _uncancelled(self._kill(number, reply)), True
+        return await to_the_end(self._kill(number, reply)), True
 
     async def _kill(self, number: int, reply: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
         """Kill what a request started, and wait for its end."""
@@ -156,7 +160,8 @@ class LocalSandbox:
         target: str,
         *,
         ignored: Callable[[str], bool] | None = None,
-        all_links: bool = False,
+        as_image: bool = False,
+        keep_owners: bool = False,
         owner: str | None = None,
         mode: int | None = None,
     ) -> Transfer:
@@ -170,7 +175,12 @@ class LocalSandbox:
             return {}
 
         what = f"upload of {source} to {target}"
-        rules = {"all_links": all_links, "owner": owner, "mode": mode}
+        rules = {
+            "as_image": as_image,
+            "keep_owners": keep_owners,
+            "owner": owner,
+            "mode": mode,
+        }
         return await self._transfer("unpack", target, pack, what, rules)
 
     async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
@@ -209,23 +219,24 @@ class LocalSandbox:
         except asyncio.CancelledError:
             # With the sandbox's side dead the pipe breaks, and the thread ends by itself.
             with contextlib.suppress(SandboxUnavailable):
-                await _uncancelled(self._kill(number, reply))
-            await _uncancelled(mine)
+                await to_the_end(self._kill(number, reply))
+            await to_the_end(mine)
             raise
         return _transferred(op, what, mine.result(), reply.result())
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
-        _, reply = await self._channel.send("empty", path=path, mode=mode)
-        said = await reply
+        said = await self._ask("empty", _EMPTY_SECONDS, path=path, mode=mode)
         if not said.get("done"):
             raise TransferError(f"{path} could not be emptied: {said.get('error', 'killed')}")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
-        self._network = allows_network(policy)
+        allowed = allows_network(policy)
+        if self._channel.gone is not None:
+            raise SandboxUnavailable(self._channel.gone)
+        self._network = allowed
 
     async def kill_all(self) -> None:
-        _, reply = await self._channel.send("kill_all")
-        said = await reply
+        said = await self._ask("kill_all", _ANSWER_SECONDS)
         if "error" in said:
             self._channel.close(str(said["error"]))
             raise SandboxUnavailable(str(said["error"]))
@@ -233,11 +244,18 @@ class LocalSandbox:
     async def status(self) -> SandboxStatus:
         oom_kills = self._remains.oom_kills()
         try:
-            _, reply = await self._channel.send("count")
-            said = await reply
+            said = await self._ask("count", _ANSWER_SECONDS)
         except SandboxUnavailable as error:
             return SandboxStatus(alive=False, reason=str(error), oom_kills=oom_kills)
         return SandboxStatus(alive=True, processes=int(said["count"]), oom_kills=oom_kills)
+
+    async def _ask(self, op: str, seconds: float, **fields: object) -> dict[str, Any]:
+        """A request that init answers soon; a sandbox that does not is given up."""
+        _, reply = await self._channel.send(op, (), **fields)
+        done, _ = await asyncio.wait([reply], timeout=seconds)
+        if not done:
+            self._channel.close(f"the sandbox does not answer within {seconds:g} s")
+        return reply.result()
 
     def keep_as(self, layer: Path) -> None:
         """When closed, what was written in the sandbox becomes this folder."""
@@ -289,17 +307,3 @@ def _transferred(op: str, what: str, mine: dict[str, Any], theirs: dict[str, Any
         raise TransferError(f"{what}: {(causes or complaints)[0]}")
     counted = theirs if op == "unpack" else mine
     return Transfer(counted["files"], counted["bytes"], tuple(counted["skipped"]))
-
-
-async def _uncancelled(work: Awaitable[_T]) -> _T:
-    """Wait to the end even if this call is cancelled; the cancellation follows then."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()

@@ -1,28 +1,29 @@
 """A command in a sandbox: its runner, and the process it becomes.
 
 The runner is a child of init that adopts the command's orphans. While the command runs, the
-whole tree hangs below the runner, so that it can be killed to the last process; when the
+whole tree hangs below the runner, so that init can kill it to the last process; when the
 command itself ends, the runner goes and what is left running becomes init's.
 """
 
 import contextlib
-import json
 import os
-import select
 import signal
-from dataclasses import dataclass
+import stat
+import time
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from plimsoll.sandboxes.local.inside import syscalls, wire
 
-__all__ = ["KEPT_CAPABILITIES", "NotAUser", "find_account", "run_command"]
+__all__ = ["KEPT_CAPABILITIES", "NotAUser", "find_account", "kill_tree", "run_command"]
 
-# What a container usually may do, less the making of device nodes: chown, dac_override,
-# fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot,
-# audit_write, setfcap.
-KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
+# What a container usually may do, less device nodes and raw packets: chown, dac_override,
+# fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot, audit_write,
+# setfcap.
+KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31})
 
 _IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
+_LARGEST_ACCOUNTS = 1 << 20
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -50,115 +51,122 @@ def find_account(user: str) -> Account:
     name, _, group = user.partition(":")
     accounts = _colon_file("/etc/passwd")
     groups = _colon_file("/etc/group")
+    account = _find_user(name, accounts)
+    gid = _find_group(group, groups) if group else account.gid
+    listed = [row[2] for row in groups if len(row) >= 4 and account.name in row[3].split(",")]
+    also = tuple(found for text in listed if (found := _number(text)) is not None)
+    return replace(account, gid=gid, groups=also)
+
+
+def _find_user(name: str, accounts: list[list[str]]) -> Account:
     for row in accounts:
         if len(row) >= 6 and name in (row[0], row[2]):
-            account = Account(int(row[2]), int(row[3]), (), row[5] or "/", row[0])
-            break
-    else:
-        if name == "root":
-            account = Account(0, 0, (), "/root", "root")
-        elif name.isdigit():
-            account = Account(int(name), 0, (), "/", name)
-        else:
-            raise NotAUser(f"the sandbox has no user {name!r}")
-    gid = account.gid
-    if group:
-        found = [int(r[2]) for r in groups if len(r) >= 3 and group in (r[0], r[2])]
-        if not found and not group.isdigit():
-            raise NotAUser(f"the sandbox has no group {group!r}")
-        gid = found[0] if found else int(group)
-    also = tuple(int(r[2]) for r in groups if len(r) >= 4 and account.name in r[3].split(","))
-    return Account(account.uid, gid, also, account.home, account.name)
+            uid, gid = _number(row[2]), _number(row[3])
+            if uid is not None and gid is not None:
+                return Account(uid, gid, (), row[5] or "/", row[0])
+    number = _number(name)
+    if name == "root":
+        return Account(0, 0, (), "/root", "root")
+    if number is None:
+        raise NotAUser(f"the sandbox has no user {name!r}")
+    return Account(number, 0, (), "/", name)
+
+
+def _find_group(group: str, groups: list[list[str]]) -> int:
+    for row in groups:
+        if len(row) >= 3 and group in (row[0], row[2]) and (gid := _number(row[2])) is not None:
+            return gid
+    number = _number(group)
+    if number is None:
+        raise NotAUser(f"the sandbox has no group {group!r}")
+    return number
 
 
 def _colon_file(path: str) -> list[list[str]]:
+    """The rows of an accounts file. It is the agent's to change: it may be a pipe, a device,
+    endless or nonsense, and is read so that none of that does harm.
+    """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return [line.rstrip("\n").split(":") for line in file if line.strip()]
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return []
+        text = os.read(descriptor, _LARGEST_ACCOUNTS).decode("utf-8", "replace")
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+    return [line.split(":") for line in text.split("\n") if line]
 
 
-def run_command(request: dict[str, Any], stdio: list[int], stop: int, netns: int | None) -> None:
-    """The runner's whole life. Writes how the command ended to the pipe `stop`'s other side."""
+def _number(text: str) -> int | None:
+    """A user's or group's number; None for anything that is none."""
+    if text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32 - 1:
+        return int(text)
+    return None
+
+
+def run_command(request: dict[str, Any], stdio: list[int], end: int, netns: int | None) -> None:
+    """The runner's whole life. Writes how the command ended to `end`.
+
+    It only waits: what must be killed is killed by init, which nothing in the sandbox can
+    stop or kill.
+    """
+    try:
+        account = find_account(str(request["user"]))
+        if request["single_user"] and account.uid:
+            raise NotAUser(
+                f"this sandbox has one user only, root; {account.name!r} needs Plimsoll as root"
+            )
+    except NotAUser as error:
+        os.write(end, wire.encode_reply({"error": str(error)}))
+        return
     syscalls.become_subreaper()
-    wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(waker)
-    signal.signal(signal.SIGCHLD, wire.wake_only)
     child = os.fork()
     if child == 0:
-        _become(request, stdio, netns)
+        os.close(end)
+        _become(request, stdio, netns, account)
     for descriptor in stdio:
         os.close(descriptor)
-    poller = select.poll()
-    poller.register(wake, select.POLLIN)
-    poller.register(stop, select.POLLIN)
     while True:
-        status = _reap(child)
-        if status is not None:
-            _report(stop, status)
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            outcome = {"exit": code} if code >= 0 else {"signal": -code}
+            os.write(end, wire.encode_reply(outcome))
             return
-        ready = dict(poller.poll())
-        if stop in ready:
-            kill_descendants()
-            _report(stop, signal.SIGKILL)
-            return
-        with contextlib.suppress(BlockingIOError):
-            os.read(wake, 4096)
 
 
-def _reap(child: int) -> int | None:
-    """Collect ended children; the command's own wait status if it is among them."""
-    found = None
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            if pid == child:
-                found = status
-    return found
+def kill_tree(top: int, deadline: float) -> bool:
+    """Kill a process and all its descendants. False if they could not be caught in time.
 
-
-def _report(channel: int, status: int) -> None:
-    code = os.waitstatus_to_exitcode(status)
-    outcome = {"exit": code} if code >= 0 else {"signal": -code}
-    with contextlib.suppress(OSError):
-        os.write(channel, json.dumps(outcome).encode())
-
-
-def kill_descendants() -> None:
-    """Kill every descendant of this process, and wait until they are gone.
-
-    They are stopped first, until no new one turns up: nothing that is stopped can fork.
+    They are stopped first, until no new one turns up: nothing that is stopped can fork. A
+    process that forks and exits all the time may never be caught that way.
     """
-    while True:
-        stopped: set[int] = set()
-        while fresh := _descendants(os.getpid()) - stopped:
-            for pid in fresh:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-            stopped |= fresh
-        for pid in stopped:
+    caught: set[int] = set()
+    while fresh := ({top} | _descendants(top)) - caught:
+        for pid in fresh:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while True:
-                os.waitpid(-1, 0)
-        except ChildProcessError:
-            if not _descendants(os.getpid()):
-                return
+                os.kill(pid, signal.SIGSTOP)
+        caught |= fresh
+        if time.monotonic() > deadline:
+            return False
+    for pid in caught:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return True
 
 
 def _descendants(ancestor: int) -> set[int]:
+    """Every process below another, dead ones included: threads may outlive their first."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/{entry}/stat", "rb") as f:
                 # The name in brackets may hold anything; what follows the last one is fixed.
-                state, parent = f.read().rpartition(b")")[2].split()[:2]
-                if state != b"Z":
-                    parents[int(entry)] = int(parent)
+                parents[int(entry)] = int(f.read().rpartition(b")")[2].split()[1])
     found: set[int] = set()
     grown = {ancestor}
     while grown:
@@ -167,7 +175,9 @@ def _descendants(ancestor: int) -> set[int]:
     return found
 
 
-def _become(request: dict[str, Any], stdio: list[int], netns: int | None) -> NoReturn:
+def _become(
+    request: dict[str, Any], stdio: list[int], netns: int | None, account: Account
+) -> NoReturn:
     """Turn this process into the command. Its failures end as a shell's would: 126, 127."""
     code = 126
     try:
@@ -181,7 +191,6 @@ def _become(request: dict[str, Any], stdio: list[int], netns: int | None) -> NoR
             file.write("500")
         if netns is not None:
             syscalls.setns(netns, syscalls.CLONE_NEWNET)
-        account = find_account(str(request["user"]))
         _drop_to(account, bool(request["single_user"]))
         os.umask(0o022)
         env = {"PATH": _SYSTEM_PATH, "HOME": account.home, "USER": account.name}
@@ -201,8 +210,8 @@ def _become(request: dict[str, Any], stdio: list[int], netns: int | None) -> NoR
     except OSError as error:
         code = 126
         _complain(error, request)
-    except NotAUser as error:
-        os.write(2, f"plimsoll: {error}\n".encode())
+    except Exception as error:  # noqa: BLE001 - the last words of a process that became nothing
+        wire.last_words("plimsoll", error)
     finally:
         os._exit(code)
 

@@ -42,58 +42,83 @@ class SetUpFailed(Exception):
 
 
 def enter_root(spec: dict[str, Any]) -> None:
-    """Mount everything that the spec names and make it the root of this process."""
-    root = str(spec["root"])
-    userns = bool(spec["userns"])
+    """Mount everything that the spec names and make it the root of this process.
+
+    What goes below the root is mounted aside first and moved in when the sandbox's root is
+    the root of this process: a link in an image then leads nowhere but into the sandbox.
+    """
     os.chdir(spec["home"])
-    _step("mount the overlay", _mount_overlays, root, spec["overlays"], spec["overlay_options"])
-    _step("mount /dev", _mount_devices, root, int(spec["shm_mb"]))
-    _step("mount /proc", _mount_proc, root, userns)
+    root, aside = str(spec["root"]), str(spec["aside"])
+    first, *others = spec["overlays"]
+    _step("mount the overlay", _mount_overlay, first, root, spec["overlay_options"])
+    trees: list[tuple[int, str, bool]] = []
+    for overlay in others:
+        place = f"{aside}/{overlay['name']}"
+        _step("mount the overlay", _mount_overlay, overlay, place, spec["overlay_options"])
+        trees.append((syscalls.open_tree(place), overlay["target"], True))
+    _step("mount /dev", _mount_devices, f"{aside}/dev", int(spec["shm_mb"]))
+    trees.append((syscalls.open_tree(f"{aside}/dev"), "/dev", True))
+    binds: list[tuple[int, str, bool]] = []
     for bind in spec["binds"]:
-        _step(f"mount {bind['source']}", _bind_read_only, bind["source"], root + bind["target"])
+        binds.append(_step(f"mount {bind['source']}", _take, bind["source"], bind["target"]))
     _step("change the root", _change_root, root)
+    for tree in trees:
+        _step(f"mount {tree[1]}", _put, *tree)
+    _step("mount /proc", _mount_proc, bool(spec["userns"]))
+    for tree in binds:
+        _step(f"mount {tree[1]}", _put, *tree)
+        _step(f"mount {tree[1]}", _make_read_only, tree[1])
+    _step(f"make {spec['workdir']}", os.makedirs, spec["workdir"], 0o755, True)
 
 
-def _step(name: str, action: Any, *arguments: Any) -> None:  # noqa: ANN401
+def _step(name: str, action: Any, *arguments: Any) -> Any:  # noqa: ANN401
     try:
-        action(*arguments)
+        return action(*arguments)
     except OSError as error:
         raise SetUpFailed(name, error) from None
 
 
-def _mount_overlays(root: str, overlays: list[dict[str, Any]], options: str) -> None:
-    for overlay in overlays:
-        target = root + overlay["target"].rstrip("/")
+def _mount_overlay(overlay: dict[str, Any], place: str, options: str) -> None:
+    lower = ":".join(overlay["lower"])
+    data = f"lowerdir={lower},upperdir={overlay['upper']},workdir={overlay['work']}{options}"
+    mount("overlay", place, "overlay", MS_NODEV, data)
+
+
+def _take(source: str, target: str) -> tuple[int, str, bool]:
+    return syscalls.open_tree(source), target, os.path.isdir(source)
+
+
+def _put(tree: int, target: str, folder: bool) -> None:
+    """Attach mounts in the sandbox's root, making the place for them."""
+    if folder:
         os.makedirs(target, exist_ok=True)
-        lower = ":".join(overlay["lower"])
-        data = f"lowerdir={lower},upperdir={overlay['upper']},workdir={overlay['work']}{options}"
-        mount("overlay", target, "overlay", MS_NODEV, data)
+    elif not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    syscalls.move_mount(tree, target)
+    os.close(tree)
 
 
-def _mount_proc(root: str, userns: bool) -> None:
-    proc = f"{root}/proc"
-    os.makedirs(proc, exist_ok=True)
-    os.makedirs(f"{root}/sys", exist_ok=True)
-    mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+def _mount_proc(userns: bool) -> None:
+    os.makedirs("/proc", exist_ok=True)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if userns:
         return
     for name in _PROC_READ_ONLY:
-        path = f"{proc}/{name}"
+        path = f"/proc/{name}"
         if os.path.exists(path):
             mount(path, path, None, MS_BIND | MS_REC)
             mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
                   | MS_NOEXEC)  # fmt: skip
     for name in _PROC_HIDDEN:
-        path = f"{proc}/{name}"
+        path = f"/proc/{name}"
         if os.path.isdir(path):
             mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
         elif os.path.exists(path):
-            mount(f"{root}/dev/null", path, None, MS_BIND)
+            mount("/dev/null", path, None, MS_BIND)
 
 
-def _mount_devices(root: str, shm_mb: int) -> None:
-    dev = f"{root}/dev"
-    os.makedirs(dev, exist_ok=True)
+def _mount_devices(dev: str, shm_mb: int) -> None:
     mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=755,size=64k")
     for name in _DEVICES:
         _make_device(f"/dev/{name}", f"{dev}/{name}")
@@ -119,14 +144,7 @@ def _make_device(host: str, path: str) -> None:
         mount(host, path, None, MS_BIND)
 
 
-def _bind_read_only(source: str, target: str) -> None:
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if not os.path.exists(target):
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-    mount(source, target, None, MS_BIND | MS_REC)
+def _make_read_only(target: str) -> None:
     held = os.statvfs(target).f_flag
     locked = sum(flag for seen, flag in _LOCKED_FLAGS if held & seen)
     mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | locked)

@@ -21,6 +21,7 @@ from plimsoll.sandboxes.local.inside import commands, syscalls, trees, wire
 __all__ = ["Init"]
 
 _KILL_SECONDS = 10.0
+_CATCH_SECONDS = 1.0
 
 
 class Init:
@@ -32,7 +33,6 @@ class Init:
         self._single_user = single_user
         self._children: dict[int, tuple[int, int]] = {}
         """Child's pid: the request it answers, and our end of its pipe."""
-        self._runners: set[int] = set()
 
     def serve(self) -> None:
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -56,8 +56,8 @@ class Init:
         request, fds = received
         try:
             self._dispatch(request, fds)
-        except (OSError, commands.NotAUser, trees.TreeError) as error:
-            self._reply(int(request["id"]), error=str(error))
+        except Exception as error:  # noqa: BLE001 - no request may end init: it is answered
+            self._reply(int(request["id"]), error=f"{type(error).__name__}: {error}")
         finally:
             for descriptor in fds:
                 os.close(descriptor)
@@ -78,25 +78,18 @@ class Init:
             case "pack":
                 self._spawn(number, lambda end: _pack(request["path"], fds[0], end))
             case "unpack":
-                rules = _rules(request)
-                self._spawn(number, lambda end: _unpack(request["path"], rules, fds[0], end))
+                self._spawn(number, lambda end: _unpack(request, fds[0], end))
             case "empty":
                 self._spawn(number, lambda end: _empty(request["path"], request["mode"], end))
             case unknown:
                 self._reply(number, error=f"unknown request {unknown!r}")
 
     def _exec(self, number: int, request: dict[str, Any], fds: list[int]) -> None:
-        account = commands.find_account(request["user"])
-        if self._single_user and account.uid:
-            raise commands.NotAUser(
-                f"this sandbox has one user only, root; {account.name!r} needs Plimsoll as root"
-            )
         request["single_user"] = self._single_user
         netns = None if request["network"] else self._netns
-        runner = self._spawn(number, lambda end: commands.run_command(request, fds, end, netns))
-        self._runners.add(runner)
+        self._spawn(number, lambda end: commands.run_command(request, fds, end, netns))
 
-    def _spawn(self, number: int, work: Callable[[int], None]) -> int:
+    def _spawn(self, number: int, work: Callable[[int], None]) -> None:
         """Fork a child that does `work` with its end of a pipe, and answer when it ends."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
@@ -114,7 +107,6 @@ class Init:
                 os._exit(0)
         theirs.close()
         self._children[pid] = (number, ours.detach())
-        return pid
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -122,7 +114,6 @@ class Init:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                self._runners.discard(pid)
                 if pid in self._children:
                     self._answer_for(*self._children.pop(pid))
 
@@ -134,15 +125,15 @@ class Init:
             words = b""
         os.close(end)
         outcome = json.loads(words) if words else {"signal": int(signal.SIGKILL)}
-        self._reply(number, **outcome)
+        self._reply(number, **{key: value for key, value in outcome.items() if key != "id"})
 
     def _kill(self, target: int) -> None:
-        """End what a request started; that request's own answer follows."""
-        for pid, (number, end) in self._children.items():
-            if number == target and pid in self._runners:
-                os.write(end, b"kill")  # it kills its whole tree, then itself
-            elif number == target:
-                os.kill(pid, signal.SIGKILL)
+        """End what a request started, to its last process; its own answer follows."""
+        for pid, (number, _) in list(self._children.items()):
+            if number == target and not commands.kill_tree(pid, time.monotonic() + _CATCH_SECONDS):
+                # What forks faster than it can be caught takes the others with it: a signal
+                # to all processes at once leaves none of them the time to fork.
+                os.kill(-1, signal.SIGKILL)
 
     def _kill_all(self, number: int) -> None:
         deadline = time.monotonic() + _KILL_SECONDS
@@ -168,17 +159,22 @@ def _pack(path: str, descriptor: int, end: int) -> None:
         _guarded(end, lambda: trees.pack(path, out) or {})
 
 
-def _rules(request: dict[str, Any]) -> trees.Rules:
-    owner = None
-    if request["owner"]:
-        account = commands.find_account(request["owner"])
-        owner = (account.uid, account.gid)
-    return trees.Rules(all_links=request["all_links"], owner=owner, mode=request["mode"])
+def _unpack(request: dict[str, Any], descriptor: int, end: int) -> None:
+    def unpack() -> dict[str, Any]:
+        owner = None
+        if request["owner"]:
+            account = commands.find_account(request["owner"])
+            owner = (account.uid, account.gid)
+        rules = trees.Rules(
+            as_image=request["as_image"],
+            keep_owners=request["keep_owners"],
+            owner=owner,
+            mode=request["mode"],
+        )
+        return trees.unpack(stream, request["path"], rules)
 
-
-def _unpack(path: str, rules: trees.Rules, descriptor: int, end: int) -> None:
     with open(descriptor, "rb", buffering=1 << 16, closefd=False) as stream:
-        _guarded(end, lambda: trees.unpack(stream, path, rules))
+        _guarded(end, unpack)
 
 
 def _empty(path: str, mode: int, end: int) -> None:
@@ -190,8 +186,8 @@ def _guarded(end: int, work: Callable[[], dict[str, Any]]) -> None:
     syscalls.drop_capabilities(commands.KEPT_CAPABILITIES)
     try:
         outcome = {"done": True, **work()}
-    except trees.TreeError as error:
+    except (trees.TreeError, commands.NotAUser) as error:
         outcome = {"error": str(error)}
     except OSError as error:
         outcome = {"error": f"{error.filename or 'transfer'}: {error.strerror}"}
-    os.write(end, json.dumps(outcome).encode()[: wire.REPLY_BYTES])
+    os.write(end, wire.encode_reply(outcome))

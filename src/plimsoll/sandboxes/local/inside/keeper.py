@@ -94,7 +94,7 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
         # In its own pid namespace it sees its parent, which is outside, as 0.
         syscalls.die_with_parent(0)
         syscalls.hide_memory()
-        data, fds, _, _ = socket.recv_fds(keeper, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        data, fds = wire.receive_fds(keeper, 1)
         keeper.close()
         if data:
             socket.sethostname(spec["hostname"])

@@ -25,6 +25,8 @@ __all__ = [
     "hide_memory",
     "limit_capabilities",
     "mount",
+    "move_mount",
+    "open_tree",
     "pivot_root",
     "setns",
     "unmount_detached",
@@ -47,6 +49,12 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_EMPTY_PATH = 4
 _MNT_DETACH = 2
 _SIGKILL = 9
 _PR_SET_PDEATHSIG = 1
@@ -88,6 +96,23 @@ def pivot_root(new_root: str, put_old: str) -> None:
     # glibc has no wrapper that every version exports; `syscall` needs the number by machine.
     number = {"x86_64": 155}.get(os.uname().machine, 41)
     _check(_libc.syscall(number, os.fsencode(new_root), os.fsencode(put_old)), "pivot_root")
+
+
+def open_tree(path: str) -> int:
+    """A copy of the mounts at a path and below it, attached nowhere yet."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
+    number = ctypes.c_long(_SYS_OPEN_TREE)
+    where = ctypes.c_long(_AT_FDCWD)
+    result = int(_libc.syscall(number, where, os.fsencode(path), ctypes.c_long(flags)))
+    _check(result, path)
+    return result
+
+
+def move_mount(tree: int, target: str) -> None:
+    """Attach what `open_tree` gave."""
+    arguments = (ctypes.c_long(tree), b"", ctypes.c_long(_AT_FDCWD), os.fsencode(target))
+    number, flags = ctypes.c_long(_SYS_MOVE_MOUNT), ctypes.c_long(_MOVE_MOUNT_EMPTY_PATH)
+    _check(int(_libc.syscall(number, *arguments, flags)), target)
 
 
 def _prctl(option: int, value: int) -> int:

@@ -19,7 +19,7 @@ __all__ = ["Rules", "TreeError", "make_empty", "pack", "remove_tree", "unpack"]
 
 _CHUNK = 1 << 20
 _LINE = 64 * 1024
-_KEPT_SKIPS = 100
+_KEPT_SKIPS = 20
 _DEEP = 64
 
 
@@ -87,8 +87,8 @@ def _pack_file(out: IO[bytes], name: str, path: str, **more: object) -> None:
 
 
 def _entry(out: IO[bytes], kind: str, name: str, info: os.stat_result, **more: object) -> None:
-    record = {"t": kind, "n": name, "m": stat.S_IMODE(info.st_mode) & 0o777, **more}
-    record["mt"] = info.st_mtime_ns
+    record = {"t": kind, "n": name, "m": stat.S_IMODE(info.st_mode), **more}
+    record |= {"mt": info.st_mtime_ns, "o": [info.st_uid, info.st_gid]}
     line = json.dumps(record).encode()
     if len(line) >= _LINE:
         raise TreeError(f"{name[:80]}…: its name is too long")
@@ -101,8 +101,10 @@ class Rules:
 
     limit: int | None = None
     """Bytes after which it is too much."""
-    all_links: bool = False
-    """Make links that point out of the target too, as an image may have them."""
+    as_image: bool = False
+    """Keep what an image may have: links that point anywhere, special and exact modes. What
+    stands in the way of a folder is an error then, not replaced."""
+    keep_owners: bool = False
     owner: tuple[int, int] | None = None
     mode: int | None = None
     """For every file and folder, instead of their own."""
@@ -145,6 +147,7 @@ class _Unpack:
         self._bytes = 0
         self._skipped: list[str] = []
         self._skips = 0
+        self._late: list[tuple[str, int]] = []
 
     def take(self, record: dict[str, Any], stream: IO[bytes]) -> None:
         kind, name = str(record["t"]), str(record["n"])
@@ -156,11 +159,12 @@ class _Unpack:
             raise TreeError(f"{name!r} leaves the target")
         parent = self._open_parent("/".join(parts[:-1]))
         if kind == "d":
-            self._make_folder(parent, parts[-1], int(record["m"]))
+            self._make_folder(parent, parts[-1], record)
+            self._late_mode(name, record)
         elif kind == "f":
             self._make_file(parent, parts[-1], record, stream)
         elif kind == "l":
-            self._make_link(parent, parts, str(record["to"]))
+            self._make_link(parent, parts, record)
         else:
             self._skip(f"{name}: {record.get('why', kind)}")
 
@@ -197,7 +201,7 @@ class _Unpack:
             return self._folder[1]
         at = os.dup(self._root)
         for part in folder.split("/"):
-            self._make_folder(at, part, 0o755, keep_mode=True)
+            self._make_folder(at, part, None)
             deeper = os.open(
                 part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
             )
@@ -208,19 +212,40 @@ class _Unpack:
         self._folder = (folder, at)
         return at
 
-    def _make_folder(self, parent: int, name: str, mode: int, keep_mode: bool = False) -> None:
+    def _make_folder(self, parent: int, name: str, record: dict[str, Any] | None) -> None:
+        """Have a folder; with its record, with its mode and owner too."""
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+                if self._rules.as_image:
+                    raise TreeError(f"{name}: a file or a link, not a folder, is there") from None
                 os.unlink(name, dir_fd=parent)
                 os.mkdir(name, 0o755, dir_fd=parent)
-            elif keep_mode:
+            elif record is None:
                 return
-        # A folder stays writable and searchable for its owner, or nothing could be put in it.
-        os.chmod(name, (self._rules.mode or mode) | 0o700, dir_fd=parent)
-        if self._rules.owner:
-            os.chown(name, *self._rules.owner, dir_fd=parent)
+        if record is not None:
+            self._own(record, lambda owner: os.chown(name, *owner, dir_fd=parent))
+            # Writable and searchable for its owner, or nothing could be put in it.
+            os.chmod(name, self._mode(record) | 0o700, dir_fd=parent)
+
+    def _late_mode(self, name: str, record: dict[str, Any]) -> None:
+        """An image's folder gets its exact mode when everything is in it."""
+        mode = self._mode(record)
+        if self._rules.as_image and mode & 0o700 != 0o700:
+            self._late.append((name, mode))
+
+    def _mode(self, record: dict[str, Any]) -> int:
+        if self._rules.mode is not None:
+            return self._rules.mode
+        return int(record["m"]) & (0o7777 if self._rules.as_image else 0o777)
+
+    def _own(self, record: dict[str, Any], chown: Callable[[tuple[int, int]], None]) -> None:
+        if self._rules.owner is not None:
+            chown(self._rules.owner)
+        elif self._rules.keep_owners:
+            uid, gid = record["o"]
+            chown((int(uid), int(gid)))
 
     def _make_file(self, parent: int, name: str, record: dict[str, Any], stream: IO[bytes]) -> None:
         size = int(record["size"])
@@ -243,23 +268,22 @@ class _Unpack:
                 while view:
                     view = view[file.write(view) :]
                 left -= len(chunk)
-            if self._rules.owner:
-                os.fchown(descriptor, *self._rules.owner)
-            os.fchmod(descriptor, (self._rules.mode or int(record["m"])) & 0o777)
+            self._own(record, lambda owner: os.fchown(descriptor, *owner))
+            os.fchmod(descriptor, self._mode(record))
             os.utime(descriptor, ns=(int(record["mt"]), int(record["mt"])))
         self._files += 1
         self._bytes += size
 
-    def _make_link(self, parent: int, parts: list[str], to: str) -> None:
-        inside = posixpath.normpath(posixpath.join("/".join(parts[:-1]), to))
-        outside = posixpath.isabs(to) or inside == ".." or inside.startswith("../")
-        if "\0" in to or (outside and not self._rules.all_links):
-            self._skip(f"{'/'.join(parts)}: a link to {to}, outside the folder")
+    def _make_link(self, parent: int, parts: list[str], record: dict[str, Any]) -> None:
+        to, name = str(record["to"]), parts[-1]
+        if "\0" in to or (not self._rules.as_image and not _stays_inside(to, len(parts) - 1)):
+            self._skip(f"{'/'.join(parts)}: a link to {to}, which may lead out of the folder")
             return
-        self._remove_other(parent, parts[-1])
-        os.symlink(to, parts[-1], dir_fd=parent)
-        if self._rules.owner:
-            os.chown(parts[-1], *self._rules.owner, dir_fd=parent, follow_symlinks=False)
+        self._remove_other(parent, name)
+        os.symlink(to, name, dir_fd=parent)
+        self._own(
+            record, lambda owner: os.chown(name, *owner, dir_fd=parent, follow_symlinks=False)
+        )
         self._files += 1
 
     def _remove_other(self, parent: int, name: str) -> None:
@@ -274,11 +298,14 @@ class _Unpack:
     def _skip(self, why: str) -> None:
         self._skips += 1
         if len(self._skipped) < _KEPT_SKIPS:
-            self._skipped.append(why[:300])
+            self._skipped.append(ascii(why[:200])[1:-1] if not why.isprintable() else why[:200])
 
     def summary(self) -> dict[str, Any]:
         if self._root is None:
             raise TreeError("the transfer is empty")
+        for name, mode in reversed(self._late):
+            folder, _, last = name.rpartition("/")
+            os.chmod(last, mode, dir_fd=self._open_parent(folder))
         more = self._skips - len(self._skipped)
         skipped = [*self._skipped, f"and {more} more"] if more else self._skipped
         return {"files": self._files, "bytes": self._bytes, "skipped": skipped}
@@ -291,21 +318,47 @@ class _Unpack:
             os.close(self._root)
 
 
+def _stays_inside(to: str, depth: int) -> bool:
+    """Whether a link, `depth` folders below the target, stays below it wherever it leads.
+
+    Steps upwards count only at its beginning, where the folders above it are real ones: after
+    a name they would start from wherever another link leads to.
+    """
+    steps = to.split("/")
+    ups = 0
+    while ups < len(steps) and steps[ups] == "..":
+        ups += 1
+    return not to.startswith("/") and ups <= depth and ".." not in steps[ups:]
+
+
 def make_empty(path: str, mode: int) -> None:
-    """Make `path` an empty folder, whatever stood there."""
-    parent, name = posixpath.split(path.rstrip("/"))
-    if not name or name in (".", ".."):
+    """Make `path` an empty folder, whatever stood there or above it.
+
+    A link or a file among the folders above is replaced: it could lead anywhere.
+    """
+    *above, name = [part for part in path.split("/") if part] or [""]
+    if not path.startswith("/") or name in ("", ".", "..") or ".." in above:
         raise TreeError(f"{path!r} cannot be emptied")
-    os.makedirs(parent or "/", exist_ok=True)
-    descriptor = os.open(parent or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    at = os.open("/", flags)
     try:
-        remove_tree(descriptor, name)
-        os.mkdir(name, 0o755, dir_fd=descriptor)
-        os.chmod(name, mode, dir_fd=descriptor)
+        for part in above:
+            try:
+                deeper = os.open(part, flags, dir_fd=at)
+            except OSError:
+                remove_tree(at, part)
+                os.mkdir(part, 0o755, dir_fd=at)
+                os.chmod(part, 0o755, dir_fd=at)
+                deeper = os.open(part, flags, dir_fd=at)
+            os.close(at)
+            at = deeper
+        remove_tree(at, name)
+        os.mkdir(name, 0o755, dir_fd=at)
+        os.chmod(name, mode, dir_fd=at)
     except OSError as error:
         raise TreeError(f"{path}: {error.strerror}") from None
     finally:
-        os.close(descriptor)
+        os.close(at)
 
 
 def remove_tree(parent: int, name: str) -> None:
@@ -314,12 +367,12 @@ def remove_tree(parent: int, name: str) -> None:
     A tree of any depth: what lies very deep is moved up beside `name` first, so that neither
     the stack nor the number of open files grows with the depth.
     """
-    moved = _remove_below(parent, name, parent, f".{name[:80]}.deep", 0)
-    while moved:
-        moved = [x for deep in moved for x in _remove_below(parent, deep, parent, deep + ".", 0)]
+    waiting = [name]
+    while waiting:
+        waiting += _remove_below(parent, waiting.pop(), parent, 0)
 
 
-def _remove_below(parent: int, name: str, top: int, prefix: str, depth: int) -> list[str]:
+def _remove_below(parent: int, name: str, top: int, depth: int) -> list[str]:
     """Remove an entry; returns the names in `top` that too deep folders were moved to."""
     try:
         os.unlink(name, dir_fd=parent)
@@ -329,14 +382,14 @@ def _remove_below(parent: int, name: str, top: int, prefix: str, depth: int) -> 
     except (IsADirectoryError, PermissionError):
         pass
     if depth >= _DEEP:
-        deep = f"{prefix}{os.urandom(6).hex()}"
-        os.rename(name, deep, src_dir_fd=parent, dst_dir_fd=top)
-        return [deep]
+        moved_to = f".plimsoll-deep-{os.urandom(8).hex()}"
+        os.rename(name, moved_to, src_dir_fd=parent, dst_dir_fd=top)
+        return [moved_to]
     folder = _open_to_remove(parent, name)
     moved: list[str] = []
     try:
         for entry in os.listdir(folder):
-            moved += _remove_below(folder, entry, top, prefix, depth + 1)
+            moved += _remove_below(folder, entry, top, depth + 1)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=parent)

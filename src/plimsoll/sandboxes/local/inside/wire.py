@@ -7,12 +7,15 @@ in the datagram itself.
 import json
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
     "REPLY_BYTES",
+    "encode_reply",
     "last_words",
+    "receive_fds",
     "receive_request",
     "send_reply",
     "send_request",
@@ -37,7 +40,7 @@ def send_request(channel: socket.socket, request: dict[str, Any], fds: Sequence[
 
 def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next request with its files, or None when the other side is gone."""
-    data, fds, _, _ = socket.recv_fds(channel, 16, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    data, fds = receive_fds(channel, _MAX_FDS)
     if not data:
         return None
     memory, *rest = fds
@@ -51,10 +54,30 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] 
     return json.loads(payload), rest
 
 
+def receive_fds(channel: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """A datagram with its files, none of which a program started from here inherits."""
+    # Not socket.recv_fds: it leaves out the flag that closes them at an exec.
+    room = socket.CMSG_LEN(most * 4)
+    data, ancillary, _, _ = channel.recvmsg(16, room, socket.MSG_CMSG_CLOEXEC)
+    fds: list[int] = []
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+    return data, fds
+
+
+def encode_reply(reply: dict[str, Any]) -> bytes:
+    """A reply in a datagram's size; one that would not fit is an error, never half a reply."""
+    data = json.dumps(reply).encode()
+    if len(data) <= REPLY_BYTES:
+        return data
+    return json.dumps({"id": reply.get("id"), "error": "the reply is too long"}).encode()
+
+
 def send_reply(channel: socket.socket, reply: dict[str, Any]) -> None:
     """Send, and do not care whether anybody is left to read it."""
     try:
-        channel.send(json.dumps(reply).encode()[:REPLY_BYTES])
+        channel.send(encode_reply(reply))
     except OSError:
         return
 

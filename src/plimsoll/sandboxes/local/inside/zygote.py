@@ -26,6 +26,7 @@ def main(descriptor: int) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
         os.dup2(null, number)
+    os.umask(0o022)
     _stop_importing()
     gc.disable()
     gc.freeze()

@@ -1,0 +1,68 @@
+"""Archives that ADD unpacks.
+
+They are unpacked into a folder of the host before they enter a sandbox, so nothing in them is
+trusted: names stay below the folder, links are made last and so never lead the way for a file,
+and devices are refused. Owners are not kept: what ADD brings belongs to root, or to --chown.
+"""
+
+import lzma
+import os
+import posixpath
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+
+from plimsoll.core.errors import BuildError
+
+__all__ = ["is_archive", "unpack_archive"]
+
+_UNREADABLE = (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether it is a tar file with something in it: plain, gzip, bzip2 or xz."""
+    try:
+        with tarfile.open(path) as archive:
+            return archive.next() is not None
+    except _UNREADABLE:
+        return False
+
+
+def unpack_archive(path: Path, folder: Path, where: str) -> None:
+    """Unpack into an empty folder. What cannot be unpacked is a `BuildError`."""
+    links: list[tuple[Path, str]] = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                place = _below(folder, member.name)
+                if member.issym():
+                    links.append((place, member.linkname))
+                elif place != folder:
+                    _make(archive, member, place, folder)
+        for place, to in links:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(to)
+    except _UNREADABLE as error:
+        raise BuildError(f"{where}: {path.name} cannot be unpacked: {error}") from None
+
+
+def _below(folder: Path, name: str) -> Path:
+    return folder / posixpath.normpath("/" + name).lstrip("/")
+
+
+def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, folder: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if member.isdir():
+        place.mkdir(exist_ok=True)
+        place.chmod(member.mode & 0o777 | 0o700)
+    elif member.islnk():
+        place.hardlink_to(_below(folder, member.linkname))
+    elif (source := archive.extractfile(member)) is not None:
+        place.unlink(missing_ok=True)
+        with source, place.open("wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        place.chmod(member.mode & 0o777)
+        os.utime(place, (member.mtime, member.mtime))
+    else:
+        raise tarfile.ExtractError(f"{member.name} is a device or a pipe")

@@ -1,0 +1,80 @@
+"""A sandbox's folder on the host, and what its init is to make of it."""
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plimsoll.sandboxes.local.cgroups import Cgroup
+from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.local.image import LocalImage, overlay_name
+from plimsoll.sandboxes.local.remains import Meta
+from plimsoll.sandboxes.protocol import SandboxSpec
+
+__all__ = ["lay_out"]
+
+_SHM_MB = 64
+
+
+def lay_out(
+    home: Home,
+    folder: Path,
+    image: LocalImage,
+    spec: SandboxSpec,
+    cgroup: Cgroup,
+    *,
+    userns: bool,
+    durable: bool,
+) -> dict[str, Any]:
+    """Make the folder, first of all the note of whose it is; the spec for init."""
+    lowers = image.lowers(home)
+    folder.mkdir()
+    groups = {name: str(path) for name, path in cgroup.folders.items()}
+    (folder / ".meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
+    (folder / ".meta.json").rename(folder / "meta.json")
+    overlays = [_overlay(home, folder, target, lower) for target, lower in lowers.items()]
+    for place in ("root", "aside", "aside/dev"):
+        (folder / place).mkdir(exist_ok=True)
+    return {
+        "home": str(home.path),
+        "root": str(folder / "root"),
+        "aside": str(folder / "aside"),
+        "hostname": f"plimsoll-{folder.name}",
+        "overlays": overlays,
+        "overlay_options": _options(userns, durable),
+        "binds": [{"source": str(m.source), "target": m.target} for m in spec.mounts],
+        "userns": userns,
+        "cgroups": cgroup.procs_files,
+        "shm_mb": _SHM_MB,
+        "workdir": spec.workdir or image.workdir,
+    }
+
+
+def _overlay(home: Home, folder: Path, target: str, lower: list[str]) -> dict[str, Any]:
+    name = overlay_name(target)
+    for kind in ("up", "work", "aside"):
+        (folder / kind / name).mkdir(parents=True)
+    # An overlay's root has the mode and the owner of its topmost folder.
+    _like(folder / "up" / name, home.path / lower[0])
+    up, work = (f"sandboxes/{folder.name}/{kind}/{name}" for kind in ("up", "work"))
+    below = [_escape(path) for path in lower]
+    return {"name": name, "target": target, "lower": below, "upper": up, "work": work}
+
+
+def _like(path: Path, model: Path) -> None:
+    info = model.stat()
+    path.chmod(stat.S_IMODE(info.st_mode))
+    if os.geteuid() == 0:
+        os.chown(path, info.st_uid, info.st_gid)
+
+
+def _options(userns: bool, durable: bool) -> str:
+    # Files that are not kept need not survive a power cut, so nothing waits for the disk.
+    return (",userxattr" if userns else "") + ("" if durable else ",volatile")
+
+
+def _escape(path: str) -> str:
+    """A path as an overlay option takes it."""
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

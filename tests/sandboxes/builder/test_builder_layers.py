@@ -1,0 +1,97 @@
+"""Layers stack: what a later one removes, replaces or marks stays so."""
+
+import shutil
+from typing import Any
+
+import pytest
+
+from plimsoll.core.errors import SandboxUnavailable
+
+Kit = Any
+
+
+async def test_what_a_layer_removes_is_gone(kit: Kit):
+    text = """
+        FROM any
+        RUN mkdir -p /d/sub && touch /d/a /d/sub/b
+        RUN rm /d/a /usr/bin/env && rm -r /usr/share/doc
+        RUN ! test -e /d/a && test -e /d/sub/b
+        """
+    image = await kit.build(text)
+    gone = "test ! -e /d/a && test ! -e /usr/bin/env && test ! -e /usr/share/doc && ls /d"
+    assert await kit.see(image, gone) == "sub"
+
+
+async def test_folders_files_and_links_replace_each_other(kit: Kit):
+    text = """
+        FROM any
+        RUN mkdir -p /a /b/old /c && touch /a/f /b/old/f /e && ln -s /c /d
+        RUN rm -r /a && echo file >/a && rm -r /b && mkdir /b && touch /b/new && \\
+            rm /d && mkdir /d && rm /e && ln -s /a /e
+        RUN touch /b/newer
+        """
+    image = await kit.build(text)
+    shown = await kit.see(image, "cat /a /e; ls /b; stat -c %F /d; readlink /e")
+    assert shown == "file\nfile\nnew\nnewer\ndirectory\n/a"
+
+
+async def test_a_moved_folder_is_whole(kit: Kit):
+    text = """
+        FROM any
+        RUN mkdir -p /a/deep/er && echo 1 >/a/deep/er/f
+        RUN mv /a/deep /b && mv /usr/share/doc /usr/share/papers
+        RUN mv /b/er /c
+        """
+    shown = await kit.show(text, "cat /c/f; ls -A /a /b; test -d /usr/share/papers/bash && echo y")
+    assert shown == "1\n/a:\n\n/b:\ny"
+
+
+async def test_owners_special_modes_hard_links_and_capabilities_survive(kit: Kit):
+    text = """
+        FROM any
+        RUN mkdir /d && cd /d && cp /usr/bin/id suid && chmod u+s suid && chown daemon:bin suid && \\
+            chmod 4755 suid && mkdir -m 1777 sticky && mkdir -m 2755 sgid && \\
+            echo x >one && ln one two && touch caps && setcap cap_net_raw+ep caps
+        RUN true
+        """
+    if shutil.which("setcap") is None:
+        text = text.replace("&& setcap cap_net_raw+ep caps", "")
+    image = await kit.build(text)
+    assert await kit.see(image, "cd /d && stat -c '%n %U:%G %a %h' suid sticky sgid one") == (
+        "suid daemon:bin 4755 1\nsticky root:root 1777 2\nsgid root:root 2755 2\none root:root 644 2"
+    )
+    if shutil.which("setcap") is not None:
+        assert await kit.see(image, "getcap /d/caps") == "/d/caps cap_net_raw=ep"
+
+
+async def test_files_of_the_host_change_in_the_image_alone(kit: Kit):
+    text = "RUN echo changed >/usr/bin/env && mkdir /opt/mine && touch /usr/local/mine"
+    image = await kit.build(text)
+    assert await kit.see(image, "cat /usr/bin/env; ls -d /opt/mine /usr/local/mine | wc -l") == (
+        "changed\n2"
+    )
+    assert shutil.which("env") == "/usr/bin/env"
+    plain = await kit.build("")
+    assert await kit.see(plain, "env echo fine; ls -d /opt/mine 2>/dev/null || true") == "fine"
+
+
+async def test_sixty_layers_are_fine(kit: Kit):
+    text = "FROM any\n" + "".join(f"RUN echo {n} >>/usr/x && touch /opt/{n}\n" for n in range(60))
+    assert await kit.show(text, "wc -l </usr/x; ls /opt | wc -l; tail -1 /usr/x") != ""
+
+
+async def test_too_many_layers_are_an_error_with_the_line(kit: Kit):
+    text = "FROM any\n" + "WORKDIR /x\n" * 119 + "RUN touch /usr/last\n"
+    assert await kit.show(text, "ls /usr/last") == "/usr/last"
+    message = await kit.refused(text + "RUN true\n")
+    assert message == (
+        "Dockerfile:122: the local backend stacks at most 120 layers: "
+        "join RUN and COPY instructions"
+    )
+
+
+async def test_an_image_whose_layers_are_gone_is_not_started_without_them(kit: Kit):
+    image = await kit.build("RUN touch /x-unique-to-this-test")
+    shutil.rmtree(kit.home / "layers" / image.key)
+    with pytest.raises(SandboxUnavailable, match="is gone"):
+        await kit.exec(image, "true")

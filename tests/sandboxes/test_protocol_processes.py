@@ -1,0 +1,217 @@
+"""Processes: a timeout or a cancelled call leaves none, a normal end leaves the others alone."""
+
+import asyncio
+import time
+
+import pytest
+from parts import spec
+
+from plimsoll.core.errors import SandboxError
+from plimsoll.sandboxes.protocol import Backend, ExecResult, Image, Limits, Sandbox
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+NESTED_NAMESPACE = "unshare -Upf --mount-proc sh -c 'sleep 60 & sleep 60' || sleep 60"
+
+STUBBORN = {
+    "a plain child": "sleep 60",
+    "children of children": "(sleep 60 & (sleep 60 & sleep 60)) ; sleep 60",
+    "its own session": "setsid sleep 60 & sleep 60",
+    "forked twice": "(setsid sh -c 'sleep 60 & exec sleep 60' &) ; sleep 60",
+    "nohup": "nohup sleep 60 >/dev/null 2>&1 & sleep 60",
+    "deaf to signals": "trap '' TERM INT HUP QUIT; while :; do sleep 60; done",
+    "stopped": "sh -c 'kill -STOP $$' & sleep 60",
+    "closes its streams": "(exec 0<&- 1>&- 2>&-; setsid sleep 60) & sleep 60",
+    "busy": "while :; do :; done",
+    "printing": "yes & yes >&2",
+    "another user": "setpriv --reuid 65534 --regid 65534 --clear-groups sleep 60 & sleep 60",
+    "a pid namespace of its own": NESTED_NAMESPACE,
+    "a first thread that has ended": f"python3 -c '{FIRST_THREAD_ENDS}' & sleep 60",
+    "stops its parent": "kill -STOP $PPID; sleep 60",
+    "always another process": (
+        "for i in 1 2 3 4 5 6 7 8; do perl -e 'while (1) { fork and exit }'; done; sleep 60"
+    ),
+}
+
+
+async def _killed_in_time(sandbox: Sandbox, command: str, timeout: float = 0.5) -> ExecResult:
+    started = time.monotonic()
+    done = await asyncio.wait_for(sandbox.exec(command, timeout=timeout), 30)
+    assert time.monotonic() - started < timeout + 8
+    return done
+
+
+@pytest.mark.parametrize("kind", STUBBORN)
+async def test_a_timeout_kills_the_whole_tree(sandbox: Sandbox, kind: str):
+    done = await _killed_in_time(sandbox, STUBBORN[kind])
+    assert done.timed_out
+    assert not done.ok
+    assert (await sandbox.status()).processes == 0
+    assert (await sandbox.exec("echo on")).stdout.text == "on\n"
+
+
+@pytest.mark.parametrize("kind", STUBBORN)
+async def test_a_cancelled_call_leaves_no_process(sandbox: Sandbox, kind: str):
+    running = asyncio.create_task(sandbox.exec(STUBBORN[kind]))
+    await asyncio.sleep(0.3)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 8)
+    assert (await sandbox.status()).processes == 0
+
+
+async def test_a_call_cancelled_at_any_moment_leaves_no_process(sandbox: Sandbox):
+    for step in range(30):
+        running = asyncio.create_task(sandbox.exec("setsid sleep 60 & sleep 60"))
+        await asyncio.sleep(step * 0.0005)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await sandbox.status()).processes == 0
+
+
+async def test_a_call_cancelled_again_and_again_leaves_no_process(sandbox: Sandbox):
+    running = asyncio.create_task(sandbox.exec("setsid sleep 60 & sleep 60"))
+    await asyncio.sleep(0.1)
+    for _ in range(5):
+        running.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await sandbox.status()).processes == 0
+
+
+async def test_a_fork_bomb_is_bounded_and_killed(backend: Backend, image: Image):
+    made = await backend.create(image, spec(limits=Limits(pids=100)))
+    try:
+        done = await _killed_in_time(made, "f() { f | f & }; f; sleep 60", timeout=1.0)
+        assert done.timed_out
+        assert (await made.status()).processes == 0
+        assert (await made.exec("echo on")).stdout.text == "on\n"
+    finally:
+        await made.close()
+
+
+async def test_a_full_process_table_does_not_end_the_sandbox(backend: Backend, image: Image):
+    made = await backend.create(image, spec(limits=Limits(pids=20)))
+    try:
+        fill = "import os, time\ntry:\n  while os.fork(): pass\nexcept OSError: pass\ntime.sleep(60)"
+        running = asyncio.create_task(made.exec(["python3", "-c", fill]))
+        await asyncio.sleep(0.3)
+        try:
+            assert not (await made.exec("true", timeout=5)).ok
+        except SandboxError as error:
+            assert "process" in str(error)  # says what is used up
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await made.kill_all()
+        assert (await made.exec("echo on")).stdout.text == "on\n"
+    finally:
+        await made.close()
+
+
+async def test_a_timeout_keeps_what_was_printed_until_then(sandbox: Sandbox):
+    done = await sandbox.exec("echo out; echo err >&2; sleep 60", timeout=0.3)
+    assert done.timed_out
+    assert (done.stdout.text, done.stderr.text) == ("out\n", "err\n")
+    assert "timed out" in done.describe()
+
+
+async def test_a_command_that_ends_in_time_is_not_timed_out(sandbox: Sandbox):
+    done = await sandbox.exec("sleep 0.1; exit 7", timeout=30)
+    assert (done.exit_code, done.timed_out) == (7, False)
+
+
+async def test_a_timeout_kills_only_its_own_command(sandbox: Sandbox):
+    await sandbox.exec("sleep 60 & true")
+    other = asyncio.create_task(sandbox.exec("sleep 1; echo other"))
+    assert (await sandbox.exec("sleep 60", timeout=0.2)).timed_out
+    assert (await sandbox.status()).processes >= 2  # type: ignore[operator]
+    assert (await other).stdout.text == "other\n"
+
+
+async def test_a_background_process_outlives_its_command_and_may_print(sandbox: Sandbox):
+    started = time.monotonic()
+    done = await sandbox.exec(
+        "(sleep 0.3; for i in $(seq 20000); do echo line $i; done; echo end > /tmp/end) & echo up"
+    )
+    assert time.monotonic() - started < 0.3
+    assert done.stdout.text == "up\n"
+    waited = await sandbox.exec("while [ ! -e /tmp/end ]; do sleep 0.05; done", timeout=10)
+    assert waited.ok
+
+
+async def test_a_daemon_of_one_command_serves_the_next(sandbox: Sandbox):
+    await sandbox.exec("python3 -m http.server 8123 --bind 127.0.0.1 >/tmp/log 2>&1 &")
+    fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8123/').status)"
+    script = f'for i in $(seq 100); do python3 -c "{fetch}" 2>/dev/null && break; sleep 0.1; done'
+    assert (await sandbox.exec(script, timeout=20)).stdout.text == "200\n"
+
+
+async def test_kill_all_leaves_only_the_init(sandbox: Sandbox):
+    for kind, command in STUBBORN.items():
+        if kind != "stops its parent":
+            await sandbox.exec(f"({command}) >/dev/null 2>&1 &")
+    running = asyncio.create_task(sandbox.exec("sleep 60"))
+    await asyncio.sleep(0.3)
+    await asyncio.wait_for(sandbox.kill_all(), 10)
+    assert (await sandbox.status()).processes == 0
+    assert (await asyncio.wait_for(running, 5)).signal == 9
+    assert (await sandbox.exec("echo on")).stdout.text == "on\n"
+
+
+async def test_kill_all_of_nothing_is_nothing(sandbox: Sandbox):
+    await sandbox.kill_all()
+    await sandbox.kill_all()
+    assert (await sandbox.exec("true")).ok
+
+
+@pytest.mark.parametrize("number", ["KILL", "TERM", "INT", "STOP", "SEGV", "HUP"])
+async def test_the_init_cannot_be_killed_from_inside(sandbox: Sandbox, number: str):
+    await sandbox.exec(f"kill -{number} 1")
+    assert (await sandbox.exec("echo on", timeout=5)).stdout.text == "on\n"
+
+
+async def test_killing_everything_from_inside_ends_the_command_not_the_sandbox(sandbox: Sandbox):
+    done = await sandbox.exec("kill -9 -1; sleep 60", timeout=5)
+    assert not done.timed_out or (await sandbox.status()).processes == 0
+    await sandbox.kill_all()
+    assert (await sandbox.exec("echo on")).stdout.text == "on\n"
+
+
+async def test_a_command_that_kills_its_parent_does_not_outlive_kill_all(sandbox: Sandbox):
+    await sandbox.exec("kill -9 $PPID; sleep 60", timeout=2)
+    await sandbox.kill_all()
+    assert (await sandbox.status()).processes == 0
+    assert (await sandbox.exec("echo on")).stdout.text == "on\n"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    {
+        "nonsense": "echo 'root:x:zz:y:r:/root:/bin/sh' > /etc/passwd",
+        "groups": "printf 'wheel:x:zz:root\\n' > /etc/group",
+        "binary": "head -c 100000 /dev/urandom > /etc/passwd; cp /etc/passwd /etc/group",
+        "a pipe": "rm /etc/passwd; mkfifo /etc/passwd",
+        "endless": "ln -sf /dev/zero /etc/passwd",
+        "huge": "truncate -s 1T /etc/passwd",
+        "gone": "rm /etc/passwd /etc/group",
+    }.items(),
+    ids=lambda damage: damage[0],
+)
+async def test_no_accounts_file_that_an_agent_leaves_ends_the_sandbox(
+    backend: Backend, image: Image, damage: tuple[str, str]
+):
+    made = await backend.create(image, spec(limits=Limits(memory_mb=256)))
+    try:
+        await made.exec(damage[1])
+        async with asyncio.timeout(10):
+            done = await made.exec("echo on", timeout=5)
+            await made.kill_all()
+        assert done.stdout.text == "on\n"
+    finally:
+        await made.close()

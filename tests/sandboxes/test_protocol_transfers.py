@@ -1,0 +1,377 @@
+"""Files and folders in and out: carried whole, and no path and no link leaves its target."""
+
+import asyncio
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from plimsoll.core.errors import TransferError
+from plimsoll.sandboxes.protocol import Sandbox
+
+
+def _tree(folder: Path) -> dict[bytes, tuple[int, bytes]]:
+    """What stands below a folder: for each name its kind and mode, and its content."""
+    found: dict[bytes, tuple[int, bytes]] = {}
+    for at, folders, files in os.walk(os.fsencode(folder)):
+        for name in (*folders, *files):
+            path = os.path.join(at, name)
+            info = os.lstat(path)
+            if stat.S_ISLNK(info.st_mode):
+                held = (stat.S_IFLNK, os.readlink(path))
+            elif stat.S_ISDIR(info.st_mode):
+                held = (info.st_mode, b"")
+            else:
+                held = (info.st_mode, Path(os.fsdecode(path)).read_bytes())
+            found[os.path.relpath(path, os.fsencode(folder))] = held
+    return found
+
+
+async def _said(sandbox: Sandbox, command: str) -> str:
+    done = await sandbox.exec(command)
+    assert done.ok, done.complaint()
+    return done.stdout.text
+
+
+async def test_a_file_goes_there_and_back(sandbox: Sandbox, tmp_path: Path):
+    content = os.urandom(3_000_001)
+    (tmp_path / "a").write_bytes(content)
+    (tmp_path / "a").chmod(0o750)
+    sent = await sandbox.upload(tmp_path / "a", "/new/folder/b")
+    assert (sent.files, sent.bytes, sent.skipped) == (1, len(content), ())
+    assert await _said(sandbox, "stat -c '%a %s %U' /new/folder/b") == "750 3000001 root\n"
+    back = await sandbox.download("/new/folder/b", tmp_path / "deep/er/c")
+    assert (back.files, back.bytes) == (1, len(content))
+    assert (tmp_path / "deep/er/c").read_bytes() == content
+    assert stat.S_IMODE((tmp_path / "deep/er/c").stat().st_mode) == 0o750
+
+
+async def test_a_folder_goes_there_and_back_unchanged(sandbox: Sandbox, tmp_path: Path):
+    source = tmp_path / "source"
+    (source / "empty").mkdir(parents=True)
+    (source / "sub/deeper").mkdir(parents=True)
+    (source / "sub").chmod(0o711)
+    (source / "nothing").touch()
+    (source / "sub/run.sh").write_text("#!/bin/sh\n")
+    (source / "sub/run.sh").chmod(0o755)
+    (source / "sub/secret").write_text("s")
+    (source / "sub/secret").chmod(0o400)
+    (source / "ünï ¢ødé\n").write_text("newline")
+    (source / "-rf").write_text("dash")
+    Path(os.fsdecode(os.fsencode(source) + b"/not-\xff\xfe-utf8")).write_bytes(b"\x00\xff")
+    (source / "link").symlink_to("sub/run.sh")
+    (source / "sub/deeper/up").symlink_to("../../nothing")
+    (source / "loop").symlink_to("loop")
+    (source / "dangling").symlink_to("sub/not-there")
+    (source / "folder-link").symlink_to("sub")
+    sent = await sandbox.upload(source, "/target")
+    assert sent.skipped == ()
+    back = await sandbox.download("/target", tmp_path / "back")
+    assert back.skipped == ()
+    assert back.files == sent.files
+    assert _tree(tmp_path / "back") == _tree(source)
+
+
+async def test_big_files_and_many_files_are_carried(sandbox: Sandbox, tmp_path: Path):
+    source = tmp_path / "source"
+    source.mkdir()
+    with (source / "big").open("wb") as file:
+        file.truncate(200 << 20)
+    for number in range(2000):
+        (source / f"f{number}").write_text(str(number))
+    sent = await sandbox.upload(source, "/many")
+    assert sent.files == 2001
+    assert sent.bytes > 200 << 20
+    assert await _said(sandbox, "ls /many | wc -l; stat -c %s /many/big") == "2001\n209715200\n"
+    await sandbox.exec("rm /many/big")
+    assert (await sandbox.download("/many", tmp_path / "back")).files == 2000
+    assert (tmp_path / "back/f1999").read_text() == "1999"
+
+
+async def test_a_folders_content_joins_what_is_there(sandbox: Sandbox, tmp_path: Path):
+    (tmp_path / "source/sub").mkdir(parents=True)
+    (tmp_path / "source/sub/new").write_text("new")
+    (tmp_path / "source/old").write_text("replaced")
+    await sandbox.exec("mkdir -p /t/sub; echo kept > /t/sub/kept; echo old > /t/old")
+    await sandbox.upload(tmp_path / "source", "/t")
+    assert await _said(sandbox, "cat /t/sub/kept /t/sub/new /t/old") == "kept\nnewreplaced"
+
+
+async def test_links_that_leave_the_folder_are_left_out_and_listed(
+    sandbox: Sandbox, tmp_path: Path
+):
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    for name, to in {
+        "absolute": "/etc/passwd",
+        "up": "..",
+        "upper": "sub/../../x",
+        "sub/out": "../../etc/passwd",
+    }.items():
+        (source / name).symlink_to(to)
+    (source / "kept").symlink_to("sub")
+    sent = await sandbox.upload(source, "/t")
+    assert len(sent.skipped) == 4
+    for name in ("absolute", "up", "upper", "sub/out"):
+        assert any(line.startswith(f"{name}:") for line in sent.skipped)
+    assert await _said(sandbox, "find /t -type l") == "/t/kept\n"
+
+
+async def test_a_download_leaves_out_links_to_outside(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.exec(
+        "mkdir -p /d/sub; cd /d; ln -s /etc/passwd absolute; ln -s /d/sub own; ln -s .. up; "
+        "ln -s ../../../../../../etc/passwd sub/far; ln -s sub kept; echo x > sub/x"
+    )
+    got = await sandbox.download("/d", tmp_path / "out")
+    assert len(got.skipped) == 4
+    assert sorted(x.name for x in (tmp_path / "out").iterdir()) == ["kept", "sub"]
+    assert [x.name for x in (tmp_path / "out/sub").iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "mkdir -p a/b/c; ln -s ../../.. a/b/c/up; ln -s a/b/c/up/../secret evil",
+        "mkdir -p a/b; ln -s ../.. a/b/up; ln -s a/b/up z; ln -s z/../secret evil",
+        "mkdir -p a/b/c/d; ln -s . here; ln -s here/a/b here/c; ln -s c/../../../secret evil",
+        "mkdir -p a/b/c; ln -s ../.. a/b/up; ln -s a/b/up/.. evil",
+    ],
+)
+async def test_no_link_leaves_a_download_by_way_of_another(
+    sandbox: Sandbox, tmp_path: Path, make: str
+):
+    (tmp_path / "secret").write_text("of the host")
+    made = await sandbox.exec(f"mkdir /d; cd /d; {make}")
+    assert made.ok, made.complaint()
+    got = await sandbox.download("/d", tmp_path / "out")
+    for at, folders, files in os.walk(tmp_path / "out"):
+        for name in (*folders, *files):
+            real = Path(at, name).resolve()
+            assert real.is_relative_to(tmp_path / "out"), f"{name} leads to {real}"
+    assert got.skipped
+
+
+async def test_a_link_as_a_downloads_source_is_followed_in_the_sandbox_only(
+    sandbox: Sandbox, tmp_path: Path
+):
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    await sandbox.exec(f"ln -s {secret} /tmp/link; echo inside > /etc/mine; ln -s /etc/mine /m")
+    with pytest.raises(TransferError):
+        await sandbox.download("/tmp/link", tmp_path / "out")
+    await sandbox.download("/m", tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "inside\n"
+
+
+async def test_an_upload_does_not_go_through_links_that_an_agent_planted(
+    sandbox: Sandbox, tmp_path: Path
+):
+    source = tmp_path / "source"
+    (source / "sub/deeper").mkdir(parents=True)
+    for name in ("file", "sub/passwd", "sub/deeper/x"):
+        (source / name).write_text("uploaded")
+    before = await _said(sandbox, "md5sum /etc/passwd; ls -la /etc")
+    await sandbox.exec("mkdir /t; ln -s /etc /t/sub; ln -s /etc/passwd /t/file")
+    await sandbox.upload(source, "/t")
+    assert await _said(sandbox, "md5sum /etc/passwd; ls -la /etc") == before
+    assert await _said(sandbox, "cat /t/file /t/sub/passwd /t/sub/deeper/x") == "uploaded" * 3
+    assert await _said(sandbox, "find /t -type l") == ""
+
+
+async def test_an_upload_over_a_link_replaces_the_link(sandbox: Sandbox, tmp_path: Path):
+    (tmp_path / "file").write_text("uploaded")
+    await sandbox.exec("echo mine > /victim; ln -s /victim /link")
+    await sandbox.upload(tmp_path / "file", "/link")
+    assert await _said(sandbox, "cat /victim; cat /link") == "mine\nuploaded"
+
+
+async def test_a_download_over_a_link_of_the_host_replaces_the_link(
+    sandbox: Sandbox, tmp_path: Path
+):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").symlink_to(tmp_path / "victim")
+    (tmp_path / "out/folder").symlink_to(tmp_path)
+    await sandbox.exec("mkdir -p /d/folder; echo new > /d/file; echo new > /d/folder/victim")
+    await sandbox.download("/d", tmp_path / "out")
+    await sandbox.download("/d/file", tmp_path / "out/file")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "out/file").read_text() == "new\n"
+    assert not (tmp_path / "out/folder").is_symlink()
+
+
+@pytest.mark.parametrize("plant", ["ln -s /nowhere /tests", "echo x > /tests", "mkfifo /tests"])
+async def test_nothing_that_an_agent_leaves_in_the_way_stops_an_upload(
+    sandbox: Sandbox, tmp_path: Path, plant: str
+):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/test.sh").write_text("x")
+    await sandbox.exec(plant)
+    await sandbox.empty("/tests")
+    await sandbox.upload(tmp_path / "source", "/tests")
+    assert await _said(sandbox, "cat /tests/test.sh") == "x"
+
+
+async def test_what_is_no_file_is_left_out_and_listed(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.exec(
+        "mkdir /d; cd /d; mkfifo pipe; echo x > file; "
+        "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('socket')\""
+    )
+    got = await asyncio.wait_for(sandbox.download("/d", tmp_path / "out"), 5)
+    assert sorted(line.split(":")[0] for line in got.skipped) == ["pipe", "socket"]
+    assert [x.name for x in (tmp_path / "out").iterdir()] == ["file"]
+    with pytest.raises(TransferError, match="/d/pipe"):
+        await asyncio.wait_for(sandbox.download("/d/pipe", tmp_path / "out2"), 5)
+    with pytest.raises(TransferError, match="/dev/zero"):
+        await asyncio.wait_for(sandbox.download("/dev/zero", tmp_path / "out2"), 5)
+
+
+async def test_an_upload_leaves_out_pipes_and_sockets_too(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "s").mkdir()
+    monkeypatch.chdir(tmp_path / "s")
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind("socket")
+    sent = await asyncio.wait_for(sandbox.upload(tmp_path / "s", "/t"), 5)
+    assert len(sent.skipped) == 2
+    assert await _said(sandbox, "ls -A /t") == ""
+
+
+async def test_many_links_left_out_with_long_names_are_no_trouble(
+    sandbox: Sandbox, tmp_path: Path
+):
+    for number in range(150):
+        (tmp_path / f"{'é' * 100}{number}").symlink_to("/etc/" + "é" * 300)
+    sent = await sandbox.upload(tmp_path, "/t")
+    assert sent.skipped
+    assert sent.files == 0
+    assert (await sandbox.exec("true")).ok
+
+
+async def test_a_download_over_its_limit_is_an_error(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.exec("mkdir /d; head -c 600000 /dev/zero | tee /d/a > /d/b; truncate -s 1T /big")
+    assert (await sandbox.download("/d", tmp_path / "fits", limit=1_200_000)).files == 2
+    with pytest.raises(TransferError, match="1,199,999"):
+        await sandbox.download("/d", tmp_path / "out", limit=1_199_999)
+    with pytest.raises(TransferError, match="1,000"):
+        await asyncio.wait_for(sandbox.download("/big", tmp_path / "out2", limit=1000), 5)
+    assert sum(f.stat().st_blocks for f in tmp_path.rglob("out*/*")) * 512 < 2_000_000
+
+
+async def test_a_source_that_is_not_there_is_an_error(sandbox: Sandbox, tmp_path: Path):
+    with pytest.raises(TransferError, match="/not/there"):
+        await sandbox.download("/not/there", tmp_path / "out")
+    with pytest.raises(TransferError, match="not-there"):
+        await sandbox.upload(tmp_path / "not-there", "/t")
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_target_that_cannot_be_written_is_an_error(sandbox: Sandbox, tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TransferError):
+        await sandbox.download("/etc/passwd", tmp_path / "file/below")
+    with pytest.raises(TransferError):
+        await sandbox.upload(tmp_path / "file", "/proc/sys/x")
+    await sandbox.exec("mkdir /folder /folder/file")
+    with pytest.raises(TransferError, match="file"):
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s/file").write_text("x")
+        await sandbox.upload(tmp_path / "s", "/folder")
+    assert (await sandbox.exec("true")).ok
+
+
+async def test_a_cancelled_transfer_leaves_no_process_and_no_thread(
+    sandbox: Sandbox, tmp_path: Path
+):
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(4 << 30)
+    await sandbox.exec("truncate -s 4G /big")
+    for work in (
+        sandbox.upload(tmp_path / "big", "/t"),
+        sandbox.download("/big", tmp_path / "out"),
+    ):
+        running = asyncio.create_task(work)
+        await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 5)
+        assert (await sandbox.status()).processes == 0
+
+
+async def test_a_sandbox_closed_during_a_transfer_ends_it(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.exec("truncate -s 4G /big")
+    running = asyncio.create_task(sandbox.download("/big", tmp_path / "out"))
+    await asyncio.sleep(0.1)
+    await sandbox.close()
+    with pytest.raises(Exception, match=r"closed|broke off") as caught:
+        await asyncio.wait_for(running, 5)
+    assert type(caught.value).__module__ == "plimsoll.core.errors"
+    (tmp_path / "out").unlink(missing_ok=True)
+
+
+EMPTIED = {
+    "nothing": "true",
+    "a file": "echo x > /e",
+    "a link to a folder": "mkdir /kept; echo x > /kept/x; ln -s /kept /e",
+    "a dangling link": "ln -s /nowhere /e",
+    "an empty folder": "mkdir /e",
+    "a full folder": "mkdir -p /e/a/b; echo x | tee /e/x /e/.hidden > /e/a/b/x",
+    "a pipe": "mkfifo /e",
+    "closed folders": "mkdir -p /e/a/b; echo x > /e/a/b/x; chmod 0 /e/a/b /e/a /e",
+    "someone else's": "mkdir -p /e/a; touch /e/a/x; chown -R 1234:1234 /e; chmod 1700 /e",
+    "a folder in use": "mkdir /e; cd /e; exec 3> /e/open; sleep 60 >/dev/null 2>&1 &",
+    "names of all sorts": "mkdir /e; cd /e; touch -- -rf 'a b' $'new\\nline' $'\\xff'",
+}
+
+
+@pytest.mark.parametrize("kind", EMPTIED)
+async def test_empty_makes_an_empty_folder_of_anything(sandbox: Sandbox, kind: str):
+    await sandbox.exec(EMPTIED[kind])
+    await sandbox.empty("/e")
+    assert await _said(sandbox, "stat -c '%F %a %U' /e; ls -A /e") == "directory 755 root\n"
+    if kind == "a link to a folder":
+        assert await _said(sandbox, "ls /kept") == "x\n"
+
+
+async def test_empty_sets_the_mode_and_makes_the_way(sandbox: Sandbox):
+    await sandbox.empty("/a/b/c", mode=0o1777)
+    assert await _said(sandbox, "stat -c %a /a/b/c") == "1777\n"
+
+
+async def test_empty_removes_what_came_with_the_image(sandbox: Sandbox):
+    await sandbox.empty("/usr/share/doc")
+    assert await _said(sandbox, "ls -A /usr/share/doc") == ""
+
+
+@pytest.mark.parametrize("plant", ["echo x > /logs", "ln -s /nowhere /logs", "ln -s logs /logs"])
+async def test_empty_gets_past_what_an_agent_left_in_the_way(sandbox: Sandbox, plant: str):
+    await sandbox.exec(plant)
+    await sandbox.empty("/logs/verifier")
+    assert await _said(sandbox, "ls -A /logs/verifier") == ""
+
+
+async def test_the_root_itself_is_not_emptied(sandbox: Sandbox):
+    for path in ("/", "//", "/tmp/..", "."):
+        with pytest.raises(TransferError):
+            await sandbox.empty(path)
+    assert (await sandbox.exec("true")).ok
+
+
+DIG = """
+import os
+os.makedirs("/deep")
+os.chdir("/deep")
+for _ in range(3000):
+    os.mkdir("d" * 20)
+    os.chdir("d" * 20)
+"""
+
+
+async def test_a_tree_of_three_thousand_levels_is_emptied(sandbox: Sandbox):
+    assert (await sandbox.exec(["python3", "-c", DIG])).ok
+    await sandbox.empty("/deep")
+    assert await _said(sandbox, "ls -A /deep; ls -A / | grep deep") == "deep\n"

@@ -1,0 +1,166 @@
+"""Agents that run on, fail, or destroy what they can: each still ends in a true verdict."""
+
+import asyncio
+
+import pytest
+
+from plimsoll.agents.protocol import Outcome
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import AgentError, SetUpError
+from plimsoll.trials.verdicts import Cause, Graded, Void
+
+GRADER = "[ -e /app/done ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt"
+DONE = "touch /app/done\n"
+
+
+class Failing:
+    """An agent that works, and then raises."""
+
+    name = "failing"
+    reference = False
+
+    def __init__(self, error: BaseException, *, in_set_up: bool = False) -> None:
+        self._error = error
+        self._in_set_up = in_set_up
+
+    async def set_up(self, task, sandbox) -> None:
+        if self._in_set_up:
+            raise self._error
+
+    async def run(self, assignment) -> Outcome:
+        await assignment.sandbox.exec(DONE)
+        raise self._error
+
+
+class Ends:
+    """An agent that works, and says how it ended."""
+
+    name = "ends"
+    reference = False
+
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
+
+    async def set_up(self, task, sandbox) -> None:
+        pass
+
+    async def run(self, assignment) -> Outcome:
+        await assignment.sandbox.exec(DONE)
+        return Outcome(self._ending)
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+async def test_how_the_agent_ended_is_kept_beside_the_reward(write_task, run, ending):
+    ran = await run(write_task(test=GRADER), Ends(ending))
+    assert ran.verdict == Graded(1.0, ending, {"reward": 1.0})
+
+
+@pytest.mark.parametrize("script", ["sleep 98763", "trap '' TERM INT; setsid sleep 98763; :"])
+async def test_an_agent_out_of_time_is_stopped_and_graded(write_task, run, script):
+    test = f"{GRADER}\ngrep -l 98763 /proc/[0-9]*/cmdline\n"
+    task = write_task(test=test, toml="[agent]\ntimeout_sec = 0.5\n")
+    ran = await run(task, f"{DONE}{script}")
+    assert isinstance(ran.verdict, Graded), ran.verdict
+    assert (ran.verdict.reward, ran.verdict.ending) == (1.0, Ending.BUDGET)
+    assert ran.read("verifier/stdout.txt") == ""
+    assert 0.4 < ran.phases["agent"] < 3
+
+
+async def test_an_agent_that_cannot_work_voids_the_trial(write_task, run):
+    ran = await run(write_task(test=GRADER), Failing(AgentError("no model to ask")))
+    assert isinstance(ran.verdict, Void)
+    assert "no model to ask" in ran.verdict.reason
+    assert not (ran.folder / "bug.txt").exists()
+
+
+async def test_an_agents_set_up_that_fails_voids_the_trial(write_task, run):
+    error = SetUpError("git clone of the agent failed (exit 128)")
+    ran = await run(write_task(test=GRADER), Failing(error, in_set_up=True))
+    assert ran.verdict == Void(Cause.SANDBOX, str(error))
+    assert "agent" not in ran.phases
+
+
+@pytest.mark.parametrize("error", [ValueError("off by one"), TimeoutError("of a socket")])
+async def test_an_unforeseen_error_is_a_void_trial_with_its_traceback(write_task, run, error):
+    ran = await run(write_task(test=GRADER), Failing(error))
+    assert isinstance(ran.verdict, Void)
+    assert ran.verdict.cause is Cause.BUG
+    assert str(error) in ran.verdict.reason
+    assert "Traceback" in ran.read("bug.txt")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "kill -9 -1",
+        "kill -9 1; kill -SEGV 1; kill -TERM 1; kill -STOP 1",
+        "for i in $(seq 20); do (while :; do :; done) & done; kill -9 -1",
+        "bomb() { bomb | bomb & }; bomb",
+        "dd if=/dev/zero of=/dev/shm/full bs=1M; true",
+        "ulimit -f 1; dd if=/dev/zero of=/app/big bs=1M count=8",
+        "rm -rf /app/* /tmp /var/tmp /root /home /dev/shm/*",
+        "rm -rf /logs /tests /solution",
+        "touch /logs/agent/x; ln -s /etc /logs/artifacts/etc; mkfifo /logs/agent/pipe",
+        "exec 1>&- 2>&-; sleep 0.1",
+        "umount -a; umount -l /proc /dev; mount -o remount,ro /; true",
+        "echo 0 > /proc/sys/kernel/pid_max; echo c > /proc/sysrq-trigger; true",
+        "chown -R nobody /app; chmod 0 /app /logs /logs/*",
+        "hostname other; date -s 2001-01-01; true",
+    ],
+    ids=[
+        "kill-all",
+        "kill-init",
+        "kill-busy",
+        "fork-bomb",
+        "full-shm",
+        "file-size",
+        "remove-files",
+        "remove-logs",
+        "odd-logs",
+        "closed-output",
+        "unmount",
+        "kernel-settings",
+        "closed-folders",
+        "host-name-and-clock",
+    ],
+)
+async def test_an_agent_that_destroys_what_it_can_is_graded(write_task, run, script):
+    toml = "[agent]\ntimeout_sec = 2\n"
+    ran = await run(write_task(test=GRADER, toml=toml), f"{DONE}{script}")
+    assert isinstance(ran.verdict, Graded), ran.verdict
+    assert ran.verdict.reward == (0.0 if "/app/*" in script else 1.0)
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["rm -rf /app", "rm -rf /app; touch /app", "rm -rf /app; ln -s /app /app"],
+    ids=["removed", "file", "link"],
+)
+async def test_an_agent_that_removes_its_own_folder_is_graded(write_task, run, script):
+    """Otherwise an agent could choose to be tried again rather than to get its 0."""
+    ran = await run(write_task(test=GRADER), f"cd /; {script}")
+    assert isinstance(ran.verdict, Graded), ran.verdict
+    assert ran.verdict.reward == 0.0
+
+
+async def test_a_flood_of_output_is_kept_within_bounds(write_task, run):
+    flood = "head -c 200000000 /dev/zero | tr '\\0' x; echo the end >&2"
+    test = f"{GRADER}\nhead -c 50000000 /dev/zero | tr '\\0' y\n"
+    ran = await run(write_task(test=test), DONE + flood)
+    assert isinstance(ran.verdict, Graded), ran.verdict
+    assert (ran.folder / "agent/stdout.txt").stat().st_size < 17 << 20
+    assert "left out" in ran.read("agent/stdout.txt")[-200:]
+    assert ran.read("agent/stderr.txt") == "the end\n"
+    assert (ran.folder / "verifier/stdout.txt").stat().st_size < 2 << 20
+
+
+async def test_unruly_trials_do_not_disturb_their_neighbours(write_task, run):
+    bad = write_task("bad", test=GRADER, toml="[agent]\ntimeout_sec = 1\n")
+    good = write_task("good", test=GRADER)
+    script = f"{DONE}kill -9 -1"
+    ran = await asyncio.gather(
+        *(run(bad, script, n) for n in range(3)),
+        run(bad, Failing(ValueError("x")), 9),
+        *(run(good, f"sleep 0.2; {DONE}", n) for n in range(3)),
+    )
+    assert [one.verdict.reward for one in ran if isinstance(one.verdict, Graded)] == [1.0] * 6
