@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from parts import spec
 
+from parts import spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.sandboxes.protocol import Backend, Image, Limits, Sandbox
 
@@ -73,8 +73,8 @@ async def test_a_user_is_taken_by_name_and_by_number(sandbox: Sandbox):
 
 
 async def test_an_unknown_user_is_an_error_and_the_sandbox_lives_on(sandbox: Sandbox):
-    for user in ("no-such-user", "root:no-such-group", "²", ":"):
-        with pytest.raises(SandboxUnsupported, match=re.escape(user.split(":")[-1])):
+    for user in ("no-such-user", "root:no-such-group", "²", "99999999999"):
+        with pytest.raises(SandboxUnsupported, match=user.split(":")[-1]):
             await sandbox.exec("true", user=user)
     assert (await sandbox.exec("true")).ok
 
@@ -96,18 +96,18 @@ async def test_a_command_that_does_not_read_its_stdin_ends_all_the_same(sandbox:
     assert (await sandbox.exec("exit 3", stdin=b"x" * (20 << 20), timeout=10)).exit_code == 3
 
 
-@pytest.mark.parametrize("code", [0, 1, 42, 126, 127, 128, 137, 255])
-async def test_an_exit_code_is_told_as_it_is(sandbox: Sandbox, code: int):
-    done = await sandbox.exec(f"exit {code}")
-    assert (done.exit_code, done.signal, done.timed_out) == (code, None, False)
-    assert done.ok == (code == 0)
+async def test_an_exit_code_is_told_as_it_is(sandbox: Sandbox):
+    for code in (0, 1, 42, 126, 127, 128, 137, 255):
+        done = await sandbox.exec(f"exit {code}")
+        assert (done.exit_code, done.signal, done.timed_out) == (code, None, False)
+        assert done.ok == (code == 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
-async def test_a_signal_is_told_as_a_signal(sandbox: Sandbox, number: signal.Signals):
-    done = await sandbox.exec(f"kill -{number} $$")
-    assert (done.exit_code, done.signal, done.timed_out) == (None, number, False)
-    assert not done.ok
+async def test_a_signal_is_told_as_a_signal(sandbox: Sandbox):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGKILL, signal.SIGSEGV):
+        done = await sandbox.exec(f"kill -{number} $$")
+        assert (done.exit_code, done.signal, done.timed_out) == (None, number, False)
+        assert not done.ok
 
 
 async def test_a_command_that_is_not_there_exits_127_and_says_so(sandbox: Sandbox):

@@ -4,8 +4,8 @@ import asyncio
 import time
 
 import pytest
-from parts import spec
 
+from parts import spec
 from plimsoll.core.errors import SandboxError
 from plimsoll.sandboxes.protocol import Backend, ExecResult, Image, Limits, Sandbox
 
@@ -13,6 +13,15 @@ FIRST_THREAD_ENDS = """
 import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(60,)).start()
 ctypes.CDLL(None).syscall(60, 0)
+"""
+FILL = """
+import os, time
+try:
+    while os.fork():
+        pass
+except OSError:
+    pass
+time.sleep(60)
 """
 NESTED_NAMESPACE = "unshare -Upf --mount-proc sh -c 'sleep 60 & sleep 60' || sleep 60"
 
@@ -37,7 +46,7 @@ STUBBORN = {
 }
 
 
-async def _killed_in_time(sandbox: Sandbox, command: str, timeout: float = 0.5) -> ExecResult:
+async def _killed_in_time(sandbox: Sandbox, command: str, timeout: float = 0.3) -> ExecResult:
     started = time.monotonic()
     done = await asyncio.wait_for(sandbox.exec(command, timeout=timeout), 30)
     assert time.monotonic() - started < timeout + 8
@@ -98,8 +107,7 @@ async def test_a_fork_bomb_is_bounded_and_killed(backend: Backend, image: Image)
 async def test_a_full_process_table_does_not_end_the_sandbox(backend: Backend, image: Image):
     made = await backend.create(image, spec(limits=Limits(pids=20)))
     try:
-        fill = "import os, time\ntry:\n  while os.fork(): pass\nexcept OSError: pass\ntime.sleep(60)"
-        running = asyncio.create_task(made.exec(["python3", "-c", fill]))
+        running = asyncio.create_task(made.exec(["python3", "-c", FILL]))
         await asyncio.sleep(0.3)
         try:
             assert not (await made.exec("true", timeout=5)).ok
@@ -170,10 +178,10 @@ async def test_kill_all_of_nothing_is_nothing(sandbox: Sandbox):
     assert (await sandbox.exec("true")).ok
 
 
-@pytest.mark.parametrize("number", ["KILL", "TERM", "INT", "STOP", "SEGV", "HUP"])
-async def test_the_init_cannot_be_killed_from_inside(sandbox: Sandbox, number: str):
-    await sandbox.exec(f"kill -{number} 1")
-    assert (await sandbox.exec("echo on", timeout=5)).stdout.text == "on\n"
+async def test_the_init_cannot_be_killed_from_inside(sandbox: Sandbox):
+    for number in ("KILL", "TERM", "INT", "STOP", "SEGV", "HUP", "CHLD", "PIPE"):
+        await sandbox.exec(f"kill -{number} 1")
+        assert (await sandbox.exec("echo on", timeout=5)).stdout.text == "on\n"
 
 
 async def test_killing_everything_from_inside_ends_the_command_not_the_sandbox(sandbox: Sandbox):
@@ -210,7 +218,8 @@ async def test_no_accounts_file_that_an_agent_leaves_ends_the_sandbox(
     try:
         await made.exec(damage[1])
         async with asyncio.timeout(10):
-            done = await made.exec("echo on", timeout=5)
+            # Not by a shell: that reads the accounts itself.
+            done = await made.exec(["echo", "on"], timeout=5)
             await made.kill_all()
         assert done.stdout.text == "on\n"
     finally:

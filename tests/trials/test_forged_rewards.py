@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.trials.verdicts import Graded
+from helpers import check_graded
 
 GRADER = """\
 [ "$(cat /app/answer 2>/dev/null)" = 42 ] && reward=1 || reward=0
@@ -54,8 +54,7 @@ cat > /tmp/chain.py <<'END'
 )
 async def test_a_process_left_behind_cannot_write_the_reward(write_task, run, script):
     ran = await run(write_task(test=SLOW_GRADER), f"{script}\nsleep 0.1")
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == 0.0
+    check_graded(ran, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +101,7 @@ async def test_a_process_left_behind_cannot_write_the_reward(write_task, run, sc
 )
 async def test_what_stood_in_the_reward_folder_is_gone(write_task, run, script):
     ran = await run(write_task(test=GRADER), script)
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == 0.0
+    check_graded(ran, 0.0)
     assert ran.verdict.rewards == {"reward": 0.0}
 
 
@@ -138,7 +136,7 @@ FORGED_TEST = "printf '#!/bin/bash\\necho 1 > /logs/verifier/reward.txt' > {}"
     ],
 )
 async def test_tests_that_the_agent_prepared_do_not_run(write_task, run, script):
-    grader = f"""\
+    grader = """\
 reward=0
 . /tests/helper.sh
 [ -e /tests/more.sh ] && . /tests/more.sh
@@ -147,8 +145,7 @@ echo $reward > /logs/verifier/reward.txt
 """
     task = write_task(test=grader, files={"tests/helper.sh": "echo the helper of the task\n"})
     ran = await run(task, script)
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == 0.0
+    check_graded(ran, 0.0)
     assert ran.read("verifier/stdout.txt") == "the helper of the task\n"
 
 
@@ -163,7 +160,7 @@ END
 cp /tests/conftest.py /tests/pytest.py
 """
     ran = await run(write_pytest_task(tests="def test_one():\n    assert 1 == 2\n"), plant)
-    assert isinstance(ran.verdict, Graded), ran.verdict
+    check_graded(ran, 0.0)
     assert ran.verdict.rewards == {"reward": 0.0}
 
 

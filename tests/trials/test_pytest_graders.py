@@ -2,7 +2,8 @@
 
 import pytest
 
-from plimsoll.trials.verdicts import Cause, Graded, Void
+from helpers import check_graded, check_void
+from plimsoll.trials.verdicts import Cause
 
 ASKS_FOR_A_MODULE = "Write /app/calc.py with a function `add(a, b)`.\n"
 NEEDS_CALC = """\
@@ -40,8 +41,7 @@ async def test_tests_that_ran_are_graded(write_pytest_task, run, tests, reward, 
     task = write_pytest_task(tests=tests, test=GRADER.format(arguments="test_outputs.py"))
     ran = await run(task)
     assert f"pytest ended with {code}\n" in ran.read("verifier/stdout.txt")
-    assert isinstance(ran.verdict, Graded)
-    assert ran.verdict.reward == reward
+    check_graded(ran, reward)
 
 
 BAD_CONFTEST = "def pytest_runtestloop(session):\n    raise RuntimeError('lost')\n"
@@ -84,16 +84,12 @@ async def test_a_pytest_that_ran_nothing_is_void(
         write_pytest_task(tests=tests, test=GRADER.format(arguments=arguments), files=files)
     )
     assert f"pytest ended with {code}\n" in ran.read("verifier/stdout.txt")
-    assert isinstance(ran.verdict, Void), ran.verdict
-    assert ran.verdict.cause is Cause.GRADER
-    assert word in ran.verdict.reason
+    check_void(ran, Cause.GRADER, word)
 
 
 async def test_a_test_file_that_does_not_parse_is_the_tasks_fault(write_pytest_task, run):
     ran = await run(write_pytest_task(tests="def test_one(:\n    pass\n"))
-    assert isinstance(ran.verdict, Void), ran.verdict
-    assert ran.verdict.cause is Cause.TASK
-    assert "test_outputs.py" in ran.verdict.reason
+    check_void(ran, Cause.TASK, "test_outputs.py")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +120,7 @@ async def test_a_test_file_that_does_not_parse_is_the_tasks_fault(write_pytest_t
 async def test_faults_of_the_work_are_honest_zeros(write_pytest_task, run, work, reward):
     task = write_pytest_task(tests=NEEDS_CALC, instruction=ASKS_FOR_A_MODULE)
     ran = await run(task, work)
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == reward
+    check_graded(ran, reward)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +136,11 @@ async def test_faults_of_the_work_are_honest_zeros(write_pytest_task, run, work,
 async def test_what_the_work_prints_does_not_void_its_zero(write_pytest_task, run, says):
     ran = await run(write_pytest_task(tests=RUNS_THE_WORK), f"echo 'echo \"{says}\"' > work.sh")
     assert says.splitlines()[-1] in ran.read("verifier/stdout.txt")
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == 0.0
+    check_graded(ran, 0.0)
 
 
 async def test_a_program_that_was_not_written_is_an_honest_zero(write_pytest_task, run):
     tests = 'import subprocess\ndef test_hello():\n    subprocess.run(["/app/hello"], check=True)\n'
     ran = await run(write_pytest_task(tests=tests, instruction="Write /app/hello.\n"))
     assert "FileNotFoundError" in ran.read("verifier/stdout.txt")
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == 0.0
+    check_graded(ran, 0.0)

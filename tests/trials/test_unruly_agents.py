@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from helpers import check_graded, check_void, long_time
+from parts import need
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import AgentError, SetUpError
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
-GRADER = "[ -e /app/done ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt"
+GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
 DONE = "touch /app/done\n"
 
 
@@ -24,6 +26,7 @@ class Failing:
         self._in_set_up = in_set_up
 
     async def set_up(self, task, sandbox) -> None:
+        del task, sandbox
         if self._in_set_up:
             raise self._error
 
@@ -55,21 +58,21 @@ async def test_how_the_agent_ended_is_kept_beside_the_reward(write_task, run, en
     assert ran.verdict == Graded(1.0, ending, {"reward": 1.0})
 
 
-@pytest.mark.parametrize("script", ["sleep 98763", "trap '' TERM INT; setsid sleep 98763; :"])
+@pytest.mark.parametrize("script", ["sleep", "trap '' TERM INT; setsid sleep"])
 async def test_an_agent_out_of_time_is_stopped_and_graded(write_task, run, script):
-    test = f"{GRADER}\ngrep -l 98763 /proc/[0-9]*/cmdline\n"
+    time = long_time()
+    test = f"{GRADER}\ngrep -l {time} /proc/[0-9]*/cmdline\n"
     task = write_task(test=test, toml="[agent]\ntimeout_sec = 0.5\n")
-    ran = await run(task, f"{DONE}{script}")
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert (ran.verdict.reward, ran.verdict.ending) == (1.0, Ending.BUDGET)
+    ran = await run(task, f"{DONE}{script} {time}; :")
+    check_graded(ran, 1.0)
+    assert ran.verdict.ending is Ending.BUDGET
     assert ran.read("verifier/stdout.txt") == ""
     assert 0.4 < ran.phases["agent"] < 3
 
 
 async def test_an_agent_that_cannot_work_voids_the_trial(write_task, run):
     ran = await run(write_task(test=GRADER), Failing(AgentError("no model to ask")))
-    assert isinstance(ran.verdict, Void)
-    assert "no model to ask" in ran.verdict.reason
+    check_void(ran, Cause.SANDBOX, "no model to ask")
     assert not (ran.folder / "bug.txt").exists()
 
 
@@ -83,9 +86,7 @@ async def test_an_agents_set_up_that_fails_voids_the_trial(write_task, run):
 @pytest.mark.parametrize("error", [ValueError("off by one"), TimeoutError("of a socket")])
 async def test_an_unforeseen_error_is_a_void_trial_with_its_traceback(write_task, run, error):
     ran = await run(write_task(test=GRADER), Failing(error))
-    assert isinstance(ran.verdict, Void)
-    assert ran.verdict.cause is Cause.BUG
-    assert str(error) in ran.verdict.reason
+    check_void(ran, Cause.BUG, str(error))
     assert "Traceback" in ran.read("bug.txt")
 
 
@@ -127,8 +128,7 @@ async def test_an_unforeseen_error_is_a_void_trial_with_its_traceback(write_task
 async def test_an_agent_that_destroys_what_it_can_is_graded(write_task, run, script):
     toml = "[agent]\ntimeout_sec = 2\n"
     ran = await run(write_task(test=GRADER, toml=toml), f"{DONE}{script}")
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == (0.0 if "/app/*" in script else 1.0)
+    check_graded(ran, 0.0 if "/app/*" in script else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,39 @@ async def test_an_agent_that_destroys_what_it_can_is_graded(write_task, run, scr
 async def test_an_agent_that_removes_its_own_folder_is_graded(write_task, run, script):
     """Otherwise an agent could choose to be tried again rather than to get its 0."""
     ran = await run(write_task(test=GRADER), f"cd /; {script}")
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == 0.0
+    check_graded(ran, 0.0)
+
+
+EAT = "python3 -c 'x = bytearray(256 << 20)'"
+
+
+async def test_an_agent_that_runs_out_of_memory_is_graded(write_task, run, backend):
+    task = write_task(test=GRADER, toml="[environment]\nmemory_mb = 64\n")
+    ran = await run(task, f"{DONE}{EAT}; echo $?")
+    _need_memory_limits(backend)
+    check_graded(ran, 1.0)
+    assert ran.read("agent/stdout.txt") == "137\n"
+
+
+async def test_a_grader_that_runs_out_of_memory_did_not_grade(write_task, run, backend):
+    task = write_task(test=f"{GRADER}\n{EAT}", toml="[environment]\nmemory_mb = 64\n")
+    ran = await run(task, "true", 1)
+    _need_memory_limits(backend)
+    check_void(ran, Cause.SANDBOX, "memory", "64 MB")
+    check_graded(await run(task, DONE, 2), 1.0)
+
+
+def _need_memory_limits(backend):
+    """Limits that were asked for and cannot be kept are among the warnings."""
+    missing = [warning for warning in backend.warnings if "cgroup" in warning]
+    need("cgroups", missing[0] if missing else None)
 
 
 async def test_a_flood_of_output_is_kept_within_bounds(write_task, run):
     flood = "head -c 200000000 /dev/zero | tr '\\0' x; echo the end >&2"
     test = f"{GRADER}\nhead -c 50000000 /dev/zero | tr '\\0' y\n"
     ran = await run(write_task(test=test), DONE + flood)
-    assert isinstance(ran.verdict, Graded), ran.verdict
+    check_graded(ran, 1.0)
     assert (ran.folder / "agent/stdout.txt").stat().st_size < 17 << 20
     assert "left out" in ran.read("agent/stdout.txt")[-200:]
     assert ran.read("agent/stderr.txt") == "the end\n"

@@ -1,11 +1,14 @@
-"""What a grader can do, and what must come of it: real graders in real sandboxes."""
+"""What a grader can do, and what must come of it: real graders in real sandboxes.
+
+What comes of a whole set of such trials is in `tests/cli/test_eval.py`.
+"""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from plimsoll.trials.verdicts import Cause, Graded, Void
+from helpers import check_graded, check_void, long_time, processes_with
+from plimsoll.trials.verdicts import Cause
 
 REWARD = "/logs/verifier/reward.txt"
 JSON = "/logs/verifier/reward.json"
@@ -30,24 +33,6 @@ END
 def written(text: str, file: str = REWARD) -> str:
     """A grader that does nothing but write a reward."""
     return f"printf '%s' '{text}' > {file}\n"
-
-
-def check_graded(ran, reward: float, *notes: str) -> None:
-    """Graded, with exactly these notes among its evidence."""
-    assert isinstance(ran.verdict, Graded), ran.verdict
-    assert ran.verdict.reward == reward
-    seen = [evidence.what for evidence in ran.verdict.evidence]
-    for note in notes:
-        assert any(note in what for what in seen), seen
-
-
-def check_void(ran, cause: Cause, *words: str) -> None:
-    assert isinstance(ran.verdict, Void), ran.verdict
-    assert ran.verdict.cause is cause, ran.verdict
-    for word in words:
-        assert word in ran.verdict.reason
-    # A void trial has no number anywhere in its verdict.
-    assert '"reward":' not in ran.read("verdict.json")
 
 
 async def test_a_one_is_graded_without_remarks(write_task, run):
@@ -158,6 +143,29 @@ async def test_what_is_not_exactly_a_reward_is_void(write_task, run, test, words
     check_void(await run(write_task(test=test)), Cause.GRADER, *words)
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "rm -rf /logs/verifier",
+        "rm -rf /logs/verifier; echo 1 > /logs/verifier",
+        "rm -rf /logs/verifier; mkdir /tmp/x; ln -s /tmp/x /logs/verifier; cat /tests/none",
+        "mkdir /tests/d; rm -rf /tests",
+    ],
+    ids=["removed", "file", "link", "tests-removed"],
+)
+async def test_a_grader_that_destroys_its_own_folders_did_not_grade(write_task, run, test):
+    check_void(await run(write_task(test=test)), Cause.GRADER)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+async def test_a_grader_with_large_logs_is_graded(write_task, run, reward):
+    logs = "truncate -s 90M /logs/verifier/a.log; truncate -s 90M /logs/verifier/z.log\n"
+    ran = await run(write_task(test=written(f"{reward}") + logs))
+    check_graded(ran, reward)
+    kept = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())
+    assert kept < 70 << 20
+
+
 async def test_a_range_that_the_task_declares_is_its_own(write_task, run):
     toml = "[metadata]\nreward_range = [-1, 10]\n"
     low, high, beyond = await asyncio.gather(
@@ -187,26 +195,18 @@ async def test_a_missing_script_is_the_tasks_fault(write_task, run):
 
 
 async def test_a_grader_past_its_time_is_void_and_all_of_it_is_gone(write_task, run):
-    test = f"{written('1')}(setsid nohup sleep 98761 &) \nsleep 98761 & sleep 98761"
+    time = long_time()
+    test = f"{written('1')}(setsid nohup sleep {time} &)\nsleep {time} & sleep {time}"
     ran = await run(write_task(test=test, toml="[verifier]\ntimeout_sec = 0.5\n"))
     check_void(ran, Cause.GRADER, "ran past its 0.5 s")
-    assert not list(processes_with("98761"))
+    assert not processes_with(time)
 
 
 async def test_processes_that_a_grader_leaves_behind_do_not_hold_it_up(write_task, run):
-    ran = await run(write_task(test=f"{written('1')}(setsid sleep 98762 &)\nsleep 98762 &"))
+    time = long_time()
+    ran = await run(write_task(test=f"{written('1')}(setsid sleep {time} &)\nsleep {time} &"))
     check_graded(ran, 1.0)
-    assert not list(processes_with("98762"))
-
-
-def processes_with(word: str):
-    """Processes of this host with a word in their command line."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if word.encode() in (entry / "cmdline").read_bytes():
-                yield entry
-        except OSError:
-            continue
+    assert not processes_with(time)
 
 
 async def test_a_clone_that_fails_in_the_image_voids_the_trial(write_task, run):

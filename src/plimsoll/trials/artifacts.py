@@ -2,6 +2,7 @@
 
 import fnmatch
 import shutil
+import tempfile
 from pathlib import Path, PurePosixPath
 
 from plimsoll.core.errors import SandboxUnsupported, TransferError
@@ -22,27 +23,32 @@ async def carry_artifacts(
 ) -> list[str]:
     """Keep the step's artifacts in `folder`, and put them at the same paths of `into`.
 
-    An artifact that is not there is not an error: that the agent did not make it is for the
-    tests to find. What was missing or too large is returned, a line each.
+    There they take the place of whatever the image has. An artifact that is not there is not
+    an error: that the agent did not make it is for the tests to find. What was missing or too
+    large, or could not be kept, is returned, a line each.
     """
-    missing: list[str] = []
+    notes: list[str] = []
     usual = ArtifactConfig(source=ARTIFACTS, destination=".")
     for artifact in (usual, *step.artifacts):
-        if artifact.service != "main":
-            raise SandboxUnsupported(
-                f"artifact {artifact.source}: there is no service {artifact.service!r} here"
-            )
         source = str(PurePosixPath(sandbox.workdir, artifact.source))
-        place = _place(folder, artifact)
-        try:
-            await sandbox.download(source, place, limit=_LARGEST)
-        except TransferError as error:
-            missing.append(str(error))
-            continue
-        _leave_out(place, artifact.exclude)
+        if artifact.service != "main" or source == "/":
+            raise SandboxUnsupported(
+                f"artifact {source} of the service {artifact.service!r} cannot be taken here"
+            )
         if into is not None:
-            await into.upload(place, source)
-    return missing
+            await into.exec(["rm", "-rf", "--", source], cwd="/", user="root")
+        with tempfile.TemporaryDirectory(prefix="plimsoll-") as aside:
+            carried = Path(aside, PurePosixPath(source).name)
+            try:
+                await sandbox.download(source, carried, limit=_LARGEST)
+            except TransferError as error:
+                notes.append(str(error))
+                continue
+            _leave_out(carried, artifact.exclude)
+            if into is not None:
+                await into.upload(carried, source)
+            notes += _keep(carried, _place(folder, artifact))
+    return notes
 
 
 def _place(folder: Path, artifact: ArtifactConfig) -> Path:
@@ -50,6 +56,18 @@ def _place(folder: Path, artifact: ArtifactConfig) -> Path:
     wanted = artifact.destination or PurePosixPath(artifact.source).name or "artifact"
     parts = [p for p in PurePosixPath(wanted).parts if p not in ("/", "..", ".")]
     return folder.joinpath(*parts)
+
+
+def _keep(carried: Path, place: Path) -> list[str]:
+    """Move an artifact to its place, into a folder that is there already."""
+    try:
+        if carried.is_dir() and place.is_dir() and not place.is_symlink():
+            return [note for path in carried.iterdir() for note in _keep(path, place / path.name)]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(carried, place)
+    except OSError as error:
+        return [f"{place.name} could not be kept: {error.strerror}"]
+    return []
 
 
 def _leave_out(place: Path, patterns: tuple[str, ...]) -> None:

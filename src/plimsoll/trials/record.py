@@ -92,6 +92,10 @@ class StepRecord:
         return self._log("agent")
 
     @property
+    def artifacts(self) -> Path:
+        return self._folder / "artifacts"
+
+    @property
     def verifier_folder(self) -> Path:
         return self._made("verifier")
 
@@ -134,10 +138,6 @@ class TrialRecord:
     def build_log(self) -> OnOutput:
         file = self.folder / "build.txt"
         return Log({"stdout": file, "stderr": file})
-
-    @property
-    def artifacts(self) -> Path:
-        return self.folder / "artifacts"
 
     def step(self, name: str | None) -> StepRecord:
         """A step's files; without a name those of the task's only step."""

@@ -5,8 +5,9 @@ graded makes the whole trial void: a mean over what happens to be there is no re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from plimsoll.core.endings import Ending
 from plimsoll.trials.verdicts import Graded, Verdict, Void

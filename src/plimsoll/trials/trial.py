@@ -218,7 +218,7 @@ class _Trial:
         """Keep what the task and the agent want kept. What cannot be is only noted."""
         notes: list[str] = []
         if not step.separate_verifier:
-            notes += await carry_artifacts(step, sandbox, self._record.artifacts)
+            notes += await carry_artifacts(step, sandbox, record.artifacts)
         notes += await record.take_logs(sandbox, _AGENT_LOGS, _LARGEST_AGENT_LOGS)
         if notes:
             record.write_notes(notes)

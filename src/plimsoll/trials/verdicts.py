@@ -5,9 +5,11 @@ does. Retries, masks, statistics, alarms and every display read `CAUSES`; nothin
 decides what a cause means.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+import msgspec
 
 from plimsoll.core.endings import Ending
 
@@ -112,21 +114,22 @@ class Evidence:
     """A file of the trial with a line, e.g. `verifier/stderr.txt:31`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Graded:
+class Graded(msgspec.Struct, frozen=True, tag_field="verdict", tag="graded"):
     """The task's tests ran and said what the work is worth."""
 
     reward: float
     ending: Ending
-    rewards: dict[str, float] = field(default_factory=dict[str, float])
+    rewards: dict[str, float] = {}
     """Every number that the grader wrote, by name; `reward` among them or made of them."""
     evidence: tuple[Evidence, ...] = ()
     """Warnings that do not change the verdict, e.g. a grader that exited with 1."""
-    verdict: Literal["graded"] = "graded"
+
+    @property
+    def verdict(self) -> Literal["graded"]:
+        return "graded"
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
+class Void(msgspec.Struct, frozen=True, tag_field="verdict", tag="void"):
     """No reward. `reason` is one line for a person."""
 
     cause: Cause
@@ -134,7 +137,10 @@ class Void:
     evidence: tuple[Evidence, ...] = ()
     ending: Ending | None = None
     """How the agent ended, where it got that far."""
-    verdict: Literal["void"] = "void"
+
+    @property
+    def verdict(self) -> Literal["void"]:
+        return "void"
 
 
 Verdict = Graded | Void

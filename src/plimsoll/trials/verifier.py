@@ -5,11 +5,12 @@ Invariants:
 * When the tests enter, nothing that the agent started is alive and /logs/verifier is empty.
 * The tests that ran are those of the task: they replace whatever stood in /tests, and their
   digest is kept with the verdict.
-* After grading, nothing that the tests started is alive, and /tests is empty again: the
-  agent's next step does not see them.
+* After grading, nothing that the tests started is alive, and /tests and /logs/verifier are
+  empty again: the agent's next step sees neither them nor what they said.
 """
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 from plimsoll.core.endings import Ending
@@ -31,6 +32,7 @@ TESTS = "/tests"
 LOGS = "/logs/verifier"
 _LARGEST_LOGS = 64 << 20
 _LARGEST_REWARD = 1 << 20
+_REPORTS = ("reward.json", "reward.txt", "ctrf.json")
 _KEPT_OUTPUT = 1 << 20
 _ANYBODY = 0o777
 
@@ -57,7 +59,7 @@ class Verifier:
             return await self._grade_in(sandbox, step, record, ending)
         own = await self._separate_sandbox(step)
         try:
-            await carry_artifacts(step, sandbox, self._record.artifacts, into=own)
+            await carry_artifacts(step, sandbox, record.artifacts, into=own)
             return await self._grade_in(own, step, record, ending)
         finally:
             await own.close()
@@ -111,6 +113,7 @@ class Verifier:
         memory_kills = ((await sandbox.status()).oom_kills or 0) - before
         files = await self._take_logs(sandbox, record.verifier_folder)
         await sandbox.empty(TESTS)
+        await sandbox.empty(LOGS, mode=_ANYBODY)
         grading = Grading(
             exit_code=done.exit_code,
             signal=done.signal,
@@ -148,15 +151,21 @@ class Verifier:
         )
 
     async def _take_logs(self, sandbox: Sandbox, folder: Path) -> dict[str, bytes]:
-        """Keep /logs/verifier, and read the files at its top that may be a reward."""
+        """Keep /logs/verifier, and read the files at its top that may be a reward.
+
+        Where it is too large, or the grader put something else in its place, the files that
+        may be a reward are taken by themselves; where they are not there, there is no reward.
+        """
         target = folder / "logs"
         try:
             await sandbox.download(LOGS, target, limit=_LARGEST_LOGS)
-        except TransferError as error:
-            if not (target / "reward.json").exists() and not (target / "reward.txt").exists():
-                raise TransferError(f"what the tests wrote could not be read: {error}") from None
+        except TransferError:
+            for name in _REPORTS:
+                with contextlib.suppress(TransferError):
+                    place = target / name
+                    await sandbox.download(f"{LOGS}/{name}", place, limit=_LARGEST_REWARD)
         files: dict[str, bytes] = {}
-        for path in sorted(target.iterdir()):
+        for path in sorted(target.iterdir()) if target.is_dir() else ():
             if path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
                     files[path.name] = file.read(_LARGEST_REWARD)

@@ -37,7 +37,13 @@ async def test_an_archive_is_unpacked(kit: Kit, kind: str):
     shown = await kit.show(
         "ADD files.whatever /x", "cd /x && find d -printf '%p %y %m %U %l\\n'|sort"
     )
-    assert shown == "d d 755 0 \nd/a f 640 0 \nd/h f 640 0 \nd/l l 777 0 /etc/passwd"
+    assert shown == "d d 755 1234 \nd/a f 640 1234 \nd/h f 640 1234 \nd/l l 777 1234 /etc/passwd"
+
+
+async def test_an_archives_files_can_be_given_an_owner(kit: Kit):
+    kit.write("a.tar", archive(("d/a", "f", "hello")))
+    shown = await kit.show("ADD --chown=daemon --chmod=600 a.tar /x/", "stat -c '%U %a' /x/d/a")
+    assert shown == "daemon 600"
 
 
 async def test_copy_does_not_unpack_and_add_copies_what_is_no_archive(kit: Kit):
@@ -62,6 +68,14 @@ async def test_an_archive_cannot_reach_out_of_its_folder(kit: Kit, tmp_path: Pat
     message = await kit.refused("ADD link.tar /x/")
     assert message.startswith("Dockerfile:2: link.tar cannot be unpacked: ")
     assert list(out.iterdir()) == []
+
+
+async def test_a_very_deep_archive_is_unpacked_or_refused(kit: Kit):
+    kit.write("deep.tar", archive(("d/" * 300 + "f", "f", "x")))
+    shown = await kit.show("ADD deep.tar /x", "find /x -type f | tr -cd / | wc -c")
+    assert shown == "302"
+    kit.write("deep.tar", archive(("d/" * 3000 + "f", "f", "x")))
+    assert "deep.tar cannot be unpacked" in await kit.refused("ADD deep.tar /x")
 
 
 async def test_an_archive_with_a_device_or_a_torn_one_is_an_error(kit: Kit):

@@ -2,17 +2,15 @@
 
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parts import spec
 from plimsoll.core.errors import BuildError, SandboxError, SandboxUnsupported
-from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.owners import myself
-from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
+from plimsoll.sandboxes.protocol import ImageSource
 
 Kit = Any
 
@@ -37,8 +35,7 @@ def make_root(path: Path) -> Path:
 
 async def run(backend: LocalBackend, source: ImageSource, command: str) -> str:
     image = await backend.build(source)
-    labels = Labels("test", "test", myself(), time.time() + 600)
-    sandbox = await backend.create(image, SandboxSpec(labels))
+    sandbox = await backend.create(image, spec())
     try:
         done = await sandbox.exec(command)
     finally:

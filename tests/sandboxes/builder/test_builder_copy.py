@@ -208,7 +208,7 @@ async def test_chown_and_chmod_hold_for_folders_too(kit: Kit):
     [
         ("--chmod=u+x", "--chmod takes a number like 0755, not u+x"),
         ("--chmod=799", "--chmod takes a number like 0755, not 799"),
-        ("--chmod=4755", "--chmod takes a number like 0755, not 4755"),
+        ("--chmod=75", "--chmod takes a number like 0755, not 75"),
         ("--chown=nobodyatall", "the sandbox has no user 'nobodyatall'"),
         ("--parents", "the local backend does not do --parents"),
         ("--exclude=*.md", "the local backend does not do --exclude"),
@@ -221,6 +221,22 @@ async def test_a_flag_that_cannot_be_obeyed_is_an_error_with_its_line(
     message = await kit.refused(f"COPY {flag} a.txt /x")
     assert message.startswith("Dockerfile:2: ")
     assert message.endswith(said)
+
+
+async def test_exact_and_special_modes_are_kept(kit: Kit):
+    kit.write("dir/sub/run", mode=0o4755)
+    text = "COPY --chmod=555 dir /x\nCOPY dir /y\nCOPY --chmod=1700 <<EOF /z\nEOF"
+    shown = await kit.show(text, "stat -c %a /x/sub /x/sub/run /y/sub/run /z | paste -sd' '")
+    assert shown == "555 555 4755 1700"
+
+
+async def test_a_folder_does_not_replace_a_link(kit: Kit):
+    kit.write("rootfs/there/tool")
+    text = "RUN mkdir /real && touch /real/kept && ln -s real /there\nCOPY {} {}"
+    message = await kit.refused(text.format("rootfs", "/"))
+    assert message.startswith("Dockerfile:3: ")
+    assert message.endswith("there: a file or a link, not a folder, is there")
+    assert await kit.show(text.format("rootfs/there", "/there"), "ls /real") == "kept\ntool"
 
 
 async def test_a_file_and_a_folder_do_not_replace_each_other(kit: Kit):

@@ -94,7 +94,7 @@ async def test_a_cancelled_build_does_not_stop_another_of_the_same(kit: Kit):
         await first
 
 
-async def test_a_killed_build_leaves_no_half_layer(tmp_path: Path, builder_home: Path):
+async def test_a_killed_build_leaves_no_half_layer(tmp_path: Path):
     home = tmp_path / "home"
     file = tmp_path / "Dockerfile"
     mark = f"{time.time()}"
@@ -102,8 +102,8 @@ async def test_a_killed_build_leaves_no_half_layer(tmp_path: Path, builder_home:
     build = await asyncio.to_thread(start_build, home, file)
     assert build.stdout is not None
     with build.stdout as said:
-        while "started" not in await asyncio.to_thread(said.readline):
-            pass
+        while "started" not in (line := await asyncio.to_thread(said.readline)):
+            assert line, "the build ended early"
         build.send_signal(signal.SIGKILL)
         await asyncio.to_thread(build.wait)
     assert list((home / "layers").iterdir()) == []

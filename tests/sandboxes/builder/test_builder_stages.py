@@ -59,6 +59,22 @@ async def test_folders_links_and_modes_come_along(kit: Kit):
     )
 
 
+async def test_owners_and_special_modes_come_along(kit: Kit):
+    text = """
+        FROM any AS build
+        RUN mkdir -p /o/sub && cd /o && touch f && cp /bin/true s && ln -s f l && \\
+            chown -h daemon:bin f s l sub && chmod 4755 s && chmod 1777 sub && chmod 500 f
+        FROM any
+        COPY --from=build /o /x
+        COPY --from=build /o/s /y
+        """
+    shown = await kit.show(text, "cd /x && stat -c '%n %U:%G %a' f s l sub /y /x")
+    assert shown == (
+        "f daemon:bin 500\ns daemon:bin 4755\nl daemon:bin 777\nsub daemon:bin 1777\n"
+        "/y daemon:bin 4755\n/x root:root 755"
+    )
+
+
 async def test_a_pattern_matches_in_another_stage(kit: Kit):
     text = """
         FROM any AS build

@@ -108,8 +108,9 @@ class LocalBackend:
 
     def find_base(self, reference: str) -> Base:
         """The root file system that an image name stands for."""
-        if reference in self._options.roots:
-            return root_base(self._options.roots[reference])
+        roots = {_full_name(name): path for name, path in self._options.roots.items()}
+        if (root := roots.get(_full_name(reference))) is not None:
+            return root_base(self._home, root)
         if reference != "scratch":
             if not self._said_host_base:
                 self._said_host_base = True
@@ -158,11 +159,10 @@ class LocalBackend:
         name = short_id()
         cgroup = self._plan_groups(name, spec.limits)
         with contextlib.ExitStack() as theirs:
-            life, their_life = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            (life, their_life), (end, their_end) = _two_pairs()
             theirs.enter_context(their_life)
-            remains = Remains(self._home.sandboxes / name, cgroup, life)
-            end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             theirs.enter_context(their_end)
+            remains = Remains(self._home.sandboxes / name, cgroup, life)
             channel = Channel(end)
             try:
                 inside = lay_out(
@@ -208,6 +208,29 @@ class LocalBackend:
             raise SandboxUnavailable(f"the sandbox died while it started: {words}") from None
         if not said.get("ready"):
             raise cannot_start(said, self._home.path)
+
+
+def _full_name(image: str) -> str:
+    """An image's name as a registry knows it: `ubuntu` is `docker.io/library/ubuntu:latest`."""
+    name, at, digest = image.partition("@")
+    if ":" not in name.rpartition("/")[2] and not at:
+        name += ":latest"
+    first, slash, _ = name.partition("/")
+    if not slash:
+        name = f"docker.io/library/{name}"
+    elif "." not in first and ":" not in first and first != "localhost":
+        name = f"docker.io/{name}"
+    return name + at + digest
+
+
+def _two_pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
+    first = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        return first, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:
+        for end in first:
+            end.close()
+        raise
 
 
 def _has_capability(number: int) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +57,12 @@ _FOLDERS = (
 _FIRST_PERSON = 1000
 """Accounts from this number on are people's; a sandbox does not get them."""
 
+_SIGNS_OF_CHANGE = ("etc", "usr", "usr/bin", "usr/lib", "etc/passwd", "etc/group",
+                    "var/lib/dpkg/status", "var/lib/rpm", "lib/apk/db/installed")  # fmt: skip
+"""Places of a system that change when its packages do."""
+
 _NOBODY = 65534
+_DEEP_SHIMS = 5
 _LARGEST_FILE = 4 << 20
 
 
@@ -70,17 +75,22 @@ class Base:
 
     key: str
     lowers: Mapping[str, tuple[str, ...]]
+    binds: tuple[tuple[str, str], ...] = ()
+    """Files of the host that every sandbox on it sees, read-only: source and target."""
 
 
-def root_base(path: Path) -> Base:
-    """A root file system from the config."""
+def root_base(home: Home, path: Path) -> Base:
+    """A root file system from the config, with the host's way to look names up."""
     if not (path / "usr").is_dir() and not (path / "bin").is_dir():
         raise SandboxUnavailable(
             f"{path} is not a root file system: it has neither usr nor bin; see [local] roots"
         )
-    info = path.stat()
-    identity = f"root {path} {info.st_ino} {info.st_mtime_ns}"
-    return Base(_hash([identity]), {"/": (str(path),)})
+    parts = [f"root {path}", *_states(path / name for name in ("", *_SIGNS_OF_CHANGE))]
+    resolv = home.path / "resolv.conf"
+    with contextlib.suppress(OSError):
+        shutil.copyfile("/etc/resolv.conf", resolv)
+    binds = ((str(resolv), "/etc/resolv.conf"),) if resolv.exists() else ()
+    return Base(_hash(parts), {"/": (str(path),)}, binds)
 
 
 def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
@@ -111,13 +121,16 @@ def _hash(parts: Iterable[str]) -> str:
 
 def _host_key(shared: Mapping[str, object], links: Mapping[str, str], single_user: bool) -> str:
     """Changes when the host's packages, or the files that are copied, do."""
-    parts = [f"host 2 {single_user} {os.geteuid()}", *shared, *map(str, links.items())]
-    for path in (*_etc_files(), "/etc/passwd", "/etc/group", "/var/lib/dpkg/status",
-                 "/var/lib/rpm", "/lib/apk/db/installed"):  # fmt: skip
+    parts = [f"host 3 {single_user} {os.geteuid()}", *shared, *map(str, links.items())]
+    changing = (Path("/", name) for name in _SIGNS_OF_CHANGE)
+    return _hash([*parts, *_states((*_etc_files(), *changing))])
+
+
+def _states(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
         with contextlib.suppress(OSError):
-            info = Path(path).stat()
-            parts.append(f"{path} {info.st_size} {info.st_mtime_ns}")
-    return _hash(parts)
+            info = path.stat()
+            yield f"{path} {info.st_ino} {info.st_size} {info.st_mtime_ns}"
 
 
 def _etc_files() -> list[Path]:
@@ -231,7 +244,9 @@ def _make_shims(target: Path, shim: Path, depth: int = 3) -> None:
         with contextlib.suppress(OSError):
             for entry in os.scandir(target):
                 if entry.is_dir(follow_symlinks=False):
-                    _make_shims(Path(entry.path), shim / entry.name, depth - 1)
+                    # Where people install to, it goes deeper: …/lib/python3.x/dist-packages.
+                    below = _DEEP_SHIMS if entry.path == "/usr/local" else depth - 1
+                    _make_shims(Path(entry.path), shim / entry.name, below)
 
 
 def _remove(path: Path) -> None:

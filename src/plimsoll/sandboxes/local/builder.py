@@ -17,7 +17,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from plimsoll.core.errors import BuildError, SandboxUnsupported, TaskError, TransferError
+from plimsoll.core.errors import (
+    BuildError,
+    SandboxUnavailable,
+    SandboxUnsupported,
+    TaskError,
+    TransferError,
+)
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NO_NETWORK, PUBLIC
 from plimsoll.sandboxes.local import copying
@@ -42,7 +48,7 @@ _NO_EFFECT = frozenset({"CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL"})
 _FLAGS = {"RUN": {"network"}, "COPY": {"from", "chown", "chmod", "link"},
           "ADD": {"chown", "chmod", "link"}}  # fmt: skip
 _NETWORKS = ("default", "host", "none")
-_FORMAT = "layer 2"
+_FORMAT = "layer 3"
 """Part of every layer's key; changes when the builder makes layers differently."""
 
 
@@ -145,7 +151,7 @@ class _Build:
             raise self._error(at, f"there is no stage {name} before this one")
         try:
             return State(_first_image(self._starter, name))
-        except SandboxUnsupported as error:
+        except (SandboxUnsupported, SandboxUnavailable) as error:
             raise self._error(at, str(error)) from None
 
     async def _apply(self, instruction: Instruction, state: State, number: int) -> None:
@@ -273,7 +279,10 @@ class _Build:
 
         async def make(place: Path) -> None:
             self._say(f"{instruction.keyword} {instruction.args}\n")
-            sandbox = await self._starter.start(state.image, _spec(), durable=True)
+            try:
+                sandbox = await self._starter.start(state.image, _spec(), durable=True)
+            except BuildError as error:
+                raise self._error(instruction, str(error)) from None
             try:
                 await work(sandbox)
                 sandbox.keep_as(place)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.inside import wire
@@ -61,10 +61,17 @@ class Channel:
             return
         except OSError as error:
             self.close(f"the sandbox is gone: {error.strerror}")
-            return
-        self.close("the sandbox's init died")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self.close("the sandbox's init does not make sense")
+        else:
+            self.close("the sandbox's init died")
 
-    def _take(self, reply: dict[str, Any]) -> None:
+    def _take(self, reply: object) -> None:
+        if not isinstance(reply, dict):
+            raise ValueError("a reply is an object")
+        self._give(cast(dict[str, Any], reply))
+
+    def _give(self, reply: dict[str, Any]) -> None:
         waiter = self._waiting.get(reply["id"]) if "id" in reply else self.ready
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)

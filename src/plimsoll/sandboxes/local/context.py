@@ -64,7 +64,7 @@ class CopySource:
             elif stat.S_ISREG(info.st_mode):
                 with path.open("rb") as file:
                     content = hashlib.file_digest(file, "sha256").digest()
-            kind = f"{stat.S_IFMT(info.st_mode)} {info.st_mode & 0o777}".encode()
+            kind = f"{stat.S_IFMT(info.st_mode)} {info.st_mode & 0o7777}".encode()
             for part in (os.fsencode(name), kind, content):
                 sums.update(len(part).to_bytes(8, "big") + part)
         return sums.hexdigest()

@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 import tempfile
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from plimsoll.sandboxes.local.archives import is_archive, unpack_archive
 from plimsoll.sandboxes.local.context import BuildContext, CopySource, NamePattern, is_pattern
 from plimsoll.sandboxes.local.inside.trees import Rules
 from plimsoll.sandboxes.local.recipe import Recipe, State
+from plimsoll.sandboxes.local.remains import remove_folder
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.protocol import Transfer
 from plimsoll.tasks.dockerfile import Heredoc, Instruction
@@ -32,14 +34,13 @@ __all__ = [
 
 _REMOTE = ("http://", "https://", "ftp://", "git@", "git://", "ssh://")
 _HEREDOC = re.compile(r"\d*<<-?(.+)", re.DOTALL)
-_MODE = re.compile(r"0?[0-7]{3}")
+_MODE = re.compile(r"0?[0-7]{3,4}")
 _FOLDER = re.compile(r"(.*/)?\.{0,2}")
 _LIST = """cd -- "$1" 2>/dev/null || exit 0
 for name in * .*; do
   if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\\0' "$name"; fi
 done"""
 _LIST_BYTES = 16 << 20
-_AS_IT_IS = Rules(as_image=True, keep_owners=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,50 +133,56 @@ async def copy_in(plan: CopyPlan, sandbox: LocalSandbox) -> None:
     # Several files, also by one pattern, go into a folder.
     target = order.target.rstrip("/") + "/" if len(plan.sources) > 1 else order.target
     for source in plan.sources:
-        with contextlib.ExitStack() as stack:
-            path, ignored = source.path, source.ignored
+        async with contextlib.AsyncExitStack() as stack:
+            path, ignored, archive = source.path, source.ignored, False
             if order.unpack_archives and await asyncio.to_thread(is_archive, path):
-                path = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                path = await stack.enter_async_context(_folder())
                 await asyncio.to_thread(unpack_archive, source.path, path, order.where)
-                ignored = None
+                ignored, archive = None, True
             carried = await sandbox.put(
                 path, target, ignored=ignored, as_image=True, owner=order.owner,
-                mode=order.mode,
+                mode=order.mode, keep_owners=archive and _several_users(),
             )  # fmt: skip
             _must_be_whole(carried, order)
+    mode = 0o644 if order.mode is None else order.mode
     for heredoc in order.heredocs:
-        await put_text(
-            sandbox, heredoc.body, order.target, heredoc.name, order.mode or 0o644, order.owner
-        )
+        await put_text(sandbox, heredoc.body, order.target, heredoc.name, mode, order.owner)
 
 
 async def put_text(
     sandbox: LocalSandbox, text: str, target: str, name: str, mode: int, owner: str | None = None
 ) -> None:
     """Write a text to a file in a sandbox; `name` is its own where `target` is a folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, name)
+    async with _folder() as folder:
+        file = folder / name
         file.write_bytes(text.encode())
-        await sandbox.put(file, target, owner=owner, mode=mode)
+        await sandbox.put(file, target, as_image=True, owner=owner, mode=mode)
 
 
 async def make_folder(sandbox: LocalSandbox, path: str, owner: str) -> None:
     """Make a folder and what is missing above it; what is there stays as it is."""
-    with tempfile.TemporaryDirectory() as empty:
-        await sandbox.put(Path(empty), path, owner=None if owner in ("root", "0") else owner)
+    async with _folder() as empty:
+        await sandbox.put(empty, path, owner=None if owner in ("root", "0") else owner)
 
 
 async def copy_between(giver: LocalSandbox, taker: LocalSandbox, order: CopyOrder) -> None:
     """Carry files from another stage, by way of a folder of the host."""
     found = [path for source in order.sources for path in await _find(giver, source, order.where)]
     target = order.target.rstrip("/") + "/" if len(found) > 1 else order.target
+    owners = _several_users()
+    rules = Rules(as_image=True, keep_owners=owners)
     for path in found:
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder, posixpath.basename(path))
-            _must_be_whole(await giver.get(path, place, _AS_IT_IS), order)
+        async with _folder() as folder:
+            place = folder / posixpath.basename(path)
+            _must_be_whole(await giver.get(path, place, rules, follow=True), order)
             await taker.put(
-                place, target, as_image=True, keep_owners=True, owner=order.owner, mode=order.mode
+                place, target, as_image=True, keep_owners=owners, owner=order.owner, mode=order.mode
             )
+
+
+def _several_users() -> bool:
+    """Without root a sandbox has one user, to whom everything belongs."""
+    return os.geteuid() == 0
 
 
 async def _find(giver: LocalSandbox, source: str, where: str) -> list[str]:
@@ -205,6 +212,16 @@ async def _names(giver: LocalSandbox, folder: str, where: str) -> list[str]:
         raise BuildError(f"{where}: {folder} {listed.complaint()}")
     names = os.fsdecode(listed.stdout.data).split("\0")
     return sorted({*names} - {"", ".", ".."})
+
+
+@contextlib.asynccontextmanager
+async def _folder() -> AsyncGenerator[Path]:
+    """A folder of the host for as long as it takes."""
+    path = Path(tempfile.mkdtemp(prefix="plimsoll-"))
+    try:
+        yield path
+    finally:
+        await asyncio.to_thread(remove_folder, path)
 
 
 def _must_be_whole(carried: Transfer, order: CopyOrder) -> None:

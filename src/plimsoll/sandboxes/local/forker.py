@@ -14,7 +14,8 @@ from plimsoll.sandboxes.local.inside import wire
 
 __all__ = ["Forker"]
 
-# The place of the source is not an argument: a sandbox sees the command line of its init.
+# A sandbox sees the command line of its init, so no path of the host stands there: Python
+# finds itself by PATH, and the source by a variable.
 _START = (
     "import os, sys; sys.path.insert(0, os.environ.pop('PLIMSOLL_SOURCE')); "
     "from plimsoll.sandboxes.local.inside.zygote import main; main(int(sys.argv[1]))"
@@ -69,10 +70,12 @@ class Forker:
         ours.setblocking(False)
         self._stderr = os.memfd_create("plimsoll-zygote-stderr", os.MFD_CLOEXEC)
         source = str(Path(plimsoll.__file__).parent.parent)
+        interpreter = Path(sys.executable)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, str(theirs.fileno())],
-                env={"PLIMSOLL_SOURCE": source},
+                [interpreter.name, "-I", "-S", "-c", _START, str(theirs.fileno())],
+                executable=interpreter,
+                env={"PLIMSOLL_SOURCE": source, "PATH": str(interpreter.parent)},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

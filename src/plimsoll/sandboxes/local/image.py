@@ -43,7 +43,7 @@ class LocalImage:
 
     def lowers(self, home: Home) -> dict[str, list[str]]:
         """For each overlay its folders, topmost first; those of home as paths relative to it."""
-        changed = {layer: _changed(home.layers / layer) for layer in self.layers}
+        changed = {layer: _changed_by(home.layers / layer) for layer in self.layers}
         stacks: dict[str, list[str]] = {}
         for target, base in self.base.lowers.items():
             name = overlay_name(target)
@@ -57,16 +57,18 @@ class LocalImage:
         return stacks
 
 
-@functools.lru_cache(maxsize=4096)
-def _changed(layer: Path) -> frozenset[str]:
-    """The overlays that a layer changed something in; others need no place in the stack.
-
-    A layer never changes, so what was found once stays true.
-    """
+def _changed_by(layer: Path) -> frozenset[str]:
+    """The overlays that a layer changed something in; others need no place in the stack."""
     try:
-        return frozenset(folder.name for folder in layer.iterdir() if _has_changes(folder))
+        return _changed(layer, layer.stat().st_ino)
     except FileNotFoundError:
         raise SandboxUnavailable(f"the image's layer {layer} is gone; build it again") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _changed(layer: Path, _inode: int) -> frozenset[str]:
+    # A layer never changes, so what was found once stays true of the same folder.
+    return frozenset(folder.name for folder in layer.iterdir() if _has_changes(folder))
 
 
 def _has_changes(folder: Path) -> bool:

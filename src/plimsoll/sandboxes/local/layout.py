@@ -35,7 +35,7 @@ def lay_out(
     (folder / ".meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
     (folder / ".meta.json").rename(folder / "meta.json")
     overlays = [_overlay(home, folder, target, lower) for target, lower in lowers.items()]
-    for place in ("root", "aside", "aside/dev"):
+    for place in ("root", "aside", "aside/dev", "aside/proc"):
         (folder / place).mkdir(exist_ok=True)
     return {
         "home": str(home.path),
@@ -44,7 +44,10 @@ def lay_out(
         "hostname": f"plimsoll-{folder.name}",
         "overlays": overlays,
         "overlay_options": _options(userns, durable),
-        "binds": [{"source": str(m.source), "target": m.target} for m in spec.mounts],
+        "binds": [
+            *({"source": source, "target": target} for source, target in image.base.binds),
+            *({"source": str(m.source), "target": m.target} for m in spec.mounts),
+        ],
         "userns": userns,
         "cgroups": cgroup.procs_files,
         "shm_mb": _SHM_MB,

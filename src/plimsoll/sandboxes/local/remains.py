@@ -93,6 +93,8 @@ def remove_folder(folder: Path) -> None:
                 remove_tree(parent, folder.name)
             finally:
                 os.close(parent)
+        except (FileNotFoundError, NotADirectoryError):
+            return
         except OSError:
             if time.monotonic() > deadline:
                 raise

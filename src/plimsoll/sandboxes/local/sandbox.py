@@ -15,7 +15,7 @@ from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.inside import trees
 from plimsoll.sandboxes.local.pump import Pump
-from plimsoll.sandboxes.local.remains import Remains
+from plimsoll.sandboxes.local.remains import Remains, remove_folder
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
@@ -186,14 +186,23 @@ class LocalSandbox:
     async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
         return await self.get(source, target, trees.Rules(limit=limit))
 
-    async def get(self, source: str, target: Path, rules: trees.Rules) -> Transfer:
-        """Download by rules of the caller's own."""
+    async def get(
+        self, source: str, target: Path, rules: trees.Rules, *, follow: bool = False
+    ) -> Transfer:
+        """Download by rules of the caller's own. What a failed one left is removed."""
+        new = not os.path.lexists(target)
 
         def unpack(descriptor: int) -> dict[str, Any]:
             with open(descriptor, "rb", buffering=1 << 16) as stream:
                 return trees.unpack(stream, str(target.absolute()), rules)
 
-        return await self._transfer("pack", source, unpack, f"download of {source}", {})
+        what = f"download of {source}"
+        try:
+            return await self._transfer("pack", source, unpack, what, {"follow": follow})
+        except BaseException:
+            if new:
+                await to_the_end(asyncio.to_thread(remove_folder, target))
+            raise
 
     async def _transfer(
         self,

@@ -15,7 +15,14 @@ from typing import Any, NoReturn
 
 from plimsoll.sandboxes.local.inside import syscalls, wire
 
-__all__ = ["KEPT_CAPABILITIES", "NotAUser", "find_account", "kill_tree", "run_command"]
+__all__ = [
+    "KEPT_CAPABILITIES",
+    "NotAUser",
+    "find_account",
+    "kill_tree",
+    "no_room",
+    "run_command",
+]
 
 # What a container usually may do, less device nodes and raw packets: chown, dac_override,
 # fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot, audit_write,
@@ -124,7 +131,15 @@ def run_command(request: dict[str, Any], stdio: list[int], end: int, netns: int 
         os.write(end, wire.encode_reply({"error": str(error)}))
         return
     syscalls.become_subreaper()
-    child = os.fork()
+    for descriptor in stdio:
+        # Opened anew by its name (/dev/stdout) a pipe is judged by its owner.
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode) and not request["single_user"]:
+            os.fchown(descriptor, account.uid, account.gid)
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        os.write(end, wire.encode_reply(no_room(stdio[2])))
+        return
     if child == 0:
         os.close(end)
         _become(request, stdio, netns, account)
@@ -139,39 +154,52 @@ def run_command(request: dict[str, Any], stdio: list[int], end: int, netns: int 
             return
 
 
-def kill_tree(top: int, deadline: float) -> bool:
-    """Kill a process and all its descendants. False if they could not be caught in time.
+def no_room(stderr: int) -> dict[str, Any]:
+    """How a command ends that no process can be had for; said on its stderr."""
+    with contextlib.suppress(OSError):
+        os.write(stderr, b"plimsoll: the sandbox's limit on processes is used up\n")
+    return {"exit": 126}
 
-    They are stopped first, until no new one turns up: nothing that is stopped can fork. A
-    process that forks and exits all the time may never be caught that way.
+
+def kill_tree(runner: int, deadline: float) -> set[int] | None:
+    """Kill a runner and all below it; who they were, or None if they were not caught in time.
+
+    The runner is stopped first: a stopped subreaper still adopts, and what died below it stays
+    as a zombie. When two looks in a row find the same processes and all of them dead, nothing
+    can be alive: whoever had forked and gone would have left one more.
     """
-    caught: set[int] = set()
-    while fresh := ({top} | _descendants(top)) - caught:
-        for pid in fresh:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-        caught |= fresh
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(runner, signal.SIGSTOP)
+    before: dict[int, bool] | None = None
+    while (below := _descendants(runner)) != before or any(below.values()):
+        for pid, alive in below.items():
+            if alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            return False
-    for pid in caught:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return True
+            return None
+        before = below
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(runner, signal.SIGKILL)
+    return {runner, *below}
 
 
-def _descendants(ancestor: int) -> set[int]:
-    """Every process below another, dead ones included: threads may outlive their first."""
-    parents: dict[int, int] = {}
+def _descendants(ancestor: int) -> dict[int, bool]:
+    """Every process below another, and whether any thread of it is alive."""
+    parents: dict[int, tuple[int, bool]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/{entry}/stat", "rb") as f:
                 # The name in brackets may hold anything; what follows the last one is fixed.
-                parents[int(entry)] = int(f.read().rpartition(b")")[2].split()[1])
-    found: set[int] = set()
+                fields = f.read().rpartition(b")")[2].split()
+                dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+                parents[int(entry)] = (int(fields[1]), not dead)
+    found: dict[int, bool] = {}
     grown = {ancestor}
     while grown:
-        grown = {pid for pid, parent in parents.items() if parent in grown} - found
-        found |= grown
+        next_ones = {pid: x[1] for pid, x in parents.items() if x[0] in grown and pid not in found}
+        found |= next_ones
+        grown = set(next_ones)
     return found
 
 

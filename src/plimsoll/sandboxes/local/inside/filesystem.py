@@ -58,13 +58,15 @@ def enter_root(spec: dict[str, Any]) -> None:
         trees.append((syscalls.open_tree(place), overlay["target"], True))
     _step("mount /dev", _mount_devices, f"{aside}/dev", int(spec["shm_mb"]))
     trees.append((syscalls.open_tree(f"{aside}/dev"), "/dev", True))
+    # In a user namespace /proc can be mounted only while another one is in sight.
+    _step("mount /proc", _mount_proc, f"{aside}/proc", f"{aside}/dev/null", bool(spec["userns"]))
+    trees.append((syscalls.open_tree(f"{aside}/proc"), "/proc", True))
     binds: list[tuple[int, str, bool]] = []
     for bind in spec["binds"]:
         binds.append(_step(f"mount {bind['source']}", _take, bind["source"], bind["target"]))
     _step("change the root", _change_root, root)
     for tree in trees:
         _step(f"mount {tree[1]}", _put, *tree)
-    _step("mount /proc", _mount_proc, bool(spec["userns"]))
     for tree in binds:
         _step(f"mount {tree[1]}", _put, *tree)
         _step(f"mount {tree[1]}", _make_read_only, tree[1])
@@ -93,29 +95,30 @@ def _put(tree: int, target: str, folder: bool) -> None:
     if folder:
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
+        if os.path.islink(target):  # it leads nowhere, and a mount would be made there
+            os.unlink(target)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
     syscalls.move_mount(tree, target)
     os.close(tree)
 
 
-def _mount_proc(userns: bool) -> None:
-    os.makedirs("/proc", exist_ok=True)
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+def _mount_proc(proc: str, null: str, userns: bool) -> None:
+    mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if userns:
         return
     for name in _PROC_READ_ONLY:
-        path = f"/proc/{name}"
+        path = f"{proc}/{name}"
         if os.path.exists(path):
             mount(path, path, None, MS_BIND | MS_REC)
             mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
                   | MS_NOEXEC)  # fmt: skip
     for name in _PROC_HIDDEN:
-        path = f"/proc/{name}"
+        path = f"{proc}/{name}"
         if os.path.isdir(path):
             mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
         elif os.path.exists(path):
-            mount("/dev/null", path, None, MS_BIND)
+            mount(null, path, None, MS_BIND)
 
 
 def _mount_devices(dev: str, shm_mb: int) -> None:

@@ -76,7 +76,7 @@ class Init:
                 others = [x for x in os.listdir("/proc") if x.isdigit() and x != "1"]
                 self._reply(number, count=len(others))
             case "pack":
-                self._spawn(number, lambda end: _pack(request["path"], fds[0], end))
+                self._spawn(number, lambda end: _pack(request, fds[0], end))
             case "unpack":
                 self._spawn(number, lambda end: _unpack(request, fds[0], end))
             case "empty":
@@ -87,7 +87,10 @@ class Init:
     def _exec(self, number: int, request: dict[str, Any], fds: list[int]) -> None:
         request["single_user"] = self._single_user
         netns = None if request["network"] else self._netns
-        self._spawn(number, lambda end: commands.run_command(request, fds, end, netns))
+        try:
+            self._spawn(number, lambda end: commands.run_command(request, fds, end, netns))
+        except BlockingIOError:
+            self._reply(number, **commands.no_room(fds[2]))
 
     def _spawn(self, number: int, work: Callable[[int], None]) -> None:
         """Fork a child that does `work` with its end of a pipe, and answer when it ends."""
@@ -128,35 +131,51 @@ class Init:
         self._reply(number, **{key: value for key, value in outcome.items() if key != "id"})
 
     def _kill(self, target: int) -> None:
-        """End what a request started, to its last process; its own answer follows."""
-        for pid, (number, _) in list(self._children.items()):
-            if number == target and not commands.kill_tree(pid, time.monotonic() + _CATCH_SECONDS):
-                # What forks faster than it can be caught takes the others with it: a signal
-                # to all processes at once leaves none of them the time to fork.
-                os.kill(-1, signal.SIGKILL)
+        """End what a request started, to its last process; only then is it answered."""
+        for pid, (number, end) in list(self._children.items()):
+            if number == target:
+                del self._children[pid]
+                killed = commands.kill_tree(pid, time.monotonic() + _CATCH_SECONDS)
+                if killed is None:
+                    # What forks faster than it can be caught takes the others with it: a
+                    # signal to all processes at once leaves none of them the time to fork.
+                    self._kill_everything()
+                else:
+                    self._until_gone(killed)
+                self._answer_for(number, end)
+
+    def _until_gone(self, pids: set[int]) -> None:
+        deadline = time.monotonic() + _KILL_SECONDS
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.0005)
 
     def _kill_all(self, number: int) -> None:
+        if self._kill_everything():
+            self._reply(number, done=True)
+        else:
+            self._reply(number, error="processes in it do not die")
+
+    def _kill_everything(self) -> bool:
         deadline = time.monotonic() + _KILL_SECONDS
-        while True:
+        while time.monotonic() < deadline:
             try:
                 os.kill(-1, signal.SIGKILL)
             except ProcessLookupError:
-                break
+                self._reap()
+                return True
             self._reap()
-            if time.monotonic() > deadline:
-                self._reply(number, error="processes in it do not die")
-                return
             time.sleep(0.0005)
-        self._reap()
-        self._reply(number, done=True)
+        return False
 
     def _reply(self, number: int, **words: object) -> None:
         wire.send_reply(self._channel, {"id": number, **words})
 
 
-def _pack(path: str, descriptor: int, end: int) -> None:
+def _pack(request: dict[str, Any], descriptor: int, end: int) -> None:
     with open(descriptor, "wb", buffering=1 << 16, closefd=False) as out:
-        _guarded(end, lambda: trees.pack(path, out) or {})
+        work = trees.pack if request["follow"] else trees.pack_unless_link
+        _guarded(end, lambda: work(request["path"], out) or {})
 
 
 def _unpack(request: dict[str, Any], descriptor: int, end: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["Rules", "TreeError", "make_empty", "pack", "remove_tree", "unpack"]
+__all__ = ["Rules", "TreeError", "make_empty", "pack", "pack_unless_link", "remove_tree", "unpack"]
 
 _CHUNK = 1 << 20
 _LINE = 64 * 1024
@@ -47,6 +47,13 @@ def pack(source: str, out: IO[bytes], ignored: Callable[[str], bool] | None = No
         raise TreeError(f"{source}: neither a file nor a folder")
     out.write(b'{"t":"end"}\n')
     out.flush()
+
+
+def pack_unless_link(source: str, out: IO[bytes]) -> None:
+    """As `pack`, but a link is followed only to a place beside it: it may be an agent's."""
+    if os.path.islink(source) and not _stays_inside(os.readlink(source), 0):
+        raise TreeError(f"{source}: a link to {os.readlink(source)}, which is not followed")
+    pack(source, out)
 
 
 def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
@@ -241,11 +248,17 @@ class _Unpack:
         return int(record["m"]) & (0o7777 if self._rules.as_image else 0o777)
 
     def _own(self, record: dict[str, Any], chown: Callable[[tuple[int, int]], None]) -> None:
-        if self._rules.owner is not None:
-            chown(self._rules.owner)
-        elif self._rules.keep_owners:
-            uid, gid = record["o"]
-            chown((int(uid), int(gid)))
+        owner = self._rules.owner
+        if owner is None and self._rules.keep_owners:
+            owner = (int(record["o"][0]), int(record["o"][1]))
+        if owner is not None:
+            try:
+                chown(owner)
+            except OSError as error:
+                raise TreeError(
+                    f"it cannot belong to user {owner[0]}: {error.strerror}; "
+                    "without root a sandbox has one user only"
+                ) from None
 
     def _make_file(self, parent: int, name: str, record: dict[str, Any], stream: IO[bytes]) -> None:
         size = int(record["size"])

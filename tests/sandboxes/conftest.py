@@ -1,0 +1,80 @@
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Left = Callable[..., list[str]]
+
+
+def _processes() -> dict[int, str]:
+    """Every process of this host that is ours by descent, zombies included."""
+    parents: dict[int, tuple[int, str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text(errors="replace")
+            except OSError:
+                continue
+            name, _, rest = text.partition("(")[2].rpartition(")")
+            state, parent = rest.split()[:2]
+            parents[int(entry.name)] = (int(parent), f"{name} {state}")
+    found: dict[int, str] = {}
+    grown = {os.getpid()}
+    while grown:
+        grown = {pid for pid, (parent, _) in parents.items() if parent in grown} - set(found)
+        found |= {pid: parents[pid][1] for pid in grown}
+    return found
+
+
+def _left(home: Path, ids: list[str] | None = None) -> list[str]:
+    """What is left of sandboxes: folders of a home, control groups, mounts."""
+    found = [str(x) for x in (home / "sandboxes").iterdir()]
+    names = ids if ids is not None else []
+    for base in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
+        for group in base.glob("plimsoll-*"):
+            if group.name.removeprefix("plimsoll-") in names:
+                found.append(str(group))
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return found + [line for line in mounts if str(home / "sandboxes") in line]
+
+
+@pytest.fixture
+def left() -> Left:
+    """Lists what is left of the sandboxes of a home, by their ids for control groups."""
+    return _left
+
+
+@pytest.fixture
+def children() -> Callable[[], dict[int, str]]:
+    return _processes
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Waits until something is so, and fails where it does not become so in time."""
+
+    def wait(what: Callable[[], object], seconds: float = 5.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture
+def idle_groups() -> Callable[[], set[Path]]:
+    """Lists control groups of sandboxes in which no process is."""
+
+    def idle() -> set[Path]:
+        found: set[Path] = set()
+        for group in Path("/sys/fs/cgroup").glob("*/plimsoll-*"):
+            with contextlib.suppress(OSError):
+                if not (group / "cgroup.procs").read_text():
+                    found.add(group)
+        return found
+
+    return idle

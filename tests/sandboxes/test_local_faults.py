@@ -1,0 +1,185 @@
+"""Faults of the host: they end in one clear error, in time, and leave nothing."""
+
+import asyncio
+import os
+import resource
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from parts import need, spec
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.local.channel import Channel
+from plimsoll.sandboxes.protocol import Backend, Image, ImageSource
+
+Left = Callable[..., list[str]]
+
+
+def _mount(*words: str) -> None:
+    done = subprocess.run(["mount", *words], capture_output=True, text=True)
+    need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
+
+
+@pytest.fixture
+def unmount() -> Iterator[list[Path]]:
+    """Mount points to take down after the test."""
+    points: list[Path] = []
+    yield points
+    for point in reversed(points):
+        subprocess.run(["umount", "-l", point], check=True)
+
+
+@pytest.fixture
+async def small(tmp_path: Path, unmount: list[Path]) -> AsyncIterator[LocalBackend]:
+    """A backend whose home has room for its base and two megabytes more."""
+    home = tmp_path / "small"
+    home.mkdir()
+    _mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", str(home))
+    unmount.append(home)
+    async with LocalBackend(LocalOptions(home=home)) as backend:
+        used = os.statvfs(home)
+        kept = (used.f_blocks - used.f_bfree) * used.f_frsize + (2 << 20)
+        _mount("-o", f"remount,size={kept}", str(home))
+        yield backend
+
+
+async def test_a_full_disk_is_a_command_that_failed_and_a_clear_error(
+    small: LocalBackend, tmp_path: Path, left: Left
+):
+    image = await small.build(ImageSource(reference="x"))
+    made = await small.create(image, spec())
+    done = await made.exec("head -c 50M /dev/zero > /tmp/big", timeout=20)
+    assert not done.ok
+    assert "No space left" in done.stderr.text
+    (tmp_path / "big").write_bytes(b"x" * (8 << 20))
+    with pytest.raises(SandboxError, match="No space left"):
+        await made.upload(tmp_path / "big", "/etc/big")
+    with pytest.raises(SandboxUnavailable, match="No space left"):
+        for _ in range(1000):
+            await small.create(image, spec())
+    assert (await made.exec("rm /tmp/big /etc/big; echo on")).stdout.text == "on\n"
+    await made.close()
+    again = await small.create(image, spec())
+    await again.close()
+
+
+async def test_no_room_at_all_leaves_nothing(small: LocalBackend, tmp_path: Path, left: Left):
+    image = await small.build(ImageSource(reference="x"))
+    with (tmp_path / "small/fill").open("wb", buffering=0) as file, pytest.raises(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(SandboxUnavailable, match="No space left"):
+        await small.create(image, spec())
+    assert left(tmp_path / "small") == []
+
+
+async def test_a_home_that_cannot_carry_an_overlay_is_one_clear_error(
+    tmp_path: Path, unmount: list[Path]
+):
+    for name in ("lower", "upper", "work", "home"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    _mount("-t", "overlay", "-o", options, "overlay", str(tmp_path / "home"))
+    unmount.append(tmp_path / "home")
+    with pytest.raises(SandboxUnavailable, match="PLIMSOLL_HOME") as caught:
+        async with LocalBackend(LocalOptions(home=tmp_path / "home")):
+            pass
+    assert str(tmp_path / "home") in str(caught.value)
+    assert list((tmp_path / "home/sandboxes").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "comma,colon:", "ünï", "quote'\"", "back\\slash"])
+async def test_a_home_may_have_any_name(tmp_path: Path, name: str):
+    async with LocalBackend(LocalOptions(home=tmp_path / name)) as backend:
+        made = await backend.create(await backend.build(ImageSource(reference="x")), spec())
+        assert (await made.exec("echo on")).stdout.text == "on\n"
+
+
+async def test_a_home_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SandboxUnavailable, match="PLIMSOLL_HOME"):
+        async with LocalBackend(LocalOptions(home=tmp_path / "file/home")):
+            pass
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of the test's own, so that what it finds there is its own."""
+    return tmp_path / "home"
+
+
+async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_left(
+    backend: Backend, image: Image, home: Path, left: Left, idle_groups: Callable[[], set[Path]]
+):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    groups = idle_groups()
+    failed = 0
+    try:
+        for spare in range(12):
+            used = len(list(Path("/proc/self/fd").iterdir())) - 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
+            try:
+                made = await backend.create(image, spec())
+            except SandboxUnavailable:
+                failed += 1
+            else:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                await made.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert failed
+    assert left(home) == []
+    # Those of others on this host come and go; what is ours would stay.
+    new = idle_groups() - groups
+    await asyncio.sleep(0.5)
+    assert new & idle_groups() == set()
+
+
+async def test_a_strict_umask_does_not_close_the_sandbox_to_other_users(home: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").chmod(0o644)
+    before = os.umask(0o077)
+    try:
+        async with LocalBackend(LocalOptions(home=home)) as backend:
+            made = await backend.create(await backend.build(ImageSource(reference="x")), spec())
+            await made.upload(tmp_path / "file", "/new/folder/file")
+            done = await made.exec(
+                "cat /new/folder/file /etc/hosts /etc/passwd; ls /etc/ssl/certs", user="nobody"
+            )
+    finally:
+        os.umask(before)
+    assert done.ok, done.stderr.text
+
+
+@pytest.mark.parametrize("garbage", [b"{", b"\xff\xfe", b"[]", b"1", b"null", b"x" * 60000])
+async def test_garbage_on_the_channel_ends_every_wait(garbage: bytes):
+    problems: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: problems.append(said))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        channel = Channel(ours)
+        try:
+            _, reply = await channel.send("exec")
+            theirs.send(garbage)
+            with pytest.raises(SandboxUnavailable):
+                await asyncio.wait_for(reply, 2)
+            assert channel.gone
+        finally:
+            channel.close("over")
+    assert problems == []
+
+
+@pytest.mark.parametrize("stray", [b'{"id": "x"}', b'{"id": 77}', b'{"id": null}'])
+async def test_an_answer_that_nobody_waits_for_is_nobodys(stray: bytes):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        channel = Channel(ours)
+        _, reply = await channel.send("exec")
+        theirs.send(stray)
+        theirs.send(b'{"id": 1, "exit": 0}')
+        assert (await asyncio.wait_for(reply, 2))["exit"] == 0
+        channel.close("over")

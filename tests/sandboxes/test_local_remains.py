@@ -1,0 +1,279 @@
+"""Nothing of a local sandbox is left: after close, after a fault, after the death of its owner."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from parts import spec
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.local.remains import reap
+from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, Sandbox
+
+Left = Callable[..., list[str]]
+Children = Callable[[], dict[int, str]]
+Until = Callable[..., None]
+Idle = Callable[[], set[Path]]
+
+DIG = "import os\nos.chdir('/tmp')\nfor _ in range(3000): os.mkdir('d' * 20); os.chdir('d' * 20)"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of the test's own, so that what it finds there is its own."""
+    return tmp_path
+
+
+async def _many(backend: Backend, image: Image, number: int) -> list[Sandbox]:
+    return list(await asyncio.gather(*(backend.create(image, spec()) for _ in range(number))))
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_nothing_is_left_after_close(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    before = children()
+    made = await backend.create(image, spec(limits=Limits(memory_mb=200, cpus=1, pids=50)))
+    await made.exec("sleep 60 & setsid sleep 60 & mkdir -p /x/y; chmod 0 /x; touch /usr/new")
+    assert left(home, [made.id])
+    assert len(children()) > len(before)
+    await made.close()
+    assert left(home, [made.id]) == []
+    assert set(children()) <= set(before)
+
+
+async def test_cycles_leave_no_descriptor_no_process_and_no_folder(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    ids: list[str] = []
+
+    async def cycle() -> None:
+        made = await backend.create(image, spec())
+        ids.append(made.id)
+        await made.exec("cat; sleep 60 & true", stdin=b"x")
+        await made.exec("sleep 60", timeout=0.01)
+        await made.close()
+
+    await cycle()
+    before, running = _descriptors(), set(children())
+    for _ in range(50):
+        await cycle()
+    assert _descriptors() == before
+    assert set(children()) == running
+    assert left(home, ids) == []
+
+
+async def test_a_hundred_sandboxes_at_once(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    before = _descriptors()
+    many = await _many(backend, image, 100)
+    assert len({s.id for s in many}) == 100
+    done = await asyncio.gather(*(s.exec(f"echo {n}") for n, s in enumerate(many)))
+    assert [d.stdout.text for d in done] == [f"{n}\n" for n in range(100)]
+    await asyncio.gather(*(s.close() for s in many))
+    assert left(home, [s.id for s in many]) == []
+    assert len(children()) == 1  # the zygote
+    assert _descriptors() == before
+
+
+async def test_leaving_the_backend_closes_what_is_open(
+    tmp_path: Path, left: Left, children: Children
+):
+    before, running = _descriptors(), set(children())
+    async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        many = await _many(backend, image, 5)
+        await many[0].exec("sleep 60 &")
+    assert left(tmp_path, [s.id for s in many]) == []
+    assert set(children()) == running
+    assert _descriptors() <= before + 1  # the default executor's threads hold none of ours
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_creates_cancelled_midway_leave_nothing(
+    backend: Backend,
+    image: Image,
+    home: Path,
+    left: Left,
+    children: Children,
+    idle_groups: Idle,
+    times: int,
+):
+    groups, running = idle_groups(), set(children())
+    for step in range(5):
+        tasks = [asyncio.create_task(backend.create(image, spec())) for _ in range(16)]
+        await asyncio.sleep(step * 0.006)
+        for _ in range(times):
+            for task in tasks:
+                task.cancel()
+            await asyncio.sleep(0.0003)
+        for made in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(made, BaseException):
+                await made.close()
+    await asyncio.sleep(0.2)
+    assert left(home) == []
+    assert set(children()) == running
+    # Those of others on this host come and go; what is ours would stay.
+    new = idle_groups() - groups
+    await asyncio.sleep(0.5)
+    assert new & idle_groups() == set()
+
+
+async def test_a_deep_tree_is_removed_with_its_sandbox(
+    backend: Backend, image: Image, home: Path, left: Left
+):
+    made = await backend.create(image, spec())
+    assert (await made.exec(["python3", "-c", DIG])).ok
+    await made.close()
+    assert left(home) == []
+
+
+async def test_an_init_killed_from_outside_is_told_in_time(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    known = set(children())
+    made = await backend.create(image, spec())
+    running = asyncio.create_task(made.exec("sleep 60"))
+    await asyncio.sleep(0.1)
+    keeper, init = sorted(set(children()) - known)[:2]
+    os.kill(init, signal.SIGKILL)
+    with pytest.raises(SandboxUnavailable):
+        await asyncio.wait_for(running, 5)
+    with pytest.raises(SandboxUnavailable):
+        await made.exec("true")
+    status = await made.status()
+    assert not status.alive
+    assert "died" in status.reason
+    await made.close()
+    assert left(home, [made.id]) == []
+    assert keeper not in children()
+
+
+async def test_after_the_zygotes_death_old_sandboxes_are_gone_and_new_ones_start(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children, until: Until
+):
+    old = await _many(backend, image, 3)
+    await old[0].exec("sleep 60 &")
+    (zygote,) = [pid for pid in children() if _parent(pid) == os.getpid()]
+    os.kill(zygote, signal.SIGKILL)
+    for one in old:
+        for _ in range(100):
+            if not (await one.status()).alive:
+                break
+            await asyncio.sleep(0.02)
+        with pytest.raises(SandboxUnavailable):
+            await one.exec("true")
+    new = await _many(backend, image, 3)
+    assert (await new[0].exec("echo on")).stdout.text == "on\n"
+    await asyncio.gather(*(s.close() for s in (*old, *new)))
+    assert left(home, [s.id for s in (*old, *new)]) == []
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+OWNER = """
+import asyncio, json, sys, time
+from pathlib import Path
+from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
+
+async def main():
+    async with LocalBackend(LocalOptions(home=Path(sys.argv[1]))) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        labels = Labels("r", "t", myself(), time.time() + 600)
+        wanted = SandboxSpec(labels, limits=Limits(memory_mb=100, cpus=1, pids=50))
+        many = [await backend.create(image, wanted) for _ in range(8)]
+        for one in many:
+            await one.exec("sleep 4321 & setsid sleep 4321 & touch /x")
+        running = [asyncio.create_task(s.exec("echo x > /y; sleep 4321")) for s in many]
+        await asyncio.sleep(0.2)
+        print(json.dumps([s.id for s in many]), flush=True)
+        await asyncio.gather(*running)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Another process with eight running sandboxes in the test's own home."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+        process.kill()
+    reap(Home.open(tmp_path))
+
+
+def _sleepers(ids: list[str]) -> list[int]:
+    """Processes in the sandboxes' control groups, or of their init's name space."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                groups = (entry / "cgroup").read_text()
+            except OSError:
+                continue
+            if any(f"plimsoll-{name}" in groups for name in ids):
+                found.append(int(entry.name))
+    return found
+
+
+async def test_what_a_killed_owner_left_is_gone_when_the_next_one_starts(
+    tmp_path: Path, owner: tuple[subprocess.Popen[str], list[str]], left: Left, until: Until
+):
+    process, ids = owner
+    assert len(left(tmp_path, ids)) >= 8
+    process.kill()
+    process.wait()
+    started = time.monotonic()
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        assert left(tmp_path, ids) == []
+    assert time.monotonic() - started < 5
+    until(lambda: not _sleepers(ids))
+
+
+async def test_a_live_owners_sandboxes_are_left_alone(
+    tmp_path: Path, owner: tuple[subprocess.Popen[str], list[str]], left: Left
+):
+    process, ids = owner
+    before, running = left(tmp_path, ids), _sleepers(ids)
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        assert left(tmp_path, ids) == before
+    assert left(tmp_path, ids) == before
+    assert process.poll() is None
+    assert set(running) <= set(_sleepers(ids))
+
+
+async def test_a_deep_tree_of_a_dead_owner_does_not_stop_the_next_one(tmp_path: Path, left: Left):
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        pass
+    folder = tmp_path / "sandboxes/0123456789/up"
+    folder.mkdir(parents=True)
+    labels = {"run": "r", "ticket": "t", "expires": 0.0}
+    dead = {"host": os.uname().nodename, "pid": 2**22 - 1, "started": "never"}
+    meta = {"labels": {**labels, "owner": dead}, "cgroups": {}}
+    (folder.parent / "meta.json").write_text(json.dumps(meta))
+    dig = DIG.replace("/tmp", str(folder))
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", dig], check=True)
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        assert left(tmp_path) == []

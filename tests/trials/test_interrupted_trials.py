@@ -1,0 +1,106 @@
+"""Trials that are cancelled, and sandboxes that die under them."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from helpers import check_void, long_time, processes_with
+from plimsoll.trials.verdicts import Cause
+
+PASS = "echo 1 > /logs/verifier/reward.txt\n"
+
+
+class Waiting:
+    """An agent that tells when it works, and works for long."""
+
+    name = "waiting"
+    reference = False
+
+    def __init__(self) -> None:
+        self.working = asyncio.Event()
+        self.time = long_time()
+
+    async def set_up(self, task, sandbox) -> None:
+        pass
+
+    async def run(self, assignment):
+        self.working.set()
+        await assignment.sandbox.exec(f"sleep {self.time}")
+        raise AssertionError("it was to be stopped")
+
+
+def sandboxes(home: Path) -> list[str]:
+    return [path.name for path in (home / "sandboxes").iterdir()]
+
+
+async def process_with(word: str) -> int:
+    async with asyncio.timeout(10):
+        while True:
+            if found := processes_with(word):
+                return found[0]
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cancelled_trial_says_so_and_leaves_no_sandbox(write_task, run, home, tmp_path):
+    agent = Waiting()
+    trial = asyncio.create_task(run(write_task(), agent))
+    await asyncio.wait_for(agent.working.wait(), 10)
+    await asyncio.sleep(0.05)
+    trial.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trial
+    verdict = (tmp_path / "trials/task.1/verdict.json").read_text()
+    assert '"cause": "cancelled"' in verdict
+    assert sandboxes(home) == []
+    assert processes_with(agent.time) == []
+
+
+async def test_a_trial_cancelled_while_it_is_graded_leaves_nothing(write_task, run, home, tmp_path):
+    time = long_time()
+    toml = '[verifier]\nenvironment_mode = "separate"\n'
+    trial = asyncio.create_task(run(write_task(test=f"{PASS}sleep {time}", toml=toml)))
+    await process_with(time)
+    trial.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trial
+    assert '"cause": "cancelled"' in (tmp_path / "trials/task.1/verdict.json").read_text()
+    assert sandboxes(home) == []
+    assert processes_with(time) == []
+
+
+async def test_a_trial_cancelled_while_its_image_is_built_leaves_nothing(
+    write_task, run, home, tmp_path
+):
+    time = long_time()
+    task = write_task(dockerfile=f"FROM host\nRUN sleep {time}\n")
+    trial = asyncio.create_task(run(task))
+    await process_with(time)
+    trial.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trial
+    assert '"cause": "cancelled"' in (tmp_path / "trials/task.1/verdict.json").read_text()
+    assert sandboxes(home) == []
+    assert processes_with(time) == []
+
+
+async def test_a_sandbox_that_dies_under_the_agent_voids_the_trial(write_task, run, home):
+    agent = Waiting()
+    trial = asyncio.create_task(run(write_task(), agent))
+    await asyncio.wait_for(agent.working.wait(), 10)
+    os.kill(init_of(await process_with(agent.time)), signal.SIGKILL)
+    ran = await asyncio.wait_for(trial, 10)
+    check_void(ran, Cause.SANDBOX, "init")
+    assert sandboxes(home) == []
+
+
+def init_of(process: int) -> int:
+    """The first process of the namespace that a process is in."""
+    while True:
+        status = Path(f"/proc/{process}/status").read_text().splitlines()
+        fields = dict(line.split(":\t", 1) for line in status)
+        if fields["NSpid"].split()[-1] == "1":
+            return process
+        process = int(fields["PPid"])

@@ -1,0 +1,133 @@
+"""What is carried from the agent's sandbox: to a verifier of its own, and to be kept."""
+
+import pytest
+
+from helpers import check_graded, check_void, need_several_users
+from plimsoll.trials.verdicts import Cause
+
+PASS = "echo 1 > /logs/verifier/reward.txt\n"
+
+
+async def test_collect_hooks_run_before_the_tests_are_there(write_task, run):
+    need_several_users()
+    toml = (
+        "[[verifier.collect]]\ncommand = 'ls -A /tests > /app/seen; id -un >> /app/seen'\n"
+        'user = "daemon"\n[[verifier.collect]]\ncommand = "echo second >> /app/seen"\n'
+    )
+    dockerfile = "FROM host\nWORKDIR /app\nRUN chmod 777 .\n"
+    ran = await run(write_task(test=f"{PASS}cat /app/seen", toml=toml, dockerfile=dockerfile))
+    check_graded(ran, 1.0)
+    assert ran.read("verifier/stdout.txt") == "daemon\nsecond\n"
+
+
+@pytest.mark.parametrize(
+    ("hook", "word"), [("echo no dump >&2; exit 4", "no dump"), ("sleep 60", "timed out")]
+)
+async def test_a_collect_hook_that_fails_voids_the_trial(write_task, run, hook, word):
+    toml = f"[[verifier.collect]]\ncommand = '{hook}'\ntimeout_sec = 0.2\n"
+    check_void(await run(write_task(toml=toml)), Cause.SANDBOX, hook, word)
+
+
+SEPARATE = 'artifacts = ["/app/made"]\n[verifier]\nenvironment_mode = "separate"\n'
+
+
+async def test_a_separate_verifier_sees_the_artifacts_and_nothing_else(write_task, run):
+    files = {"tests/Dockerfile": "FROM host\nRUN mkdir /grader\nWORKDIR /grader\n"}
+    test = f"{PASS}pwd; cat /app/made; ls /app; [ -e /tests/test.sh ] && echo tests\n"
+    ran = await run(
+        write_task(test=test, toml=SEPARATE, files=files),
+        "echo made > made; echo secret > other; (sleep 60 &) ",
+    )
+    check_graded(ran, 1.0)
+    assert ran.read("verifier/stdout.txt") == "/grader\nmade\nmade\ntests\n"
+    assert ran.read("artifacts/made") == "made\n"
+
+
+async def test_a_folder_is_carried_with_what_it_holds(write_task, run):
+    toml = (
+        '[[artifacts]]\nsource = "/app/site"\nexclude = ["*.tmp"]\n'
+        '[verifier]\nenvironment_mode = "separate"\n'
+    )
+    agent = "mkdir -p site/deep; touch site/a.tmp site/deep/b; ln -s /etc/passwd site/c"
+    ran = await run(write_task(test=f"{PASS}cd /app/site; find . | sort", toml=toml), agent)
+    check_graded(ran, 1.0)
+    assert ran.read("verifier/stdout.txt").split() == [".", "./deep", "./deep/b"]
+
+
+async def test_an_artifact_that_was_not_made_is_for_the_tests_to_find(write_task, run):
+    test = "([ -e /app/made ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
+    ran = await run(write_task(test=test, toml=SEPARATE))
+    check_graded(ran, 0.0)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "ln -s made made",
+        "mkfifo made",
+        "mkdir made; chmod 0 made",
+        "mkdir -p made; cd made; for i in $(seq 100); do mkdir d; cd d; done",
+        "truncate -s 3G made",
+        "rm -rf /logs/artifacts; echo > /logs/artifacts; mkdir made",
+        "mkdir -p /logs/artifacts/made/made made",
+    ],
+    ids=[
+        "link-to-itself",
+        "fifo",
+        "closed",
+        "deep",
+        "huge",
+        "file-for-the-usual-folder",
+        "folder-of-the-same-name",
+    ],
+)
+async def test_an_odd_artifact_does_not_void_the_trial(write_task, run, agent):
+    """Otherwise an agent could choose to be tried again rather than to get its 0."""
+    test = "([ -f /app/made ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
+    ran = await run(write_task(test=test, toml=SEPARATE), agent)
+    check_graded(ran, 0.0)
+
+
+@pytest.mark.parametrize("place", ["/app/made", "/logs/agent", "/logs/artifacts"])
+async def test_a_link_does_not_bring_other_folders_along(write_task, run, place):
+    agent = f"truncate -s 20M /srv/large; rm -rf {place}; ln -s /srv {place}"
+    ran = await run(write_task(toml='artifacts = ["/app/made"]\n'), agent)
+    check_graded(ran, 1.0)
+    kept = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())
+    assert kept < 1 << 20
+
+
+async def test_artifacts_of_one_name_do_not_void_the_trial(write_task, run):
+    agent = "mkdir -p /logs/artifacts/made; touch /logs/artifacts/made/x; echo file > made"
+    ran = await run(write_task(toml='artifacts = ["/app/made"]\n'), agent)
+    check_graded(ran, 1.0)
+
+
+async def test_the_separate_verifiers_own_image_and_variables_count(write_task, run):
+    toml = (
+        '[verifier.environment]\ndocker_image = "host"\nworkdir = "/srv"\n'
+        '[verifier.environment.env]\nA = "b"\n'
+    )
+    ran = await run(write_task(test=f"{PASS}pwd; echo $A", toml=toml))
+    check_graded(ran, 1.0)
+    assert ran.read("verifier/stdout.txt") == "/srv\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "agent", "seen"),
+    [
+        ("mkdir made", "rm -r made; echo > made", "file"),
+        ("echo > made", "rm made; mkdir made", "folder"),
+        ("ln -s /etc made", "rm made; echo > made", "file"),
+    ],
+    ids=["folder-to-file", "file-to-folder", "link-to-file"],
+)
+async def test_an_artifact_takes_the_place_of_what_the_image_has(
+    write_task, run, before, agent, seen
+):
+    """Otherwise an agent could choose to be tried again by changing what a path is."""
+    test = f"{PASS}[ -L /app/made ] && echo link; [ -d /app/made ] && echo folder || echo file\n"
+    dockerfile = f"FROM host\nWORKDIR /app\nRUN {before}\n"
+    ran = await run(write_task(test=test, toml=SEPARATE, dockerfile=dockerfile), agent)
+    check_graded(ran, 1.0)
+    assert ran.read("verifier/stdout.txt") == f"{seen}\n"
