@@ -1,3 +1,4 @@
+import asyncio
 import os
 import subprocess
 import sys
@@ -6,11 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from parts import need
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+
 PASS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
 
+@pytest.fixture(scope="session")
+def sandboxes(home: Path) -> None:
+    """Skips where local sandboxes cannot be had."""
+
+    async def enter() -> None:
+        async with LocalBackend(LocalOptions(home=home)):
+            pass
+
+    try:
+        asyncio.run(enter())
+    except SandboxUnavailable as error:
+        need("local", str(error))
+
+
 @pytest.fixture
-def write_task(tmp_path: Path) -> Callable[..., Path]:
+def write_task(tmp_path: Path, sandboxes: None) -> Callable[..., Path]:
     """Writes a task folder below `tasks/`. Its tests give 1 and its solution does nothing."""
 
     def write(name: str, *, toml: str = "", test: str = PASS, solve: str = "true") -> Path:
