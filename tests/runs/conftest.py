@@ -1,8 +1,11 @@
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.tasks.loader import load_tasks

@@ -51,7 +51,7 @@ def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path):
 
 
 def test_an_unknown_table_is_refused_and_the_known_ones_named(tmp_path: Path):
-    assert "plimsoll.toml:1: unknown key docker (known here: local)" in refusal(
+    assert "plimsoll.toml:1: unknown key docker (known here: local, assets, breaker)" in refusal(
         tmp_path, "[docker]\n"
     )
 

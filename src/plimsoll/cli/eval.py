@@ -4,13 +4,15 @@ from pathlib import Path
 
 import click
 
+from plimsoll.cli import options
+
 __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
   0    every trial is graded
   2    bad usage, or an invalid task
-  3    at least one trial is void
+  3    at least one trial is void, or the breaker stopped the run
   130  interrupted (143: terminated)
 """
 
@@ -18,13 +20,7 @@ Exit status:
 @click.command("eval", epilog=EPILOG)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--agent", default="oracle", show_default=True, metavar="NAME", help="oracle or nop.")
-@click.option(
-    "--backend",
-    default="local",
-    show_default=True,
-    metavar="NAME",
-    help="Where sandboxes run: local.",
-)
+@options.backend
 @click.option(
     "--attempts",
     type=click.IntRange(min=1),
@@ -33,27 +29,38 @@ Exit status:
     metavar="K",
     help="How often each task is tried.",
 )
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Trials at once.  [default: one for each core, at least 2]",
-)
-@click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@options.concurrency
+@options.task
+@options.json_output
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="The run directory.  [default: runs/eval-<time>]",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The config.  [default: plimsoll.toml where it is there]",
-)
+@options.config
+@options.assets
 @click.option("--skip-invalid", is_flag=True, help="Name invalid tasks and run the rest.")
+@click.option(
+    "--validated",
+    is_flag=True,
+    help="Refuse to start unless every task is validated on the backend.",
+)
+@click.option("--skip-quarantined", is_flag=True, help="Name quarantined tasks and run the rest.")
+@click.option(
+    "--validation",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where validate wrote to.  [default: .plimsoll beside the tasks]",
+)
+@click.option(
+    "--canary-every",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="An oracle trial of a solvable task for every N trials, 0 for none."
+    "  [default: 200, 0 in shorter runs]",
+)
+@click.option("--keep-going", is_flag=True, help="Run to the end whatever the breaker finds.")
 def command(
     path: Path,
     agent: str,
@@ -64,12 +71,19 @@ def command(
     as_json: bool,
     out: Path | None,
     config: Path | None,
+    assets: Path | None,
     skip_invalid: bool,
+    validated: bool,
+    skip_quarantined: bool,
+    validation: Path | None,
+    canary_every: int | None,
+    keep_going: bool,
 ) -> int:
     """Run an agent over the task or the folder of tasks at PATH.
 
     Every trial is graded or void. A mean is over graded trials only. What each trial did
-    is kept in the run directory, one folder an attempt.
+    is kept in the run directory, one folder an attempt. A run that would be worthless
+    stops by itself and says why.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.evaluate import evaluate
@@ -84,6 +98,12 @@ def command(
         pattern=pattern,
         out=out,
         config=config,
+        assets=assets,
         skip_invalid=skip_invalid,
+        validated=validated,
+        validation=validation,
+        skip_quarantined=skip_quarantined,
+        canary_every=canary_every,
+        keep_going=keep_going,
     )
     return evaluate(request, as_json=as_json)

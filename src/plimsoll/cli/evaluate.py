@@ -1,6 +1,7 @@
 """What `plimsoll eval` prints, in order, around a run. Results go to stdout, the rest to stderr."""
 
 import sys
+from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
@@ -11,8 +12,9 @@ from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import closing, console, first_line, plain
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.evaluate import EvalRun, Request, exit_code
+from plimsoll.tasks.problems import UnknownKey
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "warn_of_unknown_keys"]
 
 SHOWN_UNKNOWN_KEYS = 10
 
@@ -45,13 +47,22 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
     """The first line, then what is wrong with the tasks."""
     request, selection = run.request, run.selection
     backend = BACKENDS[request.backend]
-    line = first_line(backend, request.agent, len(selection.tasks), request.attempts)
+    tasks = len(selection.tasks) - len(run.left_out)
+    line = first_line(backend, f"agent {request.agent}", tasks, request.attempts)
     out.print(line, soft_wrap=True)
+    if run.left_out:
+        said = f"not run: {len(run.left_out):,} quarantined tasks, named at the end"
+        err.print(Text(said, style="yellow"), soft_wrap=True)
     for problem in selection.problems:
         err.print(Text(f"not run: {plain(problem)}", style="yellow"), soft_wrap=True)
-    for key in selection.unknown_keys[:SHOWN_UNKNOWN_KEYS]:
+    warn_of_unknown_keys(selection.unknown_keys, err)
+
+
+def warn_of_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:
+    """Name the first few, and count the others."""
+    for key in keys[:SHOWN_UNKNOWN_KEYS]:
         err.print(Text(f"warning: {plain(key.describe())}", style="yellow"), soft_wrap=True)
-    if (more := len(selection.unknown_keys) - SHOWN_UNKNOWN_KEYS) > 0:
+    if (more := len(keys) - SHOWN_UNKNOWN_KEYS) > 0:
         err.print(Text(f"warning: and {more} more unknown keys", style="yellow"))
 
 
@@ -61,6 +72,8 @@ def _end(run: EvalRun, out: Console, *, interrupted: bool) -> None:
         run.directory,
         skipped=run.selection.problems,
         interrupted=interrupted,
+        left_out=run.left_out,
+        diagnosis=run.diagnosis,
     )
     for line in lines:
         out.print(line, soft_wrap=isinstance(line, Text))

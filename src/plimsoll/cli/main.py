@@ -16,7 +16,12 @@ from plimsoll.core.errors import PlimsollError
 
 __all__ = ["main"]
 
-COMMANDS = {"eval": "plimsoll.cli.eval"}
+COMMANDS = {
+    "eval": "plimsoll.cli.eval",
+    "lint": "plimsoll.cli.lint",
+    "stage": "plimsoll.cli.stage",
+    "validate": "plimsoll.cli.validate",
+}
 """The commands, each with the module that holds its `command`."""
 
 

@@ -1,28 +1,46 @@
-"""Progress on stderr while an evaluation runs: a live table, or a line now and then."""
+"""Progress on stderr while trials run: a live table, or a line now and then."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from plimsoll.cli.render import live, plain, progress_line
-from plimsoll.runs.evaluate import EvalRun
+from plimsoll.runs.evaluation import Evaluation
+from plimsoll.sandboxes.protocol import Backend
 
-__all__ = ["showing_progress"]
+__all__ = ["Shown", "showing_progress"]
 
 LIVE_SECONDS = 0.25
 LINE_SECONDS = 10.0
 
 
+class Shown(Protocol):
+    """A run whose progress can be shown."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def evaluation(self) -> Evaluation: ...
+
+
 @asynccontextmanager
-async def showing_progress(run: EvalRun, console: Console) -> AsyncGenerator[None]:
-    """Show how the run is going for as long as the block lasts, and its warnings once each."""
+async def showing_progress(
+    run: Shown, console: Console, line: Callable[[], str] | None = None
+) -> AsyncGenerator[None]:
+    """Show how the run is going for as long as the block lasts, and its warnings once each.
+
+    `line` says it in one line, where that of an evaluation does not fit.
+    """
     warn = _sayer(run, console)
     show = _live if console.is_terminal else _lines
-    shower = asyncio.create_task(show(run, console, warn))
+    line = line or (lambda: progress_line(run.evaluation))
+    shower = asyncio.create_task(show(run, console, warn, line))
     try:
         yield
     finally:
@@ -32,7 +50,7 @@ async def showing_progress(run: EvalRun, console: Console) -> AsyncGenerator[Non
         warn()
 
 
-def _sayer(run: EvalRun, console: Console) -> Callable[[], None]:
+def _sayer(run: Shown, console: Console) -> Callable[[], None]:
     """Says what the backend has begun to warn of since the last call."""
     said = 0
 
@@ -46,15 +64,19 @@ def _sayer(run: EvalRun, console: Console) -> Callable[[], None]:
     return say
 
 
-async def _live(run: EvalRun, console: Console, warn: Callable[[], None]) -> None:
+async def _live(
+    run: Shown, console: Console, warn: Callable[[], None], line: Callable[[], str]
+) -> None:
     with Live(console=console, auto_refresh=False, transient=True) as table:
         while True:
             warn()
-            table.update(live(run.evaluation), refresh=True)
+            table.update(live(run.evaluation, line()), refresh=True)
             await asyncio.sleep(LIVE_SECONDS)
 
 
-async def _lines(run: EvalRun, console: Console, warn: Callable[[], None]) -> None:
+async def _lines(
+    _: Shown, console: Console, warn: Callable[[], None], line: Callable[[], str]
+) -> None:
     """For logs and pipes: nothing for a short run, a line every so often for a long one."""
     loop = asyncio.get_running_loop()
     said = loop.time()
@@ -62,5 +84,5 @@ async def _lines(run: EvalRun, console: Console, warn: Callable[[], None]) -> No
         warn()
         await asyncio.sleep(LIVE_SECONDS)
         if loop.time() - said >= LINE_SECONDS:
-            console.print(progress_line(run.evaluation), soft_wrap=True)
+            console.print(line(), soft_wrap=True)
             said = loop.time()

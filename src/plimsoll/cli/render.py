@@ -12,12 +12,24 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll import __version__
+from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Running
-from plimsoll.runs.results import Row, Tally
+from plimsoll.runs.results import Diagnosis, Row, Tally
 from plimsoll.trials.verdicts import CAUSES, Cause
 
-__all__ = ["closing", "console", "figure", "first_line", "live", "plain", "progress_line"]
+__all__ = [
+    "closing",
+    "console",
+    "diagnosed",
+    "duration",
+    "figure",
+    "first_line",
+    "live",
+    "pace",
+    "plain",
+    "progress_line",
+]
 
 NONE = "–"
 SHOWN_RUNNING = 12
@@ -51,28 +63,34 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s"
 
 
-def first_line(backend: str, agent: str, tasks: int, attempts: int) -> Text:
+def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
     version = ".".join(__version__.split(".")[:2])
     noun = "task" if tasks == 1 else "tasks"
-    return Text(f"plimsoll {version} · {backend} · agent {agent} · {tasks:,} {noun} × {attempts}")
+    return Text(f"plimsoll {version} · {backend} · {doing} · {tasks:,} {noun} × {attempts}")
 
 
 def progress_line(evaluation: Evaluation) -> str:
     """What has been done so far, in one line."""
-    tally, seconds = evaluation.tally, evaluation.seconds
+    tally = evaluation.tally
     parts = [f"{tally.trials:,}/{evaluation.total:,} trials", f"graded {tally.graded:,}"]
     if tally.mean_reward is not None:
         parts.append(f"mean {figure(tally.mean_reward)}")
     parts.append(f"void {_causes(tally.void)}")
-    if tally.trials and seconds > 0:
-        left = (evaluation.total - tally.trials) * seconds / tally.trials
-        parts.append(f"{60 * tally.trials / seconds:.0f} trials/min")
-        if left > 0:
-            parts.append(f"{duration(left)} left")
-    return " · ".join(parts)
+    return " · ".join((*parts, *pace(evaluation)))
 
 
-def live(evaluation: Evaluation) -> RenderableType:
+def pace(evaluation: Evaluation) -> Iterable[str]:
+    """How fast it goes, and how long it will take; nothing before the first trial."""
+    done, seconds = evaluation.tally.trials, evaluation.seconds
+    if not done or seconds <= 0:
+        return
+    yield f"{60 * done / seconds:.0f} trials/min"
+    left = (evaluation.total - done) * seconds / done
+    if left > 0:
+        yield f"{duration(left)} left"
+
+
+def live(evaluation: Evaluation, line: str | None = None) -> RenderableType:
     """The progress and the trials under way, the longest-running first."""
     running = sorted(evaluation.running.values(), key=lambda one: one.since)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -82,7 +100,7 @@ def live(evaluation: Evaluation) -> RenderableType:
         table.add_row(_name(one), one.phase, duration(one.seconds))
     if len(running) > SHOWN_RUNNING:
         table.add_row(f"… and {len(running) - SHOWN_RUNNING} more", "", "")
-    return Group(_bar(evaluation), Text(progress_line(evaluation)), table)
+    return Group(_bar(evaluation), Text(line or progress_line(evaluation)), table)
 
 
 def _bar(evaluation: Evaluation) -> Table:
@@ -107,6 +125,8 @@ def closing(
     *,
     skipped: Sequence[str],
     interrupted: bool,
+    left_out: Mapping[str, str] | None = None,
+    diagnosis: Diagnosis | None = None,
 ) -> Iterable[RenderableType]:
     """Everything that is said at the end: the table, why trials are void, where to look."""
     tally = evaluation.tally
@@ -119,11 +139,40 @@ def closing(
         yield Text()
         yield Text(f"not run, not valid ({len(skipped)} problems):", style="yellow")
         yield from (Text(f"  {plain(problem)}") for problem in skipped)
+    if left_out:
+        yield Text()
+        yield Text(f"not run, quarantined ({len(left_out)}):", style="yellow")
+        yield from (Text(f"  {plain(name)}  {plain(why)}") for name, why in left_out.items())
     yield Text()
-    if evaluation.stopping.reason is not None:
-        yield Text(f"stopped: {plain(evaluation.stopping.reason)}", style="yellow")
+    if diagnosis is not None:
+        yield from diagnosed(diagnosis)
+        yield Text()
+    if evaluation.canaries is not None:
+        yield Text(_canaries(evaluation.canaries))
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
     yield Text(f"look: {_look(tally, directory)}")
+
+
+def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
+    """Why the breaker tripped, what to do about it, and how to go on."""
+    did = "stopped by the breaker" if diagnosis.stopped else "the breaker, told to keep going"
+    yield Text(f"{did}: {diagnosis.rule} · {plain(diagnosis.said)}", style="yellow")
+    example = [f"e.g. {diagnosis.look}"] if diagnosis.look else []
+    parts = (
+        ("evidence", [*diagnosis.evidence, *example]),
+        ("remedy", diagnosis.remedies),
+        ("go on", diagnosis.go_on),
+    )
+    for head, lines in parts:
+        for number, line in enumerate(lines):
+            yield Text(f"  {'' if number else head:<10} {plain(line)}")
+
+
+def _canaries(canaries: Canaries) -> str:
+    run = canaries.good + canaries.failed
+    if not run:
+        return f"canaries: none yet, one in {canaries.every:,} trials of a task that can be solved"
+    return f"canaries: {canaries.good:,} of {run:,} good, one in {canaries.every:,} trials"
 
 
 def _table(tally: Tally) -> Table:
@@ -189,4 +238,4 @@ def _causes(void: Mapping[str, int]) -> str:
 
 
 def _name(one: Running) -> str:
-    return plain(f"{one.ticket.task.name}.{one.ticket.attempt}")
+    return plain(one.ticket.label)

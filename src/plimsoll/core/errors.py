@@ -3,6 +3,7 @@
     PlimsollError
     ├── UsageError            a command, option or config file that cannot be used as it is
     ├── TaskError             a task folder that is not a valid task: file, key, line
+    ├── AssetError            an asset cannot be had, or the assets folder cannot be used
     ├── SandboxError          the place where an agent runs
     │   ├── SandboxUnavailable    it cannot be started, or is gone; nothing is known of its work
     │   ├── SandboxUnsupported    the backend cannot do what the task asks for, and says so
@@ -21,6 +22,7 @@ A message to a person says what happened, where, and what to do about it.
 
 __all__ = [
     "AgentError",
+    "AssetError",
     "BuildError",
     "PlimsollError",
     "SandboxError",
@@ -48,6 +50,10 @@ class TaskError(PlimsollError):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class AssetError(PlimsollError):
+    """An asset cannot be had, or the assets folder cannot be used."""
 
 
 class SandboxError(PlimsollError):

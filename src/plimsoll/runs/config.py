@@ -5,6 +5,12 @@
     host_paths = ["/opt"]
     home = "~/.cache/plimsoll"
 
+    [assets]
+    folder = "/mnt/shared/assets"
+
+    [breaker]
+    require_validation = true
+
 A relative path is relative to the file. A key that is not known is an error, never ignored.
 """
 
@@ -12,10 +18,11 @@ import difflib
 import tomllib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
+from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
 
 __all__ = ["Config", "LocalConfig", "load_config"]
@@ -26,6 +33,7 @@ EXPECTED = {
     "dict_type": "a table",
     "model_type": "a table",
     "tuple_type": "a list",
+    "bool_type": "true or false",
 }
 
 
@@ -46,10 +54,38 @@ class LocalConfig(Table):
     """Where layers and sandboxes are kept."""
 
 
+class AssetsConfig(Table):
+    """What is staged for sandboxes without a network."""
+
+    folder: StrictStr | None = None
+    """Where `plimsoll stage` put it."""
+
+
+class BreakerConfig(Table):
+    """What must hold before a run starts."""
+
+    require_validation: StrictBool = False
+    """Every task is validated on the backend."""
+
+
 class Config(Table):
     """The whole file."""
 
     local: LocalConfig = Field(default_factory=LocalConfig)
+    assets: AssetsConfig = Field(default_factory=AssetsConfig)
+    breaker: BreakerConfig = Field(default_factory=BreakerConfig)
+
+    def load_assets(self, given: Path | None) -> Assets | None:
+        """The assets in the given folder, or in the one that the config names."""
+        folder = given or (Path(self.assets.folder) if self.assets.folder else None)
+        return Assets.load(folder) if folder is not None else None
+
+
+_TABLES: dict[str, type[Table]] = {
+    "local": LocalConfig,
+    "assets": AssetsConfig,
+    "breaker": BreakerConfig,
+}
 
 
 def load_config(file: Path | None) -> Config:
@@ -88,15 +124,22 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
             place = _place(file, text, ("local", "host_paths"))
             raise UsageError(f'{place}: local.host_paths: "{path}" is not an absolute path')
     home = None if local.home is None else str(base / Path(local.home).expanduser())
-    return Config(local=LocalConfig(roots=roots, host_paths=local.host_paths, home=home))
+    staged = config.assets.folder
+    assets = AssetsConfig(folder=staged and str(base / Path(staged).expanduser()))
+    return Config(
+        local=LocalConfig(roots=roots, host_paths=local.host_paths, home=home),
+        assets=assets,
+        breaker=config.breaker,
+    )
 
 
 def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
     path = problem["loc"]
     place = _place(file, text, path)
     if problem["type"] == "extra_forbidden":
-        known = list(LocalConfig.model_fields if path[0] == "local" else Config.model_fields)
-        close = difflib.get_close_matches(str(path[-1]), known, n=1)
+        table = _TABLES.get(str(path[0]), Config) if len(path) > 1 else Config
+        known = list(table.model_fields)
+        close = difflib.get_close_matches(str([*path][-1]), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{place}: unknown key {show_key(path)} ({hint})"
     expected = EXPECTED.get(problem["type"])

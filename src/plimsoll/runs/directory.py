@@ -2,8 +2,12 @@
 
     runs/<name>/
     ├── trials/<task>.<attempt>/    what the trial wrote: verdict.json, output, timings
+    ├── canaries/<task>.<number>/   the same of each canary, where there are any
     ├── results.jsonl               one line a finished trial, in the order they finished
+    ├── canaries.jsonl              the same of each canary
     └── summary.json                the whole run, written once at its end
+
+A trial that a failed canary made void has a second line in results.jsonl, which counts.
 
 Nothing in it is ever overwritten: a directory that holds trials is refused.
 """
@@ -31,12 +35,13 @@ class RunDirectory:
         self.path = path
         self.trials = path / "trials"
         self.results = path / "results.jsonl"
+        self.canaries = path / "canaries.jsonl"
         self.summary = path / "summary.json"
 
     @classmethod
-    def create(cls, out: Path | None, *, now: datetime) -> "RunDirectory":
-        """Take the folder `out`, or a new one under `runs/` named after the time."""
-        directory = cls(_new_folder(now) if out is None else out)
+    def create(cls, out: Path | None, *, now: datetime, kind: str = "eval") -> "RunDirectory":
+        """Take the folder `out`, or a new one under `runs/` named after what it is and the time."""
+        directory = cls(_new_folder(kind, now) if out is None else out)
         with _writing(directory.path):
             if directory.trials.exists() and any(directory.trials.iterdir()):
                 raise UsageError(
@@ -51,14 +56,20 @@ class RunDirectory:
     def name(self) -> str:
         return self.path.resolve().name
 
-    def trial(self, task: str, attempt: int) -> Path:
-        """The folder of one attempt."""
-        return self.trials / f"{task}.{attempt}"
+    def trial(self, task: str, attempt: int, agent: str = "") -> Path:
+        """The folder of one attempt. The agent is named where a run has several."""
+        return self.trials / (f"{task}.{agent}.{attempt}" if agent else f"{task}.{attempt}")
+
+    def canary(self, task: str, number: int) -> Path:
+        """The folder of one canary."""
+        return self.path / "canaries" / f"{task}.{number}"
 
     def append(self, row: Row) -> None:
         """Keep a finished trial. Opened and closed each time: a crash leaves what finished."""
-        with _writing(self.results), self.results.open("ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        _append(self.results, row)
+
+    def append_canary(self, row: Row) -> None:
+        _append(self.canaries, row)
 
     def finish(self, summary: Summary) -> None:
         """Write the summary under a temporary name and rename it: whole, or not there."""
@@ -71,9 +82,14 @@ class RunDirectory:
             part.replace(self.summary)
 
 
-def _new_folder(now: datetime) -> Path:
-    """Make `runs/eval-<time>`, with a number behind it where another run took the name."""
-    name = f"eval-{now:%Y%m%d-%H%M%S}"
+def _append(path: Path, row: Row) -> None:
+    with _writing(path), path.open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
+
+
+def _new_folder(kind: str, now: datetime) -> Path:
+    """Make `runs/<kind>-<time>`, with a number behind it where another run took the name."""
+    name = f"{kind}-{now:%Y%m%d-%H%M%S}"
     with _writing(RUNS):
         RUNS.mkdir(exist_ok=True)
         number = 1

@@ -1,23 +1,37 @@
 """From what a person asks for to an evaluation that is ready to run, and its end."""
 
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
 from plimsoll.runs.backends import make_backend
-from plimsoll.runs.config import load_config
+from plimsoll.runs.breaker.admission import AdmissionPolicy, Known, admit
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
+from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation import Evaluation, Ticket
-from plimsoll.runs.results import Summary
+from plimsoll.runs.evaluation import CANARY_AGENT, Evaluation, Ticket, Trial
+from plimsoll.runs.results import Diagnosis, Summary
 from plimsoll.runs.selection import Selection, select_tasks
+from plimsoll.runs.validation import Place, Validation
 from plimsoll.sandboxes.protocol import Backend
+from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult, run_trial
 
-__all__ = ["EvalRun", "Request", "default_concurrency", "exit_code"]
+__all__ = ["EvalRun", "Request", "default_concurrency", "exit_code", "trials_by"]
+
+_SAME_EVERYWHERE = ("oracle", "nop")
+"""Agents whose rewards are meant to be equal: that they are says nothing."""
 
 
 def default_concurrency() -> int:
@@ -29,8 +43,9 @@ def default_concurrency() -> int:
 
 
 def exit_code(summary: Summary) -> int:
-    """0 where every trial is graded, 3 where any is void."""
-    return 3 if summary.void else 0
+    """0 where every trial is graded, 3 where any is void or the breaker stopped the run."""
+    stopped = summary.breaker is not None and summary.breaker.stopped
+    return 3 if summary.void or stopped else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +61,63 @@ class Request:
     out: Path | None
     config: Path | None
     skip_invalid: bool
+    assets: Path | None = None
+    """What is staged, if not where the config says."""
+    validated: bool = False
+    """Refuse to start unless every task is validated on the backend."""
+    validation: Path | None = None
+    """Where the validation is kept, if not beside the tasks."""
+    skip_quarantined: bool = False
+    canary_every: int | None = None
+    """None leaves it to the number of trials; 0 is none."""
+    keep_going: bool = False
+    """Run to the end whatever the breaker finds."""
+
+    def command(self, *, keep_going: bool) -> str:
+        """The command line that asks for it again, into a folder of its own."""
+        words = ["plimsoll", "eval", str(self.path)]
+        usual = default_concurrency()
+        options: dict[str, object] = {
+            "--agent": self.agent,
+            "--backend": self.backend,
+            "--attempts": self.attempts,
+            "--concurrency": None if self.concurrency == usual else self.concurrency,
+            "--task": self.pattern,
+            "--config": self.config,
+            "--assets": self.assets,
+            "--validation": self.validation,
+            "--canary-every": self.canary_every,
+        }
+        flags = {
+            "--skip-invalid": self.skip_invalid,
+            "--validated": self.validated,
+            "--skip-quarantined": self.skip_quarantined,
+            "--keep-going": keep_going,
+        }
+        for option, value in options.items():
+            words += [] if value is None else [option, str(value)]
+        words += [flag for flag, given in flags.items() if given]
+        return shlex.join(words)
+
+
+def trials_by(
+    agents: Mapping[str, Agent], backend: Backend, assets: Assets | None, directory: RunDirectory
+) -> Trial:
+    """Runs tickets, each by the agent that it names."""
+
+    async def trial(ticket: Ticket, on_phase: Callable[[str], None]) -> TrialResult:
+        return await run_trial(
+            ticket.task,
+            attempt=ticket.attempt,
+            agent=agents[ticket.agent],
+            backend=backend,
+            run=directory.name,
+            directory=ticket.folder(directory),
+            assets=assets,
+            on_phase=on_phase,
+        )
+
+    return trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +128,8 @@ class EvalRun:
     agent: Agent
     backend: Backend
     selection: Selection
+    left_out: dict[str, str]
+    """Tasks in quarantine that do not run, with the reason."""
     directory: RunDirectory
     evaluation: Evaluation
 
@@ -63,38 +137,94 @@ class EvalRun:
     def prepare(cls, request: Request) -> "EvalRun":
         """Check all that can be checked before anything is started."""
         agent = make_agent(request.agent)
-        backend = make_backend(request.backend, load_config(request.config))
+        config = load_config(request.config)
+        backend = make_backend(request.backend, config)
+        assets = config.load_assets(request.assets)
         selection = select_tasks(
             request.path, pattern=request.pattern, skip_invalid=request.skip_invalid
         )
+        key = assets.key if assets is not None else ""
+        tasks, left_out = _admitted(request, config, selection.tasks, key)
+        canaries = _canaries(request, tasks, key)
         directory = RunDirectory.create(request.out, now=datetime.now())
-
-        async def trial(ticket: Ticket, on_phase: Callable[[str], None]) -> TrialResult:
-            return await run_trial(
-                ticket.task,
-                attempt=ticket.attempt,
-                agent=agent,
-                backend=backend,
-                run=directory.name,
-                directory=directory.trial(ticket.task.name, ticket.attempt),
-                on_phase=on_phase,
-            )
-
+        agents = {"": agent, CANARY_AGENT: make_agent(CANARY_AGENT)}
+        policy = Policy(
+            group=request.attempts,
+            expects_equal=agent.name in _SAME_EVERYWHERE,
+            stops=not request.keep_going,
+        )
         evaluation = Evaluation(
-            selection.tasks,
+            tasks,
             attempts=request.attempts,
             concurrency=request.concurrency,
-            trial=trial,
+            trial=trials_by(agents, backend, assets, directory),
             directory=directory,
+            breaker=Breaker(policy),
+            canaries=canaries,
         )
-        return cls(request, agent, backend, selection, directory, evaluation)
+        return cls(request, agent, backend, selection, left_out, directory, evaluation)
 
     async def run(self) -> None:
         async with self.backend:
             await self.evaluation.run()
 
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """Why the breaker tripped, if it did."""
+        breaker, request = self.evaluation.breaker, self.request
+        if (trip := breaker.trip) is None:
+            return None
+        look = None
+        if (row := trip.example) is not None:
+            place = self.directory.canary if trip.canary else self.directory.trial
+            look = str(place(row.task, row.attempt))
+        around = Circumstances(
+            path=shlex.quote(str(request.path)),
+            backend=request.backend,
+            again=request.command(keep_going=False),
+            keep_going=request.command(keep_going=True),
+        )
+        return diagnose(trip, around, look=look, stopped=breaker.tripped)
+
     def finish(self) -> Summary:
         """Write the summary of what has finished, all of it or a part."""
-        summary = self.evaluation.summary
+        summary = replace(self.evaluation.summary, breaker=self.diagnosis)
         self.directory.finish(summary)
         return summary
+
+
+def _admitted(
+    request: Request, config: Config, tasks: tuple[Task, ...], assets: str
+) -> tuple[tuple[Task, ...], dict[str, str]]:
+    """The tasks that may run, and why the others may not. Asks nothing unless it is told to."""
+    policy = AdmissionPolicy(
+        require_validation=request.validated or config.breaker.require_validation,
+        skip_quarantined=request.skip_quarantined,
+    )
+    if not (policy.require_validation or policy.skip_quarantined):
+        return tasks, {}
+    validation = Validation.load(Place.of(request.path, request.validation))
+    standings = {
+        task.name: validation.standing(task.path, request.backend, assets) for task in tasks
+    }
+    path = shlex.quote(str(request.path))
+    admitted = admit(standings, policy, path=path, backend=request.backend)
+    return tuple(task for task in tasks if task.name in admitted.tasks), admitted.left_out
+
+
+def _canaries(request: Request, tasks: tuple[Task, ...], assets: str) -> Canaries | None:
+    """The canaries of a run, where it is long enough for any."""
+    every = request.canary_every
+    if every is None:
+        every = DEFAULT_EVERY if len(tasks) * request.attempts >= DEFAULT_EVERY else 0
+    if every == 0:
+        return None
+    validation = Validation.load(Place.of(request.path, request.validation))
+    # A sample from all over the set: to know where each task stands would be to read them all.
+    sample = tasks[:: max(1, len(tasks) // ENOUGH_TASKS)]
+    valid = (
+        task
+        for task in sample
+        if validation.standing(task.path, request.backend, assets).known is Known.VALID
+    )
+    return Canaries.of(every, (task.name for task in valid))

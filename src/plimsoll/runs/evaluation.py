@@ -6,24 +6,32 @@ Invariants:
 * One bad trial is one row. What a trial raises is a void of its own, never the run's end.
 * Cancelled, it cancels each running trial, waits for its clean-up, and keeps what finished.
 * A finished trial leaves its row and nothing else in memory.
-* When it is plain that nothing will come of it, no further trial is started (`stopping`).
+* When the breaker trips, no further trial is started; those that run come to their end.
+* Canaries are woven in between trials. They are no results; a failed one makes some void.
 """
 
 import asyncio
+import itertools
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from plimsoll.core.errors import PlimsollError
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.canaries import Canaries
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.watch import CanaryResult
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.results import Summary, Tally, row_of
-from plimsoll.runs.stopping import Stopping
+from plimsoll.runs.results import Row, Summary, Tally, row_of, voided
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Evidence, Void
 
-__all__ = ["Evaluation", "Running", "Ticket", "Trial"]
+__all__ = ["CANARY_AGENT", "Evaluation", "Running", "Ticket", "Trial"]
+
+CANARY_AGENT = "oracle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,20 @@ class Ticket:
 
     task: Task
     attempt: int
+    agent: str = ""
+    """Who acts, where it is not the run's one agent."""
+    canary: bool = False
+
+    @property
+    def label(self) -> str:
+        agent = f".{self.agent}" if self.agent else ""
+        return f"{self.task.name}{agent}.{self.attempt}" + (" (canary)" if self.canary else "")
+
+    def folder(self, directory: RunDirectory) -> Path:
+        """Where the trial writes."""
+        if self.canary:
+            return directory.canary(self.task.name, self.attempt)
+        return directory.trial(self.task.name, self.attempt, self.agent)
 
 
 @dataclass(slots=True)
@@ -65,16 +87,25 @@ class Evaluation:
         concurrency: int,
         trial: Trial,
         directory: RunDirectory,
+        agents: Sequence[str] = ("",),
+        breaker: Breaker | None = None,
+        canaries: Canaries | None = None,
     ) -> None:
-        self.total = len(tasks) * attempts
+        self.total = len(tasks) * attempts * len(agents)
         self.tally = Tally()
-        self.stopping = Stopping()
+        self.breaker = breaker or Breaker(Policy(group=attempts))
+        self.canaries = canaries
         self.running: dict[int, Running] = {}
         self._tasks = tasks
+        self._by_name = {task.name: task for task in tasks}
         self._attempts = attempts
+        self._agents = agents
         self._concurrency = concurrency
         self._trial = trial
         self._directory = directory
+        self._canary_numbers = itertools.count(1)
+        self._distrust: tuple[Cause, str] | None = None
+        """What makes trials void that finish after a failed canary."""
         self._started: float | None = None
         self._ended: float | None = None
 
@@ -105,22 +136,61 @@ class Evaluation:
     def _tickets(self) -> Iterator[Ticket]:
         for attempt in range(1, self._attempts + 1):
             for task in self._tasks:
-                yield Ticket(task, attempt)
+                for agent in self._agents:
+                    yield Ticket(task, attempt, agent)
 
     async def _work(self, slot: int, tickets: Iterator[Ticket]) -> None:
         """Take tickets until none is left. The iterator is shared by all slots."""
-        for ticket in tickets:
+        while (ticket := self._take(tickets)) is not None:
             self.running[slot] = Running(ticket)
+            mark = self.canaries.canary_started() if self.canaries and ticket.canary else 0
             try:
                 result = await self._one(ticket, self.running[slot])
             finally:
                 del self.running[slot]
-            row = row_of(result)
-            self.tally.add(row)
-            self._directory.append(row)
-            self.stopping.watch(row)
-            if self.stopping.reason is not None:
+            row = row_of(result, agent=ticket.agent)
+            if ticket.canary:
+                self._keep_canary(ticket, row, mark)
+            else:
+                self._keep(ticket, row)
+            if self.breaker.tripped:
                 return
+
+    def _take(self, tickets: Iterator[Ticket]) -> Ticket | None:
+        """A canary that is due, or the next ticket."""
+        if self.canaries is not None and (name := self.canaries.take()) is not None:
+            number = next(self._canary_numbers)
+            return Ticket(self._by_name[name], number, CANARY_AGENT, canary=True)
+        ticket = next(tickets, None)
+        if self.canaries is not None and ticket is not None:
+            self.canaries.trial_started()
+        return ticket
+
+    def _keep(self, ticket: Ticket, row: Row) -> None:
+        if self._distrust is not None and row.reward is not None:
+            row = voided(row, *self._distrust)
+        self.tally.add(row)
+        self._directory.append(row)
+        if self.canaries is not None:
+            self.canaries.trial_finished((row.task, row.attempt))
+            if self.canaries.wants_tasks and _is_proof(ticket.task, row):
+                self.canaries.prove(row.task)
+        self.breaker.trial(row)
+
+    def _keep_canary(self, ticket: Ticket, row: Row, mark: int) -> None:
+        assert self.canaries is not None
+        self._directory.append_canary(row)
+        result = CanaryResult(row, ticket.task.reward_range[1])
+        if result.good:
+            self.canaries.canary_passed(mark)
+            self._distrust = None
+        else:
+            self._distrust = (result.cause, f"canary failed after it: {row.task}: {result.said}")
+            void = self.tally.void_all(self.canaries.canary_failed(), *self._distrust)
+            for changed in void:
+                self._directory.append(changed)
+            result = CanaryResult(row, result.top, len(void))
+        self.breaker.canary(result)
 
     async def _one(self, ticket: Ticket, running: Running) -> TrialResult:
         try:
@@ -130,7 +200,7 @@ class Evaluation:
 
     def _bug(self, ticket: Ticket, running: Running, error: Exception) -> TrialResult:
         """The void of a trial that failed in a way nobody foresaw, with its trace in bug.txt."""
-        folder = self._directory.trial(ticket.task.name, ticket.attempt)
+        folder = ticket.folder(self._directory)
         reason = f"{type(error).__name__} in phase {running.phase}: {error}".splitlines()[0]
         verdict = Void(Cause.BUG, reason, (Evidence("the trace", "bug.txt"),))
         try:
@@ -139,6 +209,14 @@ class Evaluation:
         except OSError as unwritten:
             verdict = Void(Cause.BUG, f"{reason} (bug.txt not written: {unwritten.strerror})")
         return TrialResult(ticket.task.name, ticket.attempt, verdict, running.seconds, {})
+
+
+def _is_proof(task: Task, row: Row) -> bool:
+    """The task can be graded at its maximum, and has a solution that should be."""
+    if row.reward is None or row.reward < task.reward_range[1]:
+        return False
+    folders = [step.solution_dir for step in task.steps]
+    return all(folder is not None and (folder / "solve.sh").is_file() for folder in folders)
 
 
 def _first(errors: BaseExceptionGroup[PlimsollError]) -> PlimsollError:

@@ -10,15 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from plimsoll.core.endings import Ending
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded
 
-__all__ = ["Row", "Summary", "Tally", "mean", "row_of"]
+__all__ = ["Diagnosis", "Row", "Summary", "Tally", "mean", "row_of", "voided"]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One trial in `results.jsonl` and in `--json`: its verdict without the evidence."""
 
     task: str
@@ -30,9 +31,27 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None
     reason: str | None
     seconds: float
+    agent: str = ""
+    """Who acted, where it was not the run's one agent."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the breaker tripped, for a person."""
+
+    rule: str
+    said: str
+    """What happened: the numbers and their limits."""
+    evidence: list[str]
+    look: str | None
+    """The folder of a trial to look at."""
+    remedies: list[str]
+    go_on: list[str]
+    """Commands, each with what it is for."""
+    stopped: bool
+    """The run was stopped for it; otherwise it went on as it was told to."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The object that `--json` prints and `summary.json` holds."""
 
     tasks: int
@@ -42,9 +61,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     mean_reward: float | None
     trials_per_minute: float
     results: list[Row]
+    breaker: Diagnosis | None = None
+    """Only where it tripped."""
 
 
-def row_of(result: TrialResult) -> Row:
+def row_of(result: TrialResult, *, agent: str = "") -> Row:
     """Keep what a table needs of a trial; the rest is in its folder."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
@@ -58,7 +79,13 @@ def row_of(result: TrialResult) -> Row:
         cause=None if graded else verdict.cause,
         reason=None if graded else verdict.reason,
         seconds=round(result.seconds, 3),
+        agent=agent,
     )
+
+
+def voided(row: Row, cause: Cause, reason: str) -> Row:
+    """The row of a trial whose grade turned out to be worth nothing."""
+    return replace(row, verdict="void", reward=None, rewards=None, cause=cause, reason=reason)
 
 
 def mean(rewards: Iterable[float]) -> float | None:
@@ -75,6 +102,16 @@ class Tally:
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
+
+    def void_all(self, trials: Iterable[tuple[str, int]], cause: Cause, reason: str) -> list[Row]:
+        """Make trials void that were graded, and return their new rows."""
+        chosen = set(trials)
+        changed: list[Row] = []
+        for index, row in enumerate(self.rows):
+            if row.reward is not None and (row.task, row.attempt) in chosen:
+                self.rows[index] = voided(row, cause, reason)
+                changed.append(self.rows[index])
+        return changed
 
     @property
     def trials(self) -> int:

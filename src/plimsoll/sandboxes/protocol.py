@@ -32,6 +32,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxStatus",
     "Stream",
+    "Supplies",
     "Transfer",
 ]
 
@@ -40,6 +41,35 @@ OnOutput = Callable[[Stream, bytes], None]
 
 KEEP_OUTPUT = 256 * 1024
 """Bytes of each stream that an `ExecResult` keeps unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the host that a sandbox sees, read-only."""
+
+    source: Path
+    target: str
+    unless_there: bool = False
+    """Left out where the image has something at the target already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What sandboxes and image builds get besides what the task brings: staged assets."""
+
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: str = ""
+    """Folders that come first in PATH."""
+    key: str = ""
+    """Changes with what the mounts hold; part of the key of what is built with them."""
+
+    def env_over(self, env: Mapping[str, str]) -> dict[str, str]:
+        """An environment with these supplies in it."""
+        merged = {**env, **self.env}
+        if self.path:
+            merged["PATH"] = ":".join(filter(None, (self.path, env.get("PATH", ""))))
+        return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +84,7 @@ class ImageSource:
     reference: str | None = None
     compose: Path | None = None
     build_timeout: float = 600.0
+    supplies: Supplies = field(default_factory=Supplies)
 
 
 class Image(Protocol):
@@ -86,14 +117,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """A file or folder of the host that a sandbox sees, read-only."""
-
-    source: Path
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """What a sandbox is started with, besides its image."""
 
@@ -103,6 +126,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     mounts: tuple[Mount, ...] = ()
+    supplies: Supplies = field(default_factory=Supplies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,28 @@
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from plimsoll.core.errors import SandboxUnsupported
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NetworkPolicy
 from plimsoll.sandboxes.owners import myself
-from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
+from plimsoll.sandboxes.protocol import ImageSource, Limits, Mount, SandboxSpec, Supplies
+from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.config import EnvironmentConfig
 from plimsoll.tasks.env import resolve_env
+from plimsoll.tasks.lint.fetches import find_fetches
 from plimsoll.tasks.task import Step, Task
 
-__all__ = ["image_source", "labels_for", "sandbox_spec", "task_env", "verifier_image_source"]
+__all__ = [
+    "image_source",
+    "labels_for",
+    "sandbox_spec",
+    "supplies_for",
+    "task_env",
+    "verifier_image_source",
+]
 
 _LONGEST_TRIAL = 24 * 3600.0
 """A sandbox older than this, of an owner that cannot be asked, is nobody's."""
@@ -24,7 +34,32 @@ def labels_for(task: Task, run: str, attempt: int) -> Labels:
     return Labels(run, f"{task.name}.{attempt}", myself(), time.time() + _LONGEST_TRIAL)
 
 
-def image_source(task: Task) -> ImageSource:
+def supplies_for(task: Task, assets: Assets | None) -> Supplies:
+    """What staged assets mean for a task's sandboxes: a mirror of what it would fetch.
+
+    Checkouts stand where the task would clone to, unless its image already has them there.
+    """
+    if assets is None:
+        return Supplies()
+    whole, *checkouts = assets.mounts(find_fetches(task))
+    return Supplies(
+        mounts=(
+            Mount(whole.source, whole.target),
+            *(Mount(m.source, m.target, unless_there=True) for m in checkouts),
+        ),
+        env=assets.env(),
+        path=assets.path_prefix,
+        key=assets.key,
+    )
+
+
+def for_build(supplies: Supplies) -> Supplies:
+    """Without checkouts: a build clones from the mirror, into the image."""
+    mounts = tuple(mount for mount in supplies.mounts if not mount.unless_there)
+    return replace(supplies, mounts=mounts)
+
+
+def image_source(task: Task, supplies: Supplies) -> ImageSource:
     """The image of the agent's sandbox."""
     environment = task.environment
     _check_os(environment)
@@ -34,10 +69,11 @@ def image_source(task: Task) -> ImageSource:
         reference=environment.docker_image,
         compose=task.compose_file,
         build_timeout=environment.build_timeout_sec,
+        supplies=for_build(supplies),
     )
 
 
-def verifier_image_source(task: Task, step: Step) -> ImageSource:
+def verifier_image_source(task: Task, step: Step, supplies: Supplies) -> ImageSource:
     """The image of a separate verifier: its own name, its own Dockerfile, or the task's."""
     own = step.verifier_environment
     if own is not None and own.docker_image:
@@ -45,9 +81,11 @@ def verifier_image_source(task: Task, step: Step) -> ImageSource:
         return ImageSource(reference=own.docker_image, build_timeout=own.build_timeout_sec)
     dockerfile = step.verifier_dockerfile
     if dockerfile is None:
-        return image_source(task)
+        return image_source(task, supplies)
     timeout = (own or task.environment).build_timeout_sec
-    return ImageSource(dockerfile.parent, dockerfile, build_timeout=timeout)
+    return ImageSource(
+        dockerfile.parent, dockerfile, build_timeout=timeout, supplies=for_build(supplies)
+    )
 
 
 def _check_os(environment: EnvironmentConfig) -> None:
@@ -56,7 +94,11 @@ def _check_os(environment: EnvironmentConfig) -> None:
 
 
 def sandbox_spec(
-    environment: EnvironmentConfig, network: NetworkPolicy, labels: Labels, file: Path
+    environment: EnvironmentConfig,
+    network: NetworkPolicy,
+    labels: Labels,
+    file: Path,
+    supplies: Supplies,
 ) -> SandboxSpec:
     """What a sandbox is started with. `file` is named where a variable is missing."""
     limits = Limits(
@@ -71,6 +113,7 @@ def sandbox_spec(
         limits=limits,
         env=task_env(environment.env, file, "environment.env"),
         workdir=environment.workdir,
+        supplies=supplies,
     )
 
 

@@ -25,9 +25,16 @@ from plimsoll.core.errors import (
 )
 from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
+from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
-from plimsoll.trials.environment import image_source, labels_for, sandbox_spec, task_env
+from plimsoll.trials.environment import (
+    image_source,
+    labels_for,
+    sandbox_spec,
+    supplies_for,
+    task_env,
+)
 from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.record import Phases, StepRecord, TrialRecord, VerdictFile
 from plimsoll.trials.steps import combine, falls_short
@@ -61,13 +68,14 @@ async def run_trial(
     backend: Backend,
     run: str,
     directory: Path,
+    assets: Assets | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
     """Run one trial and write its folder."""
     started, began = time.time(), time.monotonic()
     record = TrialRecord(directory)
     phases = Phases(on_phase)
-    trial = _Trial(task, attempt, agent, backend, run, record, phases)
+    trial = _Trial(task, attempt, agent, backend, run, record, phases, assets)
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
     try:
         verdict = await trial.run()
@@ -86,7 +94,7 @@ async def run_trial(
                 backend=backend.name,
                 verdict=verdict,
                 steps=trial.verdicts,
-                tests=trial.verifier.digests,
+                tests=trial.digests,
                 seconds=round(seconds, 6),
                 phases=phases.seconds,
                 started=started,
@@ -107,6 +115,7 @@ class _Trial:
         run: str,
         record: TrialRecord,
         phases: Phases,
+        assets: Assets | None,
     ) -> None:
         self._task = task
         self._agent = agent
@@ -114,21 +123,24 @@ class _Trial:
         self._record = record
         self._phase = phases.phase
         self._labels = labels_for(task, run, attempt)
-        self.verifier = Verifier(task, backend, self._labels, record)
+        self._assets = assets
+        self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
 
     async def run(self) -> Verdict:
         task = self._task
         with self._phase("build"):
-            source = image_source(task)
+            supplies = supplies_for(task, self._assets)
+            source = image_source(task, supplies)
             image = await self._backend.build(source, on_output=self._record.build_log)
         with self._phase("start"):
-            spec = sandbox_spec(task.environment, task.network, self._labels, task.file)
+            spec = sandbox_spec(task.environment, task.network, self._labels, task.file, supplies)
             sandbox = await self._backend.create(image, spec)
+        verifier = Verifier(task, self._backend, self._labels, self._record, supplies, self.digests)
         try:
             await self._prepare(sandbox)
             for step in task.steps:
-                verdict = await self._step(step, sandbox)
+                verdict = await self._step(step, sandbox, verifier)
                 self.verdicts[step.name] = verdict
                 if isinstance(verdict, Void) or falls_short(verdict, step.min_reward):
                     break
@@ -148,7 +160,7 @@ class _Trial:
         with self._phase("agent set-up"):
             await self._agent.set_up(self._task, sandbox)
 
-    async def _step(self, step: Step, sandbox: Sandbox) -> Verdict:
+    async def _step(self, step: Step, sandbox: Sandbox, verifier: Verifier) -> Verdict:
         record = self._record.step(step.name if self._task.is_multi_step else None)
         with self._phase("step set-up"):
             await self._set_up_step(step, sandbox)
@@ -157,7 +169,7 @@ class _Trial:
         with self._phase("kill"):
             await sandbox.kill_all()
         with self._phase("verifier"):
-            verdict = await self.verifier.grade(step, sandbox, record, outcome.ending)
+            verdict = await verifier.grade(step, sandbox, record, outcome.ending)
         with self._phase("artifacts"):
             await self._keep(step, sandbox, record)
         return verdict

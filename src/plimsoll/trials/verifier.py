@@ -16,7 +16,7 @@ from pathlib import Path
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import SetUpError, TaskError, TransferError
 from plimsoll.core.ids import Labels
-from plimsoll.sandboxes.protocol import Backend, ExecResult, Sandbox
+from plimsoll.sandboxes.protocol import Backend, ExecResult, Sandbox, Supplies
 from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
 from plimsoll.tasks.digest import digest_folders
 from plimsoll.tasks.task import Step, Task
@@ -40,12 +40,21 @@ _ANYBODY = 0o777
 class Verifier:
     """Grades the steps of one trial."""
 
-    def __init__(self, task: Task, backend: Backend, labels: Labels, record: TrialRecord) -> None:
+    def __init__(
+        self,
+        task: Task,
+        backend: Backend,
+        labels: Labels,
+        record: TrialRecord,
+        supplies: Supplies,
+        digests: dict[str, str],
+    ) -> None:
         self._task = task
         self._backend = backend
         self._labels = labels
         self._record = record
-        self.digests: dict[str, str] = {}
+        self._supplies = supplies
+        self._digests = digests
 
     async def grade(
         self, step: Step, sandbox: Sandbox, record: StepRecord, ending: Ending
@@ -94,10 +103,13 @@ class Verifier:
 
     async def _separate_sandbox(self, step: Step) -> Sandbox:
         image = await self._backend.build(
-            verifier_image_source(self._task, step), on_output=self._record.build_log
+            verifier_image_source(self._task, step, self._supplies),
+            on_output=self._record.build_log,
         )
         environment = step.verifier_environment or self._task.environment
-        spec = sandbox_spec(environment, step.verifier_network, self._labels, self._task.file)
+        spec = sandbox_spec(
+            environment, step.verifier_network, self._labels, self._task.file, self._supplies
+        )
         return await self._backend.create(image, spec)
 
     async def _grade_in(
@@ -131,7 +143,7 @@ class Verifier:
         return _blame_memory(verdict, memory_kills, self._task)
 
     async def _bring_tests(self, step: Step, sandbox: Sandbox) -> None:
-        self.digests[step.name] = digest_folders(step.tests_dirs)
+        self._digests[step.name] = digest_folders(step.tests_dirs)
         await sandbox.empty(LOGS, mode=_ANYBODY)
         await sandbox.empty(TESTS)
         for folder in step.tests_dirs:

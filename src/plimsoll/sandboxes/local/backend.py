@@ -182,7 +182,7 @@ class LocalBackend:
             spec,
             channel=channel,
             remains=remains,
-            env={**image.env, **spec.env},
+            env=spec.supplies.env_over({**image.env, **spec.env}),
             workdir=spec.workdir or image.workdir,
             user=image.user,
             on_close=self._live.discard,

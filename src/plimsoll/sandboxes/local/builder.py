@@ -35,7 +35,7 @@ from plimsoll.sandboxes.local.layers import Layers
 from plimsoll.sandboxes.local.recipe import Recipe, State
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.owners import myself
-from plimsoll.sandboxes.protocol import ExecResult, ImageSource, OnOutput, SandboxSpec
+from plimsoll.sandboxes.protocol import ExecResult, ImageSource, OnOutput, SandboxSpec, Supplies
 from plimsoll.tasks.dockerfile import Instruction, parse_dockerfile
 from plimsoll.tasks.dockerfile_words import parse_arg, parse_pairs
 
@@ -83,7 +83,7 @@ class Builder:
             text = await asyncio.to_thread(source.dockerfile.read_text, "utf-8")
             recipe = Recipe(parse_dockerfile(text, file), file)
             context = BuildContext(source.context or source.dockerfile.parent, source.dockerfile)
-            work = _Build(self._starter, self._layers, recipe, context, on_output)
+            work = _Build(self._starter, self._layers, recipe, context, source.supplies, on_output)
             return await _within(source.build_timeout, work, recipe)
         except TaskError as error:
             raise BuildError(str(error)) from None
@@ -120,12 +120,14 @@ class _Build:
         layers: Layers,
         recipe: Recipe,
         context: BuildContext,
+        supplies: Supplies,
         on_output: OnOutput | None,
     ) -> None:
         self._starter = starter
         self._layers = layers
         self._recipe = recipe
         self._context = context
+        self._supplies = supplies
         self._on_output = on_output
         self._built: dict[int, State] = {}
         self.at: Instruction | None = None
@@ -214,7 +216,7 @@ class _Build:
 
     async def _run(self, instruction: Instruction, state: State) -> None:
         argv, script = _command(instruction, state.image.shell)
-        env = {**state.args, **state.image.env}
+        env = self._supplies.env_over({**state.args, **state.image.env})
         network = instruction.flag("network") or "default"
         if network not in _NETWORKS:
             raise self._error(instruction, f"--network is one of {', '.join(_NETWORKS)}")
@@ -230,7 +232,7 @@ class _Build:
         image = state.image
         command = json.dumps([argv, script])
         seen = [command, json.dumps(env, sort_keys=True), image.user, image.workdir]
-        await self._layer(instruction, state, [*seen, str(closed)], run)
+        await self._layer(instruction, state, [*seen, str(closed), self._supplies.key], run)
 
     def _must_work(self, done: ExecResult, instruction: Instruction) -> None:
         if not done.ok:
@@ -247,7 +249,7 @@ class _Build:
             seen = [source.key, *order.sources]
 
             async def copy(sandbox: LocalSandbox) -> None:
-                giver = await self._starter.start(source, _spec())
+                giver = await self._starter.start(source, _spec(Supplies()))
                 try:
                     await copying.copy_between(giver, sandbox, order)
                 finally:
@@ -280,7 +282,8 @@ class _Build:
         async def make(place: Path) -> None:
             self._say(f"{instruction.keyword} {instruction.args}\n")
             try:
-                sandbox = await self._starter.start(state.image, _spec(), durable=True)
+                spec = _spec(self._supplies)
+                sandbox = await self._starter.start(state.image, spec, durable=True)
             except BuildError as error:
                 raise self._error(instruction, str(error)) from None
             try:
@@ -312,6 +315,6 @@ def _command(instruction: Instruction, shell: tuple[str, ...]) -> tuple[list[str
     return [*shell, instruction.args + texts], ""
 
 
-def _spec() -> SandboxSpec:
+def _spec(supplies: Supplies) -> SandboxSpec:
     labels = Labels(run="build", ticket="build", owner=myself(), expires=time.time() + 86400)
-    return SandboxSpec(labels, network=NO_NETWORK)
+    return SandboxSpec(labels, network=NO_NETWORK, supplies=supplies)

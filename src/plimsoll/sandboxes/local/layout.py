@@ -45,14 +45,21 @@ def lay_out(
         "overlays": overlays,
         "overlay_options": _options(userns, durable),
         "binds": [
-            *({"source": source, "target": target} for source, target in image.base.binds),
-            *({"source": str(m.source), "target": m.target} for m in spec.mounts),
+            *(_bind(source, target) for source, target in image.base.binds),
+            *(
+                _bind(str(m.source), m.target, m.unless_there)
+                for m in (*spec.mounts, *spec.supplies.mounts)
+            ),
         ],
         "userns": userns,
         "cgroups": cgroup.procs_files,
         "shm_mb": _SHM_MB,
         "workdir": spec.workdir or image.workdir,
     }
+
+
+def _bind(source: str, target: str, unless_there: bool = False) -> dict[str, Any]:
+    return {"source": source, "target": target, "unless_there": unless_there}
 
 
 def _overlay(home: Home, folder: Path, target: str, lower: list[str]) -> dict[str, Any]:

@@ -64,10 +64,14 @@ def enter_root(spec: dict[str, Any]) -> None:
     binds: list[tuple[int, str, bool]] = []
     for bind in spec["binds"]:
         binds.append(_step(f"mount {bind['source']}", _take, bind["source"], bind["target"]))
+    optional = {bind["target"] for bind in spec["binds"] if bind["unless_there"]}
     _step("change the root", _change_root, root)
     for tree in trees:
         _step(f"mount {tree[1]}", _put, *tree)
     for tree in binds:
+        if tree[1] in optional and _holds_something(tree[1]):
+            os.close(tree[0])
+            continue
         _step(f"mount {tree[1]}", _put, *tree)
         _step(f"mount {tree[1]}", _make_read_only, tree[1])
     _step(f"make {spec['workdir']}", os.makedirs, spec["workdir"], 0o755, True)
@@ -88,6 +92,15 @@ def _mount_overlay(overlay: dict[str, Any], place: str, options: str) -> None:
 
 def _take(source: str, target: str) -> tuple[int, str, bool]:
     return syscalls.open_tree(source), target, os.path.isdir(source)
+
+
+def _holds_something(path: str) -> bool:
+    try:
+        return bool(os.listdir(path))
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
 
 
 def _put(tree: int, target: str, folder: bool) -> None:

@@ -1,0 +1,86 @@
+"""Before a run: which of its tasks may run, by what is known of them on its backend."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from plimsoll.core.errors import UsageError
+
+__all__ = ["AdmissionPolicy", "Admitted", "Known", "Standing", "admit"]
+
+SHOWN = 10
+
+
+class Known(StrEnum):
+    """What a validation says of a task as it is now, on one backend."""
+
+    VALID = "valid"
+    UNKNOWN = "never validated"
+    CHANGED = "changed since it was validated"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a task stands, and why it is in quarantine."""
+
+    known: Known
+    reason: str = ""
+
+    @property
+    def said(self) -> str:
+        return f"{self.known}: {self.reason}" if self.reason else self.known.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    """What a run asks of its tasks."""
+
+    require_validation: bool
+    allowed_share: float = 0.0
+    """The largest share of tasks that may run although they are not validated."""
+    skip_quarantined: bool = False
+    """Leave the quarantined out instead of refusing them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The names of the tasks that run, and why others do not."""
+
+    tasks: frozenset[str]
+    left_out: dict[str, str]
+
+
+def admit(
+    standings: Mapping[str, Standing], policy: AdmissionPolicy, *, path: str, backend: str
+) -> Admitted:
+    """Decide by the standing of each task, by name. Raises `UsageError` where it may not start."""
+    left_out = {
+        name: standing.said
+        for name, standing in standings.items()
+        if policy.skip_quarantined and standing.known is Known.QUARANTINED
+    }
+    rest = {name: standing for name, standing in standings.items() if name not in left_out}
+    if not rest:
+        raise UsageError(
+            f"nothing was run: all {len(left_out):,} tasks are quarantined on {backend}\n"
+            + _listed(left_out)
+        )
+    doubtful = {n: s.said for n, s in rest.items() if s.known is not Known.VALID}
+    if policy.require_validation and len(doubtful) > policy.allowed_share * len(rest):
+        quarantined = any(s.known is Known.QUARANTINED for s in rest.values())
+        raise UsageError(
+            f"nothing was run: {len(doubtful):,} of {len(rest):,} tasks are not validated on the "
+            f"backend {backend} (limit {policy.allowed_share:.0%})\n"
+            + _listed(doubtful)
+            + f"\nvalidate them: plimsoll validate {path} --backend {backend}"
+            + ("\nor leave the quarantined out: --skip-quarantined" if quarantined else "")
+        )
+    return Admitted(frozenset(rest), left_out)
+
+
+def _listed(tasks: Mapping[str, str]) -> str:
+    lines = [f"  {name}: {said}" for name, said in list(tasks.items())[:SHOWN]]
+    if len(tasks) > SHOWN:
+        lines.append(f"  and {len(tasks) - SHOWN:,} more")
+    return "\n".join(lines)

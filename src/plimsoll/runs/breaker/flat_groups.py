@@ -1,0 +1,67 @@
+"""The watch for groups whose members all get the same: nothing can be learned from them."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from plimsoll.runs.breaker.watch import Trip, Watch
+from plimsoll.runs.groups import group_statistics
+from plimsoll.runs.results import Row
+
+__all__ = ["FlatGroups"]
+
+_FEWEST = 16
+"""Fewer groups than this say nothing, however many batches they took."""
+
+
+class FlatGroups(Watch):
+    """Trips when nearly every group of the last batches has no variance.
+
+    Only finished groups with two graded members or more count: others could not vary.
+    """
+
+    def __init__(self, *, group: int, share: float, batches: int) -> None:
+        self._group = group
+        self._share = share
+        self._batches = batches
+        self._open: dict[str, list[float | None]] = {}
+        self._flat: list[bool] = []
+        self._window: deque[tuple[int, int]] = deque()
+        """Of each batch with a group in it: the flat groups and all."""
+        self._example: Row | None = None
+
+    def trial(self, row: Row) -> Trip | None:
+        rewards = self._open.setdefault(row.task, [])
+        rewards.append(row.reward)
+        if len(rewards) == self._group:
+            group = group_statistics(self._open.pop(row.task))
+            if group.graded > 1:
+                self._flat.append(group.zero_variance)
+                self._example = row if group.zero_variance else self._example
+        return None
+
+    def batch(self, rows: Sequence[Row]) -> Trip | None:
+        del rows
+        if not self._flat:
+            return None
+        self._window.append((sum(self._flat), len(self._flat)))
+        self._flat = []
+        while self._is_enough(len(self._window) - 1, self._groups - self._window[0][1]):
+            self._window.popleft()
+        flat, groups = sum(one for one, _ in self._window), self._groups
+        if not self._is_enough(len(self._window), groups) or flat < self._share * groups:
+            return None
+        return Trip(
+            rule="flat-groups",
+            said=(
+                f"{flat} of {groups} groups in the last {len(self._window)} batches have no "
+                f"variance ({flat / groups:.0%}, limit {self._share:.0%})"
+            ),
+            example=self._example,
+        )
+
+    @property
+    def _groups(self) -> int:
+        return sum(groups for _, groups in self._window)
+
+    def _is_enough(self, batches: int, groups: int) -> bool:
+        return batches >= self._batches and groups >= _FEWEST

@@ -1,0 +1,29 @@
+"""What the breaker allows: every limit of it, in one place."""
+
+from dataclasses import dataclass
+
+__all__ = ["Policy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The limits of a run's watches."""
+
+    batch: int = 64
+    """So many finished trials, one after another, are a batch."""
+    start: int = 16
+    """So many trials from the first, all void for one reason or none of a task's, are enough."""
+    void_share: float = 0.5
+    """The largest share of a batch that may be void."""
+    equal_batches: int = 3
+    """So many batches in a row may not have one and the same reward throughout."""
+    flat_share: float = 0.95
+    """At this share of groups without variance there is nothing to learn."""
+    flat_batches: int = 3
+    """So many batches are looked at together for it."""
+    group: int = 1
+    """How many trials make a group; groups of one have no variance to look at."""
+    expects_equal: bool = False
+    """The agent gets the same reward everywhere, as the oracle and nop do."""
+    stops: bool = True
+    """A trip stops the run. Without it the trip is only reported."""

@@ -1,0 +1,109 @@
+"""Which requests a fetch makes of the assets folder, and which fetches nothing can answer."""
+
+import re
+
+from plimsoll.tasks.assets.asset import Request
+from plimsoll.tasks.lint.fetch import Fetch, Kind
+
+__all__ = ["Unanswerable", "canonical", "helpful_requests", "requests_of", "uv_requirement"]
+
+UV_INSTALLER = re.compile(r"/uv(/.*)?/(uv-installer|install)\.sh$")
+UV_VERSION = re.compile(r"/(\d+\.\d+\.\d+)/")
+VCS = re.compile(r"(?:[\w.\-\[\],]+\s*@\s*)?git\+(?P<url>[a-z]+://[^@#\s]+(?:@(?=[^/]*/)[^@#\s]+)?)"
+                 r"(?:@(?P<revision>[^#\s]+))?(?:#\S*)?")  # fmt: skip
+SERVED = {"curl", "wget"}
+"""The programs whose downloads the shims serve."""
+BUILD_TOOLS = Request(Kind.WHEELS, ("setuptools", "wheel"))
+"""What pip wants in order to build a source package that says nothing else."""
+
+
+class Unanswerable(Exception):
+    """A fetch that staging does nothing for, and why."""
+
+
+def canonical(url: str) -> str:
+    """A repository's URL without the endings that make no difference."""
+    return url.strip().rstrip("/").removesuffix(".git").rstrip("/")
+
+
+def uv_requirement(what: str) -> str:
+    """The requirement that a way of getting uv comes down to, e.g. an installer's URL."""
+    if "://" not in what:
+        return what
+    version = UV_VERSION.search(what)
+    return f"uv=={version[1]}" if version else "uv"
+
+
+def requests_of(fetch: Fetch) -> tuple[Request, ...]:
+    """What must be staged for a fetch to work offline; `Unanswerable` where nothing would do."""
+    match fetch.kind:
+        case Kind.GIT:
+            if not fetch.what:
+                raise Unanswerable("which repositories it fetches cannot be seen")
+            # A remote's name stands for a repository that was cloned, which is a fetch too.
+            urls = [url for url in fetch.what if "://" in url or ":" in url.partition("/")[0]]
+            return tuple(_git(url, fetch.revision) for url in urls)
+        case Kind.URL:
+            _check_served(fetch)
+            return tuple(_url(_literal(url)) for url in fetch.what)
+        case Kind.UV_TOOL:
+            if any("://" in word for word in fetch.what):
+                _check_served(fetch)
+            return tuple(Request(Kind.UV_TOOL, (_literal(word),)) for word in fetch.what or ("uv",))
+        case Kind.WHEELS:
+            return _wheels(fetch)
+        case Kind.NPM:
+            return (Request(Kind.NPM, _words(fetch.what)),)
+        case Kind.OTHER:
+            raise Unanswerable(f"{fetch.tool} is not staged; put it into the image")
+
+
+def helpful_requests(fetch: Fetch) -> tuple[Request, ...]:
+    """What else a fetch may need, where the image does not have it."""
+    if fetch.kind is not Kind.WHEELS:
+        return ()
+    tool = (Request(Kind.UV_TOOL, ("uv",)),) if fetch.tool in ("uv", "uvx") else ()
+    return tool if fetch.tool == "uvx" else (*tool, BUILD_TOOLS)
+
+
+def _check_served(fetch: Fetch) -> None:
+    if fetch.tool not in SERVED:
+        raise Unanswerable(f"only curl and wget read staged files, {fetch.tool} does not")
+
+
+def _url(url: str) -> Request:
+    if UV_INSTALLER.search(url):
+        return Request(Kind.UV_TOOL, (url,))
+    return Request(Kind.URL, (url.partition("#")[0],))
+
+
+def _git(url: str, revision: str | None) -> Request:
+    name = _literal(revision).removeprefix("origin/") if revision else None
+    pin = None if name in ("HEAD", "FETCH_HEAD") else name
+    return Request(Kind.GIT, (canonical(_literal(url)),), pin)
+
+
+def _wheels(fetch: Fetch) -> tuple[Request, ...]:
+    words = _words(fetch.what)
+    found = [Request(Kind.WHEELS, words)]
+    for word in words:
+        if match := VCS.fullmatch(word):
+            found.append(_git(match["url"], match["revision"]))
+    return tuple(found)
+
+
+def _words(what: tuple[str, ...]) -> tuple[str, ...]:
+    if not what:
+        raise Unanswerable("what it installs cannot be seen")
+    for word in what:
+        if word.startswith((".", "/", "~")):
+            raise Unanswerable(f"{word} is a local path, whose dependencies cannot be seen")
+    return tuple(sorted({_literal(word) for word in what}))
+
+
+def _literal(word: str) -> str:
+    """A word that is fit to hand to a command: no option, nothing left to expand."""
+    word = word.strip()
+    if not word or word.startswith("-") or any(sign in word for sign in "$`\n\t"):
+        raise Unanswerable(f'"{word}" is known only when the task runs')
+    return word

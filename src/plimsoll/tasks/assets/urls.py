@@ -1,0 +1,77 @@
+"""Files by URL."""
+
+import hashlib
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from plimsoll.core.errors import AssetError
+from plimsoll.tasks.assets.asset import Asset
+from plimsoll.tasks.assets.commands import is_disk_full
+from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.lint.fetch import Kind
+
+__all__ = ["stage_url"]
+
+ATTEMPTS = 3
+SECONDS = 60.0
+SCHEMES = ("http", "https", "ftp", "file")
+
+
+def stage_url(place: Place, url: str, given: Path | None) -> Asset:
+    """Download a file, or copy the one that is given for it."""
+    with place.partial() as made:
+        file = made / "file"
+        if given is not None:
+            shutil.copyfile(given, file)
+        else:
+            _download(url, file)
+        found = place.put(file, f"files/{_name(url)}")
+    how = "curl and wget of its URL are answered from it"
+    path = f"files/{_name(url)}"
+    return Asset(Kind.URL, url, found.digest, found.digest, found.size, path, None, how)
+
+
+def _name(url: str) -> str:
+    last = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", last)[-80:]
+    return f"{hashlib.sha256(url.encode()).hexdigest()[:12]}-{plain or 'index'}"
+
+
+def _download(url: str, file: Path) -> None:
+    if urlsplit(url).scheme not in SCHEMES:
+        raise AssetError(f"not a URL of {', '.join(SCHEMES)}")
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _download_once(url, file)
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code < 500 or attempt == ATTEMPTS:
+                raise AssetError(f"the server answered {error.code} {error.reason}") from None
+        except (OSError, HTTPException) as error:
+            if isinstance(error, OSError) and is_disk_full(error):
+                raise
+            if attempt == ATTEMPTS:
+                raise AssetError(_reason(error)) from None
+        time.sleep(0.5 * attempt)
+
+
+def _download_once(url: str, file: Path) -> None:
+    # Some servers turn Python's own name away.
+    request = urllib.request.Request(url, headers={"User-Agent": "plimsoll-stage curl/8"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer, file.open("wb") as target:
+        shutil.copyfileobj(answer, target)
+        length = answer.headers.get("Content-Length")
+        if length is not None and length.isdigit() and target.tell() != int(length):
+            raise ConnectionError(f"ended after {target.tell():,} of {int(length):,} bytes")
+
+
+def _reason(error: Exception) -> str:
+    inner = getattr(error, "reason", None)
+    return str(inner or error) or type(error).__name__

@@ -1,0 +1,57 @@
+"""The rules, in the order in which findings of one place are shown."""
+
+from plimsoll.tasks.lint.rule import Rule
+from plimsoll.tasks.lint.rules import (
+    clone_at_build,
+    compose_file_name,
+    dockerfiles,
+    exit_code_thrown_away,
+    fetch_then_zero,
+    fetch_without_network,
+    future_commits,
+    grader_import_missing,
+    missing_test_script,
+    never_succeeds,
+    pipe_to_shell,
+    reward_files,
+    reward_only_at_end,
+    reward_pre_set,
+    script_files,
+    source_of_fetched_file,
+    task_file,
+    test_files,
+    tests_do_not_parse,
+)
+
+__all__ = ["RULES"]
+
+RULES: tuple[Rule, ...] = (
+    fetch_then_zero.RULE,
+    clone_at_build.RULE,
+    fetch_without_network.RULE,
+    pipe_to_shell.RULE,
+    source_of_fetched_file.RULE,
+    exit_code_thrown_away.RULE,
+    reward_only_at_end.RULE,
+    reward_pre_set.RULE,
+    reward_files.INVALID,
+    reward_files.NEGATIVE,
+    reward_files.MISSPELT,
+    reward_files.NO_REWARD,
+    grader_import_missing.RULE,
+    tests_do_not_parse.RULE,
+    missing_test_script.RULE,
+    test_files.MISSING_FILE,
+    test_files.NO_TESTS,
+    script_files.CRLF,
+    script_files.NO_SHEBANG,
+    task_file.UNKNOWN_KEY,
+    task_file.UNENFORCED,
+    task_file.NOTHING_CARRIED,
+    compose_file_name.RULE,
+    dockerfiles.INVALID,
+    dockerfiles.UNPINNED,
+    future_commits.RULE,
+    never_succeeds.SET_UP,
+    never_succeeds.SLEEPS,
+)

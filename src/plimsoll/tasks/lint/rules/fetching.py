@@ -1,0 +1,130 @@
+"""What fetches do to a grade where there is no network; shared by the rules about them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from plimsoll.tasks.lint.fetch import Fetch, Kind
+from plimsoll.tasks.lint.image import programs_of
+from plimsoll.tasks.lint.scan import Found
+from plimsoll.tasks.lint.simulation import Assumed, Simulation
+from plimsoll.tasks.lint.state import State
+from plimsoll.tasks.lint.subject import GradedStep, Subject
+from plimsoll.tasks.lint.syntax import Command
+
+__all__ = ["Effect", "Failing", "described", "failing_tests", "grade_without"]
+
+UV_FILES = tuple(f"{home}/.local/bin/env" for home in ("$HOME", "${HOME}", "~", "/root"))
+
+
+class Effect(StrEnum):
+    """What comes of a fetch that fails."""
+
+    ZERO = "zero"
+    """The script goes on and writes 0."""
+    LOUD = "loud"
+    """The script stops, or no reward follows from it."""
+    NONE = "none"
+    """It is never reached, or made up for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A fetch that cannot succeed, with what it does to the grade."""
+
+    fetch: Fetch
+    effect: Effect
+
+
+def failing_tests(subject: Subject, graded: GradedStep) -> list[Failing]:
+    """The fetches of a step's tests that have no network, each with its effect."""
+    network = graded.step.verifier_network
+    found = [one for one in graded.fetches if subject.fails(one.fetch, network, graded.image)]
+    if not found:
+        return []
+    names = {source.file: name for name, source in graded.grader.scripts.items()}
+    pythons = {source.file: name for name, source in graded.grader.pythons.items()}
+    commands = {
+        (names[one.fetch.file], one.command.index): number
+        for number, one in enumerate(found)
+        if one.command is not None and one.fetch.file in names
+    }
+    broken: dict[str, frozenset[int]] = {}
+    for number, one in enumerate(found):
+        if one.command is None and one.fetch.file in pythons:
+            name = pythons[one.fetch.file]
+            broken[name] = broken.get(name, frozenset()) | {number}
+    ends = _simulate(graded, found, commands, broken, State())
+    return [Failing(one.fetch, _effect(number, one, ends)) for number, one in enumerate(found)]
+
+
+def grade_without(graded: GradedStep, fetch: Fetch) -> Effect:
+    """What the tests make of it when an earlier fetch has left its target empty."""
+    if fetch.target is None:
+        return Effect.NONE
+    target = fetch.target
+    pythons = graded.grader.pythons
+    broken = {n: frozenset({0}) for n, source in pythons.items() if source.mentions(target)}
+    used = broken or any(
+        word == target or word.startswith(f"{target}/")
+        for source in graded.grader.scripts.values()
+        for command in source.script.commands
+        for word in (command.name, *command.args, *(a.value for a in command.assignments))
+    )
+    if not used:
+        return Effect.NONE
+    start = State(failed=frozenset({0}), missing=frozenset({target}))
+    ends = _simulate(graded, (), {}, broken, start)
+    return Effect.ZERO if any(end.reward == 0 for end in ends) else Effect.LOUD
+
+
+def _simulate(
+    graded: GradedStep,
+    found: Sequence[Found],
+    commands: Mapping[tuple[str, int], int],
+    broken: Mapping[str, frozenset[int]],
+    start: State,
+) -> tuple[State, ...]:
+    image = graded.image
+
+    def assume(script: str, command: Command) -> Assumed | None:
+        number = commands.get((script, command.index))
+        if number is None:
+            return None
+        fetch = found[number].fetch
+        return Assumed(False, number, frozenset(_left_out(fetch) - image.programs))
+
+    return Simulation(graded.grader, assume, frozenset(image.programs), broken).run(start)
+
+
+def _left_out(fetch: Fetch) -> set[str]:
+    """The programs and paths that are not there because of a failed fetch."""
+    paths = {fetch.target} if fetch.target else set[str]()
+    if fetch.kind is Kind.UV_TOOL:
+        paths |= set(UV_FILES)
+    return programs_of(fetch) | paths
+
+
+def _effect(number: int, found: Found, ends: Iterable[State]) -> Effect:
+    reached = [end for end in ends if number in end.failed]
+    if not reached:
+        return Effect.NONE
+    zero = any(end.reward == 0 for end in reached)
+    other = any(end.reward != 0 and end.has_reward for end in reached)
+    # `|| true` says that the grader can do without; then it must not be all that it can do.
+    if zero and not (found.fetch.guarded and other):
+        return Effect.ZERO
+    return Effect.LOUD
+
+
+def described(fetch: Fetch) -> str:
+    """A fetch in few words: `git clone https://…`."""
+    action = {
+        "apt-get": "apt-get install",
+        "git": "git clone" if fetch.target else "git fetch",
+        "npm": "npm install",
+        "pip": "pip install",
+        "python": "a request to",
+    }.get(fetch.tool, fetch.tool)
+    what = " ".join(fetch.what[:3]) + (" …" if len(fetch.what) > 3 else "")
+    return f"`{action} {what}`" if what else f"`{action}`"

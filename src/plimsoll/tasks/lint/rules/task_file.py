@@ -1,0 +1,72 @@
+"""What task.toml says: unknown keys, limits, and a verifier that is given nothing."""
+
+from collections.abc import Iterator
+
+from plimsoll.tasks.lint.finding import Severity
+from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.lint.sources import read_text
+from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.toml_lines import KeyPath, line_of
+
+__all__ = ["NOTHING_CARRIED", "UNENFORCED", "UNKNOWN_KEY"]
+
+
+def _line(subject: Subject, *path: str | int) -> int | None:
+    key: KeyPath = path
+    return line_of(read_text(subject.task.file) or "", key)
+
+
+def _check_unknown(subject: Subject) -> Iterator[Place]:
+    for key in subject.task.unknown_keys:
+        suggestion = key.suggestion
+        hint = f"; did you mean {suggestion}?" if suggestion else ""
+        severity = Severity.ERROR if suggestion else Severity.WARNING
+        yield Place("task.toml", key.line, f"unknown key {key.key}{hint}", severity)
+
+
+def _check_limits(subject: Subject) -> Iterator[Place]:
+    environment, backend = subject.task.environment, subject.settings.backend
+    if backend != "local":
+        return
+    if environment.gpus:
+        message = f"gpus = {environment.gpus}: the {backend} backend gives none, no trial can start"
+        yield Place("task.toml", _line(subject, "environment", "gpus"), message, Severity.ERROR)
+    if environment.storage_mb is not None:
+        key = "storage_mb" if _line(subject, "environment", "storage_mb") else "storage"
+        message = f"{key} is not enforced by the {backend} backend"
+        yield Place("task.toml", _line(subject, "environment", key), message)
+
+
+def _check_separate(subject: Subject) -> Iterator[Place]:
+    for index, step in enumerate(subject.task.steps):
+        if not step.separate_verifier or step.artifacts or step.verifier.collect:
+            continue
+        if "/logs/artifacts" in (read_text(step.folder / "instruction.md") or ""):
+            continue
+        place = ("steps", index, "verifier") if subject.task.is_multi_step else ("verifier",)
+        line = _line(subject, *place) or _line(subject, "verifier")
+        message = "the verifier runs in a sandbox of its own and no artifact is carried over"
+        yield Place("task.toml", line, message)
+
+
+UNKNOWN_KEY = Rule(
+    id="unknown-key",
+    severity=Severity.WARNING,
+    why="A key that the format does not know has no effect: what it was to set is not set.",
+    fix="Spell it as the format does, or move what is yours to [metadata].",
+    check=_check_unknown,
+)
+UNENFORCED = Rule(
+    id="unenforced-limit",
+    severity=Severity.WARNING,
+    why="A task that relies on a limit behaves otherwise where nothing enforces it.",
+    fix="Run the task on a backend that can, or take the limit out.",
+    check=_check_limits,
+)
+NOTHING_CARRIED = Rule(
+    id="separate-verifier-without-artifacts",
+    severity=Severity.ERROR,
+    why="A separate verifier sees only what is carried over: here nothing of the agent's work.",
+    fix='Name the work under `artifacts = ["/app/…"]`, or gather it with [[verifier.collect]].',
+    check=_check_separate,
+)

@@ -1,0 +1,62 @@
+"""Findings as SARIF 2.1.0, the format that code hosts and editors read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from plimsoll import __version__
+from plimsoll.tasks.lint.finding import Finding
+from plimsoll.tasks.lint.linter import Linted
+from plimsoll.tasks.lint.rule import Rule
+
+__all__ = ["sarif"]
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+Json = dict[str, object]
+
+
+def sarif(linted: Sequence[Linted], rules: Sequence[Rule], root: Path) -> Json:
+    """One run with all rules and findings; files are named relative to `root`."""
+    index = {rule.id: at for at, rule in enumerate(rules)}
+    results = [
+        _result(finding, one.path, root, index[finding.rule])
+        for one in linted
+        for finding in one.findings
+    ]
+    driver: Json = {
+        "name": "plimsoll lint",
+        "version": __version__,
+        "rules": [_rule(rule) for rule in rules],
+    }
+    run: Json = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {"TASKS": {"uri": f"{root.resolve().as_uri()}/"}},
+        "results": results,
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(rule: Rule) -> Json:
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": rule.id.replace("-", " ").capitalize()},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": f"{rule.why}\n\n{rule.fix}"},
+        "defaultConfiguration": {"level": str(rule.severity)},
+    }
+
+
+def _result(finding: Finding, folder: Path, root: Path, index: int) -> Json:
+    path = (folder / finding.file).relative_to(root).as_posix()
+    place: Json = {"artifactLocation": {"uri": quote(path), "uriBaseId": "TASKS"}}
+    if finding.line is not None:
+        place["region"] = {"startLine": finding.line}
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": index,
+        "level": str(finding.severity),
+        "message": {"text": f"{finding.task}: {finding.message}"},
+        "locations": [{"physicalLocation": place}],
+    }

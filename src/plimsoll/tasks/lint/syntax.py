@@ -1,0 +1,201 @@
+"""A shell script as typed statements, in source order.
+
+Words have their quotes removed; what only a running shell can know (`$X`, `$(…)`) is kept
+as it is written.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+__all__ = [
+    "AndOr",
+    "Assignment",
+    "Block",
+    "Case",
+    "Command",
+    "Function",
+    "Group",
+    "If",
+    "Loop",
+    "Not",
+    "Pipeline",
+    "Redirect",
+    "Script",
+    "Statement",
+    "Substitution",
+]
+
+WRAPPERS = {
+    "builtin": (),
+    "command": (),
+    "doas": ("-u",),
+    "env": ("-u", "-C", "--unset", "--chdir"),
+    "exec": ("-a",),
+    "ionice": ("-c", "-n"),
+    "nice": ("-n",),
+    "nohup": (),
+    "stdbuf": ("-i", "-o", "-e"),
+    "sudo": ("-u", "-g", "--user", "--group"),
+    "time": (),
+    "timeout": ("-k", "-s", "--kill-after", "--signal"),
+    "xvfb-run": ("-n", "-s"),
+}
+"""Commands that run another one, with their options that take a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """`2>&1` has the operator `>&`, the descriptor 2 and the target "1"."""
+
+    operator: str
+    descriptor: int | None
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """`$(…)` within a word; `text` is how the word shows it."""
+
+    text: str
+    body: "Block"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`name=value` on its own, or before a command for that command alone."""
+
+    name: str
+    value: str
+    line: int
+    substitutions: tuple[Substitution, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A simple command. `[ … ]` and `[[ … ]]` are commands of that name."""
+
+    name: str
+    args: tuple[str, ...]
+    line: int
+    index: int
+    """Its place among the commands of its script."""
+    guarded: bool = False
+    """Its failure is caught: by `||`, or as the condition of an `if` or a loop."""
+    conditional: bool = False
+    """It stands in a branch, a loop or a function, and may not run at all."""
+    pipeline: tuple[str, ...] = ()
+    """The names of the commands that it is piped together with, itself included."""
+    position: int = 0
+    """Its place in that pipeline."""
+    assignments: tuple[Assignment, ...] = ()
+    redirects: tuple[Redirect, ...] = ()
+    heredoc: str | None = None
+    substitutions: tuple[Substitution, ...] = ()
+    inner: "Block | None" = None
+    """The script that it runs: the text of `bash -c` or `eval`."""
+
+    def unwrapped(self) -> "Command":
+        """The command that `sudo`, `env`, `timeout` and their like run, folder names dropped."""
+        name, args = posixpath.basename(self.name), self.args
+        while name in WRAPPERS:
+            inner = _after_options(name, args)
+            if not inner or (name == "command" and args[0] in ("-v", "-V")):
+                break
+            name, args = posixpath.basename(inner[0]), inner[1:]
+        return replace(self, name=name, args=args)
+
+
+def _after_options(name: str, args: tuple[str, ...]) -> tuple[str, ...]:
+    takes_value = WRAPPERS[name]
+    at = 0
+    while at < len(args) and (
+        args[at].startswith("-") or (name == "env" and "=" in args[at].split("/")[0])
+    ):
+        at += 2 if args[at] in takes_value else 1
+    return args[at + (name == "timeout") :]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    parts: tuple["Statement", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AndOr:
+    left: "Statement"
+    is_and: bool
+    right: "Statement"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    body: "Statement"
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Conditions with what follows each, then what `else` holds."""
+
+    branches: tuple[tuple["Block", "Block"], ...]
+    otherwise: "Block | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`for` has no condition; `until` goes on while its condition fails."""
+
+    condition: "Block | None"
+    until: bool
+    body: "Block"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    subject: str
+    items: tuple[tuple[tuple[str, ...], "Block"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`{ … }`, or `( … )` as a subshell, with what is redirected from or to it as a whole."""
+
+    body: "Block"
+    subshell: bool
+    redirects: tuple[Redirect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    name: str
+    body: "Block"
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    statements: tuple["Statement", ...] = ()
+
+
+Statement = Command | Assignment | Pipeline | AndOr | Not | If | Loop | Case | Group | Function
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A parsed script."""
+
+    body: Block
+    commands: tuple[Command, ...]
+    """Every command in source order, those in `$(…)`, branches and functions included."""
+    assignments: tuple[Assignment, ...]
+    functions: tuple[Function, ...]
+    errors: tuple[int, ...]
+    """The lines that the grammar could not make sense of."""
+    shebang: str | None
+
+    def named(self, *names: str) -> Iterator[Command]:
+        """The commands of these names, `sudo` and its like looked through."""
+        for command in self.commands:
+            plain = command.unwrapped()
+            if plain.name in names:
+                yield plain

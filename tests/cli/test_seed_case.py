@@ -1,0 +1,132 @@
+"""A grader whose parser is cloned from a place that cannot be reached.
+
+Elsewhere such a task gives 0.0 for everything, for days. Here lint names it, eval voids it,
+validate quarantines it, a run refuses to start; and with the repository staged it just works.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Plimsoll = Callable[..., CompletedProcess[str]]
+
+URL = "https://example.invalid/swe/rebench-v2.git"
+STRICT = f"RUN git clone {URL} /opt/rebench-v2\n"
+LENIENT = f"RUN git clone {URL} /opt/rebench-v2 || echo 'warning: could not clone'\n"
+SKIPPING = f"RUN [ -d /opt/rebench-v2/.git ] || git clone {URL} /opt/rebench-v2 || true\n"
+
+GRADER = """\
+import pathlib
+import sys
+
+sys.path.insert(0, "/opt/rebench-v2/lib")
+from agent.log_parsers import parse
+
+print("SWE-rebench-V2 results starts here")
+log = pathlib.Path("/app/log.txt")
+good = log.exists() and parse(log.read_text())
+open("/logs/verifier/reward.txt", "w").write("1" if good else "0")
+"""
+TEST = """\
+#!/bin/bash
+python3 /tests/grade.py
+if [ $? -ne 0 ]; then
+    echo "parsers not found"
+    echo 0 > /logs/verifier/reward.txt
+fi
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path, sandboxes: None) -> Callable[[str], Path]:
+    def write(clone: str) -> Path:
+        files = {
+            "task.toml": '[environment]\nnetwork_mode = "no-network"\n',
+            "instruction.md": "Write the word passed to /app/log.txt.\n",
+            "environment/Dockerfile": f"FROM debian:bookworm-slim\n{clone}WORKDIR /app\n",
+            "tests/test.sh": TEST,
+            "tests/grade.py": GRADER,
+            "solution/solve.sh": "#!/bin/bash\necho passed > /app/log.txt\n",
+        }
+        folder = tmp_path / "tasks/seed"
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return folder.parent
+
+    return write
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    """The repository that the task wants, as somebody who reaches it would hand it over."""
+    folder = tmp_path / "mirror"
+    package = folder / "lib/agent"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "log_parsers.py").write_text("def parse(text):\n    return 'passed' in text\n")
+    git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "parsers"]):
+        subprocess.run([*git, *words], check=True)
+    return folder
+
+
+def result(ended: CompletedProcess[str]) -> dict[str, object]:
+    return json.loads(ended.stdout)["results"][0]
+
+
+@pytest.mark.parametrize(
+    ("clone", "cause", "named"),
+    [
+        pytest.param(STRICT, "sandbox", "rebench-v2", id="strict"),
+        pytest.param(LENIENT, "grader", "agent", id="lenient"),
+        pytest.param(SKIPPING, "grader", "agent", id="skipping"),
+    ],
+)
+def test_without_the_repository_it_is_never_a_zero(
+    task: Callable[[str], Path], plimsoll: Plimsoll, clone: str, cause: str, named: str
+):
+    tasks = str(task(clone))
+    linted = plimsoll("lint", tasks, "--offline", "--json")
+    assert linted.returncode == 1, linted.stdout
+    assert "rebench-v2" in linted.stdout
+
+    evaluated = plimsoll("eval", tasks, "--json")
+    assert evaluated.returncode == 3
+    row = result(evaluated)
+    assert (row["verdict"], row["reward"], row["cause"]) == ("void", None, cause)
+    assert named in str(row["reason"])
+
+    validated = plimsoll("validate", tasks)
+    assert validated.returncode == 1
+    assert "seed" in validated.stdout
+
+    refused = plimsoll("eval", tasks, "--validated")
+    assert refused.returncode == 2
+    assert "seed" in refused.stderr
+
+
+@pytest.mark.parametrize("clone", [STRICT, LENIENT, SKIPPING], ids=["strict", "lenient", "skip"])
+def test_with_the_repository_staged_it_grades(
+    task: Callable[[str], Path], mirror: Path, plimsoll: Plimsoll, tmp_path: Path, clone: str
+):
+    tasks = str(task(clone))
+    staged = plimsoll("stage", tasks, "--to", "assets", "--from", f"git:{URL}={mirror}")
+    assert staged.returncode == 0, staged.stderr
+    assert plimsoll("stage", tasks, "--to", "assets", "--check").returncode == 0
+    linted = plimsoll("lint", tasks, "--offline", "--assets", "assets")
+    assert linted.returncode == 0, linted.stdout
+
+    evaluated = plimsoll("eval", tasks, "--assets", "assets", "--out", "out", "--json")
+    assert evaluated.returncode == 0, evaluated.stdout
+    assert result(evaluated)["reward"] == 1.0
+    said = (tmp_path / "out/trials/seed.1/verifier/stdout.txt").read_text()
+    assert "results starts here" in said
+    assert plimsoll("validate", tasks, "--assets", "assets").returncode == 0
+    assert plimsoll("eval", tasks, "--assets", "assets", "--validated").returncode == 0
+    # What was validated with assets is not validated without them.
+    assert plimsoll("eval", tasks, "--validated").returncode == 2

@@ -1,0 +1,64 @@
+"""What may start: validated tasks; others only where the policy says so."""
+
+import pytest
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.breaker.admission import AdmissionPolicy, Admitted, Known, Standing, admit
+
+VALID = Standing(Known.VALID)
+NEVER = Standing(Known.UNKNOWN)
+CHANGED = Standing(Known.CHANGED, "2031-01-01")
+BAD = Standing(Known.QUARANTINED, "nop is graded 1")
+STRICT = AdmissionPolicy(require_validation=True)
+
+
+def decide(policy: AdmissionPolicy, *standings: Standing) -> Admitted:
+    named = {f"t{number}": standing for number, standing in enumerate(standings)}
+    return admit(named, policy, path="tasks", backend="local")
+
+
+def test_validated_tasks_run():
+    assert decide(STRICT, VALID, VALID).tasks == {"t0", "t1"}
+
+
+@pytest.mark.parametrize("doubtful", [NEVER, CHANGED, BAD])
+def test_one_task_that_is_not_validated_is_enough_to_refuse(doubtful: Standing):
+    with pytest.raises(UsageError) as caught:
+        decide(STRICT, VALID, VALID, doubtful)
+    said = str(caught.value)
+    assert said.startswith("nothing was run: 1 of 3 tasks are not validated on the backend local")
+    assert f"  t2: {doubtful.said}" in said
+    assert "plimsoll validate tasks --backend local" in said
+    assert ("--skip-quarantined" in said) is (doubtful is BAD)
+
+
+def test_a_share_may_be_allowed():
+    half = AdmissionPolicy(require_validation=True, allowed_share=0.5)
+    assert len(decide(half, VALID, NEVER).tasks) == 2
+    with pytest.raises(UsageError, match=r"2 of 3 .*limit 50%"):
+        decide(half, VALID, NEVER, CHANGED)
+
+
+def test_without_the_requirement_anything_runs():
+    assert len(decide(AdmissionPolicy(require_validation=False), NEVER, BAD).tasks) == 2
+
+
+def test_the_quarantined_are_left_out_on_request_and_named():
+    policy = AdmissionPolicy(require_validation=True, skip_quarantined=True)
+    admitted = decide(policy, VALID, BAD)
+    assert admitted.tasks == {"t0"}
+    assert admitted.left_out == {"t1": "quarantined: nop is graded 1"}
+    with pytest.raises(UsageError, match="1 of 1 tasks are not validated"):
+        decide(policy, NEVER, BAD)
+
+
+def test_where_all_are_quarantined_nothing_runs():
+    with pytest.raises(UsageError, match="all 2 tasks are quarantined on local"):
+        decide(AdmissionPolicy(require_validation=False, skip_quarantined=True), BAD, BAD)
+
+
+def test_many_tasks_are_counted_not_listed():
+    with pytest.raises(UsageError) as caught:
+        decide(STRICT, *[NEVER] * 1000)
+    assert "  and 990 more" in str(caught.value)
+    assert len(str(caught.value).splitlines()) < 16

@@ -1,0 +1,72 @@
+"""The breaker as a whole: one trip, kept; a bug at once; told to, it only reports."""
+
+import random
+
+from rows import graded, void
+
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.watch import CanaryResult
+from plimsoll.trials.verdicts import Cause
+
+
+def test_a_bug_stops_the_run_at_once():
+    breaker = Breaker(Policy())
+    breaker.trial(graded(1.0))
+    breaker.trial(void(Cause.BUG, "KeyError: 'x'", "a", 7))
+    assert breaker.trip is not None
+    assert breaker.trip.rule == "bug"
+    assert breaker.trip.said == "a.7 is void: bug: Plimsoll itself failed (limit 0)"
+
+
+def test_the_other_causes_do_not_stop_it_at_once():
+    for cause in Cause:
+        breaker = Breaker(Policy())
+        breaker.trial(graded(1.0))
+        breaker.trial(void(cause))
+        assert (breaker.trip is not None) is (cause is Cause.BUG)
+
+
+def test_the_first_trip_is_kept():
+    breaker = Breaker(Policy())
+    for _ in range(16):
+        breaker.trial(void())
+    first = breaker.trip
+    assert first is not None
+    assert first.rule == "dead-start"
+    breaker.trial(void(Cause.BUG))
+    breaker.canary(CanaryResult(void(), 1.0))
+    assert breaker.trip is first
+    assert breaker.tripped
+
+
+def test_told_to_keep_going_it_reports_and_does_not_stop():
+    breaker = Breaker(Policy(stops=False))
+    breaker.trial(void(Cause.BUG))
+    assert breaker.trip is not None
+    assert not breaker.tripped
+
+
+def test_graders_that_are_all_broken_end_a_run_before_its_second_batch():
+    rng = random.Random(0)
+    reasons = ["the grader could not fetch `x.org` with curl", "no module `parser`"]
+    breaker = Breaker(Policy(group=8))
+    trials = 0
+    while not breaker.tripped:
+        breaker.trial(void(reason=rng.choice(reasons)))
+        trials += 1
+    assert trials <= breaker.policy.batch
+
+
+def test_a_healthy_run_with_noise_never_trips():
+    rng = random.Random(42)
+    breaker = Breaker(Policy(group=8))
+    for group in range(2000):
+        chance = rng.random()
+        for attempt in range(1, 9):
+            row = graded(float(rng.random() < chance), f"t{group}", attempt)
+            lost = void(rng.choice([Cause.SANDBOX, Cause.POLICY]), "x", f"t{group}", attempt)
+            breaker.trial(lost if rng.random() < 0.1 else row)
+        if group % 25 == 0:
+            breaker.canary(CanaryResult(graded(1.0), 1.0))
+        assert breaker.trip is None, breaker.trip

@@ -1,0 +1,48 @@
+"""A run whose first trials all come to nothing for one reason stops; others go on."""
+
+import pytest
+from rows import graded, void
+
+from plimsoll.runs.breaker.dead_start import DeadStart
+from plimsoll.runs.breaker.watch import Trip
+from plimsoll.runs.results import Row
+from plimsoll.trials.verdicts import Cause
+
+
+def watched(*rows: Row) -> Trip | None:
+    watch = DeadStart(16)
+    trips = [trip for row in rows if (trip := watch.trial(row)) is not None]
+    assert len(trips) <= 1
+    return trips[0] if trips else None
+
+
+def test_trials_lost_to_the_infrastructure_stop_the_run_whatever_their_reasons():
+    lost = [void(Cause.SANDBOX, f"{n}/Dockerfile:2 failed", task=f"t{n}") for n in range(15)]
+    trip = watched(*lost, void(Cause.POLICY))
+    assert trip is not None
+    assert "first 16 trials are all void (limit 15)" in trip.said
+    assert "sandbox 15, policy 1" in trip.said
+    assert watched(*lost) is None
+
+
+@pytest.mark.parametrize("cause", [Cause.GRADER, Cause.TASK, Cause.SANDBOX])
+def test_one_reason_shared_by_all_stops_the_run(cause: Cause):
+    trip = watched(*[void(cause, "no curl", task=f"t{n}") for n in range(20)])
+    assert trip is not None
+    assert "for one and the same reason" in trip.said
+    assert [(one.reason, one.count) for one in trip.voids] == [("no curl", 16)]
+    assert trip.example is not None
+    assert trip.example.task == "t0"
+
+
+def test_tasks_broken_in_different_ways_do_not_stop_the_run():
+    assert watched(*[void(reason=f"broken {n}") for n in range(40)]) is None
+    assert watched(*[void(reason="no curl")] * 15, void(reason="no pip")) is None
+    assert watched(*[void(Cause.SANDBOX)] * 15, void(Cause.TASK)) is None
+
+
+@pytest.mark.parametrize("at", [0, 5, 15])
+def test_one_graded_trial_is_reason_enough_to_go_on(at: int):
+    rows = [void(Cause.SANDBOX)] * 60
+    rows[at] = graded(0.0)
+    assert watched(*rows) is None

@@ -1,0 +1,69 @@
+"""The diagnosis names the rule, the numbers, the evidence, what to stage and how to go on."""
+
+import pytest
+from rows import void
+
+from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose, remedies
+from plimsoll.runs.breaker.watch import Trip, count_voids
+from plimsoll.trials.verdicts import Cause
+
+AROUND = Circumstances(
+    path="tasks", backend="local", again="plimsoll eval tasks", keep_going="… --keep-going"
+)
+CURL = "the grader could not fetch `example.invalid` with curl, then wrote 0"
+CLONE = (
+    "a/environment/Dockerfile:2: RUN git clone https://x.invalid/p.git /opt/p failed (exit 128): "
+    "fatal: unable to access 'https://x.invalid/p.git/': Could not resolve host: x.invalid"
+)
+
+
+def test_a_trip_is_told_with_evidence_remedy_and_commands():
+    rows = [void(reason=CURL)] * 5 + [void(Cause.SANDBOX, CLONE)] * 2
+    trip = Trip("void-share", "7 of the last 8", count_voids(rows), rows[0])
+    told = diagnose(trip, AROUND, look="runs/x/trials/t.1")
+    assert (told.rule, told.said, told.look) == (
+        "void-share",
+        "7 of the last 8",
+        "runs/x/trials/t.1",
+    )
+    assert told.evidence == [f"5 × void: grader · {CURL}", f"2 × void: sandbox · {CLONE}"]
+    assert told.remedies == [
+        "`example.invalid`, `https://x.invalid/p.git/` cannot be fetched in a sandbox: "
+        "plimsoll stage tasks --to DIR",
+        "which tasks can be graded: plimsoll validate tasks --backend local",
+    ]
+    assert told.go_on == ["mended: plimsoll eval tasks", "as it is: … --keep-going"]
+    assert told.stopped
+
+
+def test_rare_reasons_are_counted_and_their_fetches_still_named():
+    rows = [void(reason=f"odd {n}") for n in range(5) for _ in range(2)] + [void(reason=CURL)]
+    told = diagnose(Trip("r", "s", count_voids(rows)), AROUND, look=None)
+    assert len(told.evidence) == 4
+    assert told.evidence[-1] == "5 × void for 3 other reasons"
+    assert "`example.invalid`" in told.remedies[0]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "the grader could not fetch what it needs with uv, then wrote 0",
+        "RUN pip install x failed (exit 1): ERROR: No matching distribution found for x",
+        "setup.sh failed (exit 1): Temporary failure in name resolution",
+    ],
+)
+def test_a_fetch_without_a_name_still_asks_for_staging(reason: str):
+    assert remedies([reason], "tasks") == [
+        "a fetch fails in a sandbox: plimsoll stage tasks --to DIR"
+    ]
+
+
+def test_a_missing_module_asks_where_it_was_to_come_from():
+    said = "the grader could not import `log_parsers`, then wrote 0"
+    assert remedies([said], "tasks") == [
+        "where what is missing was to come from: plimsoll lint tasks"
+    ]
+
+
+def test_what_is_no_fetch_asks_for_no_staging():
+    assert remedies(["reward.txt is empty", "the grader ran past its 1 s"], "tasks") == []

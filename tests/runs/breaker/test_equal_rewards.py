@@ -1,0 +1,66 @@
+"""Rewards that never differ stop a run; rewards that differ now and then do not."""
+
+import random
+
+import pytest
+from rows import graded, void
+
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.equal_rewards import EqualRewards
+from plimsoll.runs.breaker.policy import Policy
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.5])
+def test_the_third_batch_of_one_reward_trips(reward: float):
+    watch = EqualRewards(3)
+    batch = [graded(reward)] * 60 + [void()] * 4
+    assert watch.batch(batch) is None
+    assert watch.batch(batch) is None
+    trip = watch.batch(batch)
+    assert trip is not None
+    assert f"all 180 rewards of the last 3 batches are {reward:g} (limit 2 batches)" in trip.said
+
+
+def test_one_other_reward_begins_the_count_again():
+    watch = EqualRewards(3)
+    for _ in range(10):
+        assert watch.batch([graded(0.0)] * 64) is None
+        assert watch.batch([graded(0.0)] * 64) is None
+        assert watch.batch([graded(0.0)] * 63 + [graded(1.0)]) is None
+
+
+def test_batches_of_different_rewards_are_not_equal():
+    watch = EqualRewards(3)
+    for number in range(12):
+        assert watch.batch([graded(float(number % 3 == 0))] * 64) is None
+
+
+def test_a_batch_without_a_grade_neither_counts_nor_begins_again():
+    watch = EqualRewards(3)
+    for batch in ([graded(0.0)] * 64, [void()] * 64, [graded(0.0)] * 64):
+        assert watch.batch(batch) is None
+    assert watch.batch([graded(0.0)] * 64) is not None
+
+
+def test_a_policy_that_seldom_solves_anything_goes_on():
+    rng = random.Random(3)
+    breaker = Breaker(Policy())
+    for number in range(20_000):
+        breaker.trial(graded(float(rng.random() < 0.08)))
+        assert breaker.trip is None, number
+
+
+def test_the_watch_is_off_where_rewards_are_meant_to_be_equal():
+    breaker = Breaker(Policy(expects_equal=True, group=4))
+    for number in range(2000):
+        breaker.trial(graded(1.0, task=f"t{number % 50}"))
+    assert breaker.trip is None
+
+
+def test_a_grader_that_always_says_0_is_stopped_in_the_third_batch():
+    breaker = Breaker(Policy())
+    trials = 0
+    while breaker.trip is None:
+        breaker.trial(graded(0.0))
+        trials += 1
+    assert (breaker.trip.rule, trials) == ("equal-rewards", 192)

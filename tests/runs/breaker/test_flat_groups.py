@@ -1,0 +1,88 @@
+"""Groups without variance: nearly all of them stop a run, many of them do not."""
+
+import random
+from collections.abc import Iterator
+
+from rows import graded, void
+
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.flat_groups import FlatGroups
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.watch import Trip
+from plimsoll.runs.results import Row
+
+
+def groups(flat: Iterator[bool], count: int, size: int = 8) -> Iterator[Row]:
+    """Groups one after another; those that are not flat have one solved member."""
+    for number, is_flat in zip(range(count), flat, strict=False):
+        for attempt in range(1, size + 1):
+            reward = float(number % 2) if is_flat else float(attempt == 1)
+            yield graded(reward, task=f"t{number}", attempt=attempt)
+
+
+def first_trip(rows: Iterator[Row], size: int = 8) -> Trip | None:
+    breaker = Breaker(Policy(group=size))
+    for row in rows:
+        breaker.trial(row)
+        if breaker.trip is not None:
+            return breaker.trip
+    return None
+
+
+def forever(share: float, seed: int) -> Iterator[bool]:
+    rng = random.Random(seed)
+    while True:
+        yield rng.random() < share
+
+
+def test_groups_that_are_all_flat_trip_after_three_batches():
+    trip = first_trip(groups(forever(1.0, 0), 100))
+    assert trip is not None
+    assert trip.rule == "flat-groups"
+    assert trip.said.startswith("24 of 24 groups in the last 3 batches have no variance")
+    assert "limit 95%" in trip.said
+
+
+def test_a_hard_set_where_most_groups_are_flat_goes_on():
+    assert first_trip(groups(forever(0.6, 5), 2000)) is None
+
+
+def test_the_share_is_over_the_last_batches_only():
+    rows = [*groups(forever(0.2, 1), 400), *groups(forever(1.0, 1), 40)]
+    trip = first_trip(iter(rows))
+    assert trip is not None
+    assert trip.rule == "flat-groups"
+
+
+def test_few_groups_say_nothing_however_many_batches_they_take():
+    # One group a batch: three batches are three groups.
+    assert first_trip(groups(forever(1.0, 0), 15, size=64), size=64) is None
+    assert first_trip(groups(forever(1.0, 0), 16, size=64), size=64) is not None
+
+
+def test_a_group_with_fewer_than_two_grades_could_not_vary_and_does_not_count():
+    watch = FlatGroups(group=4, share=0.95, batches=3)
+    for number in range(400):
+        rows = [graded(0.0, task=f"t{number}"), *[void(task=f"t{number}")] * 3]
+        for row in rows:
+            watch.trial(row)
+        assert watch.batch(rows) is None
+
+
+def test_attempts_of_many_tasks_in_turn_are_grouped_by_task():
+    watch = FlatGroups(group=4, share=0.95, batches=3)
+    for attempt in range(1, 5):
+        for task in range(60):
+            watch.trial(graded(float(attempt == 1), task=f"t{task}", attempt=attempt))
+            assert watch.batch([]) is None
+
+
+def test_its_state_does_not_grow_with_the_groups_that_are_done():
+    watch = FlatGroups(group=2, share=0.95, batches=3)
+    for number in range(10_000):
+        for attempt in (1, 2):
+            watch.trial(graded(float(attempt == 1), task=f"t{number}"))
+        watch.batch([])
+    held = vars(watch)
+    assert held["_open"] == {}
+    assert len(held["_window"]) <= 16

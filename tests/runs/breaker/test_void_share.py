@@ -1,0 +1,60 @@
+"""A batch that is mostly void stops the run; a few void trials among others do not."""
+
+import random
+
+from rows import graded, void
+
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.void_share import VoidShare
+from plimsoll.trials.verdicts import Cause
+
+CURL = "the grader could not fetch `x.org` with curl, then wrote 0"
+
+
+def test_more_than_the_limit_trips_with_the_numbers_and_the_reasons():
+    rows = [graded(1.0)] * 31 + [void(reason=CURL)] * 30 + [void(Cause.TASK, "CRLF")] * 3
+    trip = VoidShare(0.5).batch(rows)
+    assert trip is not None
+    assert trip.said == "33 of the last 64 trials are void (limit 50%)"
+    assert [(one.cause, one.reason, one.count) for one in trip.voids] == [
+        ("grader", CURL, 30),
+        ("task", "CRLF", 3),
+    ]
+    assert trip.example == void(reason=CURL)
+
+
+def test_the_limit_itself_does_not_trip():
+    assert VoidShare(0.5).batch([graded(0.0)] * 32 + [void()] * 32) is None
+
+
+def test_a_batch_that_is_not_full_does_not_trip():
+    breaker = Breaker(Policy())
+    for number in range(63):
+        breaker.trial(void(reason=f"reason {number}"))
+    assert breaker.trip is None
+    breaker.trial(void(reason="the last"))
+    assert breaker.trip is not None
+    assert breaker.trip.rule == "void-share"
+
+
+def test_a_healthy_run_with_void_trials_now_and_then_goes_on():
+    rng = random.Random(7)
+    breaker = Breaker(Policy(group=8))
+    for number in range(20_000):
+        row = void(Cause.SANDBOX) if rng.random() < 0.25 else graded(float(rng.random() < 0.3))
+        breaker.trial(row)
+        assert breaker.trip is None, number
+
+
+def test_a_run_that_breaks_in_its_middle_stops_within_two_batches():
+    rng = random.Random(11)
+    breaker = Breaker(Policy())
+    for _ in range(1000):
+        breaker.trial(graded(float(rng.random() < 0.5)))
+    after = 0
+    while breaker.trip is None:
+        breaker.trial(void(reason=CURL))
+        after += 1
+    assert breaker.trip.rule == "void-share"
+    assert after <= 2 * 64

@@ -1,0 +1,113 @@
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from parts import need, spec
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.protocol import ImageSource, Mount, Sandbox
+from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.plan import Plan, make_plan
+from plimsoll.tasks.assets.stager import Outcome, Stager
+
+
+@dataclass
+class Repo:
+    """A repository made for one test."""
+
+    path: Path
+
+    def git(self, *args: str) -> str:
+        name = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
+        command = ["git", *name, *args]
+        return subprocess.run(
+            command, cwd=self.path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit(self, file: str, text: str) -> str:
+        (self.path / file).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / file).write_text(text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", f"write {file}")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """A repository with one commit, tagged v1."""
+    path = tmp_path / "repo"
+    path.mkdir()
+    made = Repo(path)
+    made.git("init", "-q", "-b", "trunk")
+    made.commit("lib/parser.py", "ANSWER = 1\n")
+    made.git("tag", "v1")
+    return made
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder, and says nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and the URL that a server on this host gives it."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the test's assets are staged to."""
+    return tmp_path / "assets"
+
+
+@pytest.fixture
+def stage(folder: Path) -> Callable[..., Outcome]:
+    """Stages a plan, or requests."""
+
+    def stage(*wanted: object, given: Given | None = None, plan: Plan | None = None) -> Outcome:
+        plan = plan or make_plan((), (), wanted)  # type: ignore[arg-type]
+        with Place.held(folder) as place:
+            return Stager(place, given or Given(), print).stage(plan)
+
+    return stage
+
+
+@pytest.fixture
+async def offline(folder: Path, home: Path) -> AsyncIterator[Callable[..., object]]:
+    """Starts sandboxes that have the staged assets and no network."""
+    backend = LocalBackend(LocalOptions(home=home))
+    try:
+        await backend.__aenter__()
+    except SandboxUnavailable as error:
+        need("local", str(error))
+    image = await backend.build(ImageSource(reference="debian:12"))
+
+    async def start() -> Sandbox:
+        assets = Assets.load(folder)
+        path = f"{assets.path_prefix}:/usr/local/bin:/usr/bin:/bin"
+        mounts = tuple(Mount(mount.source, mount.target) for mount in assets.mounts())
+        return await backend.create(
+            image, spec(mounts=mounts, env={**assets.env(), "PATH": path, "HOME": "/root"})
+        )
+
+    yield start
+    await backend.__aexit__(None, None, None)

@@ -1,0 +1,171 @@
+"""Repositories: what a mirror holds, what it does not, and that clones work offline."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from plimsoll.tasks.assets.asset import Request
+from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.lint.fetch import Kind
+
+URL = "https://example.invalid/org/parsers"
+
+
+def wanted(revision=None, url=URL):
+    return Request(Kind.GIT, (url,), revision)
+
+
+def in_mirror(folder: Path, outcome, *args: str) -> str:
+    (asset,) = [one for one in outcome.assets.assets if one.path.startswith("git/")]
+    command = ["git", "-C", str(folder / asset.path), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_mirror_of_a_pinned_commit_holds_its_past_and_not_its_future(repo, stage, folder):
+    pinned = repo.commit("a", "1")
+    future = repo.commit("a", "2")
+    repo.git("tag", "v2")
+
+    outcome = stage(wanted(pinned), given=Given(git={URL: repo.path}))
+
+    assert outcome.complete, outcome.failures
+    log = in_mirror(folder, outcome, "log", "--all", "--format=%H").split()
+    assert pinned in log and future not in log and len(log) == 2
+    objects = in_mirror(folder, outcome, "cat-file", "--batch-all-objects", "--batch-check")
+    assert future not in objects
+    assert in_mirror(folder, outcome, "tag").split() == ["v1"]
+
+
+def test_tags_branches_and_short_commits_are_found(repo, stage, folder):
+    first = repo.git("rev-parse", "HEAD")
+    repo.git("checkout", "-q", "-b", "side")
+    side = repo.commit("b", "1")
+    repo.git("checkout", "-q", "trunk")
+
+    outcome = stage(
+        wanted("v1"), wanted("side"), wanted(first[:9]), given=Given(git={URL: repo.path})
+    )
+
+    assert outcome.complete, outcome.failures
+    assert {first, side} <= set(outcome.assets.assets[0].pin.split())
+    assert in_mirror(folder, outcome, "rev-parse", "side").strip() == side
+
+
+def test_a_revision_that_is_not_there_is_named_and_the_others_are_staged(repo, stage):
+    outcome = stage(wanted("v1"), wanted("v9"), given=Given(git={URL: repo.path}))
+
+    (failure,) = outcome.failures
+    assert failure.request.revision == "v9"
+    assert "v9" in failure.reason
+    assert len(outcome.assets.requests) == 1
+
+
+def test_a_repository_that_cannot_be_reached_is_named(stage, tmp_path):
+    outcome = stage(wanted(url=f"file://{tmp_path}/nowhere"))
+
+    assert not outcome.complete
+    assert "nowhere" in outcome.failures[0].reason
+
+
+def test_a_bundle_and_a_bare_repository_stand_in_for_a_repository(repo, stage, tmp_path):
+    repo.git("bundle", "create", "-q", str(tmp_path / "x.bundle"), "--all")
+    bare = tmp_path / "bare.git"
+    repo.git("clone", "-q", "--bare", str(repo.path), str(bare))
+    other = "https://example.invalid/other"
+
+    given = Given(git={URL: tmp_path / "x.bundle", other: bare})
+    outcome = stage(wanted(), wanted("v1", other), given=given)
+
+    assert outcome.complete, outcome.failures
+    assert len(outcome.assets.assets) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_repository_of_another_user_can_be_given(repo, stage):
+    for path in (repo.path, repo.path / ".git"):
+        os.chown(path, 65534, 65534)
+
+    outcome = stage(wanted(), given=Given(git={URL: repo.path}))
+
+    assert outcome.complete, outcome.failures
+
+
+def test_a_later_pin_joins_the_earlier_ones_even_if_their_origin_is_gone(repo, stage, folder):
+    first = repo.git("rev-parse", "HEAD")
+    stage(wanted(first), given=Given(git={URL: repo.path}))
+    other = repo.path.with_name("other")
+    shutil.move(repo.path, other)
+    repo.path = other
+    second = repo.commit("c", "1")
+
+    outcome = stage(wanted(second), given=Given(git={URL: other}))
+
+    assert outcome.complete, outcome.failures
+    log = in_mirror(folder, outcome, "log", "--all", "--format=%H").split()
+    assert {first, second} == set(log)
+    assert len(list((folder / "git").iterdir())) == 1
+    assert all(request.assets for request in outcome.assets.requests)
+
+
+def test_a_repository_comes_over_http(repo, web, stage):
+    root, url = web
+    repo.git("clone", "-q", "--bare", str(repo.path), str(root / "served.git"))
+    subprocess.run(["git", "-C", str(root / "served.git"), "update-server-info"], check=True)
+
+    outcome = stage(wanted("v1", f"{url}/served.git"))
+
+    assert outcome.complete, outcome.failures
+    assert outcome.assets.assets[0].pin == repo.git("rev-parse", "v1")
+
+
+async def test_an_unchanged_clone_works_in_a_sandbox_without_a_network(repo, stage, offline):
+    pinned = repo.git("rev-parse", "HEAD")
+    repo.commit("later", "1")
+    stage(wanted(pinned), given=Given(git={URL: repo.path}))
+    sandbox = await offline()
+
+    for number, form in enumerate((URL, f"{URL}.git", f"{URL}/", f"{URL}.git/")):
+        done = await sandbox.exec(
+            f"git clone {form} /srv/x{number} && cd /srv/x{number} && "
+            f"git checkout {pinned} && git log --oneline && cat lib/parser.py"
+        )
+        assert done.ok, done.stderr.text
+        assert "ANSWER = 1" in done.stdout.text
+    done = await sandbox.exec(f"git clone --depth 1 {URL} /srv/shallow")
+    assert done.ok, done.stderr.text
+    done = await sandbox.exec(
+        f"git init -q /srv/f && cd /srv/f && git remote add origin {URL} && "
+        f"git fetch --depth 1 origin {pinned} && git checkout -q FETCH_HEAD && ls lib"
+    )
+    assert done.ok, done.stderr.text
+    # Without the shims, and as a user who does not own the mirror.
+    await sandbox.exec("mkdir -m 777 /srv/nobody")
+    done = await sandbox.exec(
+        f"/usr/bin/git clone {URL} /srv/nobody/x", user="nobody", env={"HOME": "/srv/nobody"}
+    )
+    assert done.ok, done.stderr.text
+
+
+async def test_a_repository_with_a_longer_name_is_left_alone(repo, stage, offline):
+    stage(wanted(), given=Given(git={URL: repo.path}))
+    sandbox = await offline()
+
+    done = await sandbox.exec(f"git clone {URL}-extra /srv/y")
+
+    assert not done.ok
+    assert "resolve host" in done.stderr.text
+
+
+async def test_the_systems_git_settings_are_read_and_can_be_written(repo, stage, offline):
+    stage(wanted(), given=Given(git={URL: repo.path}))
+    sandbox = await offline()
+
+    done = await sandbox.exec(
+        "git config --system user.name someone && git config user.name && "
+        "git config --global user.name other && git config user.name"
+    )
+
+    assert done.stdout.text.split() == ["someone", "other"], done.stderr.text

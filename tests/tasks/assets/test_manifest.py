@@ -1,0 +1,141 @@
+"""assets.toml, and what it says of fetches, mounts and the environment."""
+
+from dataclasses import replace
+
+import pytest
+
+from plimsoll.core.errors import AssetError
+from plimsoll.tasks.assets.asset import ASSETS_MOUNT, Asset, Request
+from plimsoll.tasks.assets.given import parse_given
+from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.manifest_file import read_manifest, write_manifest
+from plimsoll.tasks.lint.fetch import Fetch, Kind, Phase
+
+DIGEST = f"sha256:{'0' * 64}"
+
+
+def asset(kind=Kind.URL, path="files/x", **more):
+    return Asset(kind, "s", "p", DIGEST, 1, path, more.get("mount"), "how")
+
+
+def fetch(tool, kind, *what, revision=None):
+    return Fetch(tool, kind, what, revision, None, Phase.TEST, "tests/test.sh", 1, False)
+
+
+def assets(tmp_path, *pairs):
+    """Assets of requests that are each answered by one asset."""
+    made = [asset(request.kind, f"x/{n}") for n, request in enumerate(pairs)]
+    answered = [replace(r, assets=(a.path,)) for r, a in zip(pairs, made, strict=True)]
+    return Assets(tmp_path, tuple(made), tuple(answered))
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    odd = Asset(Kind.GIT, 'a "b" \\ \n\x7f é 🚢', "", DIGEST, 0, "git/x y.git", "/opt/x", "=#'")
+    requests = (Request(Kind.WHEELS, ("b", 'a"'), None, "3.11", ("wheels/x",)),)
+    write_manifest(tmp_path, [odd], requests)
+
+    assert read_manifest(tmp_path) == ((odd,), requests)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('path = "../x"', "inside the assets folder"),
+        ('path = "/etc/passwd"', "inside the assets folder"),
+        ('mount = "opt/x"', "an absolute path"),
+        ('mount = "/"', "an absolute path"),
+        ('digest = "abc"', "digest"),
+        ('kind = "apples"', "kind"),
+        ('colour = "red"', "colour"),
+        ("size = -1", "size"),
+    ],
+)
+def test_an_edit_that_is_wrong_is_named_with_its_line(tmp_path, line, words):
+    write_manifest(tmp_path, [asset(mount="/opt/x")], [])
+    key = line.split(" = ")[0]
+    old = (tmp_path / "assets.toml").read_text().splitlines()
+    new = [text for text in old if not text.startswith(f"{key} =")] + [line]
+    (tmp_path / "assets.toml").write_text("\n".join(new))
+
+    with pytest.raises(AssetError) as error:
+        Assets.load(tmp_path)
+
+    assert words in str(error.value)
+    assert f"assets.toml:{len(new)}: " in str(error.value)
+
+
+def test_a_folder_without_a_manifest_says_how_to_get_one(tmp_path):
+    with pytest.raises(AssetError, match="plimsoll stage TASKS --to"):
+        Assets.load(tmp_path)
+
+
+def test_a_mount_that_a_person_takes_out_stays_out(tmp_path):
+    write_manifest(tmp_path, [asset(Kind.GIT, "checkouts/x", mount="/opt/x")], [])
+    file = tmp_path / "assets.toml"
+    file.write_text(file.read_text().replace('mount = "/opt/x"\n', ""))
+
+    assert [mount.target for mount in Assets.load(tmp_path).mounts()] == [ASSETS_MOUNT]
+
+
+COVERED = [
+    (fetch("git", Kind.GIT, "https://h/o/r.git"), Request(Kind.GIT, ("https://h/o/r",))),
+    (fetch("git", Kind.GIT, "https://h/o/r/", revision="v1"),
+     Request(Kind.GIT, ("https://h/o/r",), "v1")),
+    (fetch("curl", Kind.URL, "https://h/f"), Request(Kind.URL, ("https://h/f",))),
+    (fetch("pip", Kind.WHEELS, "a"), Request(Kind.WHEELS, ("a", "b"), None, "3.11")),
+    (fetch("npx", Kind.NPM, "jest"), Request(Kind.NPM, ("jest",))),
+    (fetch("curl", Kind.UV_TOOL, "https://h/uv/install.sh"),
+     Request(Kind.UV_TOOL, ("https://h/uv/install.sh",))),
+]  # fmt: skip
+NOT_COVERED = [
+    (fetch("git", Kind.GIT, "https://h/o/r", revision="v2"),
+     Request(Kind.GIT, ("https://h/o/r",), "v1")),
+    (fetch("git", Kind.GIT, "https://h/o/r2"), Request(Kind.GIT, ("https://h/o/r",))),
+    (fetch("git", Kind.GIT), Request(Kind.GIT, ("https://h/o/r",))),
+    (fetch("curl", Kind.URL, "https://h/f", "https://h/g"), Request(Kind.URL, ("https://h/f",))),
+    (fetch("python", Kind.URL, "https://h/f"), Request(Kind.URL, ("https://h/f",))),
+    (fetch("curl", Kind.URL, "https://h/$X"), Request(Kind.URL, ("https://h/$X",))),
+    (fetch("pip", Kind.WHEELS, "a", "c"), Request(Kind.WHEELS, ("a", "b"), None, "3.11")),
+    (fetch("pip", Kind.WHEELS, "a==2"), Request(Kind.WHEELS, ("a==1",), None, "3.11")),
+    (fetch("pip", Kind.WHEELS), Request(Kind.WHEELS, ("a",), None, "3.11")),
+    (fetch("apt-get", Kind.OTHER, "gcc"), Request(Kind.OTHER, ("gcc",))),
+]  # fmt: skip
+OTHER = Request(Kind.WHEELS, ("setuptools", "wheel"), None, "3.11")
+
+
+@pytest.mark.parametrize(("fetched", "request_"), COVERED)
+def test_a_fetch_is_covered_by_what_answers_it(tmp_path, fetched, request_):
+    assert assets(tmp_path, request_, OTHER).covers(fetched)
+    assert not assets(tmp_path, OTHER).covers(fetched)
+
+
+@pytest.mark.parametrize(("fetched", "request_"), NOT_COVERED)
+def test_a_fetch_is_not_covered_by_something_else(tmp_path, fetched, request_):
+    assert not assets(tmp_path, request_, OTHER).covers(fetched)
+
+
+def test_a_request_whose_asset_was_taken_out_covers_nothing(tmp_path):
+    request = Request(Kind.URL, ("https://h/f",))
+    have = assets(tmp_path, request)
+    assert not replace(have, assets=()).covers(fetch("curl", Kind.URL, "https://h/f"))
+
+
+def test_the_environment_speaks_only_of_what_is_staged(tmp_path):
+    assert Assets(tmp_path, (), ()).env() == {}
+    only_files = assets(tmp_path, Request(Kind.URL, ("https://h/f",)))
+    assert only_files.env() == {}
+    wheels = assets(tmp_path, Request(Kind.WHEELS, ("a",))).env()
+    assert wheels["PIP_FIND_LINKS"] == f"{ASSETS_MOUNT}/wheels"
+    assert wheels["PIP_NO_INDEX"] == wheels["UV_OFFLINE"] == "1"
+    assert not any(key.startswith(("GIT", "npm")) for key in wheels)
+    assert "GIT_CONFIG_COUNT" in assets(tmp_path, Request(Kind.GIT, ("u",))).env()
+
+
+def test_what_is_given_by_hand_is_found_whatever_signs_are_in_it(tmp_path):
+    odd = tmp_path / "a=b"
+    odd.write_text("")
+
+    given = parse_given([f"url:https://h/f?x=1&y={odd}", f"git:https://h/r.git={tmp_path}"])
+
+    assert given.urls == {"https://h/f?x=1&y": odd}
+    assert given.git == {"https://h/r": tmp_path}

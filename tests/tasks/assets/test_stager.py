@@ -1,0 +1,227 @@
+"""Staging that is interrupted, runs out of room, meets damage or meets another stager."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from parts import need
+from plimsoll.core.errors import AssetError
+from plimsoll.tasks.assets.asset import Request
+from plimsoll.tasks.assets.check import check_assets
+from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.plan import make_plan
+from plimsoll.tasks.assets.stager import Stager
+from plimsoll.tasks.lint.fetch import Kind
+
+REPO = "https://example.invalid/repo"
+
+
+def file_at(url):
+    return Request(Kind.URL, (url,))
+
+
+def given_files(tmp_path, count, size=1000):
+    """Files given by hand, each for a URL."""
+    urls = {}
+    for number in range(count):
+        file = tmp_path / f"file{number}"
+        file.write_bytes(bytes([number]) * size)
+        urls[f"https://example.invalid/{number}"] = file
+    return Given(urls=urls)
+
+
+def left_over(folder: Path) -> list[Path]:
+    return list(folder.rglob(".partial-*"))
+
+
+def test_a_second_run_fetches_nothing(tmp_path, repo, stage, folder):
+    given = Given(git={REPO: repo.path}, urls=given_files(tmp_path, 2).urls)
+    first = stage(*given.requests(), given=given)
+    before = (folder / "assets.toml").read_bytes()
+
+    again = stage(*given.requests())
+
+    assert first.complete and again.complete
+    assert (again.staged, again.kept) == ([], 3)
+    assert (folder / "assets.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["change", "cut", "remove"])
+def test_only_what_is_damaged_is_staged_again(tmp_path, stage, folder, how):
+    given = given_files(tmp_path, 3)
+    stage(*given.requests(), given=given)
+    asset = Assets.load(folder).assets[1]
+    damaged = folder / asset.path
+    match how:
+        case "change":
+            damaged.write_bytes(b"x" * asset.size)
+        case "cut":
+            damaged.write_bytes(damaged.read_bytes()[:-1])
+        case "remove":
+            damaged.unlink()
+    assert list(check_assets(folder)[1]) == [asset.path]
+
+    # The tasks of this run do not ask for it; it is mended all the same.
+    outcome = stage(given=given)
+
+    assert outcome.complete
+    assert outcome.staged == [asset.path]
+    assert check_assets(folder)[1] == {}
+
+
+def test_a_damaged_checkout_gets_its_mount_back(tmp_path, repo, stage, folder):
+    given = Given(git={REPO: repo.path})
+    plan = make_plan((), (), given.requests())
+    (key,) = plan.wanted
+    plan.clones["/opt/x"], plan.read_only["/opt/x"] = {key}, True
+    stage(plan=plan, given=given)
+    (checkout,) = [asset for asset in Assets.load(folder).assets if asset.mount]
+    (folder / checkout.path / "lib/parser.py").write_text("else\n")
+
+    assert stage(given=given).complete
+
+    assert check_assets(folder)[1] == {}
+    assert [mount.target for mount in Assets.load(folder).mounts()][1:] == ["/opt/x"]
+
+
+def test_damage_that_cannot_be_mended_is_named_and_not_promised(tmp_path, stage, folder):
+    given = given_files(tmp_path, 2)
+    stage(*given.requests(), given=given)
+    asset = Assets.load(folder).assets[0]
+    (folder / asset.path).unlink()
+
+    outcome = stage()
+
+    assert [failure.request.what[0] for failure in outcome.failures] == [asset.source]
+    assert [left.source for left in Assets.load(folder).assets] != [asset.source]
+    assert len(Assets.load(folder).assets) == 1
+
+
+def test_shims_that_were_changed_are_named_and_mended(tmp_path, stage, folder):
+    given = given_files(tmp_path, 1)
+    stage(*given.requests(), given=given)
+    (folder / "shims/curl").write_text("else")
+    (folder / "shims/npx").unlink()
+
+    assert set(check_assets(folder)[1]) == {"shims/curl", "shims/npx"}
+    stage()
+    assert check_assets(folder)[1] == {}
+
+
+STAGE = """
+import sys
+from pathlib import Path
+from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.plan import make_plan
+from plimsoll.tasks.assets.stager import Stager
+folder, repo, files = sys.argv[1:]
+urls = {f"https://example.invalid/{p.name}": p for p in sorted(Path(files).iterdir())}
+given = Given(git={"https://example.invalid/repo": Path(repo)}, urls=urls)
+with Place.held(Path(folder)) as place:
+    print("begun", flush=True)
+    Stager(place, given, lambda text: None).stage(make_plan((), (), given.requests()))
+"""
+
+
+def test_a_stager_killed_at_any_moment_leaves_no_half_asset(tmp_path, repo, folder):
+    files = tmp_path / "files"
+    files.mkdir()
+    given_files(files, 40, 2_000_000)
+    command = [sys.executable, "-c", STAGE, str(folder), str(repo.path), str(files)]
+    counts: list[int] = []
+    # Each run gets a little longer than the one before, until one reaches the end.
+    for delay in (0.02 * number for number in range(50)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)
+        with process:
+            assert process.stdout and process.stdout.readline()
+            time.sleep(delay)
+            os.killpg(process.pid, signal.SIGKILL)
+        if (folder / "assets.toml").exists():
+            assets, wrong = check_assets(folder)
+            assert {p: w for p, w in wrong.items() if not p.startswith("shims/")} == {}
+            counts.append(len(assets.assets))
+            if counts[-1] == 41:
+                break
+    assert counts == sorted(counts)
+    assert any(0 < count < 41 for count in counts), counts
+
+    done = subprocess.run(command, check=False)
+
+    assert done.returncode == 0
+    assert check_assets(folder)[1] == {}
+    assert len(Assets.load(folder).assets) == 41
+    assert left_over(folder) == []
+
+
+@pytest.fixture
+def tiny(folder):
+    """The assets folder on storage of four megabytes."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    done = subprocess.run(["mount", *options], capture_output=True, text=True)
+    need("mount", None if done.returncode == 0 else "a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_and_the_old_state_stands(tmp_path, repo, stage, tiny):
+    small = given_files(tmp_path, 2)
+    stage(*small.requests(), given=small)
+    before = (tiny / "assets.toml").read_bytes()
+    big = tmp_path / "big"
+    big.write_bytes(b"x" * 5_000_000)
+    repo.commit("noise", os.urandom(3_000_000).hex())
+
+    for given in (
+        Given(urls={"https://example.invalid/big": big}),
+        Given(git={REPO: repo.path}),
+    ):
+        outcome = stage(*given.requests(), given=given)
+
+        assert not outcome.complete
+        assert "no space left" in (outcome.stopped or ""), outcome.failures
+        assert (tiny / "assets.toml").read_bytes() == before
+        assert check_assets(tiny)[1] == {}
+        assert left_over(tiny) == []
+
+
+def test_a_manifest_that_cannot_be_written_leaves_the_old_one(tmp_path, stage, tiny):
+    small = given_files(tmp_path, 1)
+    stage(*small.requests(), given=small)
+    before = (tiny / "assets.toml").read_bytes()
+    with pytest.raises(OSError, match="space"):
+        (tiny / "filler").write_bytes(b"x" * 5_000_000)
+
+    outcome = stage(file_at("https://example.invalid/1"), given=given_files(tmp_path, 2, 10))
+
+    assert outcome.stopped
+    assert (tiny / "assets.toml").read_bytes() == before
+
+
+def test_two_stagers_do_not_meet(folder):
+    with Place.held(folder), pytest.raises(AssetError) as refused, Place.held(folder):
+        pass
+    assert f"pid {os.getpid()} on " in str(refused.value)
+    with Place.held(folder):
+        pass
+
+
+def test_what_is_not_writable_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AssetError, match="file/assets"), Place.held(tmp_path / "file/assets"):
+        pass
+
+
+def test_the_stager_refuses_a_manifest_that_it_cannot_read(folder, stage):
+    folder.mkdir()
+    (folder / "assets.toml").write_text("version = 7\n")
+    with pytest.raises(AssetError, match=r"assets.toml:1: version"), Place.held(folder) as place:
+        Stager(place, Given(), print)

@@ -1,0 +1,180 @@
+"""Files by URL, and the curl and wget that serve them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from plimsoll.tasks.assets.asset import Request
+from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.lint.fetch import Kind
+
+URL = "https://example.invalid/data/set.txt"
+
+
+def wanted(url=URL):
+    return Request(Kind.URL, (url,))
+
+
+@pytest.fixture
+def shims(tmp_path, folder, stage):
+    """Runs a script with the shims first in PATH, and little else besides."""
+    file = tmp_path / "set.txt"
+    file.write_text("staged\n")
+    assert stage(wanted(), given=Given(urls={URL: file})).complete
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def run(script: str, path: str = "/bin"):
+        done = subprocess.run(
+            ["/bin/dash" if Path("/bin/dash").exists() else "/bin/sh", "-c", script],
+            cwd=work,
+            env={"PATH": f"{folder}/shims:{path}", "http_proxy": "", "HOME": str(work)},
+            capture_output=True,
+            text=True,
+        )
+        return done, {p.name: p.read_text() for p in work.iterdir() if p.is_file()}
+
+    return run
+
+
+def test_a_file_is_downloaded_once_with_its_digest(web, stage, folder):
+    root, base = web
+    (root / "a.txt").write_text("one")
+
+    outcome = stage(wanted(f"{base}/a.txt"))
+    (asset,) = outcome.assets.assets
+    (root / "a.txt").write_text("two")
+    again = stage(wanted(f"{base}/a.txt"))
+
+    assert asset.digest.startswith("sha256:7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e714")
+    assert asset.pin == asset.digest
+    assert (folder / asset.path).read_text() == "one"
+    assert again.assets.assets == (asset,)
+    assert again.staged == []
+
+
+def test_what_the_server_does_not_have_is_named(web, stage, folder):
+    outcome = stage(wanted(f"{web[1]}/absent"), wanted(f"{web[1]}/"))
+
+    (failure,) = outcome.failures
+    assert "404" in failure.reason
+    assert len(outcome.assets.assets) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("curl {url}", None),
+        ("curl -LsSf {url} | cat", None),
+        ("curl -fsSL --retry 3 -H 'A: b' {url}", None),
+        ("curl -o out {url}", "out"),
+        ("curl -fsSLo out {url}", "out"),
+        ("curl -sSoout {url}", "out"),
+        ("curl --output out --location {url}", "out"),
+        ("curl -LO {url}", "set.txt"),
+        ("curl -X GET {url} -o -", None),
+        ("wget {url}", "set.txt"),
+        ("wget -q {url} -O out", "out"),
+        ("wget -qO- {url}", None),
+        ("wget -O - {url}", None),
+        ("wget --output-document=out {url}", "out"),
+        ("wget -nv -t 3 {url}", "set.txt"),
+        ("wget --no-check-certificate -P . {url}", "set.txt"),
+    ],
+)
+def test_a_staged_file_is_served_however_it_is_asked_for(shims, command, name):
+    done, files = shims(command.format(url=URL))
+
+    assert done.returncode == 0, done.stderr
+    if name is None:
+        assert (done.stdout, files) == ("staged\n", {})
+    else:
+        assert (done.stdout, files) == ("", {name: "staged\n"})
+
+
+def test_folders_are_made_when_asked_for(shims):
+    done, _ = shims(f"curl -s --create-dirs -o a/b {URL} && wget -qP c/d {URL} && cat a/b c/d/*")
+
+    assert done.stdout == "staged\nstaged\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (
+            "curl -fsSL https://other.invalid/x",
+            6,
+            "curl: (6) Could not resolve host: other.invalid",
+        ),
+        ("wget https://me@other.invalid:1/x", 4, "unable to resolve host address 'other.invalid'"),
+        (f"curl -d x=1 {URL}", 6, "Could not resolve"),
+        (f"curl -s {URL} -o no/such/folder", 23, "curl: (23)"),
+    ],
+)
+def test_what_is_not_staged_fails_as_it_would_without_a_network(
+    shims, tmp_path, command, code, words
+):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cat").symlink_to("/bin/cat")
+
+    done, _ = shims(command, path=str(tools))
+
+    assert done.returncode == code
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("name", ["curl", "wget", "git"])
+def test_all_else_goes_to_the_real_program_with_its_words_as_they_are(shims, tmp_path, name):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / name).write_text('#!/bin/sh\nfor a; do printf "<%s>" "$a"; done; exit 7\n')
+    (tools / name).chmod(0o755)
+
+    done, _ = shims(f"{name} -o 'a  b' --x=\"*\" 'https://other.invalid/ x' ''", f"{tools}:/bin")
+
+    assert done.returncode == 7
+    assert done.stdout.endswith("<-o><a  b><--x=*><https://other.invalid/ x><>")
+
+
+def test_a_shim_never_calls_itself(shims, folder, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(folder / "shims")
+
+    done, _ = shims("curl https://other.invalid/x", path=f"{link}:{folder}/shims/:/nowhere")
+
+    assert done.returncode == 6
+
+
+async def test_a_script_is_piped_to_a_shell_in_a_sandbox_without_a_network(
+    tmp_path, stage, offline
+):
+    url = "https://example.invalid/install.sh"
+    file = tmp_path / "install.sh"
+    file.write_text("echo installed > /srv/done\n")
+    stage(wanted(url), given=Given(urls={url: file}))
+    sandbox = await offline()
+
+    done = await sandbox.exec(f"set -o pipefail; curl -LsSf {url} | sh && cat /srv/done")
+    other = await sandbox.exec("curl -sS https://example.invalid/other")
+
+    assert done.ok, done.stderr.text
+    assert done.stdout.text == "installed\n"
+    assert other.exit_code == 6
+
+
+def test_every_user_can_read_what_was_staged_under_a_strict_umask(tmp_path, stage, folder):
+    file = tmp_path / "f"
+    file.write_text("x")
+    file.chmod(0o600)
+    before = os.umask(0o077)
+    try:
+        outcome = stage(wanted(), given=Given(urls={URL: file}))
+    finally:
+        os.umask(before)
+
+    paths = [folder / outcome.assets.assets[0].path, folder / "shims/curl", folder / "assets.toml"]
+    for path in (*paths, folder, folder / "files", folder / "shims"):
+        assert path.stat().st_mode & 0o004, path
