@@ -141,6 +141,17 @@ def test_what_the_image_lacks_is_fetched(rules, dockerfile, text):
     assert rules(script(text + TAIL), dockerfile=f"{dockerfile}\n")["fetch-then-zero"] == "error"
 
 
+def test_a_fetch_behind_one_that_ends_the_script_is_named_too(lint):
+    text = "set -e\napt-get install -y jq\ncurl -fO https://example.org/x\nif uvx pytest; then "
+    text += "echo 1 >/logs/verifier/reward.txt; else echo 0 >/logs/verifier/reward.txt; fi"
+    found = [(finding.line, finding.rule) for finding in lint(script(text))]
+    assert found == [
+        (3, "fetch-without-network"),
+        (4, "fetch-without-network"),
+        (5, "fetch-then-zero"),
+    ]
+
+
 def test_a_remedy_makes_up_for_a_fetch(rules):
     text = "curl -fsSO https://example.org/x.json || cp /tests/x.json .\ngrep -q x x.json" + TAIL
     assert "fetch-then-zero" not in rules(script(text), files={"tests/x.json": "{}"})

@@ -69,6 +69,7 @@ def test_source_of_a_fetched_file(broken):
     assert "source-of-fetched-file" in broken(downloaded)
     assert "source-of-fetched-file" not in broken(f"{uv}source $HOME/.local/bin/env || exit 1")
     assert "source-of-fetched-file" not in broken(f"{uv}source /app/.venv/bin/activate")
+    assert "source-of-fetched-file" not in broken(f"set -e\n{uv}source $HOME/.local/bin/env")
     assert "source-of-fetched-file" not in broken("source $HOME/.local/bin/env")
 
 
@@ -150,6 +151,9 @@ def test_under_set_e_an_asked_check_does_not_fire(broken, text):
         "echo 0 >/logs/verifier/reward.txt\npytest /tests && echo 1 >/logs/verifier/reward.txt",
         "mkdir -p /logs/verifier\necho '{\"reward\": 0.0}' >/logs/verifier/reward.json\npytest",
         "trap 'echo 0 >/logs/verifier/reward.txt' EXIT\npytest /tests",
+        "pytest\nif [ ! -f /logs/verifier/reward.txt ]; then echo 0 >/logs/verifier/reward.txt; fi",
+        "R=/logs/verifier/reward.txt\npytest\n[ -s $R ] || echo 0.0 >$R",
+        "pytest\n[[ ! -e /logs/verifier/reward.txt ]] && echo 0 >/logs/verifier/reward.txt",
     ],
 )
 def test_a_reward_that_is_set_to_0_beforehand_fires(broken, text):
@@ -164,6 +168,9 @@ def test_a_reward_that_is_set_to_0_beforehand_fires(broken, text):
         "if [ ! -f /app/a ]; then echo 0 >/logs/verifier/reward.txt; exit 0; fi\npytest" + TAIL,
         "rm -f /logs/verifier/reward.txt\npytest" + TAIL,
         "echo 'echo 0 >/logs/verifier/reward.txt'\npytest" + TAIL,
+        "pytest\nif [ ! -f /logs/verifier/reward.txt ]; then echo broken; exit 1; fi",
+        "if [ ! -f /app/a ]; then echo 0 >/logs/verifier/reward.txt; fi",
+        "[ -f /app/a ] || echo 0 >/logs/verifier/reward.txt",
     ],
 )
 def test_a_reward_that_follows_the_tests_does_not_fire(broken, text):

@@ -24,6 +24,7 @@ __all__ = [
     "Script",
     "Statement",
     "Substitution",
+    "statements_of",
 ]
 
 WRAPPERS = {
@@ -178,6 +179,36 @@ class Block:
 
 
 Statement = Command | Assignment | Pipeline | AndOr | Not | If | Loop | Case | Group | Function
+
+
+def statements_of(block: Block) -> Iterator[Statement]:
+    """Every statement of a block and of what stands in it, outer ones first."""
+    for statement in block.statements:
+        yield statement
+        yield from statements_of(Block(_within(statement)))
+
+
+def _within(statement: Statement) -> tuple[Statement, ...]:
+    match statement:
+        case Pipeline():
+            return statement.parts
+        case AndOr():
+            return statement.left, statement.right
+        case Not():
+            return (statement.body,)
+        case If():
+            pairs = (block.statements for pair in statement.branches for block in pair)
+            last = statement.otherwise.statements if statement.otherwise else ()
+            return (*(one for statements in pairs for one in statements), *last)
+        case Loop():
+            condition = statement.condition.statements if statement.condition else ()
+            return (*condition, *statement.body.statements)
+        case Case():
+            return tuple(one for _, block in statement.items for one in block.statements)
+        case Group() | Function():
+            return statement.body.statements
+        case Command() | Assignment():
+            return ()
 
 
 @dataclass(frozen=True, slots=True)

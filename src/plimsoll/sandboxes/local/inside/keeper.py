@@ -25,10 +25,15 @@ def keep(spec: dict[str, Any], channel: socket.socket, life: socket.socket) -> N
     """Run one sandbox until its init ends. Failures are told on the channel.
 
     `life` stays open in this process alone, and so closes when the sandbox is wholly gone.
+    While init puts its file system together, this process joins it to its control groups,
+    which takes the kernel a grace period, and makes its network. From then on paths lead into
+    the sandbox, for this process too, so what it needs by a path is opened before.
     """
     try:
         life.send(str(os.getpid()).encode())
         _unshare(spec)
+        groups = [_open_group(path) for path in spec["cgroups"]]
+        namespaces = os.open("/proc/self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         init = os.fork()
         if init == 0:
@@ -36,11 +41,13 @@ def keep(spec: dict[str, Any], channel: socket.socket, life: socket.socket) -> N
             life.close()
             _be_init(spec, channel, theirs)
         theirs.close()
-        _join_cgroups(spec["cgroups"], init)
         _make_quiet_network()
-        netns = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        for group in groups:
+            _try("join the control group", os.write, group, str(init).encode())
+        netns = os.open("net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=namespaces)
         channel.close()
-        socket.send_fds(ours, [b"G"], [netns])
+        with contextlib.suppress(BrokenPipeError):  # init failed, and has said why
+            socket.send_fds(ours, [b"G"], [netns])
         ours.close()
         os.waitpid(init, 0)
     except filesystem.SetUpFailed as error:
@@ -60,9 +67,9 @@ def _unshare(spec: dict[str, Any]) -> None:
     _try("make mounts private", syscalls.mount, None, "/", None, flags)
 
 
-def _try(step: str, action: Any, *arguments: Any) -> None:  # noqa: ANN401
+def _try(step: str, action: Any, *arguments: Any) -> Any:  # noqa: ANN401
     try:
-        action(*arguments)
+        return action(*arguments)
     except OSError as error:
         raise filesystem.SetUpFailed(step, error) from None
 
@@ -72,9 +79,8 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _join_cgroups(files: list[str], pid: int) -> None:
-    for path in files:
-        _try("join the control group", _write, path, str(pid))
+def _open_group(path: str) -> int:
+    return _try("join the control group", os.open, path, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _make_quiet_network() -> None:
@@ -94,13 +100,13 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
         # In its own pid namespace it sees its parent, which is outside, as 0.
         syscalls.die_with_parent(0)
         syscalls.hide_memory()
+        socket.sethostname(spec["hostname"])
+        os.setsid()
+        filesystem.enter_root(spec)
+        syscalls.limit_capabilities(KEPT_CAPABILITIES)
         data, fds = wire.receive_fds(keeper, 1)
         keeper.close()
         if data:
-            socket.sethostname(spec["hostname"])
-            os.setsid()
-            filesystem.enter_root(spec)
-            syscalls.limit_capabilities(KEPT_CAPABILITIES)
             wire.send_reply(channel, {"ready": True})
             Init(channel, fds[0], bool(spec["userns"])).serve()
     except filesystem.SetUpFailed as error:

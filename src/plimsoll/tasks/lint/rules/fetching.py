@@ -55,7 +55,14 @@ def failing_tests(subject: Subject, graded: GradedStep) -> list[Failing]:
             name = pythons[one.fetch.file]
             broken[name] = broken.get(name, frozenset()) | {number}
     ends = _simulate(graded, found, commands, broken, State())
-    return [Failing(one.fetch, _effect(number, one, ends)) for number, one in enumerate(found)]
+    effects = [_effect(number, one, ends) for number, one in enumerate(found)]
+    for number, one in enumerate(found):
+        if effects[number] is Effect.NONE:
+            # An earlier fetch may have ended the script; once it works this one is met.
+            alone = {name: numbers for name, numbers in broken.items() if number in numbers}
+            ends = _simulate(graded, found, commands, alone, State(), only=number)
+            effects[number] = _effect(number, one, ends)
+    return [Failing(one.fetch, effect) for one, effect in zip(found, effects, strict=True)]
 
 
 def grade_without(graded: GradedStep, fetch: Fetch) -> Effect:
@@ -84,13 +91,17 @@ def _simulate(
     commands: Mapping[tuple[str, int], int],
     broken: Mapping[str, frozenset[int]],
     start: State,
+    only: int | None = None,
 ) -> tuple[State, ...]:
+    """Run the tests with every fetch failing, or only one of them."""
     image = graded.image
 
     def assume(script: str, command: Command) -> Assumed | None:
         number = commands.get((script, command.index))
         if number is None:
             return None
+        if only not in (None, number):
+            return Assumed(True)
         fetch = found[number].fetch
         return Assumed(False, number, frozenset(_left_out(fetch) - image.programs))
 
@@ -125,6 +136,7 @@ def described(fetch: Fetch) -> str:
         "npm": "npm install",
         "pip": "pip install",
         "python": "a request to",
+        "uv": "uv pip install",
     }.get(fetch.tool, fetch.tool)
     what = " ".join(fetch.what[:3]) + (" …" if len(fetch.what) > 3 else "")
     return f"`{action} {what}`" if what else f"`{action}`"

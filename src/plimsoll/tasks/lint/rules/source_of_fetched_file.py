@@ -6,7 +6,9 @@ from plimsoll.tasks.lint.fetch import Kind
 from plimsoll.tasks.lint.finding import Severity
 from plimsoll.tasks.lint.rule import Place, Rule
 from plimsoll.tasks.lint.rules.fetching import UV_FILES
+from plimsoll.tasks.lint.state import State
 from plimsoll.tasks.lint.subject import GradedStep, Subject
+from plimsoll.tasks.lint.transitions import with_options
 
 __all__ = ["RULE"]
 
@@ -22,6 +24,7 @@ def _in(graded: GradedStep) -> Iterator[Place]:
     made: set[str] = set()
     fetches = {(f.fetch.file, f.fetch.line): f.fetch for f in graded.fetches}
     for source in graded.grader.scripts.values():
+        stops = False
         for command in source.script.commands:
             fetch = fetches.get((source.file, command.line))
             if fetch is not None:
@@ -29,7 +32,9 @@ def _in(graded: GradedStep) -> Iterator[Place]:
                 made |= set(UV_FILES) if fetch.kind is Kind.UV_TOOL else set()
                 made |= set(RUST_FILES) if any("rustup" in what for what in fetch.what) else set()
             plain = command.unwrapped()
-            if plain.name in ("source", ".") and plain.args and not plain.guarded:
+            if plain.name == "set":
+                stops = with_options(plain.args, State(errexit=stops)).errexit
+            if plain.name in ("source", ".") and plain.args and not (plain.guarded or stops):
                 path = plain.args[0]
                 if any(path == known or path.startswith(f"{known}/") for known in made):
                     message = f"`{plain.name} {path}` reads a file that only the fetch makes"
