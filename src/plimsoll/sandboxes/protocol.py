@@ -1,6 +1,6 @@
 """The protocol that every backend keeps: local, docker, kubernetes.
 
-Invariants, tested once for all backends in `tests/sandboxes/test_protocol.py`:
+Invariants, tested once for all backends in `tests/sandboxes/test_protocol*.py`:
 
 * A command that failed is an `ExecResult`. A sandbox that is gone is `SandboxUnavailable`.
 * A command that timed out, or whose call was cancelled, leaves no process behind.
