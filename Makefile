@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench-sandbox bench-tasks clean
+.PHONY: help demo test lint format bench-sandbox bench-tasks bench-lint clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,6 +48,9 @@ bench-sandbox: $(READY)  ## how fast sandboxes and trials are, beside bare unsha
 
 bench-tasks: $(READY)  ## how fast a folder of 4,000 tasks loads
 	$(BIN)/python bench/bench_tasks.py $(ARGS)
+
+bench-lint: $(READY)  ## how fast a folder of 1,000 tasks is linted
+	$(BIN)/python bench/bench_lint.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) .pytest_cache .ruff_cache runs

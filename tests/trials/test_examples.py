@@ -12,7 +12,7 @@ from plimsoll.tasks.loader import find_tasks, load_task
 from plimsoll.trials.verdicts import Cause, Graded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SOUND = find_tasks(EXAMPLES / "tasks")
+SOUND = [*find_tasks(EXAMPLES / "tasks"), *find_tasks(EXAMPLES / "root")]
 BROKEN = find_tasks(EXAMPLES / "broken")
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from plimsoll.cli import options
+
 __all__ = ["command"]
 
 EPILOG = """\b
@@ -25,14 +27,10 @@ Exit status:
     help="Where the tasks are to run: local.",
 )
 @click.option("--offline", is_flag=True, help="No phase has a network, the image build included.")
-@click.option(
-    "--assets",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Assets that were staged: what they hold need not be fetched.",
-)
-@click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@options.assets
+@options.config
+@options.task
+@options.json_output
 @click.option(
     "--sarif",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -44,6 +42,7 @@ def command(
     backend: str,
     offline: bool,
     assets: Path | None,
+    config: Path | None,
     pattern: str | None,
     as_json: bool,
     sarif: Path | None,
@@ -57,5 +56,5 @@ def command(
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.lint_report import Request, lint
 
-    request = Request(path, backend, offline, assets, pattern)
+    request = Request(path, backend, offline, assets, config, pattern)
     return lint(request, as_json=as_json, sarif_file=sarif)

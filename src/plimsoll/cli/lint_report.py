@@ -16,7 +16,7 @@ from plimsoll import __version__
 from plimsoll.cli.render import console, plain
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.backends import BACKENDS
-from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.runs.config import load_config
 from plimsoll.tasks.lint.finding import Finding, Severity
 from plimsoll.tasks.lint.linter import ALL_RULES, Linted, lint_tasks
 from plimsoll.tasks.lint.sarif import sarif
@@ -37,6 +37,7 @@ class Request:
     backend: str
     offline: bool
     assets: Path | None
+    config: Path | None
     pattern: str | None
 
 
@@ -83,9 +84,10 @@ def lint(request: Request, *, as_json: bool, sarif_file: Path | None) -> int:
 def _settings(request: Request) -> Settings:
     if request.backend not in BACKENDS:
         raise UsageError(f"no backend is called {request.backend!r}: choose {', '.join(BACKENDS)}")
-    if request.assets is None:
+    assets = load_config(request.config).load_assets(request.assets)
+    if assets is None:
         return Settings(request.backend, request.offline)
-    return Settings(request.backend, request.offline, Assets.load(request.assets).covers)
+    return Settings(request.backend, request.offline, assets.covers)
 
 
 def _showing_progress(loaded: LoadedTasks, settings: Settings) -> Iterator[Linted]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plimsoll.cli import options
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -31,14 +33,14 @@ NO_TASK = "no task of this run"
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, metavar="DIR",
               help="The assets folder, as a rule on shared storage.")  # fmt: skip
-@click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
+@options.task
 @click.option("--from", "given", multiple=True, metavar="KIND:SOURCE=PATH",
               help="Use a local stand-in: git:URL=REPOSITORY-OR-BUNDLE, url:URL=FILE, "
               "wheels=FOLDER, npm=CACHE.")  # fmt: skip
 @click.option("--python", "pythons", multiple=True, metavar="X.Y",
               help="Wheels for this Python.  [default: that of each image]")  # fmt: skip
 @click.option("--check", is_flag=True, help="Verify digests, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@options.json_output
 def command(
     path: Path,
     folder: Path,

@@ -73,10 +73,15 @@ class Log:
         if room <= 0:
             return
         self._room[stream] = room - len(chunk)
-        with self._files[stream].open("ab") as file:
-            file.write(chunk[:room])
-            if len(chunk) >= room:
-                file.write(f"\n… the rest is left out after {_LARGEST_LOG:,} bytes …\n".encode())
+        try:
+            with self._files[stream].open("ab") as file:
+                file.write(chunk[:room])
+                if len(chunk) >= room:
+                    note = f"\n… the rest is left out after {_LARGEST_LOG:,} bytes …\n"
+                    file.write(note.encode())
+        except OSError:
+            # A full disk is for the verdict to fail on, not for the command that prints.
+            self._room[stream] = 0
 
 
 class StepRecord:

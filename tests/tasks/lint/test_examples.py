@@ -49,8 +49,9 @@ NEEDS_OFFLINE = {"clone-at-build"}
 
 
 @pytest.mark.parametrize("offline", [False, True])
-def test_sound_examples_are_clean(offline):
-    loaded = load_tasks(EXAMPLES / "tasks")
+@pytest.mark.parametrize("folder", ["tasks", "root"])
+def test_sound_examples_are_clean(folder, offline):
+    loaded = load_tasks(EXAMPLES / folder)
     assert not loaded.invalid
     for task in loaded.tasks:
         assert lint_task(task, Settings(offline=offline)) == (), task.name

@@ -236,3 +236,9 @@ uvx \\
         "source-of-fetched-file": "warning",
     }
     assert rules(script(usual + TAIL), files=files)["fetch-then-zero"] == "error"
+
+
+def test_functions_that_call_each_other_come_to_an_end(rules):
+    text = "".join(f"f{n}() {{ f{n + 1}; f{n + 1}; }}\n" for n in range(40))
+    found = rules(script(f"{text}g() {{ g; g; }}\nf0\ng\necho 1 >/logs/verifier/reward.txt"))
+    assert "not-checked" not in found

@@ -83,6 +83,12 @@ def test_errors_are_lines_and_the_rest_is_still_read():
     assert "curl" in [command.name for command in script.commands]
 
 
+def test_lines_of_long_scripts_are_right():
+    script = parse_script("\n" * 2000 + "a\nb é\nc $(d)\nif\n")
+    assert [command.line for command in script.commands[:4]] == [2001, 2002, 2003, 2003]
+    assert script.errors
+
+
 def test_odd_texts_do_not_crash():
     for text in ("", "\0", "((((", "$(" * 500, "{ " * 500, "'", "<<", "a" * 100_000, "é\r\n\udce9"):
         parse_script(text.encode("utf-8", "replace").decode())

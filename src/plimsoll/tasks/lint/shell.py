@@ -1,6 +1,7 @@
 """Parses shell scripts with tree-sitter's bash grammar into typed statements."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -41,6 +42,7 @@ __all__ = ["Command", "Script", "parse_script"]
 SHELLS = {"bash", "sh", "dash", "zsh", "ash"}
 MAX_DEPTH = 60
 """Deeper nesting than a person writes is left unread rather than a crash."""
+NEWLINE_BYTE = ord("\n")
 NEWLINE = re.compile(r"(?<!\\)\n")
 
 
@@ -52,8 +54,9 @@ def _parser() -> Parser:
 def parse_script(text: str, first_line: int = 1) -> Script:
     """Parse a script. What cannot be understood is in `errors`; the rest is still there."""
     text = text.replace("\r\n", "\n")
-    root = _parser().parse(text.encode()).root_node
-    builder = _Builder(first_line)
+    data = text.encode("utf-8", "replace")
+    root = _parser().parse(data).root_node
+    builder = _Builder(_Lines.of(data, first_line))
     body = builder.block(root.children, _Place())
     first, _, _ = text.partition("\n")
     return Script(
@@ -77,11 +80,23 @@ class _Place:
     depth: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Tells lines from offsets: tree-sitter's own rows are not to be relied on in long texts."""
+
+    first: int
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: bytes, first: int) -> "_Lines":
+        return cls(first, tuple(at for at, char in enumerate(data) if char == NEWLINE_BYTE))
+
+
 class _Builder:
     """Turns nodes into statements and notes commands as it meets them."""
 
-    def __init__(self, first_line: int) -> None:
-        self.first_line = first_line
+    def __init__(self, lines: _Lines) -> None:
+        self.lines = lines
         self.commands: list[Command] = []
         self.assignments: list[Assignment] = []
         self.functions: list[Function] = []
@@ -103,7 +118,7 @@ class _Builder:
         }
 
     def line(self, node: Node) -> int:
-        return node.start_point.row + self.first_line
+        return bisect_left(self.lines.ends, node.start_byte) + self.lines.first
 
     def block(self, nodes: Sequence[Node], place: _Place) -> Block:
         statements: list[Statement] = []
@@ -198,12 +213,12 @@ class _Builder:
             return None
         if place.depth > MAX_DEPTH // 2:
             return None
-        root = _parser().parse(text.encode()).root_node
-        outer, self.first_line = self.first_line, command.line
+        root = _parser().parse(text.encode("utf-8", "replace")).root_node
+        outer, self.lines = self.lines, _Lines(command.line, ())
         try:
             return self.block(root.children, replace(place, depth=place.depth + 10))
         finally:
-            self.first_line = outer
+            self.lines = outer
 
     def _take_index(self) -> int:
         self.next_index += 1

@@ -45,6 +45,8 @@ __all__ = ["Assumed", "Simulation", "Write"]
 
 MAX_STATES = 128
 MAX_DEPTH = 30
+MAX_STEPS = 20_000
+"""Statements that one run looks at; functions that call each other could go on for ever."""
 WRITES = (">", ">>", "&>", "&>>", ">|")
 
 
@@ -91,6 +93,7 @@ class Simulation:
         self.grader = grader
         self.assume = assume
         self.programs = Programs(grader, programs, broken or {})
+        self.steps = 0
         self.writes: dict[Write, None] = {}
         self.functions: dict[str, tuple[str, Function]] = {}
         """Functions by name, each with the script that holds it."""
@@ -133,6 +136,9 @@ class Simulation:
         return current
 
     def _statement(self, statement: Statement, state: State, checked: bool) -> list[State]:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            return [replace(state, status=None)]
         match statement:
             case Command():
                 ends = self._command(statement, state)
