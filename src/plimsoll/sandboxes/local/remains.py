@@ -15,7 +15,7 @@ import msgspec
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.local.cgroups import Cgroup
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.inside.trees import remove_tree
+from plimsoll.sandboxes.local.inside.removal import remove_tree
 from plimsoll.sandboxes.owners import is_alive
 
 __all__ = ["Meta", "Remains", "reap", "remove_folder"]

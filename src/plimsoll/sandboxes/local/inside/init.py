@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plimsoll.sandboxes.local.inside import commands, syscalls, trees, wire
+from plimsoll.sandboxes.local.inside import commands, removal, syscalls, trees, wire
 
 __all__ = ["Init"]
 
@@ -197,7 +197,7 @@ def _unpack(request: dict[str, Any], descriptor: int, end: int) -> None:
 
 
 def _empty(path: str, mode: int, end: int) -> None:
-    _guarded(end, lambda: trees.make_empty(path, mode) or {})
+    _guarded(end, lambda: removal.make_empty(path, mode) or {})
 
 
 def _guarded(end: int, work: Callable[[], dict[str, Any]]) -> None:

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["Rules", "TreeError", "make_empty", "pack", "pack_unless_link", "remove_tree", "unpack"]
+__all__ = ["Rules", "TreeError", "pack", "pack_unless_link", "unpack"]
 
 _CHUNK = 1 << 20
 _LINE = 64 * 1024
 _KEPT_SKIPS = 20
-_DEEP = 64
 
 
 class TreeError(Exception):
@@ -342,80 +341,3 @@ def _stays_inside(to: str, depth: int) -> bool:
     while ups < len(steps) and steps[ups] == "..":
         ups += 1
     return not to.startswith("/") and ups <= depth and ".." not in steps[ups:]
-
-
-def make_empty(path: str, mode: int) -> None:
-    """Make `path` an empty folder, whatever stood there or above it.
-
-    A link or a file among the folders above is replaced: it could lead anywhere.
-    """
-    *above, name = [part for part in path.split("/") if part] or [""]
-    if not path.startswith("/") or name in ("", ".", "..") or ".." in above:
-        raise TreeError(f"{path!r} cannot be emptied")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    at = os.open("/", flags)
-    try:
-        for part in above:
-            try:
-                deeper = os.open(part, flags, dir_fd=at)
-            except OSError:
-                remove_tree(at, part)
-                os.mkdir(part, 0o755, dir_fd=at)
-                os.chmod(part, 0o755, dir_fd=at)
-                deeper = os.open(part, flags, dir_fd=at)
-            os.close(at)
-            at = deeper
-        remove_tree(at, name)
-        os.mkdir(name, 0o755, dir_fd=at)
-        os.chmod(name, mode, dir_fd=at)
-    except OSError as error:
-        raise TreeError(f"{path}: {error.strerror}") from None
-    finally:
-        os.close(at)
-
-
-def remove_tree(parent: int, name: str) -> None:
-    """Remove an entry of an open folder and all below it; links are removed, not followed.
-
-    A tree of any depth: what lies very deep is moved up beside `name` first, so that neither
-    the stack nor the number of open files grows with the depth.
-    """
-    waiting = [name]
-    while waiting:
-        waiting += _remove_below(parent, waiting.pop(), parent, 0)
-
-
-def _remove_below(parent: int, name: str, top: int, depth: int) -> list[str]:
-    """Remove an entry; returns the names in `top` that too deep folders were moved to."""
-    try:
-        os.unlink(name, dir_fd=parent)
-        return []
-    except FileNotFoundError:
-        return []
-    except (IsADirectoryError, PermissionError):
-        pass
-    if depth >= _DEEP:
-        moved_to = f".plimsoll-deep-{os.urandom(8).hex()}"
-        os.rename(name, moved_to, src_dir_fd=parent, dst_dir_fd=top)
-        return [moved_to]
-    folder = _open_to_remove(parent, name)
-    moved: list[str] = []
-    try:
-        for entry in os.listdir(folder):
-            moved += _remove_below(folder, entry, top, depth + 1)
-    finally:
-        os.close(folder)
-    os.rmdir(name, dir_fd=parent)
-    return moved
-
-
-def _open_to_remove(parent: int, name: str) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        folder = os.open(name, flags, dir_fd=parent)
-    except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent)
-        folder = os.open(name, flags, dir_fd=parent)
-    if os.fstat(folder).st_mode & 0o700 != 0o700:
-        os.fchmod(folder, 0o700)
-    return folder
