@@ -61,7 +61,14 @@ def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
         write_task(name, solve=f"bash -c 'sleep 60; true {mark}'")
     process = start("eval", "tasks", "--concurrency", "2", "--out", "out", "--json")
     finished = tmp_path / "out/results.jsonl"
-    wait_until(lambda: process.poll() is not None or len(processes_with(mark)) >= 2)
+
+    def settled() -> bool:
+        """The quick one is over and both long ones are at work."""
+        at_work = [tmp_path / f"out/trials/{name}.1/agent" for name in ("long-1", "long-2")]
+        over = finished.exists() and len(finished.read_text().splitlines()) == 1
+        return over and all(map(Path.exists, at_work)) and len(processes_with(mark)) >= 2
+
+    wait_until(lambda: process.poll() is not None or settled())
     assert process.poll() is None, process.communicate()[1]
     began = time.monotonic()
     if number == signal.SIGINT:
@@ -90,7 +97,9 @@ def test_a_killed_run_leaves_nothing_once_the_next_has_started(
     for number in range(4):
         write_task(f"long-{number}", solve=f"bash -c 'sleep 60; true {mark}'")
     killed = start("eval", "tasks", "--concurrency", "4", "--out", "killed")
-    wait_until(lambda: killed.poll() is not None or len(processes_with(mark)) >= 4)
+    at_work = [tmp_path / f"killed/trials/long-{number}.1/agent" for number in range(4)]
+    wait_until(lambda: killed.poll() is not None or all(map(Path.exists, at_work)))
+    wait_until(lambda: len(processes_with(mark)) >= 4)
     killed.kill()
     _, err = killed.communicate(timeout=20)
     assert killed.returncode == -signal.SIGKILL, err
