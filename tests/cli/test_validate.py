@@ -173,6 +173,7 @@ def test_an_interrupted_validation_keeps_what_is_finished(
     assert process.returncode == 130, err
     assert json.loads(out)["not_finished"] == ["long"]
     assert "interrupted: 1 of 2 tasks were not finished" in err
+    assert "go on: plimsoll validate tasks --backend local" in err
     assert list(records(tmp_path / "tasks/.plimsoll")) == ["a"]
 
 
@@ -187,3 +188,22 @@ def test_bad_usage_is_one_line_and_exits_2(honest: WriteTask, plimsoll: Plimsoll
         ended = plimsoll("validate", *args)
         assert (ended.returncode, ended.stdout) == (2, ""), args
         assert ended.stderr.startswith("plimsoll: "), args
+
+
+def test_the_commands_to_go_on_with_are_those_that_work(
+    honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    honest("a")
+    (tmp_path / "tasks/broken").mkdir()
+    (tmp_path / "tasks/broken/task.toml").write_text("=")
+    assert plimsoll("stage", "tasks/a", "--to", "assets").returncode == 0
+    assert plimsoll("validate", "tasks/a").returncode == 0
+    refused = plimsoll("eval", "tasks/a", "--validated", "--assets", "assets")
+    assert "  a: validated with other assets, or with none" in refused.stderr
+    assert "plimsoll validate tasks/a --backend local --assets assets\n" in refused.stderr
+
+    ended = plimsoll("validate", "tasks", "--assets", "assets")
+    last = ended.stdout.splitlines()[-1]
+    words = "tasks --backend local --assets assets --validated --skip-invalid"
+    assert last == f"go on: plimsoll eval {words}"
+    assert plimsoll("eval", *words.split()).returncode == 0

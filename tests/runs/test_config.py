@@ -6,6 +6,10 @@ import pytest
 
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.config import Config, load_config
+from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.plan import make_plan
+from plimsoll.tasks.assets.stager import Stager
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -77,3 +81,17 @@ def test_text_that_is_not_toml_is_refused_with_its_place(tmp_path: Path):
     said = refusal(tmp_path, "[local\n")
     assert "not valid TOML" in said
     assert "line 1" in said
+
+
+def test_assets_that_are_not_there_any_more_are_named_before_anything_starts(tmp_path: Path):
+    folder = tmp_path / "assets"
+    with Place.held(folder) as place:
+        file = tmp_path / "file"
+        file.write_text("x")
+        given = Given(urls={"https://example.invalid/f": file})
+        Stager(place, given, print).stage(make_plan((), (), given.requests()))
+    assets = Config().load_assets(folder)
+    assert assets is not None
+    (folder / assets.assets[0].path).unlink()
+    with pytest.raises(UsageError, match=r"files/.*: missing, and assets.toml names it"):
+        Config().load_assets(folder)

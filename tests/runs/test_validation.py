@@ -1,6 +1,7 @@
 """What makes a task valid, and what makes a validation no longer hold."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,32 @@ def test_a_place_that_cannot_be_written_asks_for_another(tmp_path: Path):
 def test_looking_whether_a_place_can_be_written_leaves_nothing(place: Place):
     place.check_writable()
     assert list(place.folder.iterdir()) == []
+
+
+def test_other_assets_are_said_to_be_the_reason(place: Place, tmp_path: Path):
+    known = Validation.load(place).merged([record("a", tmp_path / "tasks/a")])
+    assert known.standing(tmp_path / "tasks/a", "local", "k").known is Known.OTHER_ASSETS
+
+
+def test_what_a_person_lists_stays_so_when_the_task_changes(place: Place, tmp_path: Path):
+    task = tmp_path / "tasks/a"
+    Validation.add(place, [record("a", task, reason="no curl")])
+    with (place.folder / "quarantine.txt").open("a") as file:
+        file.write("a\n")
+    (task / "instruction.md").write_text("Do something else.\n")
+    assert Validation.load(place).standing(task, "local").known is Known.QUARANTINED
+
+
+def test_records_that_are_added_at_once_are_all_kept(place: Place, tmp_path: Path):
+    names = [f"t{number}" for number in range(24)]
+    made = [record(name, tmp_path / "tasks/a") for name in names]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: Validation.add(place, [one]), made))
+    assert sorted(task for task, _ in Validation.load(place).records) == sorted(names)
+
+
+def test_a_file_of_another_format_is_refused(place: Place):
+    place.folder.mkdir(parents=True)
+    (place.folder / "validation.json").write_text('{"format": 2, "tasks": []}')
+    with pytest.raises(UsageError, match="format 2, not 1"):
+        Validation.load(place)

@@ -90,7 +90,11 @@ def _stage(
     noun = "task fetches" if count == 1 else "tasks fetch"
     say(f"{count:,} {noun} {things:,} {'thing' if things == 1 else 'things'} that can be staged")
     with Place.held(folder) as place:
-        outcome = Stager(place, given, say).stage(plan)
+        try:
+            outcome = Stager(place, given, say).stage(plan)
+        except KeyboardInterrupt:
+            say("interrupted; what was staged before stands, and the next start goes on from it")
+            raise
     if as_json:
         _print_json(_summary(folder, plan, outcome))
     else:
@@ -137,7 +141,8 @@ def _close(out: "Console", folder: Path, plan: "Plan", outcome: "Outcome") -> No
     if outcome.stopped:
         lines.append(f"stopped: {outcome.stopped}; what was staged before stands")
     count, size = len(outcome.assets.assets), sum(a.size for a in outcome.assets.assets)
-    new = f"{len(outcome.staged):,} staged now" if outcome.staged else "nothing to do"
+    idle = "nothing to do" if outcome.complete else "nothing staged now"
+    new = f"{len(outcome.staged):,} staged now" if outcome.staged else idle
     lines.append(f"{count:,} assets, {human(size)} · {new} · {folder / 'assets.toml'}")
     for line in lines:
         out.print(plain(line), soft_wrap=True)

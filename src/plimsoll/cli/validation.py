@@ -16,6 +16,7 @@ from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import console, duration, figure, first_line, pace, plain
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.breaker.diagnosis import remedies
+from plimsoll.runs.evaluate import command_line
 from plimsoll.runs.validate import Report, ValidateRequest, ValidateRun
 from plimsoll.runs.validation import Attempt, Validated
 
@@ -109,13 +110,27 @@ def _short(file: str) -> str:
 
 
 def _next(run: ValidateRun, report: Report) -> str:
+    """To validate once more where it did not come to its end, else to run what is valid."""
     request = run.request
-    words = ["plimsoll", "eval", str(request.path), "--backend", request.backend, "--validated"]
-    if request.out is not None:
-        words += ["--validation", str(request.out)]
-    if report.quarantined:
-        words.append("--skip-quarantined")
-    return shlex.join(words)
+    same: dict[str, object] = {
+        "--backend": request.backend,
+        "--task": request.pattern,
+        "--config": request.config,
+        "--assets": request.assets,
+    }
+    if report.not_finished:
+        repeat = request.repeat if request.repeat > 1 else None
+        return command_line(
+            "validate", request.path, same | {"--repeat": repeat, "--out": request.out}
+        )
+    bad = len(run.loaded.invalid)
+    more: dict[str, object] = {
+        "--validation": request.out,
+        "--validated": True,
+        "--skip-invalid": bad > 0,
+        "--skip-quarantined": report.quarantined > bad,
+    }
+    return command_line("eval", request.path, same | more)
 
 
 def _table(results: Sequence[Validated]) -> Table:

@@ -78,7 +78,16 @@ class Config(Table):
     def load_assets(self, given: Path | None) -> Assets | None:
         """The assets in the given folder, or in the one that the config names."""
         folder = given or (Path(self.assets.folder) if self.assets.folder else None)
-        return Assets.load(folder) if folder is not None else None
+        if folder is None:
+            return None
+        assets = Assets.load(folder)
+        if missing := assets.missing():
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise UsageError(
+                f"{folder / missing[0]}: missing{more}, and assets.toml names it; "
+                f"`plimsoll stage TASKS --to {folder}` mends it"
+            )
+        return assets
 
 
 _TABLES: dict[str, type[Table]] = {

@@ -25,10 +25,11 @@ from plimsoll.runs.selection import Selection, select_tasks
 from plimsoll.runs.validation import Place, Validation
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.plan import unstaged
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult, run_trial
 
-__all__ = ["EvalRun", "Request", "default_concurrency", "exit_code", "trials_by"]
+__all__ = ["EvalRun", "Request", "command_line", "default_concurrency", "exit_code", "trials_by"]
 
 _SAME_EVERYWHERE = ("oracle", "nop")
 """Agents whose rewards are meant to be equal: that they are says nothing."""
@@ -75,7 +76,6 @@ class Request:
 
     def command(self, *, keep_going: bool) -> str:
         """The command line that asks for it again, into a folder of its own."""
-        words = ["plimsoll", "eval", str(self.path)]
         usual = default_concurrency()
         options: dict[str, object] = {
             "--agent": self.agent,
@@ -94,10 +94,29 @@ class Request:
             "--skip-quarantined": self.skip_quarantined,
             "--keep-going": keep_going,
         }
-        for option, value in options.items():
-            words += [] if value is None else [option, str(value)]
-        words += [flag for flag, given in flags.items() if given]
-        return shlex.join(words)
+        return command_line("eval", self.path, options | flags)
+
+    def validate_command(self) -> str:
+        """The command line that validates the same tasks for it."""
+        options: dict[str, object] = {
+            "--backend": self.backend,
+            "--task": self.pattern,
+            "--config": self.config,
+            "--assets": self.assets,
+            "--out": self.validation,
+        }
+        return command_line("validate", self.path, options)
+
+
+def command_line(command: str, path: Path, options: Mapping[str, object]) -> str:
+    """A command for a shell. An option that is None or False is left out, True is a flag."""
+    words = ["plimsoll", command, str(path)]
+    for option, value in options.items():
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            words += [option, str(value)]
+    return shlex.join(words)
 
 
 def trials_by(
@@ -127,6 +146,7 @@ class EvalRun:
     request: Request
     agent: Agent
     backend: Backend
+    assets: Assets | None
     selection: Selection
     left_out: dict[str, str]
     """Tasks in quarantine that do not run, with the reason."""
@@ -162,7 +182,7 @@ class EvalRun:
             breaker=Breaker(policy),
             canaries=canaries,
         )
-        return cls(request, agent, backend, selection, left_out, directory, evaluation)
+        return cls(request, agent, backend, assets, selection, left_out, directory, evaluation)
 
     async def run(self) -> None:
         async with self.backend:
@@ -174,13 +194,16 @@ class EvalRun:
         breaker, request = self.evaluation.breaker, self.request
         if (trip := breaker.trip) is None:
             return None
-        look = None
+        look, fetched = None, ()
         if (row := trip.example) is not None:
             place = self.directory.canary if trip.canary else self.directory.trial
             look = str(place(row.task, row.attempt))
+            task = next(task for task in self.selection.tasks if task.name == row.task)
+            fetched = unstaged(task, self.assets)
         around = Circumstances(
             path=shlex.quote(str(request.path)),
-            backend=request.backend,
+            validate=request.validate_command(),
+            unstaged=fetched,
             again=request.command(keep_going=False),
             keep_going=request.command(keep_going=True),
         )
@@ -207,8 +230,8 @@ def _admitted(
     standings = {
         task.name: validation.standing(task.path, request.backend, assets) for task in tasks
     }
-    path = shlex.quote(str(request.path))
-    admitted = admit(standings, policy, path=path, backend=request.backend)
+    validate = request.validate_command()
+    admitted = admit(standings, policy, backend=request.backend, validate=validate)
     return tuple(task for task in tasks if task.name in admitted.tasks), admitted.left_out
 
 
@@ -227,4 +250,5 @@ def _canaries(request: Request, tasks: tuple[Task, ...], assets: str) -> Canarie
         for task in sample
         if validation.standing(task.path, request.backend, assets).known is Known.VALID
     )
-    return Canaries.of(every, (task.name for task in valid))
+    failing = (task.name for task in tasks if validation.failed(task.path, request.backend))
+    return Canaries.of(every, (task.name for task in valid), failing)

@@ -5,6 +5,7 @@ person writes into it holds as well: a task alone on a line is quarantined on ev
 and what follows a `#` at the head of a line is a remark.
 """
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +29,23 @@ class Quarantine:
         """The list in a folder; an empty one where there is none."""
         file = folder / NAME
         try:
-            return cls(tuple(file.read_text("utf-8").splitlines()))
+            return cls(tuple(file.read_text("utf-8-sig").splitlines()))
         except FileNotFoundError:
             return cls()
         except OSError as error:
             raise UsageError(f"cannot read {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{file}: not UTF-8 text; mend it or validate again") from error
+
+    def check(self, folder: Path, root: Path) -> None:
+        """Refuse a line without tabs that is no task's: its backend or reason may be in it."""
+        for number, line in enumerate(self.lines, start=1):
+            name = _fields(line)[0]
+            if name and "\t" not in line and not (root / name).exists():
+                raise UsageError(
+                    f"{folder / NAME}:{number}: there is no task {name}; a line is a task's folder "
+                    "alone, or with tabs between it, a backend and a reason"
+                )
 
     def reason(self, task: str, backend: str) -> str | None:
         """Why a task is quarantined on a backend; None where it is not."""
@@ -43,6 +54,12 @@ class Quarantine:
             if name == task and where in (backend, EVERYWHERE):
                 return reason or "listed by hand"
         return None
+
+    def by_hand(self, task: str, backend: str, recorded: str | None) -> str | None:
+        """Why a person quarantined a task; a line with the recorded reason is validate's own."""
+        own = None if recorded is None else f"{task}\t{backend}\t{_one_line(recorded)}"
+        others = Quarantine(tuple(line for line in self.lines if line != own))
+        return others.reason(task, backend)
 
     def replaced(
         self, tasks: Sequence[str], backend: str, quarantined: Mapping[str, str]
@@ -62,7 +79,8 @@ def _fields(line: str) -> tuple[str, str, str]:
         return "", "", ""
     name, _, rest = line.partition("\t")
     backend, _, reason = rest.partition("\t")
-    return name.strip(), backend.strip() or EVERYWHERE, reason.strip()
+    folder = posixpath.normpath(name.strip()) if name.strip() else ""
+    return folder, backend.strip() or EVERYWHERE, reason.strip()
 
 
 def _one_line(text: str) -> str:

@@ -152,9 +152,9 @@ class ValidateRun:
     def finish(self) -> Report:
         """Keep the records of what has finished, and write the run's summary."""
         results = self.results()
-        # Loaded again: somebody may have validated other tasks meanwhile.
-        validation, quarantine = Validation.load(self.validation.place).merged(results).save()
         self.directory.finish(self.evaluation.summary)
+        # To what is there by now: somebody may have validated other tasks meanwhile.
+        validation, quarantine = Validation.add(self.validation.place, results)
         return Report(
             backend=self.request.backend,
             tasks=len(self.loaded.tasks) + len(self.loaded.invalid),

@@ -8,9 +8,10 @@ path from there. Its record holds a digest of its whole folder, and the key of t
 changed task is not validated, nor one that is to run with other assets.
 """
 
+import fcntl
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ __all__ = ["Attempt", "Place", "Validated", "Validation", "digest_task", "judge_
 
 FOLDER = ".plimsoll"
 NAME = "validation.json"
+_FORMAT = 1
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,28 +150,45 @@ class Validation:
         try:
             data = msgspec.json.decode(file.read_bytes(), type=_File)
         except FileNotFoundError:
-            data = _File(format=1, tasks=[])
+            data = _File(format=_FORMAT, tasks=[])
         except OSError as error:
             raise UsageError(f"cannot read {file}: {error.strerror}") from error
         except msgspec.DecodeError as error:
             raise UsageError(
                 f"{file}: not a validation ({error}); remove it and validate again"
             ) from error
+        if data.format != _FORMAT:
+            raise UsageError(f"{file}: format {data.format}, not {_FORMAT}: of another Plimsoll")
         records = {(record.task, record.backend): record for record in data.tasks}
-        return cls(place, records, Quarantine.load(place.folder))
+        quarantine = Quarantine.load(place.folder)
+        quarantine.check(place.folder, place.root)
+        return cls(place, records, quarantine)
 
     def standing(self, task: Path, backend: str, assets: str = "") -> Standing:
         """Where a task stands on a backend with these assets, as its folder is now."""
         key = self.place.key(task)
-        listed = self.quarantine.reason(key, backend)
         record = self.records.get((key, backend))
-        if listed is not None and (record is None or record.ok):
-            return Standing(Known.QUARANTINED, listed)  # by a person, whatever the task is like
+        listed = self.quarantine.by_hand(key, backend, record.reason if record else None)
+        if listed is not None:
+            return Standing(Known.QUARANTINED, listed)  # whatever the task is like
         if record is None:
             return Standing(Known.UNKNOWN)
-        if record.digest != digest_task(task) or record.assets != assets:
+        if record.assets != assets:
+            return Standing(Known.OTHER_ASSETS, record.date)
+        if record.digest != digest_task(task):
             return Standing(Known.CHANGED, record.date)
         return Standing(Known.VALID if record.ok else Known.QUARANTINED, record.reason or "")
+
+    def failed(self, task: Path, backend: str) -> bool:
+        """Whether a task failed on a backend when it was last looked at, changed since or not."""
+        record = self.records.get((self.place.key(task), backend))
+        return record is not None and not record.ok
+
+    @classmethod
+    def add(cls, place: Place, records: Sequence[Validated]) -> tuple[Path, Path]:
+        """Add records to what is there by now, while others who do the same wait."""
+        with _held(place.folder):
+            return cls.load(place).merged(records).save()
 
     def merged(self, records: Sequence[Validated]) -> "Validation":
         """With new records in place of the old ones of the same task and backend."""
@@ -183,11 +202,24 @@ class Validation:
 
     def save(self) -> tuple[Path, Path]:
         """Write both files, each under a temporary name first: whole, or as it was."""
-        data = msgspec.json.encode(_File(format=1, tasks=list(self.records.values())))
+        data = msgspec.json.encode(_File(format=_FORMAT, tasks=list(self.records.values())))
         files = (self.place.folder / NAME, self.place.folder / QUARANTINE)
         _write(files[0], msgspec.json.format(data, indent=2) + b"\n")
         _write(files[1], self.quarantine.text().encode())
         return files
+
+
+@contextmanager
+def _held(folder: Path) -> Generator[None]:
+    """Keep others from writing to a folder; where it knows no locks, do without."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _write(file: Path, data: bytes | None) -> None:

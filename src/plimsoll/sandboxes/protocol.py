@@ -66,10 +66,14 @@ class Supplies:
 
     def env_over(self, env: Mapping[str, str]) -> dict[str, str]:
         """An environment with these supplies in it."""
-        merged = {**env, **self.env}
-        if self.path:
-            merged["PATH"] = ":".join(filter(None, (self.path, env.get("PATH", ""))))
-        return merged
+        return self.path_over({**env, **self.env})
+
+    def path_over(self, env: Mapping[str, str]) -> dict[str, str]:
+        """An environment with the folders first in its PATH, once."""
+        path = env.get("PATH", "")
+        if not self.path or f"{path}:".startswith(f"{self.path}:"):
+            return dict(env)
+        return {**env, "PATH": ":".join(filter(None, (self.path, path)))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,14 @@ def supplies_for(task: Task, assets: Assets | None) -> Supplies:
     """
     if assets is None:
         return Supplies()
-    whole, *checkouts = assets.mounts(find_fetches(task))
+    fetches = find_fetches(task)
+    whole, *checkouts = assets.mounts(fetches)
     return Supplies(
         mounts=(
             Mount(whole.source, whole.target),
             *(Mount(m.source, m.target, unless_there=True) for m in checkouts),
         ),
-        env=assets.env(),
+        env=assets.env(fetches),
         path=assets.path_prefix,
         key=assets.key,
     )

@@ -14,7 +14,7 @@ STRICT = AdmissionPolicy(require_validation=True)
 
 def decide(policy: AdmissionPolicy, *standings: Standing) -> Admitted:
     named = {f"t{number}": standing for number, standing in enumerate(standings)}
-    return admit(named, policy, path="tasks", backend="local")
+    return admit(named, policy, backend="local", validate="plimsoll validate tasks --backend local")
 
 
 def test_validated_tasks_run():

@@ -78,3 +78,17 @@ def test_what_is_remembered_is_bounded_where_no_task_can_be_a_canary():
     taken = canaries.canary_failed()
     assert len(taken) == 80
     assert taken[-1] == ("t", 9999)
+
+
+def test_where_tasks_are_validated_no_others_are_asked_for():
+    canaries = Canaries.of(10, ["a"])
+    canaries.prove("b")
+    assert not canaries.wants_tasks
+    assert list(canaries.proven) == ["a"]
+
+
+def test_a_task_that_failed_its_validation_is_no_canary():
+    canaries = Canaries.of(10, [], ["flaky"])
+    canaries.prove("flaky")
+    canaries.prove("b")
+    assert list(canaries.proven) == ["b"]

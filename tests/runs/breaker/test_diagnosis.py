@@ -8,7 +8,10 @@ from plimsoll.runs.breaker.watch import Trip, count_voids
 from plimsoll.trials.verdicts import Cause
 
 AROUND = Circumstances(
-    path="tasks", backend="local", again="plimsoll eval tasks", keep_going="… --keep-going"
+    path="tasks",
+    validate="plimsoll validate tasks --backend local",
+    again="plimsoll eval tasks",
+    keep_going="… --keep-going",
 )
 CURL = "the grader could not fetch `example.invalid` with curl, then wrote 0"
 CLONE = (
@@ -67,3 +70,11 @@ def test_a_missing_module_asks_where_it_was_to_come_from():
 
 def test_what_is_no_fetch_asks_for_no_staging():
     assert remedies(["reward.txt is empty", "the grader ran past its 1 s"], "tasks") == []
+
+
+def test_what_the_task_fetches_is_named_where_something_is_missing():
+    reason = "the grader could not import `agent`, then wrote 0"
+    (stage, lint) = remedies([reason], "tasks", ["git https://h/r"])
+    assert stage == "it may come from `git https://h/r`, not staged: plimsoll stage tasks --to DIR"
+    assert "plimsoll lint tasks" in lint
+    assert remedies(["the tests timed out"], "tasks", ["git https://h/r"]) == []

@@ -169,3 +169,13 @@ async def test_the_systems_git_settings_are_read_and_can_be_written(repo, stage,
     )
 
     assert done.stdout.text.split() == ["someone", "other"], done.stderr.text
+
+
+def test_a_bundle_without_a_head_has_a_main_branch(repo, stage, tmp_path):
+    repo.git("branch", "before")
+    repo.git("bundle", "create", "-q", str(tmp_path / "x.bundle"), "--branches")
+
+    outcome = stage(wanted(), given=Given(git={URL: tmp_path / "x.bundle"}))
+
+    assert outcome.complete, outcome.failures
+    assert outcome.assets.assets[0].pin == repo.git("rev-parse", "HEAD")

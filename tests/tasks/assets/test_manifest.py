@@ -139,3 +139,29 @@ def test_what_is_given_by_hand_is_found_whatever_signs_are_in_it(tmp_path):
 
     assert given.urls == {"https://h/f?x=1&y": odd}
     assert given.git == {"https://h/r": tmp_path}
+
+
+def test_a_manifest_of_another_version_is_said_to_be_one(tmp_path):
+    write_manifest(tmp_path, [asset()], [])
+    file = tmp_path / "assets.toml"
+    file.write_text(file.read_text().replace("version = 1", "version = 2"))
+    with pytest.raises(AssetError, match=r"assets.toml:4: version: 2 is of another Plimsoll"):
+        Assets.load(tmp_path)
+
+
+def test_what_is_named_and_not_there_is_missing(tmp_path):
+    have = assets(tmp_path, Request(Kind.URL, ("https://h/f",)))
+    assert have.missing() == ["shims", have.assets[0].path]
+    for path in have.missing():
+        (tmp_path / path).mkdir(parents=True)
+    assert have.missing() == []
+
+
+def test_a_task_is_kept_from_the_network_only_where_all_it_installs_is_staged(tmp_path):
+    have = assets(tmp_path, Request(Kind.WHEELS, ("a",), None, "3.11"))
+    a, b = fetch("pip", Kind.WHEELS, "a"), fetch("pip", Kind.WHEELS, "b")
+    closed = {"PIP_NO_INDEX", "UV_OFFLINE", "UV_NO_INDEX"}
+    assert closed <= set(have.env([a]))
+    for fetches in ([], [b], [a, b], [a, fetch("pip", Kind.WHEELS)]):
+        assert closed.isdisjoint(have.env(fetches))
+        assert "PIP_FIND_LINKS" in have.env(fetches)

@@ -4,7 +4,7 @@ import pytest
 
 from helpers import write_task_folder
 from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.assets.plan import image_python, make_plan
+from plimsoll.tasks.assets.plan import image_python, make_plan, unstaged
 from plimsoll.tasks.assets.wheels import host_python
 from plimsoll.tasks.lint.fetch import Kind
 
@@ -101,3 +101,9 @@ def test_something_given_by_hand_is_wanted_once(tmp_path):
         (url, "v1"),
         ("https://example.invalid/more", None),
     ]
+
+
+def test_what_is_not_staged_is_said_in_words(tmp_path):
+    lines = "RUN git clone https://h.example/o/r /opt/r\nRUN apt-get install -y gcc\n"
+    task = a_task(tmp_path, "t", f"FROM debian:12\n{lines}")
+    assert unstaged(task, None) == ("git https://h.example/o/r",)

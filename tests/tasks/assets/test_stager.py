@@ -225,3 +225,50 @@ def test_the_stager_refuses_a_manifest_that_it_cannot_read(folder, stage):
     (folder / "assets.toml").write_text("version = 7\n")
     with pytest.raises(AssetError, match=r"assets.toml:1: version"), Place.held(folder) as place:
         Stager(place, Given(), print)
+
+
+def test_a_damaged_checkout_is_mended_from_its_mirror_at_its_pin(tmp_path, repo, stage, folder):
+    given = Given(git={REPO: repo.path})
+    plan = make_plan((), (), given.requests())
+    (key,) = plan.wanted
+    plan.clones["/opt/x"], plan.read_only["/opt/x"] = {key}, True
+    stage(plan=plan, given=given)
+    (checkout,) = [asset for asset in Assets.load(folder).assets if asset.mount]
+    (folder / checkout.path / "lib/parser.py").write_text("else\n")
+    repo.commit("later", "1")
+
+    outcome = stage()  # the origin cannot be reached
+
+    assert outcome.complete, outcome.failures
+    assert check_assets(folder)[1] == {}
+    (mended,) = [asset for asset in Assets.load(folder).assets if asset.mount]
+    assert (mended.pin, mended.mount) == (checkout.pin, "/opt/x")
+
+
+def test_a_file_in_place_of_a_staged_folder_is_replaced(repo, stage, folder):
+    given = Given(git={REPO: repo.path})
+    stage(*given.requests(), given=given)
+    (mirror,) = Assets.load(folder).assets
+    (folder / mirror.path).rename(folder / "aside")
+    (folder / mirror.path).write_text("a file\n")
+
+    assert stage(given=given).complete
+    assert check_assets(folder)[1] == {}
+
+
+@pytest.mark.parametrize("name", ["files", "shims"])
+def test_a_file_where_a_folder_should_be_is_an_error_that_names_it(tmp_path, stage, folder, name):
+    folder.mkdir()
+    (folder / name).write_text("a file\n")
+    given = given_files(tmp_path, 1)
+    with pytest.raises(AssetError, match=rf"/{name}: .*File exists"):
+        stage(*given.requests(), given=given)
+    assert left_over(folder) == []
+
+
+def test_where_nothing_is_to_do_nothing_is_written(tmp_path, stage, folder):
+    given = given_files(tmp_path, 1)
+    stage(*given.requests(), given=given)
+    before = (folder / "assets.toml").stat().st_ino
+    assert stage(*given.requests()).complete
+    assert (folder / "assets.toml").stat().st_ino == before

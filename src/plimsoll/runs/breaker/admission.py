@@ -17,6 +17,7 @@ class Known(StrEnum):
     VALID = "valid"
     UNKNOWN = "never validated"
     CHANGED = "changed since it was validated"
+    OTHER_ASSETS = "validated with other assets, or with none"
     QUARANTINED = "quarantined"
 
 
@@ -52,9 +53,12 @@ class Admitted:
 
 
 def admit(
-    standings: Mapping[str, Standing], policy: AdmissionPolicy, *, path: str, backend: str
+    standings: Mapping[str, Standing], policy: AdmissionPolicy, *, backend: str, validate: str
 ) -> Admitted:
-    """Decide by the standing of each task, by name. Raises `UsageError` where it may not start."""
+    """Decide by the standing of each task, by name. Raises `UsageError` where it may not start.
+
+    `validate` is the command that would mend it.
+    """
     left_out = {
         name: standing.said
         for name, standing in standings.items()
@@ -73,7 +77,7 @@ def admit(
             f"nothing was run: {len(doubtful):,} of {len(rest):,} tasks are not validated on the "
             f"backend {backend} (limit {policy.allowed_share:.0%})\n"
             + _listed(doubtful)
-            + f"\nvalidate them: plimsoll validate {path} --backend {backend}"
+            + f"\nvalidate them: {validate}"
             + ("\nor leave the quarantined out: --skip-quarantined" if quarantined else "")
         )
     return Admitted(frozenset(rest), left_out)

@@ -37,23 +37,29 @@ class Canaries:
     """One canary for so many trials; more than 0."""
     proven: deque[str] = field(default_factory=deque[str])
     """Tasks whose solution is known to be graded at the maximum, the next canary first."""
+    validated: bool = False
+    """These are from a validation, which says more than an agent that solved a task."""
+    barred: frozenset[str] = frozenset()
+    """Tasks that are known not to be graded at the maximum each time."""
     good: int = 0
     failed: int = 0
     _started: int = 0
     _nodes: dict[str, _Node] = field(default_factory=dict[str, _Node])
 
     @classmethod
-    def of(cls, every: int, proven: Iterable[str]) -> "Canaries":
-        return cls(every, deque(list(proven)[:ENOUGH_TASKS]))
+    def of(cls, every: int, valid: Iterable[str], barred: Iterable[str] = ()) -> "Canaries":
+        """Canaries of validated tasks; where there are none, of what the run will prove."""
+        tasks = deque(list(valid)[:ENOUGH_TASKS])
+        return cls(every, tasks, validated=bool(tasks), barred=frozenset(barred))
 
     @property
     def wants_tasks(self) -> bool:
         """More tasks for canaries are welcome."""
-        return len(self.proven) < ENOUGH_TASKS
+        return not self.validated and len(self.proven) < ENOUGH_TASKS
 
     def prove(self, task: str) -> None:
         """A task was graded at its maximum, so it can be a canary."""
-        if self.wants_tasks and task not in self.proven:
+        if self.wants_tasks and task not in self.proven and task not in self.barred:
             self.proven.append(task)
 
     def take(self) -> str | None:

@@ -33,7 +33,10 @@ class Circumstances:
     """What the run was about, in words that fit a command line."""
 
     path: str
-    backend: str
+    validate: str
+    """The command that validates its tasks."""
+    unstaged: tuple[str, ...] = ()
+    """What the task of the example fetches and is not staged."""
     again: str
     """The command that runs it once more."""
     keep_going: str
@@ -55,24 +58,30 @@ def diagnose(
         evidence=[*evidence, *trip.notes],
         look=look,
         remedies=[
-            *remedies([void.reason for void in trip.voids], around.path),
-            f"which tasks can be graded: plimsoll validate {around.path} "
-            f"--backend {around.backend}",
+            *remedies([void.reason for void in trip.voids], around.path, around.unstaged),
+            f"which tasks can be graded: {around.validate}",
         ],
         go_on=[f"mended: {around.again}", f"as it is: {around.keep_going}"],
         stopped=stopped,
     )
 
 
-def remedies(reasons: Sequence[str], path: str) -> list[str]:
-    """What to do where trials of the tasks at `path` are void for such reasons."""
+def remedies(reasons: Sequence[str], path: str, unstaged: Sequence[str] = ()) -> list[str]:
+    """What to do where trials of the tasks at `path` are void for such reasons.
+
+    `unstaged` is what such a task fetches, and may be what is missing.
+    """
     found: list[str] = []
     fetches = dict.fromkeys(name for reason in reasons if (name := _fetched(reason)) is not None)
     if fetches:
         named = ", ".join(f"`{name}`" for name in list(fetches)[:SHOWN_FETCHES] if name)
         what = f"{named} cannot be fetched in a sandbox" if named else "a fetch fails in a sandbox"
         found.append(f"{what}: plimsoll stage {path} --to DIR")
-    if any(_MISSING.search(reason) for reason in reasons):
+    missing = any(_MISSING.search(reason) for reason in reasons)
+    if missing and unstaged and not fetches:
+        named = ", ".join(f"`{one}`" for one in unstaged[:SHOWN_FETCHES])
+        found.append(f"it may come from {named}, not staged: plimsoll stage {path} --to DIR")
+    if missing:
         found.append(f"where what is missing was to come from: plimsoll lint {path}")
     return found
 

@@ -61,6 +61,7 @@ class LocalSandbox:
         self._channel = channel
         self._remains = remains
         self._env = dict(env)
+        self._supplies = spec.supplies
         self._workdir = workdir
         self._user = user
         self._on_close = on_close
@@ -98,7 +99,7 @@ class LocalSandbox:
             "argv": [command] if isinstance(command, str) else list(command),
             "shell": shell,
             "cwd": cwd or self._workdir,
-            "env": {**self._env, **(env or {})},
+            "env": self._supplies.path_over({**self._env, **(env or {})}),
             "user": user or self._user,
             "network": self._network,
         }

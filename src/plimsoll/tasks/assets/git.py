@@ -124,9 +124,11 @@ def _ask(repo: Path, origin: str) -> _Remote:
         if name == "HEAD":
             head = left
         remote.refs[name.removesuffix("^{}")] = left
-    heads = [n for n, at in remote.refs.items() if n.startswith("refs/heads/") and at == head]
+    # A bundle may be of branches alone; one that is called main or master comes first then.
+    heads = [n for n, at in remote.refs.items() if n.startswith("refs/heads/") and head in ("", at)]
     if heads and f"refs/heads/{remote.branch}" not in heads:
-        remote.branch = heads[0].removeprefix("refs/heads/")
+        first = "refs/heads/master" if "refs/heads/master" in heads else heads[0]
+        remote.branch = first.removeprefix("refs/heads/")
     return remote
 
 

@@ -1,11 +1,12 @@
 """The assets folder as sandboxes use it: what it answers, its mounts and its environment.
 
-Invariant: `env` and `path_prefix` name nothing that is not staged, so that a task which
-fetches something else, where it has a network, is not kept from it.
+Invariant: `env` and `path_prefix` name nothing that is not staged, and pip, uv and npm are kept
+from the network only for tasks that fetch nothing else with them: a task which does, where it
+has a network, is not kept from it.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,11 @@ class Assets:
         parts = sorted(f"{asset.path} {asset.digest}" for asset in self.assets)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
+    def missing(self) -> list[str]:
+        """The paths of what is named and not there. Whether the rest is sound, `check` says."""
+        paths = ("shims", *(asset.path for asset in self.assets))
+        return [path for path in paths if not (self.folder / path).exists()]
+
     def covers(self, fetch: Fetch) -> bool:
         """Whether the fetch works offline in a sandbox that has these assets."""
         try:
@@ -60,8 +66,11 @@ class Assets:
                 mounts.append(AssetMount(self.folder / asset.path, asset.mount))
         return tuple(mounts)
 
-    def env(self) -> dict[str, str]:
-        """What points git, pip, uv and npm to the assets. PATH is for `path_prefix`."""
+    def env(self, fetches: Sequence[Fetch] | None = None) -> dict[str, str]:
+        """What points git, pip, uv and npm to the assets. PATH is for `path_prefix`.
+
+        With a task's fetches, as this task needs it.
+        """
         found: dict[str, str] = {}
         if self._has(Kind.GIT):
             # The system file reaches the process that serves a clone, which git starts
@@ -71,20 +80,20 @@ class Assets:
             found["GIT_CONFIG_KEY_0"] = "include.path"
             found["GIT_CONFIG_VALUE_0"] = f"{SHIMS}/gitconfig"
         if self._has(Kind.WHEELS):
-            found["PIP_NO_INDEX"] = "1"
             found["PIP_FIND_LINKS"] = f"{ASSETS_MOUNT}/wheels"
             found["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-            found["UV_OFFLINE"] = "1"
-            found["UV_NO_INDEX"] = "1"
             found["UV_FIND_LINKS"] = f"{ASSETS_MOUNT}/wheels"
             # The uv cache and a virtual environment may lie on different file systems.
             found["UV_LINK_MODE"] = "copy"
+            if self._suffices(Kind.WHEELS, fetches):
+                found |= dict.fromkeys(("PIP_NO_INDEX", "UV_OFFLINE", "UV_NO_INDEX"), "1")
         for asset in self.assets:
             if asset.kind is Kind.NPM:
                 found["PLIMSOLL_NPM_CACHE"] = f"{ASSETS_MOUNT}/{asset.path}"
                 found |= {f"npm_config_{key}": "false" for key in ("audit", "fund")}
                 found["npm_config_update_notifier"] = "false"
-                found["npm_config_offline"] = "true"
+                if self._suffices(Kind.NPM, fetches):
+                    found["npm_config_offline"] = "true"
         return found
 
     @property
@@ -101,6 +110,13 @@ class Assets:
                 for request in self.requests:
                     if request.key in keys:
                         yield from ((target, path) for path in request.assets)
+
+    def _suffices(self, kind: Kind, fetches: Sequence[Fetch] | None) -> bool:
+        """Whether a task fetches something of this kind, and nothing that is not staged."""
+        if fetches is None:
+            return True
+        own = [fetch for fetch in fetches if fetch.kind is kind]
+        return bool(own) and all(self.covers(fetch) for fetch in own)
 
     def _has(self, kind: Kind) -> bool:
         return any(asset.kind is kind for asset in self.assets)

@@ -19,6 +19,7 @@ from plimsoll.tasks.toml_lines import line_of, show_key
 __all__ = ["MANIFEST", "read_manifest", "write_file", "write_manifest"]
 
 MANIFEST = "assets.toml"
+VERSION = 1
 HEAD = """\
 # Written by `plimsoll stage`. Each [[asset]] is a file or folder here, each [[request]]
 # something that tasks fetch and the assets that answer it. Take out an asset's `mount` where
@@ -71,10 +72,18 @@ class RequestTable(Table):
     assets: tuple[Inside, ...]
 
 
+def _known(version: int) -> int:
+    if version != VERSION:
+        raise ValueError(
+            f"{version} is of another Plimsoll, this one reads {VERSION}: stage to a new folder"
+        )
+    return version
+
+
 class Manifest(Table):
     """The whole file."""
 
-    version: Annotated[int, Field(ge=1, le=1)] = 1
+    version: Annotated[int, AfterValidator(_known)] = VERSION
     asset: tuple[AssetTable, ...] = ()
     request: tuple[RequestTable, ...] = ()
 
@@ -114,12 +123,21 @@ def _describe(file: Path, error: ValidationError) -> str:
 
 def write_manifest(folder: Path, assets: Iterable[Asset], requests: Iterable[Request]) -> None:
     """Replace the folder's assets.toml; at every moment there is a whole one."""
-    text = [HEAD, "version = 1\n"]
+    text = [HEAD, f"version = {VERSION}\n"]
     for asset in sorted(assets, key=lambda one: one.path):
         text.append(_table("asset", asset))
     for request in sorted(requests, key=lambda one: tuple(map(str, one.key))):
         text.append(_table("request", request))
-    write_file(folder / MANIFEST, "".join(text))
+    if not _holds(file := folder / MANIFEST, whole := "".join(text)):
+        write_file(file, whole)
+
+
+def _holds(file: Path, text: str) -> bool:
+    """Whether nothing is to be written, which works on a full disk too."""
+    try:
+        return file.read_text("utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _table(name: str, item: Asset | Request) -> str:

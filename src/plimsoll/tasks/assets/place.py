@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,13 +110,13 @@ class Place:
         found = measure(made)
         target = self.folder / path
         make_open(target.parent)
-        if target.is_dir() and not target.is_symlink():
-            aside = self.folder / f"{PARTIAL}{short_id()}"
-            target.rename(aside)
-            made.rename(target)
-            _remove(aside)
-        else:
-            made.rename(target)
+        aside = self.folder / f"{PARTIAL}{short_id()}"
+        if made.is_dir() or (target.is_dir() and not target.is_symlink()):
+            # A rename replaces a file by a file, and nothing else.
+            with suppress(FileNotFoundError):
+                target.rename(aside)
+        made.rename(target)
+        _remove(aside)
         return found
 
     def remove(self, path: str) -> None:

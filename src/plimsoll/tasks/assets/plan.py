@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from plimsoll.tasks.assets.asset import Request
+from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.assets.mounting import clone_target, is_mountable
 from plimsoll.tasks.assets.requests import Unanswerable, helpful_requests, requests_of
 from plimsoll.tasks.assets.wheels import host_python
@@ -12,7 +14,7 @@ from plimsoll.tasks.lint.fetch import Fetch, Kind, Phase
 from plimsoll.tasks.lint.fetches import find_fetches, task_builds
 from plimsoll.tasks.task import Task
 
-__all__ = ["Left", "Plan", "Wanted", "make_plan"]
+__all__ = ["Left", "Plan", "Wanted", "make_plan", "unstaged"]
 
 PYTHON_IMAGE = re.compile(r"python:?-?(\d\.\d+)")
 
@@ -99,6 +101,16 @@ def image_python(task: Task) -> str:
         if found := PYTHON_IMAGE.search(name):
             return found[1]
     return host_python()
+
+
+def unstaged(task: Task, assets: Assets | None) -> tuple[str, ...]:
+    """What a task fetches that could be staged and is not, in words."""
+    found: dict[str, None] = {}
+    for fetch in find_fetches(task):
+        if assets is None or not assets.covers(fetch):
+            with suppress(Unanswerable):
+                found |= dict.fromkeys(request.describe() for request in requests_of(fetch))
+    return tuple(found)
 
 
 def _drop_spare_uv(plan: Plan) -> None:

@@ -59,6 +59,8 @@ class Stager:
         self._given = given
         self._say = say
         self._assets = _load(place)
+        self._mend: set[tuple[object, ...]] = set()
+        """Of requests that lost a checkout, and whose mirror is sound."""
 
     def stage(self, plan: Plan) -> Outcome:
         """Stage what is missing or damaged; what cannot be had is a failure, not an error."""
@@ -71,11 +73,12 @@ class Stager:
             self._stage_all(todo)
             self._release_shared_mounts()
             self._commit()
-        except DiskFull as error:
-            self._out.stopped = str(error)
+        except DiskFull:
+            self._out.stopped = f"no space left in {self._place.folder}"
         except OSError as error:
             if not is_disk_full(error):
-                raise
+                where = error.filename2 or error.filename or self._place.folder
+                raise AssetError(f"{where}: cannot be staged to: {error.strerror}") from error
             self._out.stopped = f"no space left in {self._place.folder}"
         finally:
             self._out.assets = self._assets
@@ -96,13 +99,19 @@ class Stager:
                         self._plan.clones.setdefault(asset.mount, {request.key})
                         self._plan.read_only.setdefault(asset.mount, True)
             self._assets = self._assets.without(asset.path)
+        sound = {a.path for a in self._assets.assets if a.path.startswith("git/")}
+        kept = {request.key for request in self._assets.requests}
+        self._mend = {r.key for r in requests if r.key not in kept and sound & set(r.assets)}
 
     def _is_done(self, wanted: Request) -> bool:
         return any(request.key == wanted.key for request in self._assets.requests)
 
     def _stage_all(self, todo: list[Request]) -> None:
-        for source in dict.fromkeys(r.what[0] for r in todo if r.kind is Kind.GIT):
-            self._try(*(r for r in todo if r.kind is Kind.GIT and r.what[0] == source))
+        git = [request for request in todo if request.kind is Kind.GIT]
+        for source in dict.fromkeys(request.what[0] for request in git):
+            same = [request for request in git if request.what[0] == source]
+            self._try(*(request for request in same if request.key in self._mend))
+            self._try(*(request for request in same if request.key not in self._mend))
         for request in todo:
             if request.kind in (Kind.URL, Kind.UV_TOOL, Kind.WHEELS):
                 self._try(request)
@@ -139,13 +148,12 @@ class Stager:
         source = requests[0].what[0]
         old = next((a for a in self._assets.assets
                     if a.source == source and a.path.startswith("git/")), None)  # fmt: skip
-        mirror = stage_mirror(
-            self._place,
-            source,
-            [request.revision for request in requests],
-            origin=str(self._given.git.get(source, source)),
-            old=old,
-        )
+        origin = str(self._given.git.get(source, source))
+        if old is not None and requests[0].key in self._mend:
+            # The mirror has it at its pin, whatever the origin has by now.
+            origin = str(self._place.folder / old.path)
+        revisions = [request.revision for request in requests]
+        mirror = stage_mirror(self._place, source, revisions, origin=origin, old=old)
         if old is not None:
             self._replace(old, mirror.asset)
         for request in requests:

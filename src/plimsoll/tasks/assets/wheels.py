@@ -43,11 +43,10 @@ def stage_uv(place: Place, requirement: str, given: Path | None) -> list[Asset]:
         version = wheel.name.split("-")[1]
         programs = made / "programs"
         programs.mkdir()
-        with zipfile.ZipFile(wheel) as archive:
-            for name in archive.namelist():
-                if (base := name.rpartition("/")[2]) in ("uv", "uvx") and "/scripts/" in name:
-                    (programs / base).write_bytes(archive.read(name))
-                    (programs / base).chmod(0o755)
+        try:
+            _unpack(wheel, programs)
+        except zipfile.BadZipFile:
+            raise AssetError(f"{wheel.name} is damaged") from None
         if not (programs / "uv").exists():
             raise AssetError(f"{wheel.name} holds no uv program")
         path = f"tools/uv-{version}"
@@ -55,6 +54,14 @@ def stage_uv(place: Place, requirement: str, given: Path | None) -> list[Asset]:
         how = "uv and uvx in PATH, and what uv's installer installs"
         tool = Asset(Kind.UV_TOOL, "uv", version, found.digest, found.size, path, None, how)
         return [tool, _put(place, wheel)]
+
+
+def _unpack(wheel: Path, programs: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if (base := name.rpartition("/")[2]) in ("uv", "uvx") and "/scripts/" in name:
+                (programs / base).write_bytes(archive.read(name))
+                (programs / base).chmod(0o755)
 
 
 def _put(place: Place, wheel: Path) -> Asset:
