@@ -207,3 +207,14 @@ def test_the_commands_to_go_on_with_are_those_that_work(
     words = "tasks --backend local --assets assets --validated --skip-invalid"
     assert last == f"go on: plimsoll eval {words}"
     assert plimsoll("eval", *words.split()).returncode == 0
+
+
+def test_a_run_over_quarantined_tasks_says_so(honest: WriteTask, plimsoll: Plimsoll):
+    honest("good")
+    honest("bad", solve="exit 1")
+    assert "quarantined" not in plimsoll("eval", "tasks").stderr
+    assert plimsoll("validate", "tasks").returncode == 1
+    assert "quarantined tasks: 1; --skip-quarantined" in plimsoll("eval", "tasks").stderr
+    left = plimsoll("eval", "tasks", "--skip-quarantined")
+    assert left.returncode == 0
+    assert "1 quarantined tasks, named at the end" in left.stderr

@@ -95,3 +95,11 @@ def test_assets_that_are_not_there_any_more_are_named_before_anything_starts(tmp
     (folder / assets.assets[0].path).unlink()
     with pytest.raises(UsageError, match=r"files/.*: missing, and assets.toml names it"):
         Config().load_assets(folder)
+
+
+def test_the_allowed_share_is_a_share(tmp_path: Path):
+    file = write(tmp_path, "[breaker]\nallowed_share = 0.25\n")
+    assert load_config(file).breaker.allowed_share == 0.25
+    for wrong in ("1.5", "-0.1", '"some"'):
+        said = refusal(tmp_path, f"[breaker]\nallowed_share = {wrong}\n")
+        assert ":2: breaker.allowed_share: expected a number from 0 to 1" in said

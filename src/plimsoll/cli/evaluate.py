@@ -53,6 +53,9 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
     if run.left_out:
         said = f"not run: {len(run.left_out):,} quarantined tasks, named at the end"
         err.print(Text(said, style="yellow"), soft_wrap=True)
+    if count := run.quarantined:
+        said = f"warning: quarantined tasks: {count:,}; --skip-quarantined leaves them out"
+        err.print(Text(said, style="yellow"), soft_wrap=True)
     for problem in selection.problems:
         err.print(Text(f"not run: {plain(problem)}", style="yellow"), soft_wrap=True)
     warn_of_unknown_keys(selection.unknown_keys, err)

@@ -34,6 +34,10 @@ EXPECTED = {
     "model_type": "a table",
     "tuple_type": "a list",
     "bool_type": "true or false",
+    "float_type": "a number from 0 to 1",
+    "float_parsing": "a number from 0 to 1",
+    "greater_than_equal": "a number from 0 to 1",
+    "less_than_equal": "a number from 0 to 1",
 }
 
 
@@ -66,6 +70,8 @@ class BreakerConfig(Table):
 
     require_validation: StrictBool = False
     """Every task is validated on the backend."""
+    allowed_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """The largest share of tasks that may run although they are not."""
 
 
 class Config(Table):

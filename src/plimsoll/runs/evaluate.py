@@ -20,6 +20,7 @@ from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import CANARY_AGENT, Evaluation, Ticket, Trial
+from plimsoll.runs.quarantine import Quarantine
 from plimsoll.runs.results import Diagnosis, Summary
 from plimsoll.runs.selection import Selection, select_tasks
 from plimsoll.runs.validation import Place, Validation
@@ -189,6 +190,15 @@ class EvalRun:
             await self.evaluation.run()
 
     @property
+    def quarantined(self) -> int:
+        """How many of the tasks that run are on the quarantine list."""
+        place = Place.of(self.request.path, self.request.validation)
+        listed = Quarantine.load(place.folder)
+        tasks = (t for t in self.selection.tasks if t.name not in self.left_out)
+        keys = (place.key(task.path) for task in tasks)
+        return sum(listed.reason(key, self.request.backend) is not None for key in keys)
+
+    @property
     def diagnosis(self) -> Diagnosis | None:
         """Why the breaker tripped, if it did."""
         breaker, request = self.evaluation.breaker, self.request
@@ -222,6 +232,7 @@ def _admitted(
     """The tasks that may run, and why the others may not. Asks nothing unless it is told to."""
     policy = AdmissionPolicy(
         require_validation=request.validated or config.breaker.require_validation,
+        allowed_share=config.breaker.allowed_share,
         skip_quarantined=request.skip_quarantined,
     )
     if not (policy.require_validation or policy.skip_quarantined):
