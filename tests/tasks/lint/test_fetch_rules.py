@@ -158,9 +158,7 @@ def test_a_remedy_makes_up_for_a_fetch(rules):
 
 
 def test_a_host_on_the_allowlist_is_reached(rules):
-    toml = (
-        '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["index.example.org", "*.example.org"]\n'
-    )
+    toml = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["*.example.org"]\n'
     reached = "pip install pytest\ncurl -fsSO https://a.example.org/x\npytest" + TAIL
     assert "fetch-then-zero" not in rules(script(reached), toml=toml)
     assert "fetch-then-zero" in rules(
