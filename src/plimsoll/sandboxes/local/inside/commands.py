@@ -30,6 +30,7 @@ __all__ = [
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31})
 
 _IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
+_STANDS_STILL = (b"T", b"t", b"Z", b"X")
 _LARGEST_ACCOUNTS = 1 << 20
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -166,10 +167,15 @@ def kill_tree(runner: int, deadline: float) -> set[int] | None:
 
     The runner is stopped first: a stopped subreaper still adopts, and what died below it stays
     as a zombie. When two looks in a row find the same processes and all of them dead, nothing
-    can be alive: whoever had forked and gone would have left one more.
+    can be alive: whoever had forked and gone would have left one more. Nothing is looked at
+    before the runner stands still: it may be in the middle of a fork when the signal is sent.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(runner, signal.SIGSTOP)
+    while _state(runner) not in _STANDS_STILL:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.0002)
     before: dict[int, bool] | None = None
     while (below := _descendants(runner)) != before or any(below.values()):
         for pid, alive in below.items():
@@ -182,6 +188,15 @@ def kill_tree(runner: int, deadline: float) -> set[int] | None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(runner, signal.SIGKILL)
     return {runner, *below}
+
+
+def _state(pid: int) -> bytes:
+    """A process's state as the kernel names it; X where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return b"X"
 
 
 def _descendants(ancestor: int) -> dict[int, bool]:
