@@ -67,6 +67,19 @@ async def test_a_full_disk_is_a_command_that_failed_and_a_clear_error(
     await again.close()
 
 
+async def test_no_room_for_the_base_is_one_clear_error_and_leaves_nothing(
+    tmp_path: Path, unmount: list[Path]
+):
+    home = tmp_path / "tiny"
+    home.mkdir()
+    _mount("-t", "tmpfs", "-o", "size=300k", "tmpfs", str(home))
+    unmount.append(home)
+    with pytest.raises(SandboxUnavailable, match=r"No space left.*PLIMSOLL_HOME"):
+        async with LocalBackend(LocalOptions(home=home)):
+            pass
+    assert list((home / "bases").iterdir()) == []
+
+
 async def test_no_room_at_all_leaves_nothing(small: LocalBackend, tmp_path: Path, left: Left):
     image = await small.build(ImageSource(reference="x"))
     with (tmp_path / "small/fill").open("wb", buffering=0) as file, pytest.raises(OSError):

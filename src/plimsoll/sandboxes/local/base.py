@@ -144,7 +144,23 @@ def _make_skeleton(
     links: Mapping[str, str],
     single_user: bool,
 ) -> None:
+    """Have the folder, whole or not at all."""
     made = home.bases / f".{short_id()}"
+    try:
+        _fill_skeleton(made, shared, links, single_user)
+        made.rename(folder)
+    except OSError as error:
+        _remove(made)
+        if not folder.is_dir():  # or else another process was quicker
+            raise SandboxUnavailable(
+                f"the local backend cannot keep its files in {home.path}: {error.strerror}; "
+                "free some space, or set PLIMSOLL_HOME to another folder"
+            ) from None
+
+
+def _fill_skeleton(
+    made: Path, shared: Mapping[str, object], links: Mapping[str, str], single_user: bool
+) -> None:
     root = made / "root"
     root.mkdir(parents=True)
     made.chmod(0o755)
@@ -165,12 +181,6 @@ def _make_skeleton(
     if single_user:
         for target in shared:
             _make_shims(Path(target), made / "shims" / target.lstrip("/"))
-    try:
-        made.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-        _remove(made)  # another process was quicker
 
 
 def _make_open(root: Path, name: str) -> None:

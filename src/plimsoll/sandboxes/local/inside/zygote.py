@@ -1,6 +1,6 @@
 """The zygote: a small process without threads that forks the keeper of each sandbox.
 
-Forking it costs a millisecond, where starting an interpreter costs twenty, and forking
+Forking it is quicker than starting an interpreter for each sandbox, and forking
 Plimsoll itself, with its threads and its memory, is not safe. It ends when the socket to
 Plimsoll closes, and every sandbox ends with it.
 """
