@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench-sandbox bench-tasks bench-lint clean
+.PHONY: help demo test lint format init check-init bench-sandbox bench-docker bench-tasks bench-lint clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,8 +43,19 @@ format: $(READY)  ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+init: $(READY)  ## build the init that runs as pid 1 in containers, for each kind of machine
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ziglang
+	$(BIN)/python src/plimsoll/sandboxes/container/init/build.py
+
+check-init: $(READY)  ## build it again, and see that it is the one that is kept here
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ziglang
+	$(BIN)/python src/plimsoll/sandboxes/container/init/build.py --check
+
 bench-sandbox: $(READY)  ## how fast sandboxes and trials are, beside bare unshare and Docker
 	$(BIN)/python bench/bench_sandbox.py $(ARGS)
+
+bench-docker: $(READY)  ## how fast trials on Docker are, beside plain API calls and Harbor
+	$(BIN)/python bench/bench_docker.py $(ARGS)
 
 bench-tasks: $(READY)  ## how fast a folder of 4,000 tasks loads
 	$(BIN)/python bench/bench_tasks.py $(ARGS)

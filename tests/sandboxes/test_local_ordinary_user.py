@@ -214,3 +214,16 @@ def test_closed_user_namespaces_are_one_clear_error(run: Run, tmp_path: Path):
     assert "SandboxUnavailable" in last
     assert "user namespaces are closed" in last
     assert "docker" in last
+
+
+def test_a_socket_in_the_sandbox_is_served(run: Run):
+    said = run(
+        "async def work(backend, image, sandbox):\n"
+        "    async def upper(reader, writer):\n"
+        "        writer.write((await reader.read()).upper())\n"
+        "    served = await sandbox.serve(80, upper)\n"
+        "    ask = ('import socket; s = socket.create_connection((\"127.0.0.1\", 80), 9); '\n"
+        "           's.sendall(b\"hello\"); s.shutdown(1); print(s.recv(9))')\n"
+        "    return {'said': await run(sandbox, ['python3', '-c', ask])}\n"
+    )
+    assert said["said"] == [0, "b'HELLO'\n", ""], said

@@ -16,8 +16,9 @@ from parts import spec
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.remains import reap
+from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, Sandbox
+from plimsoll.sandboxes.reaper import reap
 
 Left = Callable[..., list[str]]
 Children = Callable[[], dict[int, str]]
@@ -221,7 +222,7 @@ def owner(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
         assert process.stdout is not None
         yield process, json.loads(process.stdout.readline())
         process.kill()
-    reap(Home.open(tmp_path))
+    asyncio.run(reap(LocalInventory(Home.open(tmp_path))))
 
 
 def _sleepers(ids: list[str]) -> list[int]:

@@ -10,7 +10,8 @@ Invariants, tested once for all backends in `tests/sandboxes/test_protocol*.py`:
 * What a backend cannot enforce it refuses (`SandboxUnsupported`) or lists in `warnings`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +28,13 @@ __all__ = [
     "ImageSource",
     "Limits",
     "Mount",
+    "OnConnection",
     "OnOutput",
+    "Resettable",
     "Sandbox",
     "SandboxSpec",
     "SandboxStatus",
+    "Served",
     "Stream",
     "Supplies",
     "Transfer",
@@ -38,6 +42,9 @@ __all__ = [
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
+
+OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Serves one connection; what it raises ends that connection only."""
 
 KEEP_OUTPUT = 256 * 1024
 """Bytes of each stream that an `ExecResult` keeps unless told otherwise."""
@@ -184,6 +191,17 @@ class Transfer:
     skipped: tuple[str, ...] = ()
 
 
+class Served(Protocol):
+    """A socket that listens inside a sandbox, served from outside of it."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def close(self) -> None:
+        """Stop listening, and end the connections. May be called again."""
+        ...
+
+
 class Sandbox(Protocol):
     """A place where commands run. Paths are absolute, in the sandbox's file system."""
 
@@ -238,6 +256,14 @@ class Sandbox(Protocol):
         """Apply a policy to every command from now on."""
         ...
 
+    async def serve(self, port: int, on_connection: OnConnection) -> Served:
+        """Listen on 127.0.0.1:`port` in the sandbox, 0 for any free one, without a network.
+
+        This is how what runs in a sandbox that has no network reaches the gateway: each
+        connection is handed to `on_connection`, which runs in this process.
+        """
+        ...
+
     async def kill_all(self) -> None:
         """Kill every process but the sandbox's own init, and wait until they are gone."""
         ...
@@ -245,6 +271,21 @@ class Sandbox(Protocol):
     async def status(self) -> SandboxStatus: ...
 
     async def close(self) -> None: ...
+
+
+class Resettable(Sandbox, Protocol):
+    """A sandbox that can be put back to its image's state, and prove it."""
+
+    async def baseline(self) -> int:
+        """Take the manifest of all that is in it now; how many entries it has."""
+        ...
+
+    async def reset(self) -> str:
+        """Kill everything and put the file system back to the baseline.
+
+        Returns why it is in doubt that nothing of its last use is left; "" where it is proven.
+        """
+        ...
 
 
 class Backend(Protocol):

@@ -11,9 +11,9 @@ import pytest
 from parts import need, spec
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.local.remains import remove_folder
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.protocol import ExecResult, Image, ImageSource
+from plimsoll.sandboxes.removal import remove_folder
 
 
 class Kit:

@@ -21,12 +21,14 @@ from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.forker import Forker
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.image import LocalImage
+from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.local.layout import lay_out
 from plimsoll.sandboxes.local.reasons import cannot_start
-from plimsoll.sandboxes.local.remains import Remains, reap
+from plimsoll.sandboxes.local.remains import Remains
 from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
+from plimsoll.sandboxes.reaper import Reaper, reap
 
 __all__ = ["LocalBackend", "LocalOptions"]
 
@@ -75,7 +77,8 @@ class LocalBackend:
 
     async def __aenter__(self) -> Self:
         self._home = Home.open(self._options.home)
-        await asyncio.to_thread(reap, self._home)
+        inventory = LocalInventory(self._home)
+        await reap(inventory)
         self._cgroups = Cgroups()
         self._builder = Builder(self, self._home)
         self._host_base = await asyncio.to_thread(
@@ -86,6 +89,8 @@ class LocalBackend:
         except BaseException:
             await self._forker.stop()
             raise
+        self._reaper = Reaper(inventory)
+        await self._reaper.__aenter__()
         return self
 
     async def __aexit__(
@@ -94,6 +99,7 @@ class LocalBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self._reaper.__aexit__(exc_type, exc, traceback)
         results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
         await self._forker.stop()
         for failed in results:

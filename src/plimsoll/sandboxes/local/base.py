@@ -18,7 +18,7 @@ from pathlib import Path
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import short_id
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.inside.removal import remove_tree
+from plimsoll.sandboxes.removal import remove_tree
 
 __all__ = ["HOST_PATHS", "Base", "host_base", "root_base"]
 

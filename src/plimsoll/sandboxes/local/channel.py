@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any, cast
@@ -55,8 +56,11 @@ class Channel:
 
     def _read(self) -> None:
         try:
-            while data := self._end.recv(wire.REPLY_BYTES):
-                self._take(json.loads(data))
+            while True:
+                data, fds = wire.receive_fds(self._end, 1, wire.REPLY_BYTES)
+                if not data:
+                    break
+                self._take(json.loads(data), fds)
         except BlockingIOError:
             return
         except OSError as error:
@@ -66,15 +70,23 @@ class Channel:
         else:
             self.close("the sandbox's init died")
 
-    def _take(self, reply: object) -> None:
+    def _take(self, reply: object, fds: list[int]) -> None:
         if not isinstance(reply, dict):
             raise ValueError("a reply is an object")
-        self._give(cast(dict[str, Any], reply))
+        said = cast(dict[str, Any], reply)
+        said.pop("fd", None)  # only a file that really came counts
+        if fds:
+            said["fd"] = fds[0]
+        if not self._give(said) and fds:
+            os.close(fds[0])
 
-    def _give(self, reply: dict[str, Any]) -> None:
+    def _give(self, reply: dict[str, Any]) -> bool:
+        """Give a reply, with the file that came with it, to who waits for it, if anybody."""
         waiter = self._waiting.get(reply["id"]) if "id" in reply else self.ready
-        if waiter is not None and not waiter.done():
-            waiter.set_result(reply)
+        if waiter is None or waiter.done():
+            return False
+        waiter.set_result(reply)
+        return True
 
     def close(self, why: str) -> None:
         """Close the socket, which ends the sandbox, and tell everyone who waits."""

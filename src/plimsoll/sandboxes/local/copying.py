@@ -13,11 +13,11 @@ from pathlib import Path
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.local.archives import is_archive, unpack_archive
 from plimsoll.sandboxes.local.context import BuildContext, CopySource, NamePattern, is_pattern
-from plimsoll.sandboxes.local.inside.trees import Rules
 from plimsoll.sandboxes.local.recipe import Recipe, State
-from plimsoll.sandboxes.local.remains import remove_folder
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.protocol import Transfer
+from plimsoll.sandboxes.removal import remove_folder
+from plimsoll.sandboxes.trees import Rules
 from plimsoll.tasks.dockerfile import Heredoc, Instruction
 from plimsoll.tasks.dockerfile_words import split_words
 

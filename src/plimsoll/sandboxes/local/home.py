@@ -22,10 +22,14 @@ class Home:
     path: Path
 
     @classmethod
+    def find(cls, path: Path | None) -> "Home":
+        """The given folder, `PLIMSOLL_HOME`, or the usual place, whether it is there or not."""
+        return cls((path or _usual_place()).expanduser().absolute())
+
+    @classmethod
     def open(cls, path: Path | None) -> "Home":
-        """The given folder, `PLIMSOLL_HOME`, or the usual place; made if it is not there."""
-        chosen = path or _usual_place()
-        home = cls(chosen.expanduser().absolute())
+        """The same, made if it is not there."""
+        home = cls.find(path)
         try:
             for folder in (home.bases, home.layers, home.sandboxes, home.locks):
                 folder.mkdir(parents=True, exist_ok=True)

@@ -4,24 +4,26 @@ starts next after its owner died.
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from plimsoll.core.ids import Labels
+from plimsoll.core.ids import Labels, Owner
+from plimsoll.sandboxes.inventory import Item, Kind
 from plimsoll.sandboxes.local.cgroups import Cgroup
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.inside.removal import remove_tree
-from plimsoll.sandboxes.owners import is_alive
+from plimsoll.sandboxes.local.keepers import end, find_keepers
+from plimsoll.sandboxes.owners import is_alive, is_here
+from plimsoll.sandboxes.removal import remove_folder
 
-__all__ = ["Meta", "Remains", "reap", "remove_folder"]
+__all__ = ["Meta", "Remains", "clear_away", "remains_in"]
+
+log = logging.getLogger(__name__)
 
 _END_SECONDS = 10.0
-_REMOVE_SECONDS = 5.0
 _HALF_MADE_SECONDS = 60.0
 
 
@@ -83,54 +85,65 @@ class Remains:
         remove_folder(self._folder)
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove a folder whose writers are dying or dead."""
-    deadline = time.monotonic() + _REMOVE_SECONDS
-    while True:
-        try:
-            parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                remove_tree(parent, folder.name)
-            finally:
-                os.close(parent)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
+def remains_in(home: Home) -> list[Item]:
+    """The sandboxes of a home, those of others too, and what was never finished."""
+    metas = {folder: _read_meta(folder) for folder in _entries(home.sandboxes)}
+    owners = {meta.labels.owner for meta in metas.values() if meta is not None}
+    keepers = find_keepers(o.pid for o in owners if is_here(o) and is_alive(o))
+    found: list[Item | None] = [
+        _half_made("sandbox", folder)
+        if meta is None
+        else Item(
+            "sandbox",
+            folder.name,
+            meta.labels,
+            state="running" if folder.name in keepers else "ended",
+            created=_made(folder),
+        )
+        for folder, meta in metas.items()
+    ]
+    found += (_half_made("image", f) for f in _entries(home.bases) if f.name.startswith("."))
+    return [item for item in found if item is not None]
 
 
-def reap(home: Home) -> list[str]:
-    """Remove what dead owners left behind; the ids of the sandboxes removed."""
-    removed: list[str] = []
-    for folder in _dead(home):
-        meta = _read_meta(folder)
-        if meta is not None:
-            Cgroup({name: Path(path) for name, path in meta.cgroups.items()}).remove()
-        remove_folder(folder)
-        removed.append(folder.name)
-    return removed
+def clear_away(home: Home, item: Item) -> None:
+    """End a sandbox, whosever it is, and remove what it leaves."""
+    folder = (home.sandboxes if item.kind == "sandbox" else home.bases) / item.id
+    meta = _read_meta(folder)
+    if meta is not None:
+        owner = meta.labels.owner
+        if is_here(owner) and is_alive(owner):
+            keeper = find_keepers([owner.pid]).get(item.id)
+            if keeper is not None:
+                end(keeper)
+        Cgroup({name: Path(path) for name, path in meta.cgroups.items()}).remove()
+    remove_folder(folder)
 
 
-def _dead(home: Home) -> Iterator[Path]:
-    now = time.time()
-    for folder in sorted(home.sandboxes.iterdir()):
-        meta = _read_meta(folder)
-        if meta is None:
-            with contextlib.suppress(FileNotFoundError):
-                if now - folder.stat().st_mtime > _HALF_MADE_SECONDS:
-                    yield folder
-        elif not is_alive(meta.labels.owner) or (
-            meta.labels.owner.host != socket.gethostname() and meta.labels.expires < now
-        ):
-            yield folder
-    for half_made in home.bases.glob(".*"):
-        with contextlib.suppress(FileNotFoundError):
-            if now - half_made.stat().st_mtime > _HALF_MADE_SECONDS:
-                yield half_made
+def _half_made(kind: Kind, folder: Path) -> Item | None:
+    """What lacks the note of whose it is: its maker is about to write it, or has died.
+
+    None where it is gone.
+    """
+    made = _made(folder)
+    if made is None:
+        return None
+    nobody = Labels("", "", Owner("", 0, ""), made + _HALF_MADE_SECONDS)
+    return Item(kind, folder.name, nobody, state="half made", created=made)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _made(folder: Path) -> float | None:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _read_meta(folder: Path) -> Meta | None:

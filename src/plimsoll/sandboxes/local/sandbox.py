@@ -8,21 +8,38 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported, TransferError
+from plimsoll.core.errors import (
+    SandboxError,
+    SandboxUnavailable,
+    SandboxUnsupported,
+    TransferError,
+)
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NetworkMode, NetworkPolicy
 from plimsoll.core.waiting import to_the_end
+from plimsoll.sandboxes import trees
 from plimsoll.sandboxes.local.channel import Channel
-from plimsoll.sandboxes.local.inside import trees
+from plimsoll.sandboxes.local.inside.listening import ADDRESS
 from plimsoll.sandboxes.local.pump import Pump
-from plimsoll.sandboxes.local.remains import Remains, remove_folder
+from plimsoll.sandboxes.local.remains import Remains
+from plimsoll.sandboxes.local.serving import LocalServed, drop_socket
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
+    OnConnection,
     OnOutput,
     SandboxSpec,
     SandboxStatus,
     Transfer,
+)
+from plimsoll.sandboxes.transfers import (
+    Here,
+    Side,
+    packing,
+    removed_on_failure,
+    run_here,
+    transferred,
+    unpacking,
 )
 
 __all__ = ["LocalSandbox", "allows_network"]
@@ -66,6 +83,7 @@ class LocalSandbox:
         self._user = user
         self._on_close = on_close
         self._pumps: set[Pump] = set()
+        self._served: set[LocalServed] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -167,14 +185,6 @@ class LocalSandbox:
         mode: int | None = None,
     ) -> Transfer:
         """Upload as an image's COPY does: with links as they are, an owner and a mode."""
-        if not source.exists():
-            raise TransferError(f"{source} is not there, so it cannot be uploaded")
-
-        def pack(descriptor: int) -> dict[str, Any]:
-            with open(descriptor, "wb", buffering=1 << 16) as out:
-                trees.pack(str(source), out, ignored)
-            return {}
-
         what = f"upload of {source} to {target}"
         rules = {
             "as_image": as_image,
@@ -182,7 +192,7 @@ class LocalSandbox:
             "owner": owner,
             "mode": mode,
         }
-        return await self._transfer("unpack", target, pack, what, rules)
+        return await self._transfer("unpack", target, packing(source, ignored), what, rules)
 
     async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
         return await self.get(source, target, trees.Rules(limit=limit))
@@ -191,25 +201,15 @@ class LocalSandbox:
         self, source: str, target: Path, rules: trees.Rules, *, follow: bool = False
     ) -> Transfer:
         """Download by rules of the caller's own. What a failed one left is removed."""
-        new = not os.path.lexists(target)
-
-        def unpack(descriptor: int) -> dict[str, Any]:
-            with open(descriptor, "rb", buffering=1 << 16) as stream:
-                return trees.unpack(stream, str(target.absolute()), rules)
-
-        what = f"download of {source}"
-        try:
-            return await self._transfer("pack", source, unpack, what, {"follow": follow})
-        except BaseException:
-            if new:
-                await to_the_end(asyncio.to_thread(remove_folder, target))
-            raise
+        here, what = unpacking(target, rules), f"download of {source}"
+        async with removed_on_failure(target):
+            return await self._transfer("pack", source, here, what, {"follow": follow})
 
     async def _transfer(
         self,
         op: str,
         path: str,
-        here: Callable[[int], dict[str, Any]],
+        here: Here,
         what: str,
         rules: Mapping[str, object],
     ) -> Transfer:
@@ -223,7 +223,7 @@ class LocalSandbox:
             raise
         finally:
             os.close(theirs)
-        mine = asyncio.ensure_future(asyncio.to_thread(_outcome, here, ours))
+        mine = run_here(here, ours)
         try:
             await asyncio.wait([mine, reply])
         except asyncio.CancelledError:
@@ -232,7 +232,7 @@ class LocalSandbox:
                 await to_the_end(self._kill(number, reply))
             await to_the_end(mine)
             raise
-        return _transferred(op, what, mine.result(), reply.result())
+        return transferred(what, Side.of(reply.result()), mine.result())
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
         said = await self._ask("empty", _EMPTY_SECONDS, path=path, mode=mode)
@@ -244,6 +244,22 @@ class LocalSandbox:
         if self._channel.gone is not None:
             raise SandboxUnavailable(self._channel.gone)
         self._network = allowed
+
+    async def serve(self, port: int, on_connection: OnConnection) -> LocalServed:
+        """Listen in the network of the policy in force: without one the sandbox's own loopback."""
+        fields = {"port": port, "network": self._network}
+        _, reply = await self._channel.send("listen", (), **fields)
+        try:
+            said = await self._answer(reply, _ANSWER_SECONDS)
+        except asyncio.CancelledError:
+            reply.add_done_callback(drop_socket)
+            raise
+        if "fd" not in said:
+            why = said.get("error", "killed")
+            raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {why}")
+        served = await LocalServed.start(int(said["fd"]), on_connection)
+        self._served.add(served)
+        return served
 
     async def kill_all(self) -> None:
         said = await self._ask("kill_all", _ANSWER_SECONDS)
@@ -262,6 +278,11 @@ class LocalSandbox:
     async def _ask(self, op: str, seconds: float, **fields: object) -> dict[str, Any]:
         """A request that init answers soon; a sandbox that does not is given up."""
         _, reply = await self._channel.send(op, (), **fields)
+        return await self._answer(reply, seconds)
+
+    async def _answer(
+        self, reply: "asyncio.Future[dict[str, Any]]", seconds: float
+    ) -> dict[str, Any]:
         done, _ = await asyncio.wait([reply], timeout=seconds)
         if not done:
             self._channel.close(f"the sandbox does not answer within {seconds:g} s")
@@ -284,6 +305,8 @@ class LocalSandbox:
             for pump in self._pumps:
                 pump.close()
             self._pumps.clear()
+            for served in self._served:
+                await served.close()
             self._on_close(self)
 
 
@@ -297,23 +320,3 @@ def _as_file(data: bytes) -> int:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def _outcome(here: Callable[[int], dict[str, Any]], descriptor: int) -> dict[str, Any]:
-    try:
-        return here(descriptor)
-    except (trees.TreeError, OSError) as error:
-        return {"error": str(error)}
-
-
-def _transferred(op: str, what: str, mine: dict[str, Any], theirs: dict[str, Any]) -> Transfer:
-    """Make one result of what the two sides of a transfer said."""
-    complaints = [str(said["error"]) for said in (theirs, mine) if "error" in said]
-    if "signal" in theirs:
-        complaints.append("it was killed")
-    if complaints:
-        # The side that stopped first says why; at the other the pipe just broke.
-        causes = [x for x in complaints if "Broken pipe" not in x and "broke off" not in x]
-        raise TransferError(f"{what}: {(causes or complaints)[0]}")
-    counted = theirs if op == "unpack" else mine
-    return Transfer(counted["files"], counted["bytes"], tuple(counted["skipped"]))

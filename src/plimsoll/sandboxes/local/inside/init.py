@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plimsoll.sandboxes.local.inside import commands, removal, syscalls, trees, wire
+from plimsoll.sandboxes import removal, trees
+from plimsoll.sandboxes.local.inside import commands, listening, syscalls, wire
 
 __all__ = ["Init"]
 
@@ -31,7 +32,7 @@ class Init:
         self._channel = channel
         self._netns = netns
         self._single_user = single_user
-        self._children: dict[int, tuple[int, int]] = {}
+        self._children: dict[int, tuple[int, socket.socket]] = {}
         """Child's pid: the request it answers, and our end of its pipe."""
 
     def serve(self) -> None:
@@ -75,6 +76,9 @@ class Init:
             case "count":
                 others = [x for x in os.listdir("/proc") if x.isdigit() and x != "1"]
                 self._reply(number, count=len(others))
+            case "listen":
+                port, netns = int(request["port"]), None if request["network"] else self._netns
+                self._spawn(number, lambda end: listening.listen(port, end, netns))
             case "pack":
                 self._spawn(number, lambda end: _pack(request, fds[0], end))
             case "unpack":
@@ -102,14 +106,14 @@ class Init:
                 ours.close()
                 self._channel.close()
                 for _, other in self._children.values():
-                    os.close(other)
+                    other.close()
                 work(theirs.fileno())
             except BaseException as error:  # noqa: BLE001 - the last words of a forked process
                 wire.last_words("runner", error)
             finally:
                 os._exit(0)
         theirs.close()
-        self._children[pid] = (number, ours.detach())
+        self._children[pid] = (number, ours)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -120,15 +124,17 @@ class Init:
                 if pid in self._children:
                     self._answer_for(*self._children.pop(pid))
 
-    def _answer_for(self, number: int, end: int) -> None:
+    def _answer_for(self, number: int, end: socket.socket) -> None:
         """Pass on what the child wrote; one that wrote nothing was killed from inside."""
         try:
-            words = os.read(end, wire.REPLY_BYTES)
+            words, fds = wire.receive_fds(end, 1, wire.REPLY_BYTES)
         except OSError:
-            words = b""
-        os.close(end)
+            words, fds = b"", []
+        end.close()
         outcome = json.loads(words) if words else {"signal": int(signal.SIGKILL)}
-        self._reply(number, **{key: value for key, value in outcome.items() if key != "id"})
+        wire.send_reply(self._channel, {**outcome, "id": number}, fds)
+        for descriptor in fds:
+            os.close(descriptor)
 
     def _kill(self, target: int) -> None:
         """End what a request started, to its last process; only then is it answered."""

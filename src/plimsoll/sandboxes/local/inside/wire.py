@@ -54,11 +54,11 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] 
     return json.loads(payload), rest
 
 
-def receive_fds(channel: socket.socket, most: int) -> tuple[bytes, list[int]]:
+def receive_fds(channel: socket.socket, most: int, size: int = 16) -> tuple[bytes, list[int]]:
     """A datagram with its files, none of which a program started from here inherits."""
     # Not socket.recv_fds: it leaves out the flag that closes them at an exec.
     room = socket.CMSG_LEN(most * 4)
-    data, ancillary, _, _ = channel.recvmsg(16, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = channel.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -74,10 +74,13 @@ def encode_reply(reply: dict[str, Any]) -> bytes:
     return json.dumps({"id": reply.get("id"), "error": "the reply is too long"}).encode()
 
 
-def send_reply(channel: socket.socket, reply: dict[str, Any]) -> None:
+def send_reply(channel: socket.socket, reply: dict[str, Any], fds: Sequence[int] = ()) -> None:
     """Send, and do not care whether anybody is left to read it."""
     try:
-        channel.send(encode_reply(reply))
+        if fds:
+            socket.send_fds(channel, [encode_reply(reply)], list(fds))
+        else:
+            channel.send(encode_reply(reply))
     except OSError:
         return
 

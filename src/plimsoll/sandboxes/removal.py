@@ -1,12 +1,15 @@
 """Removing trees that an agent may have made: of any depth, with any links and modes in them."""
 
 import os
+import time
+from pathlib import Path
 
-from plimsoll.sandboxes.local.inside.trees import TreeError
+from plimsoll.sandboxes.trees import TreeError
 
-__all__ = ["make_empty", "remove_tree"]
+__all__ = ["make_empty", "remove_folder", "remove_tree"]
 
 _DEEP = 64
+_REMOVE_SECONDS = 5.0
 
 
 def make_empty(path: str, mode: int) -> None:
@@ -39,6 +42,22 @@ def make_empty(path: str, mode: int) -> None:
         os.close(at)
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder whose writers are dying or dead. Others may be removing it too."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    while os.path.lexists(folder):
+        try:
+            parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                remove_tree(parent, folder.name)
+            finally:
+                os.close(parent)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 def remove_tree(parent: int, name: str) -> None:
     """Remove an entry of an open folder and all below it; links are removed, not followed.
 
@@ -66,7 +85,7 @@ def _remove_below(parent: int, name: str, top: int, depth: int) -> list[str]:
     folder = _open_to_remove(parent, name)
     moved: list[str] = []
     try:
-        for entry in os.listdir(folder):
+        for entry in os.listdir(folder):  # noqa: PTH208 - an open folder
             moved += _remove_below(folder, entry, top, depth + 1)
     finally:
         os.close(folder)

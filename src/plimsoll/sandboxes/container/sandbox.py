@@ -1,0 +1,238 @@
+"""A sandbox whose pid 1 is our own init, spoken to over one stream: in a container, in a pod."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from plimsoll.core.errors import SandboxError, SandboxUnavailable, TransferError
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import NetworkPolicy
+from plimsoll.core.waiting import to_the_end
+from plimsoll.sandboxes.container.carrying import carry_in, carry_out, path_field
+from plimsoll.sandboxes.container.channel import Channel, Wire
+from plimsoll.sandboxes.container.execs import Command, run
+from plimsoll.sandboxes.container.frames import Ended, Kind
+from plimsoll.sandboxes.container.tunnels import ADDRESS, Listener
+from plimsoll.sandboxes.protocol import (
+    KEEP_OUTPUT,
+    ExecResult,
+    OnConnection,
+    OnOutput,
+    SandboxSpec,
+    SandboxStatus,
+    Transfer,
+)
+from plimsoll.sandboxes.transfers import packing, removed_on_failure, unpacking
+from plimsoll.sandboxes.trees import Rules
+
+__all__ = ["ContainerSandbox", "Keeper"]
+
+_ANSWER_SECONDS = 20.0
+_WALK_SECONDS = 120.0
+_CLOSED = "the sandbox was closed"
+
+
+class Keeper(Protocol):
+    """The backend's side of one sandbox."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def why_gone(self) -> str:
+        """Why the stream ended though nobody closed it."""
+        ...
+
+    async def set_network(self, policy: NetworkPolicy) -> Mapping[str, str]:
+        """Apply a policy; the environment that commands need under it."""
+        ...
+
+    async def remove(self) -> None:
+        """Remove everything of it, in a bounded time. May be called again."""
+        ...
+
+
+class ContainerSandbox:
+    """Made by `start`. Every wait in it is bounded or the caller's own."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        spec: SandboxSpec,
+        *,
+        keeper: Keeper,
+        env: Mapping[str, str],
+        workdir: str,
+        user: str,
+        on_close: Callable[["ContainerSandbox"], None],
+    ) -> None:
+        self._labels = spec.labels
+        self._supplies = spec.supplies
+        self._keeper = keeper
+        self._env = dict(env)
+        self._network: NetworkPolicy | None = None
+        """The policy that was last set, if any was."""
+        self._network_env: Mapping[str, str] = {}
+        self._workdir = workdir
+        self._user = user or "root"
+        self._on_close = on_close
+        self._channel = Channel(wire, keeper.why_gone)
+        self._listeners: set[Listener] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        wire: Wire,
+        spec: SandboxSpec,
+        *,
+        keeper: Keeper,
+        env: Mapping[str, str],
+        workdir: str,
+        user: str,
+        on_close: Callable[["ContainerSandbox"], None],
+        ready_seconds: float = 30.0,
+    ) -> Self:
+        """Wait until init answers on the wire. One that does not is closed, and so removed."""
+        made = cls(
+            wire, spec, keeper=keeper, env=env, workdir=workdir, user=user, on_close=on_close
+        )
+        try:
+            await asyncio.wait([made._channel.ready], timeout=ready_seconds)
+            if not made._channel.ready.done():
+                made._channel.close(f"the sandbox's init did not answer within {ready_seconds:g} s")
+            made._channel.ready.result()
+        except BaseException:
+            await to_the_end(made.close())
+            raise
+        return made
+
+    @property
+    def id(self) -> str:
+        return self._keeper.id
+
+    @property
+    def labels(self) -> Labels:
+        return self._labels
+
+    @property
+    def workdir(self) -> str:
+        return self._workdir
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        keep: int = KEEP_OUTPUT,
+    ) -> ExecResult:
+        if not command:
+            raise ValueError("there is no command to run")
+        shell = isinstance(command, str)
+        ordered = Command(
+            argv=[command] if isinstance(command, str) else list(command),
+            shell=shell,
+            cwd=cwd or self._workdir,
+            user=user or self._user,
+            env=self._supplies.path_over({**self._env, **self._network_env, **(env or {})}),
+        )
+        return await run(
+            self._channel, ordered, stdin=stdin, timeout=timeout, on_output=on_output, keep=keep
+        )
+
+    async def upload(self, source: Path, target: str) -> Transfer:
+        what = f"upload of {source} to {target}"
+        return await carry_in(self._channel, target, packing(source), what)
+
+    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
+        here = unpacking(target, Rules(limit=limit))
+        async with removed_on_failure(target):
+            return await carry_out(self._channel, source, here, f"download of {source}")
+
+    async def empty(self, path: str, *, mode: int = 0o755) -> None:
+        what = f"{path} could not be emptied"
+        said = await self._ask(Kind.EMPTY, path_field(path, what), f"{mode:o}".encode())
+        if said.error or said.signal is not None:
+            raise TransferError(f"{what}: {said.error or 'killed'}")
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        if self._channel.gone is not None:
+            raise SandboxUnavailable(self._channel.gone)
+        self._network_env = dict(await self._keeper.set_network(policy))
+        self._network = policy
+
+    async def serve(self, port: int, on_connection: OnConnection) -> Listener:
+        request = self._channel.request(Kind.LISTEN, [ADDRESS.encode(), str(port).encode()])
+        # Known before init's answer is read: a connection may follow that at once.
+        listener = Listener(self._channel, request.number, on_connection, self._listeners.discard)
+        self._listeners.add(listener)
+        try:
+            said = await self._answer(request.end, _ANSWER_SECONDS)
+            if said.error or said.port is None:
+                why = said.error or "init did not say where"
+                raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {why}")
+        except BaseException:
+            await to_the_end(listener.close())
+            raise
+        listener.port = said.port
+        return listener
+
+    async def kill_all(self) -> None:
+        said = await self._ask(Kind.KILL_ALL, seconds=_ANSWER_SECONDS)
+        if said.error:
+            self._channel.close(said.error)
+            raise SandboxUnavailable(said.error)
+
+    async def status(self) -> SandboxStatus:
+        try:
+            said = await self._ask(Kind.STATUS, seconds=_ANSWER_SECONDS)
+        except SandboxUnavailable as error:
+            return SandboxStatus(alive=False, reason=str(error))
+        return SandboxStatus(alive=True, processes=said.processes, oom_kills=said.oom_kills)
+
+    async def baseline(self) -> int:
+        said = await self._ask(Kind.BASELINE)
+        if said.error or said.entries is None:
+            raise SandboxUnavailable(f"no manifest of the sandbox could be taken: {said.error}")
+        return said.entries
+
+    async def reset(self) -> str:
+        served = list(self._listeners)
+        for listener in served:
+            await listener.close()
+        said = await self._ask(Kind.RESET)
+        if said.signal is not None:
+            return "what was to put the file system back was killed"
+        if served and self._network is not None:
+            await self.set_network(self._network)  # the keeper may have served something for it
+        return said.doubt or said.error
+
+    async def _ask(self, kind: Kind, *fields: bytes, seconds: float = _WALK_SECONDS) -> Ended:
+        return await self._answer(self._channel.request(kind, fields).end, seconds)
+
+    async def _answer(self, end: "asyncio.Future[Ended]", seconds: float) -> Ended:
+        """What init says in time; a sandbox that does not answer is given up."""
+        done, _ = await asyncio.wait([end], timeout=seconds)
+        if not done:
+            self._channel.close(f"the sandbox does not answer within {seconds:g} s")
+        return end.result()
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._channel.close(_CLOSED)
+        try:
+            await self._channel.wait_closed()
+            await self._keeper.remove()
+        finally:
+            for listener in list(self._listeners):
+                await listener.close()
+            self._on_close(self)

@@ -1,0 +1,99 @@
+"""The host's side of an upload or a download, and the one result of its two sides."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plimsoll.core.errors import TransferError
+from plimsoll.core.waiting import to_the_end
+from plimsoll.sandboxes import trees
+from plimsoll.sandboxes.protocol import Transfer
+from plimsoll.sandboxes.removal import remove_folder
+
+__all__ = ["Here", "Side", "packing", "removed_on_failure", "run_here", "transferred", "unpacking"]
+
+Here = Callable[[int], Mapping[str, Any]]
+"""Does the host's side at its end of a pipe, which it closes; what it carried."""
+
+_BUFFER = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side of a transfer says of it."""
+
+    error: str = ""
+    files: int = 0
+    bytes: int = 0
+    skipped: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "Side":
+        error = str(said.get("error", "")) or ("it was killed" if "signal" in said else "")
+        counted = int(said.get("files", 0)), int(said.get("bytes", 0))
+        return cls(error, *counted, tuple(said.get("skipped", ())))
+
+
+def packing(source: Path, ignored: Callable[[str], bool] | None = None) -> Here:
+    """What packs a file or folder of the host into a pipe; it must be there."""
+    if not source.exists():
+        raise TransferError(f"{source} is not there, so it cannot be uploaded")
+
+    def pack(descriptor: int) -> Mapping[str, Any]:
+        with open(descriptor, "wb", buffering=_BUFFER) as out:
+            trees.pack(str(source), out, ignored)
+        return {}
+
+    return pack
+
+
+def unpacking(target: Path, rules: trees.Rules) -> Here:
+    """What unpacks from a pipe to a path of the host."""
+
+    def unpack(descriptor: int) -> Mapping[str, Any]:
+        with open(descriptor, "rb", buffering=_BUFFER) as stream:
+            return trees.unpack(stream, str(target.absolute()), rules)
+
+    return unpack
+
+
+def run_here(here: Here, descriptor: int) -> "asyncio.Future[Side]":
+    """Do the host's side in a thread. It ends by itself when the pipe does."""
+    return asyncio.ensure_future(asyncio.to_thread(_outcome, here, descriptor))
+
+
+def _outcome(here: Here, descriptor: int) -> Side:
+    try:
+        return Side.of(here(descriptor))
+    except (trees.TreeError, OSError) as error:
+        return Side(error=str(error))
+
+
+@contextlib.asynccontextmanager
+async def removed_on_failure(target: Path) -> AsyncGenerator[None]:
+    """What a failed download left at a path where nothing was is removed."""
+    new = not os.path.lexists(target)
+    try:
+        yield
+    except BaseException:
+        if new:
+            await to_the_end(asyncio.to_thread(remove_folder, target))
+        raise
+
+
+def transferred(what: str, theirs: Side, mine: Side) -> Transfer:
+    """Make one result of what the two sides of a transfer said; the side that packs counts none."""
+    complaints = [side.error for side in (theirs, mine) if side.error]
+    if complaints:
+        # The side that stopped first says why; at the other the pipe just broke.
+        causes = [x for x in complaints if "Broken pipe" not in x and "broke off" not in x]
+        raise TransferError(f"{what}: {(causes or complaints)[0]}")
+    return Transfer(
+        files=theirs.files + mine.files,
+        bytes=theirs.bytes + mine.bytes,
+        skipped=(*theirs.skipped, *mine.skipped),
+    )

@@ -1,0 +1,271 @@
+"""A socket inside a sandbox without a network, served by this process, for any backend."""
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
+from plimsoll.core.network import NO_NETWORK, PUBLIC
+from plimsoll.sandboxes.protocol import ExecResult, Sandbox
+
+pytestmark = pytest.mark.every_backend
+
+CONNECT = "import socket, sys, threading; s = socket.create_connection(('127.0.0.1', {port}), 20); "
+SAY = CONNECT + "s.sendall(b'{words}'); s.shutdown(1); print(s.makefile('rb').read())"
+SIZE = 20 << 20
+EXCHANGE = f"""
+import hashlib
+size = {SIZE}
+sent = bytes(range(256)) * (size // 256)
+threading.Thread(target=s.sendall, args=(sent,)).start()
+got = s.makefile('rb').read(size)
+print(got == sent, len(got))
+"""
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+
+
+async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write((await reader.read()).upper())
+
+
+async def _python(sandbox: Sandbox, code: str) -> ExecResult:
+    return await sandbox.exec(["python3", "-c", code], timeout=60)
+
+
+async def _said(sandbox: Sandbox, port: int, words: str = "hello") -> str:
+    done = await _python(sandbox, SAY.format(port=port, words=words))
+    assert done.ok, done.complaint()
+    return done.stdout.text
+
+
+async def _until_gone(sandbox: Sandbox, port: int) -> None:
+    """Wait until nobody listens: a closed socket is told to the sandbox, not waited for."""
+    async with asyncio.timeout(5):
+        while (await _python(sandbox, CONNECT.format(port=port))).ok:
+            pass
+
+
+async def test_a_command_without_a_network_reaches_what_serves_it(sandbox: Sandbox):
+    served = await sandbox.serve(0, upper)
+    assert 0 < served.port < 65536
+    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+    assert await _said(sandbox, served.port, "again") == "b'AGAIN'\n"
+
+
+async def test_a_port_is_the_one_that_was_asked_for(sandbox: Sandbox):
+    served = await sandbox.serve(4711, upper)
+    assert served.port == 4711
+    assert await _said(sandbox, 4711) == "b'HELLO'\n"
+
+
+async def test_nobody_but_loopback_is_listened_to(sandbox: Sandbox):
+    served = await sandbox.serve(0, upper)
+    listening = await sandbox.exec("tail -n +2 /proc/net/tcp | cut -c 7-20")
+    assert f"0100007F:{served.port:04X}" in listening.stdout.text
+    assert "00000000:" not in listening.stdout.text.replace("00000000:0000", "")
+
+
+async def test_megabytes_go_both_ways_at_once(sandbox: Sandbox):
+    served = await sandbox.serve(0, echo)
+    done = await _python(sandbox, CONNECT.format(port=served.port) + EXCHANGE)
+    assert done.stdout.text == f"True {SIZE}\n", done.stderr.text
+
+
+async def test_a_server_that_does_not_read_holds_the_sender_up(sandbox: Sandbox):
+    go_on = asyncio.Event()
+    seen = 0
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        await go_on.wait()
+        while data := await reader.read(1 << 16):
+            seen += len(data)
+
+    served = await sandbox.serve(0, late)
+    send = f"s.setblocking(0); n = 0\nwhile n < {SIZE}:\n    n += s.send(b'x' * 65536)"
+    done = await _python(sandbox, CONNECT.format(port=served.port) + send)
+    assert "BlockingIOError" in done.stderr.text
+    go_on.set()
+    assert await _said(sandbox, served.port) == "b''\n"
+    assert 0 < seen < SIZE
+
+
+async def test_a_client_that_does_not_read_holds_the_server_up(sandbox: Sandbox):
+    written = 0
+    cut = asyncio.Event()
+
+    async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        try:
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+                written += 65536
+        finally:
+            cut.set()
+
+    served = await sandbox.serve(0, flood)
+    idle = CONNECT.format(port=served.port) + "import time; time.sleep(1)"
+    assert (await _python(sandbox, idle)).ok
+    assert 0 < written < SIZE
+    await asyncio.wait_for(cut.wait(), 10)  # the client is gone, and that is told
+
+
+async def test_each_side_may_end_its_half_first(sandbox: Sandbox):
+    async def goodbye_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"over")
+        writer.write_eof()
+        heard.set_result(await reader.read())
+
+    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    assert await _said(sandbox, (await sandbox.serve(0, upper)).port) == "b'HELLO'\n"
+    served = await sandbox.serve(0, goodbye_first)
+    code = "print(s.makefile('rb').read()); s.sendall(b'and out'); s.close()"
+    done = await _python(sandbox, CONNECT.format(port=served.port) + code)
+    assert done.stdout.text == "b'over'\n", done.stderr.text
+    assert await asyncio.wait_for(heard, 5) == b"and out"
+
+
+async def test_all_that_was_written_arrives_though_the_server_closed_at_once(sandbox: Sandbox):
+    async def blurt(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x" * SIZE)
+        writer.close()
+
+    served = await sandbox.serve(0, blurt)
+    code = "import time; time.sleep(0.5); print(len(s.makefile('rb').read()))"
+    done = await _python(sandbox, CONNECT.format(port=served.port) + code)
+    assert done.stdout.text == f"{SIZE}\n", done.stderr.text
+
+
+async def test_fifty_connections_at_once_do_not_mix(sandbox: Sandbox):
+    served = await sandbox.serve(0, echo)
+    code = (
+        "import socket, threading\n"
+        f"ends = [socket.create_connection(('127.0.0.1', {served.port}), 20) for _ in range(50)]\n"
+        "for n, s in enumerate(ends): s.sendall(b'%d ' % n * 5000)\n"
+        "for s in ends: s.shutdown(1)\n"
+        "print([s.makefile('rb').read() == b'%d ' % n * 5000 for n, s in enumerate(ends)].count(1))"
+    )
+    done = await _python(sandbox, code)
+    assert done.stdout.text == "50\n", done.stderr.text
+
+
+async def test_a_connection_outlives_a_change_of_the_network(sandbox: Sandbox):
+    connected, said = asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await said.wait()
+        writer.write((await reader.read()).upper())
+
+    served = await sandbox.serve(0, slow)
+    talking = asyncio.create_task(_said(sandbox, served.port))
+    await asyncio.wait_for(connected.wait(), 10)
+    await sandbox.set_network(PUBLIC)
+    await sandbox.set_network(NO_NETWORK)
+    said.set()
+    assert await talking == "b'HELLO'\n"
+    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+
+
+async def test_under_a_public_policy_it_serves_too(sandbox: Sandbox):
+    await sandbox.set_network(PUBLIC)
+    served = await sandbox.serve(0, upper)
+    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+
+
+async def test_a_server_that_fails_ends_its_connection_only(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+):
+    async def faulty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read() == b"bad":
+            raise RuntimeError("a fault of its own")
+        writer.write(b"fine")
+
+    served = await sandbox.serve(0, faulty)
+    with caplog.at_level(logging.ERROR):
+        assert await _said(sandbox, served.port, "bad") == "b''\n"
+        assert await _said(sandbox, served.port, "good") == "b'fine'\n"
+    assert "a fault of its own" in caplog.text
+
+
+async def test_a_port_in_use_is_an_error_that_says_so(sandbox: Sandbox):
+    served = await sandbox.serve(0, upper)
+    with pytest.raises(SandboxError, match=rf"{served.port}.*in use"):
+        await sandbox.serve(served.port, upper)
+    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+
+
+async def test_a_port_that_cannot_be_is_an_error(sandbox: Sandbox):
+    with pytest.raises(SandboxError, match="70000"):
+        await sandbox.serve(70000, upper)
+    assert (await sandbox.exec("true")).ok
+
+
+async def test_closed_it_ends_its_connections_and_its_port_is_free(sandbox: Sandbox):
+    connected, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    served = await sandbox.serve(0, hold)
+    talking = asyncio.create_task(_python(sandbox, SAY.format(port=served.port, words="x")))
+    await asyncio.wait_for(connected.wait(), 10)
+    await asyncio.gather(served.close(), served.close())
+    await served.close()
+    assert cancelled.is_set()
+    await asyncio.wait_for(talking, 10)
+    await _until_gone(sandbox, served.port)
+    again = await sandbox.serve(served.port, upper)
+    assert await _said(sandbox, again.port) == "b'HELLO'\n"
+
+
+async def test_a_sandbox_closed_while_connections_are_open_ends_them(sandbox: Sandbox):
+    connected = asyncio.Event()
+    ended: list[BaseException | bytes] = []
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        try:
+            ended.append(await reader.read())
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    served = await sandbox.serve(0, hold)
+    talk = CONNECT.format(port=served.port) + "import time; time.sleep(60)"
+    talking = asyncio.create_task(_python(sandbox, talk))
+    await asyncio.wait_for(connected.wait(), 10)
+    await asyncio.wait_for(sandbox.close(), 30)
+    with pytest.raises(SandboxUnavailable):
+        await talking
+    assert len(ended) == 1
+    await served.close()
+
+
+async def test_a_closed_sandbox_serves_nothing(sandbox: Sandbox):
+    await sandbox.close()
+    with pytest.raises(SandboxUnavailable):
+        await sandbox.serve(0, upper)
+
+
+async def test_a_call_cancelled_while_it_starts_to_listen_leaves_nothing_open(sandbox: Sandbox):
+    for step in range(10):
+        starting = asyncio.create_task(sandbox.serve(4711, upper))
+        await asyncio.sleep(step * 0.0005)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await starting).close()
+        await _until_gone(sandbox, 4711)
+    assert await _said(sandbox, (await sandbox.serve(4711, upper)).port) == "b'HELLO'\n"
