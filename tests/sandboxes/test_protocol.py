@@ -13,6 +13,8 @@ from parts import spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.sandboxes.protocol import Backend, Image, Limits, Sandbox
 
+pytestmark = pytest.mark.every_backend
+
 
 async def test_an_argv_is_passed_word_for_word(sandbox: Sandbox):
     words = ["a b", "", "$HOME", "*", "ünï", "it's"]

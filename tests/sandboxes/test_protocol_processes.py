@@ -9,6 +9,8 @@ from parts import spec
 from plimsoll.core.errors import SandboxError
 from plimsoll.sandboxes.protocol import Backend, ExecResult, Image, Limits, Sandbox
 
+pytestmark = pytest.mark.every_backend
+
 FIRST_THREAD_ENDS = """
 import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(60,)).start()

@@ -11,6 +11,8 @@ import pytest
 from plimsoll.core.errors import TransferError
 from plimsoll.sandboxes.protocol import Sandbox
 
+pytestmark = pytest.mark.every_backend
+
 
 def _tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     """What stands below a folder: for each name its kind and mode, and its content."""

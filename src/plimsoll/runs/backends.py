@@ -9,20 +9,50 @@ from plimsoll.sandboxes.protocol import Backend
 
 __all__ = ["BACKENDS", "make_backend"]
 
-BACKENDS = {"local": "local sandboxes (namespaces, no daemon)"}
+BACKENDS = {
+    "local": "local sandboxes (namespaces, no daemon)",
+    "docker": "Docker containers",
+}
 """The backends by name, each as it is introduced to a person."""
 
 
 def make_backend(name: str, config: Config) -> Backend:
     """Make a backend. It starts nothing before it is entered."""
-    if name != "local":
-        raise UsageError(f"no backend is called {name!r}: choose {', '.join(BACKENDS)}")
+    match name:
+        case "local":
+            return LocalBackend(_local_options(config))
+        case "docker":
+            return _docker(config)
+        case _:
+            raise UsageError(f"no backend is called {name!r}: choose {', '.join(BACKENDS)}")
+
+
+def _local_options(config: Config) -> LocalOptions:
     local = config.local
     defaults = LocalOptions()
-    return LocalBackend(
-        LocalOptions(
-            roots={root: Path(folder) for root, folder in local.roots.items()},
-            host_paths=defaults.host_paths if local.host_paths is None else local.host_paths,
-            home=None if local.home is None else Path(local.home),
+    return LocalOptions(
+        roots={root: Path(folder) for root, folder in local.roots.items()},
+        host_paths=defaults.host_paths if local.host_paths is None else local.host_paths,
+        home=None if local.home is None else Path(local.home),
+    )
+
+
+def _docker(config: Config) -> Backend:
+    # Imported here: local runs need no HTTP client.
+    try:
+        from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the docker backend needs the package {error.name}: pip install 'plimsoll-rl[docker]'"
+        ) from None
+    docker = config.docker
+    return DockerBackend(
+        DockerOptions(
+            host=docker.host,
+            context=docker.context,
+            certificates=None if docker.certificates is None else Path(docker.certificates),
+            allow_plain=docker.allow_plain,
+            keep_images_gb=docker.keep_images_gb,
+            keep_images_days=docker.keep_images_days,
         )
     )

@@ -5,6 +5,13 @@
     host_paths = ["/opt"]
     home = "~/.cache/plimsoll"
 
+    [docker]
+    host = "tcp://build-7.example.org:2376"
+    certificates = "~/.docker/build-7"
+
+    [pool]
+    reuse = "reset"
+
     [assets]
     folder = "/mnt/shared/assets"
 
@@ -17,15 +24,17 @@ A relative path is relative to the file. A key that is not known is an error, ne
 import difflib
 import tomllib
 from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
+from plimsoll.sandboxes.pool.options import DEFAULT_USES
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
 
-__all__ = ["Config", "LocalConfig", "load_config"]
+__all__ = ["Config", "DockerConfig", "LocalConfig", "PoolConfig", "load_config"]
 
 DEFAULT = Path("plimsoll.toml")
 EXPECTED = {
@@ -34,6 +43,8 @@ EXPECTED = {
     "model_type": "a table",
     "tuple_type": "a list",
     "bool_type": "true or false",
+    "int_type": "a whole number",
+    "literal_error": "none, fresh or reset",
     "float_type": "a number from 0 to 1",
     "float_parsing": "a number from 0 to 1",
     "greater_than_equal": "a number from 0 to 1",
@@ -58,6 +69,34 @@ class LocalConfig(Table):
     """Where layers and sandboxes are kept."""
 
 
+class DockerConfig(Table):
+    """Which Docker engine runs sandboxes. Without any of it: DOCKER_HOST, contexts, sockets."""
+
+    host: StrictStr | None = None
+    """`unix://`, `tcp://` with certificates, or `ssh://`."""
+    context: StrictStr | None = None
+    """The name of a Docker context."""
+    certificates: StrictStr | None = None
+    """The folder with ca.pem, cert.pem and key.pem for `host`."""
+    allow_plain: tuple[StrictStr, ...] = ()
+    """Hosts that may be spoken to without TLS. Whoever reaches such an engine is root there."""
+    keep_images_gb: float = Field(default=50.0, gt=0)
+    """Built images beyond this are removed, those unused for longest first."""
+    keep_images_days: float = Field(default=14.0, gt=0)
+    """Built images unused for longer are removed."""
+
+
+class PoolConfig(Table):
+    """How sandboxes are used. What is left out is as usual for the backend."""
+
+    reuse: Literal["none", "fresh", "reset"] | None = None
+    """Started when asked for; started ahead and used once; or reset and used again."""
+    uses: StrictInt = Field(default=DEFAULT_USES, ge=1)
+    """After so many uses a sandbox is retired."""
+    ahead: StrictInt | None = Field(default=None, ge=0)
+    """The most sandboxes that wait for a trial; as many as run at once where it is left out."""
+
+
 class AssetsConfig(Table):
     """What is staged for sandboxes without a network."""
 
@@ -78,6 +117,8 @@ class Config(Table):
     """The whole file."""
 
     local: LocalConfig = Field(default_factory=LocalConfig)
+    docker: DockerConfig = Field(default_factory=DockerConfig)
+    pool: PoolConfig = Field(default_factory=PoolConfig)
     assets: AssetsConfig = Field(default_factory=AssetsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
 
@@ -98,6 +139,8 @@ class Config(Table):
 
 _TABLES: dict[str, type[Table]] = {
     "local": LocalConfig,
+    "docker": DockerConfig,
+    "pool": PoolConfig,
     "assets": AssetsConfig,
     "breaker": BreakerConfig,
 }
@@ -141,10 +184,16 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
     home = None if local.home is None else str(base / Path(local.home).expanduser())
     staged = config.assets.folder
     assets = AssetsConfig(folder=staged and str(base / Path(staged).expanduser()))
-    return Config(
-        local=LocalConfig(roots=roots, host_paths=local.host_paths, home=home),
-        assets=assets,
-        breaker=config.breaker,
+    certificates = config.docker.certificates
+    docker = config.docker.model_copy(
+        update={"certificates": certificates and str(base / Path(certificates).expanduser())}
+    )
+    return config.model_copy(
+        update={
+            "local": LocalConfig(roots=roots, host_paths=local.host_paths, home=home),
+            "docker": docker,
+            "assets": assets,
+        }
     )
 
 
@@ -158,6 +207,9 @@ def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{place}: unknown key {show_key(path)} ({hint})"
     expected = EXPECTED.get(problem["type"])
+    least = problem.get("ctx", {}).get("ge")
+    if isinstance(least, int):
+        expected = f"a whole number, {least} or more"
     said = f"expected {expected}" if expected else problem["msg"]
     return f"{place}: {show_key(path)}: {said}"
 

@@ -1,0 +1,304 @@
+"""The Docker backend: sandboxes as containers of an engine, on this host or another."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
+from plimsoll.core.ids import Labels, short_id
+from plimsoll.core.network import NetworkMode
+from plimsoll.core.waiting import to_the_end
+from plimsoll.sandboxes.container.binary import init_binary
+from plimsoll.sandboxes.container.sandbox import ContainerSandbox
+from plimsoll.sandboxes.docker.collection import collect
+from plimsoll.sandboxes.docker.compose import ComposeImage, Projects
+from plimsoll.sandboxes.docker.compose_keeper import ComposeKeeper, ComposeSandbox
+from plimsoll.sandboxes.docker.compose_layout import with_limits
+from plimsoll.sandboxes.docker.compose_project import Project
+from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, limits_config
+from plimsoll.sandboxes.docker.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.files import Files
+from plimsoll.sandboxes.docker.images import DockerImage, Images
+from plimsoll.sandboxes.docker.inventory import DockerInventory
+from plimsoll.sandboxes.docker.keeper import ContainerKeeper
+from plimsoll.sandboxes.docker.networks import Networks, name_servers
+from plimsoll.sandboxes.docker.options import DockerOptions
+from plimsoll.sandboxes.docker.watch import watch
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
+from plimsoll.sandboxes.reaper import Reaper, reap
+
+__all__ = ["DockerBackend", "DockerOptions"]
+
+log = logging.getLogger(__name__)
+
+_OLDEST_API = (1, 40)
+_COLLECT_EVERY = 3600.0
+_LARGEST_RESOLV_CONF = 1 << 20
+
+
+class DockerBackend:
+    """One process's sandboxes on one engine. Use it as an async context manager."""
+
+    name = "docker"
+
+    def __init__(self, options: DockerOptions | None = None) -> None:
+        self._options = options or DockerOptions()
+        self._warnings: dict[str, None] = {}
+        self._keepers: set[ContainerKeeper] = set()
+        """Of every container that there may be, from before it is made until it is removed."""
+        self._stack = AsyncExitStack()
+        self._dns = self._options.dns
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return tuple(self._warnings)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, while the backend is entered."""
+        return self._engine
+
+    def _warn(self, text: str) -> None:
+        self._warnings.setdefault(text)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def _open(self) -> None:
+        options = self._options
+        endpoint = find_endpoint(
+            options.host,
+            options.context,
+            os.environ,
+            certificates=options.certificates,
+            allow_plain=options.allow_plain,
+        )
+        engine = self._engine = await self._stack.enter_async_context(Engine(endpoint))
+        info = await engine.info()
+        _check_engine(engine, info.os_type)
+        inventory = DockerInventory(engine)
+        reaping = asyncio.create_task(reap(inventory))
+        self._stack.push_async_callback(_ended, reaping)
+        self._networks = Networks(engine)
+        self._stack.push_async_callback(self._networks.close)
+        self._files = Files(engine, init_binary(info.architecture), options.home)
+        self._stack.push_async_callback(self._files.close)
+        self._images = Images(engine, os.environ)
+        self._projects = Projects(engine, self._images, os.environ)
+        await self._files.open()
+        await self._prove_it_works()
+        await asyncio.wait([reaping])
+        if (error := reaping.exception()) is not None:
+            self._warn(f"what dead runs left on the engine could not be removed: {error}")
+        await self._stack.enter_async_context(Reaper(inventory))
+        for work in (watch(engine, self._hang_up), self._collect_images()):
+            self._stack.push_async_callback(_ended, asyncio.create_task(work))
+
+    async def _collect_images(self) -> None:
+        """Keep the engine's disk from filling up with images of ours, for ever."""
+        while True:
+            try:
+                await collect(
+                    self._engine,
+                    keep_bytes=self._options.keep_images_gb * 1e9,
+                    keep_days=self._options.keep_images_days,
+                    now=time.time(),
+                    held=self._images.held,
+                )
+            except SandboxError as error:
+                log.warning("images that nobody uses could not be collected: %s", error)
+            await asyncio.sleep(_COLLECT_EVERY)
+
+    async def _prove_it_works(self) -> None:
+        """Start and close one sandbox, so that an engine that cannot says so before any work."""
+        labels = Labels("probe", "probe", myself(), time.time() + 600)
+        image = await self._files.ensure_image()
+        sandbox = await self._start(await self._images.find(image), SandboxSpec(labels))
+        try:
+            if not self._dns:
+                self._dns = await _engines_name_servers(sandbox)
+        finally:
+            await sandbox.close()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await to_the_end(self._close())
+        except SandboxError as error:
+            if exc is None:
+                raise
+            log.warning("after %r: %s", exc, error)  # what came first is what matters
+
+    async def _close(self) -> None:
+        left = await asyncio.gather(
+            *(self._discard(keeper) for keeper in list(self._keepers)), return_exceptions=True
+        )
+        await self._stack.aclose()
+        for failed in left:
+            if isinstance(failed, BaseException):
+                raise failed
+
+    async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
+        if source.compose is None:
+            return await self._images.build(source, on_output)
+        image = await self._projects.build(source, on_output)
+        for warning in image.warnings:
+            self._warn(warning)
+        return image
+
+    async def create(self, image: Image, spec: SandboxSpec) -> ContainerSandbox:
+        """Start a sandbox. What it asks for and cannot have is refused here."""
+        if isinstance(image, ComposeImage):
+            return await self._start_project(image, spec)
+        if not isinstance(image, DockerImage):
+            raise SandboxUnsupported(f"image {image.key} was not built by the Docker backend")
+        return await self._start(image, spec)
+
+    async def _start_project(self, image: ComposeImage, spec: SandboxSpec) -> ContainerSandbox:
+        """Start the services of a compose file, and then its main as the sandbox."""
+        network = await self._network(spec)
+        public = None if network == NO_NETWORK_MODE else network
+        project = await self._projects.start(image, spec, public=public)
+        main = project.main
+        own = replace(
+            spec,
+            env={**main.env, **spec.env},
+            workdir=spec.workdir or main.workdir,
+            limits=with_limits(spec.limits, main.limits),
+        )
+        try:
+            base = replace(image.main, user=main.user or image.main.user)
+            return await self._start(base, own, project)
+        except BaseException:
+            await to_the_end(project.remove())
+            raise
+
+    async def _start(
+        self, image: DockerImage, spec: SandboxSpec, project: Project | None = None
+    ) -> ContainerSandbox:
+        carried = await self._files.carry(image.reference, spec)
+        plan = Plan(
+            name=f"plimsoll-{short_id()}",
+            image=image.reference,
+            labels=spec.labels,
+            limits=await self._limits(spec.limits),
+            memory_mb=spec.limits.memory_mb,
+            mounts=carried.mounts,
+            workdir=spec.workdir or image.workdir,
+            network=await self._network(spec),
+            dns=self._dns,
+        )
+        keeper = (
+            ContainerKeeper(self._engine, self._networks, plan)
+            if project is None
+            else ComposeKeeper(self._engine, self._networks, plan, project)
+        )
+        self._keepers.add(keeper)
+        try:
+            kind = ContainerSandbox if project is None else ComposeSandbox
+            sandbox = await kind.start(
+                await keeper.start(carried.copies),
+                spec,
+                keeper=keeper,
+                env=spec.supplies.env_over({**image.env, **spec.env}),
+                workdir=plan.workdir,
+                user=image.user or "root",
+                on_close=self._closed,
+            )
+            keeper.sandbox = sandbox
+            if spec.network.mode is NetworkMode.ALLOWLIST:
+                await sandbox.set_network(spec.network)
+        except BaseException:
+            await to_the_end(self._discard(keeper))
+            raise
+        return sandbox
+
+    async def _discard(self, keeper: ContainerKeeper) -> None:
+        """Remove what there is of a container, with its sandbox if it has one."""
+        if keeper.sandbox is not None:
+            with suppress(SandboxError):  # it may have failed earlier, and now succeed
+                await keeper.sandbox.close()
+        await keeper.remove()
+        self._keepers.discard(keeper)
+
+    def _closed(self, _: ContainerSandbox) -> None:
+        self._keepers = {keeper for keeper in self._keepers if not keeper.removed}
+
+    async def _hang_up(self, reason: str) -> None:
+        for keeper in list(self._keepers):
+            await keeper.hang_up(reason)
+
+    async def _network(self, spec: SandboxSpec) -> str:
+        if spec.network.mode is NetworkMode.PUBLIC:
+            return await self._networks.of_run(spec.labels)
+        return NO_NETWORK_MODE
+
+    async def _limits(self, limits: Limits) -> dict[str, object]:
+        info = await self._engine.info()
+        if limits.cpus is not None and limits.cpus > info.cpus:
+            self._warn(
+                f"a task wants {limits.cpus:g} CPUs, and the Docker engine has {info.cpus}: "
+                "it gets them all"
+            )
+        if limits.memory_mb is not None and not info.memory_limit:
+            self._warn("memory_mb is not enforced: the Docker engine's kernel cannot")
+        elif not info.swap_limit:
+            self._warn("sandboxes may swap: the Docker engine's kernel cannot limit it")
+        if not info.pids_limit:
+            self._warn("the number of processes is not limited: the Docker engine cannot")
+        storage = limits.storage_mb is not None and await self._files.limit_storage()
+        if limits.storage_mb is not None and not storage:
+            self._warn(
+                f"storage_mb is not enforced by the Docker engine's {info.driver} driver here; "
+                "overlay2 on xfs mounted with pquota does"
+            )
+        return limits_config(limits, info, storage=storage)
+
+
+def _check_engine(engine: Engine, system: str) -> None:
+    if engine.api < _OLDEST_API:
+        spoken, oldest = (".".join(map(str, x)) for x in (engine.api, _OLDEST_API))
+        raise SandboxUnavailable(
+            f"the Docker engine at {engine.endpoint} is too old: it is version "
+            f"{engine.version.version} with API {spoken}, and API {oldest} (version 19.03) is "
+            "the oldest that will do"
+        )
+    if system != "linux":
+        raise SandboxUnavailable(
+            f"the Docker engine at {engine.endpoint} runs {system or 'another'} containers; "
+            "sandboxes are Linux"
+        )
+
+
+async def _engines_name_servers(sandbox: ContainerSandbox) -> tuple[str, ...]:
+    """Whom the engine gives to a container to ask for names, but for its host's loopback."""
+    with TemporaryDirectory(prefix="plimsoll-") as folder:
+        copy = Path(folder, "resolv.conf")
+        await sandbox.download("/etc/resolv.conf", copy, limit=_LARGEST_RESOLV_CONF)
+        return name_servers(copy.read_text(errors="replace"))
+
+
+async def _ended(task: "asyncio.Task[object]") -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("work in the background ended: %s", error)

@@ -1,0 +1,89 @@
+"""Errors of the engine in our words.
+
+SandboxUnavailable    the engine cannot be reached, is gone, hangs, or its disk is full
+EngineError           the engine answered that it cannot: a status, and its own words
+"""
+
+import asyncio
+
+import aiohttp
+import msgspec
+
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
+
+__all__ = ["EngineError", "cannot_reach", "error_of", "full_disk", "is_full_disk", "trimmed"]
+
+_LONGEST = 400
+
+
+class EngineError(SandboxError):
+    """The engine refused a call. `status` is HTTP's: 404 not there, 409 in the way, 500 failed."""
+
+    def __init__(self, message: str, status: int, said: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.said = said
+        """The engine's own message, trimmed."""
+        self.exit_code = exit_code
+        """How a command ended that the engine ran in a build."""
+
+
+class _Message(msgspec.Struct):
+    message: str = ""
+
+
+def trimmed(text: str) -> str:
+    """An engine's message as one line of bounded length."""
+    line = " ".join(text.split()).removeprefix("Error response from daemon: ")
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+def is_full_disk(text: str) -> bool:
+    return "no space left on device" in text.lower() or "disk quota exceeded" in text.lower()
+
+
+def error_of(where: str, status: int, body: bytes, doing: str) -> SandboxError:
+    """The error for an answer of the engine at `where`: a status and a JSON message, or a text."""
+    try:
+        said = msgspec.json.decode(body, type=_Message).message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = body.decode("utf-8", "replace")
+    said = trimmed(said) or f"HTTP status {status}"
+    if is_full_disk(said):
+        return full_disk(where, said)
+    return EngineError(f"the Docker engine at {where} cannot {doing}: {said}", status, said)
+
+
+def full_disk(where: str, said: str) -> SandboxUnavailable:
+    """The error for a full disk, which is the engine's, wherever that is."""
+    return SandboxUnavailable(
+        f"the disk of the Docker engine at {where} is full; make room there (plimsoll clean "
+        f"--expired, docker system prune): {said}"
+    )
+
+
+def cannot_reach(
+    where: str, error: BaseException, doing: str, seconds: float
+) -> SandboxUnavailable:
+    """The error for a call that got no answer."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return SandboxUnavailable(f"the Docker engine at {where} cannot be reached: no connection")
+    if isinstance(error, asyncio.TimeoutError):
+        return SandboxUnavailable(
+            f"the Docker engine at {where} hangs: no answer within {seconds:g} s when asked "
+            f"to {doing}"
+        )
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return SandboxUnavailable(
+            f"the Docker engine at {where} is not who it should be: "
+            f"{trimmed(str(error.certificate_error))}; is its ca.pem the right one?"
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return SandboxUnavailable(
+            f"the Docker engine at {where} cannot be reached: "
+            f"{error.os_error.strerror or trimmed(str(error.os_error))}; is it running?"
+        )
+    why = trimmed(str(error)) or type(error).__name__
+    return SandboxUnavailable(
+        f"the Docker engine at {where} is gone or restarted when asked to {doing}: {why}"
+    )

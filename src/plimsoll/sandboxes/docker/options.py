@@ -1,0 +1,28 @@
+"""What the config says about the Docker backend."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DockerOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class DockerOptions:
+    """Which engine is used, and how much of what is built there is kept."""
+
+    host: str | None = None
+    """The engine's address, as in DOCKER_HOST."""
+    context: str | None = None
+    """A context of the docker command."""
+    certificates: Path | None = None
+    """A folder with ca.pem, cert.pem and key.pem for an engine behind TLS."""
+    allow_plain: tuple[str, ...] = ()
+    """Hosts whose engines may be used without TLS."""
+    dns: tuple[str, ...] = ()
+    """Addresses of name servers for sandboxes that have a network; the engine's own otherwise."""
+    keep_images_gb: float = 50.0
+    """Images of ours beyond this are collected, those used longest ago first."""
+    keep_images_days: float = 14.0
+    """Images of ours that nobody used for this long are collected."""
+    home: Path | None = None
+    """Where files that the engine is to see are kept; the local backend's folder by default."""

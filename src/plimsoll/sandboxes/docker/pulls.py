@@ -1,0 +1,67 @@
+"""Images that are used as they are: found on the engine, or pulled from their registry."""
+
+import base64
+from contextlib import aclosing
+
+import msgspec
+
+from plimsoll.core.errors import BuildError
+from plimsoll.sandboxes.docker.answers import Image
+from plimsoll.sandboxes.docker.contexts import DockerConfig
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.flights import Flights
+from plimsoll.sandboxes.protocol import OnOutput
+
+__all__ = ["Puller"]
+
+_DEFAULT_REGISTRY = "https://index.docker.io/v1/"
+"""The name that Docker's own registry has among the passwords."""
+
+
+class Puller:
+    """Gets images for one engine; equal ones that are wanted at once are pulled once."""
+
+    def __init__(self, engine: Engine, config: DockerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self._pulls = Flights[Image]()
+
+    async def ensure(
+        self, name: str, platform: str = "", on_output: OnOutput | None = None
+    ) -> Image:
+        """The image of this name. A `BuildError` says why it cannot be had, and what to do."""
+        found = await self._engine.image(name)
+        if found is not None:
+            return found
+
+        async def pull(say: OnOutput) -> Image:
+            return await self._pull(name, platform, say)
+
+        return await self._pulls.join(f"{name} {platform}", pull, on_output)
+
+    async def _pull(self, name: str, platform: str, say: OnOutput) -> Image:
+        why = "it was pulled, and is not there"
+        try:
+            async with aclosing(self._engine.pull(name, self._auth(name), platform)) as lines:
+                async for told in lines:
+                    if told.status and not told.progress:
+                        say(
+                            "stdout", f"{' '.join(filter(None, (told.id, told.status)))}\n".encode()
+                        )
+            found = await self._engine.image(name)
+            if found is not None:
+                return found
+        except EngineError as error:
+            why = error.said
+        raise BuildError(
+            f"the Docker engine at {self._engine.endpoint} does not have the image {name} and "
+            f"could not pull it: {why}; check the name, or get the image there by hand: "
+            f"docker pull {name}, or docker save on a host that has it and docker load"
+        )
+
+    def _auth(self, name: str) -> str:
+        first, slash, _ = name.partition("/")
+        is_host = slash and (first == "localhost" or any(sign in first for sign in ".:"))
+        login = self._config.logins().get(first if is_host else _DEFAULT_REGISTRY)
+        return base64.urlsafe_b64encode(msgspec.json.encode(login)).decode() if login else ""

@@ -1,0 +1,149 @@
+"""Files of this host for an engine that cannot see them: copied once, into named volumes.
+
+A volume is named after its content. It is complete once its topmost folder has the mode that
+comes last in what fills it. Nobody uses one before, and only one process at a time fills it: the
+engine gives a name to one container only, so a container's name is the lock. While a backend
+uses a volume, a container that never runs holds on to it, so that nobody removes it.
+"""
+
+import asyncio
+import logging
+import tarfile
+import time
+from collections.abc import Awaitable, Callable
+
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
+from plimsoll.core.ids import Labels, short_id
+from plimsoll.core.waiting import to_the_end
+from plimsoll.sandboxes.docker.answers import Container
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.labels import from_engine, to_engine
+from plimsoll.sandboxes.docker.tars import Tar, made_in_a_thread
+from plimsoll.sandboxes.owners import is_alive, myself
+
+__all__ = ["Make", "Volumes"]
+
+log = logging.getLogger(__name__)
+
+_PLACE = "/held"
+_COMPLETE = 0o555
+_LIFE = 30 * 24 * 3600.0
+_FILL_SECONDS = 900.0
+
+Make = Callable[[Tar, str], None]
+"""Puts files into a tar, below a folder of this name."""
+
+
+class Volumes:
+    """The volumes that one backend uses."""
+
+    def __init__(self, engine: Engine, image: Callable[[], Awaitable[str]]) -> None:
+        self._engine = engine
+        self._image = image
+        """Makes sure of the image that containers which never run are made from."""
+        self._wanted: dict[str, asyncio.Task[None]] = {}
+        self._holders: list[str] = []
+
+    async def ensure(self, name: str, make: Make) -> None:
+        """Wait until a volume of this name has what `make` puts into a tar."""
+        if name not in self._wanted:
+            self._wanted[name] = asyncio.create_task(self._ensure(name, make))
+        task = self._wanted[name]
+        await asyncio.wait([task])
+        if task.cancelled() or task.exception() is not None:
+            self._wanted.pop(name, None)  # the next one tries again
+        task.result()
+
+    async def close(self) -> None:
+        """Let go of the volumes, which stay for the next run."""
+        for task in self._wanted.values():
+            task.cancel()
+        if self._wanted:
+            await asyncio.wait(self._wanted.values())
+        for holder in self._holders:
+            try:
+                await self._engine.remove(holder)
+            except SandboxError as error:
+                log.warning("the container %s is left: %s", holder, error)
+        self._holders.clear()
+
+    async def _ensure(self, name: str, make: Make) -> None:
+        await self._engine.create_volume(name, to_engine(_labels(name), shared=True))
+        holder = f"plimsoll-holds-{short_id()}"
+        self._holders.append(holder)
+        await to_the_end(self._make(name, holder, _LIFE))
+        deadline = time.monotonic() + _FILL_SECONDS
+        while not await self._is_complete(holder):
+            if await self._fill(name, make):
+                continue
+            if time.monotonic() > deadline:
+                raise SandboxUnavailable(
+                    f"the volume {name} is not filled after {_FILL_SECONDS:.0f} s by the process "
+                    f"whose container {_lock(name)} is; remove that container"
+                )
+            await asyncio.sleep(0.2)
+
+    async def _make(self, volume: str, container: str, life: float) -> None:
+        """A container that never runs, with the volume in it."""
+        mount = {"Type": "volume", "Source": volume, "Target": _PLACE}
+        config = {
+            "Image": await self._image(),
+            "Entrypoint": ["/none"],
+            "Labels": to_engine(_labels(volume, life)),
+            "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
+        }
+        await self._engine.create_container(config, container)
+
+    async def _is_complete(self, holder: str) -> bool:
+        found = await self._engine.stat_archive(holder, _PLACE)
+        return found is not None and found.mode & 0o777 == _COMPLETE
+
+    async def _fill(self, name: str, make: Make) -> bool:
+        """Fill it, or see that another does; False where there is nothing to do but wait."""
+        lock = _lock(name)
+        try:
+            await to_the_end(self._make(name, lock, _FILL_SECONDS))
+        except EngineError as error:
+            if error.status != 409:
+                raise
+            return await self._break_lock(await self._engine.inspect(lock))
+        try:
+            async with asyncio.timeout(_FILL_SECONDS), made_in_a_thread(_contents(make)) as tar:
+                await self._engine.put_archive(lock, "/", tar)
+        except TimeoutError:
+            raise SandboxUnavailable(
+                f"the volume {name} could not be filled within {_FILL_SECONDS:.0f} s"
+            ) from None
+        finally:
+            await to_the_end(self._engine.remove(lock))
+        return True
+
+    async def _break_lock(self, held: Container | None) -> bool:
+        """Take away the lock of a process that died while it filled the volume."""
+        if held is None:
+            return True
+        labels = from_engine(held.config.labels)
+        if labels is not None and is_alive(labels.owner) and labels.expires > time.time():
+            return False
+        return await self._engine.remove(held.id)
+
+
+def _labels(ticket: str, life: float = _LIFE) -> Labels:
+    return Labels("shared", ticket, myself(), time.time() + life)
+
+
+def _lock(name: str) -> str:
+    return f"{name}-filling"
+
+
+def _contents(make: Make) -> Callable[[Tar], None]:
+    """What fills a volume: last of all comes the mode which says that the rest is there."""
+
+    def contents(tar: Tar) -> None:
+        make(tar, _PLACE.strip("/"))
+        top = tarfile.TarInfo(_PLACE.strip("/"))
+        top.type, top.mode = tarfile.DIRTYPE, _COMPLETE
+        tar.addfile(top)
+
+    return contents

@@ -1,0 +1,229 @@
+"""The backend as a whole: what it says when it cannot start, and that it leaves nothing behind."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from parts import spec as plain_spec
+from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
+from plimsoll.core.ids import Labels, Owner, short_id
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.images import DockerImage
+from plimsoll.sandboxes.docker.labels import to_engine
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
+
+RUN = f"backend-{short_id()}"
+
+
+def spec(**more: Any) -> SandboxSpec:
+    """A run of this test session alone: others may use the engine at the same time."""
+    plain = plain_spec(**more)
+    return replace(plain, labels=replace(plain.labels, run=RUN))
+
+
+async def _left(engine: Engine) -> list[str]:
+    """The containers, networks and volumes of this session's run."""
+    label = f"plimsoll.run={RUN}"
+    rows = (
+        *await engine.containers(label),
+        *await engine.networks(label),
+        *await engine.volumes(label),
+    )
+    return [str(row) for row in rows]
+
+
+@pytest.fixture
+async def docker(docker_engine: str) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(DockerOptions(host=docker_engine)) as started:
+        yield started
+
+
+@pytest.fixture
+async def image(docker: DockerBackend) -> Image:
+    return await docker.build(ImageSource(reference="debian:12"))
+
+
+async def test_a_create_cancelled_at_any_moment_leaves_nothing(docker: DockerBackend, image: Image):
+    started = time.monotonic()
+    await (await docker.create(image, spec())).close()
+    whole = time.monotonic() - started
+    for step in range(16):
+        creating = asyncio.create_task(docker.create(image, spec()))
+        await asyncio.sleep(step * whole / 16)
+        creating.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await creating).close()
+        assert not await _left(docker.engine)
+
+
+async def test_creates_that_fail_leave_nothing_and_say_why(docker: DockerBackend, image: Image):
+    gone = DockerImage(key=f"sha256:{'0' * 64}", name="gone", env={}, workdir="/", user="root")
+    with pytest.raises(SandboxUnavailable, match="no longer on the Docker engine"):
+        await docker.create(gone, spec())
+    with pytest.raises((SandboxUnavailable, SandboxUnsupported), match="passwd"):
+        await docker.create(image, spec(workdir="/etc/passwd/below"))
+    assert not await _left(docker.engine)
+
+
+async def test_an_image_of_another_backend_is_refused(docker: DockerBackend):
+    class Other:
+        key, env, workdir, user = "other", dict[str, str](), "/", "root"
+
+    with pytest.raises(SandboxUnsupported, match="other"):
+        await docker.create(Other(), spec())
+
+
+async def test_leaving_the_backend_closes_what_is_open(docker_engine: str, engine: Engine):
+    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(3)))
+        assert len(await _left(engine)) == 3
+    assert not await _left(engine)
+    assert not any([(await sandbox.status()).alive for sandbox in made])
+
+
+async def test_entering_cancelled_at_any_moment_leaves_nothing(docker_engine: str, engine: Engine):
+    async def own() -> set[str]:
+        mine = f"plimsoll.owner={to_engine(spec().labels)['plimsoll.owner']}"
+        return {row.id for row in await engine.containers(mine)}
+
+    before = await own()
+    for step in range(8):
+        backend = DockerBackend(DockerOptions(host=docker_engine))
+        entering = asyncio.create_task(backend.__aenter__())
+        await asyncio.sleep(step * 0.1)
+        entering.cancel()
+        with suppress(asyncio.CancelledError):
+            await entering
+            await backend.__aexit__(None, None, None)
+        assert await own() <= before
+
+
+async def test_a_container_killed_or_removed_by_somebody_is_named(
+    docker: DockerBackend, image: Image
+):
+    ends: dict[str, Callable[[str], Awaitable[object]]] = {
+        "killed from outside": docker.engine.kill,
+        "stopped from outside": lambda name: docker.engine.kill(name, "TERM"),
+        "removed|killed from outside": docker.engine.remove,
+    }
+    for words, end in ends.items():
+        made = await docker.create(image, spec())
+        running = asyncio.create_task(made.exec("sleep 60"))
+        await asyncio.sleep(0.2)
+        await end(made.id)
+        with pytest.raises(SandboxUnavailable, match=words):
+            await asyncio.wait_for(running, 15)
+        status = await made.status()
+        assert not status.alive
+        assert re.search(words, status.reason)
+        await made.close()
+    assert not await _left(docker.engine)
+
+
+async def test_what_a_dead_owner_left_is_gone_after_entering(docker_engine: str, engine: Engine):
+    dead = Owner(myself().host, 2**22 + 1, "long ago")
+    labels = to_engine(Labels(RUN, "left", dead, time.time() + 3600))
+    await engine.create_container(
+        {"Image": "debian:12", "Cmd": ["true"], "Labels": labels}, f"left-{short_id()}"
+    )
+    await engine.create_volume(f"left-{short_id()}", labels)
+    assert len(await _left(engine)) == 2
+    async with DockerBackend(DockerOptions(host=docker_engine)):
+        assert not await _left(engine)
+
+
+OWNER = f"""
+import asyncio, sys, time
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import PUBLIC
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
+
+async def main():
+    spec = SandboxSpec(Labels("{RUN}", "t", myself(), time.time() + 600), network=PUBLIC)
+    async with DockerBackend(DockerOptions(host=sys.argv[1])) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        await asyncio.gather(*(docker.create(image, spec) for _ in range(4)))
+        print("up", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def _start_owner(url: str) -> "subprocess.Popen[bytes]":
+    """A process with four sandboxes and a network."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = subprocess.Popen([sys.executable, "-c", OWNER, url], stdout=subprocess.PIPE, env=env)
+    assert started.stdout is not None
+    assert started.stdout.readline() == b"up\n"
+    return started
+
+
+async def test_containers_of_a_killed_process_end_at_once_and_are_reaped(
+    docker_engine: str, engine: Engine
+):
+    owner = await asyncio.to_thread(_start_owner, docker_engine)
+    assert len(await _left(engine)) == 5
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    deadline = time.monotonic() + 10
+    while await engine.containers(f"plimsoll.run={RUN}", all=False):
+        assert time.monotonic() < deadline, "they still run"
+        await asyncio.sleep(0.1)
+    async with DockerBackend(DockerOptions(host=docker_engine)):
+        assert not await _left(engine)
+
+
+@pytest.fixture
+async def pretender(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """Something that answers like an engine, as far as its first answers go."""
+    runners: list[web.AppRunner] = []
+
+    async def serve(version: dict[str, str], info: dict[str, str]) -> str:
+        async def answer(request: web.Request) -> web.Response:
+            return web.json_response(version if request.path.endswith("version") else info)
+
+        app = web.Application()
+        app.router.add_get("/{rest:.*}", answer)
+        runners.append(web.AppRunner(app))
+        await runners[-1].setup()
+        await web.UnixSite(runners[-1], str(tmp_path / "socket")).start()
+        return f"unix://{tmp_path}/socket"
+
+    yield serve
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("api", "system", "words"),
+    [("1.38", "linux", "too old.*1.38.*1.40"), ("1.41", "windows", "windows containers")],
+)
+async def test_an_engine_that_will_not_do_says_so(
+    pretender: Callable[..., Awaitable[str]], api: str, system: str, words: str
+):
+    url = await pretender({"Version": "18.09", "ApiVersion": api}, {"OSType": system})
+    with pytest.raises(SandboxUnavailable, match=words):
+        await DockerBackend(DockerOptions(host=url)).__aenter__()
+
+
+async def test_no_engine_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(SandboxUnavailable, match="no Docker engine"):
+        await DockerBackend(DockerOptions(host=f"unix://{tmp_path}/none")).__aenter__()

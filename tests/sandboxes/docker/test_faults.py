@@ -1,0 +1,203 @@
+"""Engines that stop, crash, freeze and run full: each ends sandboxes with its reason, in time."""
+
+import asyncio
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from parts import spec
+from plimsoll.core.errors import SandboxUnavailable, TransferError
+from plimsoll.sandboxes.docker import keeper, watch
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.protocol import ImageSource, Limits, Sandbox
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Dockerd(Protocol):
+    url: str
+    folder: Path
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def remove(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def signal(self, number: signal.Signals) -> None: ...
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that are shorter than in real life, so that tests are."""
+    monkeypatch.setattr(watch, "_EVERY", 0.5)
+    monkeypatch.setattr(watch, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(keeper, "_WHY_SECONDS", 2.0)
+    monkeypatch.setattr(keeper, "_REMOVE_SECONDS", 6.0)
+
+
+async def _fails(running: "asyncio.Task[object]", words: str, seconds: float) -> None:
+    started = time.monotonic()
+    with pytest.raises(SandboxUnavailable, match=words):
+        await asyncio.wait_for(running, seconds + 5)
+    assert time.monotonic() - started < seconds
+
+
+async def _running(sandbox: Sandbox) -> "asyncio.Task[object]":
+    task: asyncio.Task[object] = asyncio.create_task(sandbox.exec("echo on; sleep 600"))
+    await asyncio.sleep(0.3)
+    assert not task.done()
+    return task
+
+
+async def _containers(engine: Engine) -> int:
+    return len(await engine.containers("plimsoll.run=test"))
+
+
+async def test_an_engine_that_restarts_ends_its_sandboxes_and_serves_the_next(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec())
+        running = await _running(made)
+        await asyncio.to_thread(dockerd.stop)
+        await _fails(running, "restarted or is gone", 15)
+        assert "restarted or is gone" in (await made.status()).reason
+        await asyncio.to_thread(dockerd.start)
+        other = await docker.create(image, spec())
+        assert (await other.exec("echo on")).stdout.text == "on\n"
+        await asyncio.gather(made.close(), other.close())
+        assert await _containers(docker.engine) == 0
+
+
+async def test_an_engine_that_crashes_ends_its_sandboxes(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec())
+        running = await _running(made)
+        dockerd.signal(signal.SIGKILL)
+        await _fails(running, "restarted or is gone", 15)
+        await asyncio.to_thread(dockerd.restart)
+        await made.close()
+        assert await _containers(docker.engine) == 0
+
+
+async def test_an_engine_that_is_gone_for_good_is_left_in_time(dockerd: Dockerd):
+    started = time.monotonic()
+    backend = DockerBackend(DockerOptions(host=dockerd.url))
+    await backend.__aenter__()
+    image = await backend.build(ImageSource(reference="debian:12"))
+    made = await backend.create(image, spec())
+    await asyncio.to_thread(dockerd.stop)
+    with pytest.raises(SandboxUnavailable):
+        await made.exec("true")
+    with pytest.raises(SandboxUnavailable):
+        await backend.create(image, spec())
+    started = time.monotonic()
+    with pytest.raises(SandboxUnavailable):
+        await backend.__aexit__(None, None, None)
+    assert time.monotonic() - started < 60
+    await asyncio.to_thread(dockerd.start)
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        await docker.engine.remove(made.id)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_engine_that_freezes_ends_its_sandboxes_in_time(dockerd: Dockerd):
+    backend = DockerBackend(DockerOptions(host=dockerd.url))
+    await backend.__aenter__()
+    image = await backend.build(ImageSource(reference="debian:12"))
+    made = await backend.create(image, spec())
+    running = await _running(made)
+    dockerd.signal(signal.SIGSTOP)
+    try:
+        await _fails(running, "hangs|does not answer", 15)
+        started = time.monotonic()
+        with pytest.raises(SandboxUnavailable, match="removed"):
+            await made.close()
+        assert time.monotonic() - started < 15
+    finally:
+        dockerd.signal(signal.SIGCONT)
+    await backend.__aexit__(None, None, None)  # what could not be removed then is removed now
+    async with Engine(backend.engine.endpoint) as engine:
+        assert await _containers(engine) == 0
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_engine_that_freezes_for_a_moment_harms_nobody(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec())
+        running = asyncio.create_task(made.exec("sleep 2; echo on"))
+        await asyncio.sleep(0.3)
+        dockerd.signal(signal.SIGSTOP)
+        await asyncio.sleep(1.5)
+        dockerd.signal(signal.SIGCONT)
+        assert (await running).stdout.text == "on\n"
+        await made.close()
+
+
+async def test_a_sandbox_that_the_kernel_killed_for_memory_says_so(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec(limits=Limits(memory_mb=16)))
+        # What stands in /dev/shm is memory that no death of a process frees.
+        fill = "head -c 64M /dev/zero > /dev/shm/x"
+        with pytest.raises(SandboxUnavailable, match=r"for memory.*16 MB"):
+            for _ in range(40):
+                await made.exec(fill, timeout=20)
+        await made.close()
+
+
+async def test_a_command_that_is_killed_for_memory_leaves_the_sandbox_alive(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec(limits=Limits(memory_mb=64)))
+        done = await made.exec(["python3", "-c", "x = bytearray(200 << 20)"], timeout=30)
+        assert done.signal == 9
+        status = await made.status()
+        assert status.alive
+        assert status.oom_kills
+        await made.close()
+
+
+@pytest.fixture
+def small(dockerd: Dockerd) -> Iterator[Dockerd]:
+    """An engine with a small disk."""
+    made = type(dockerd)(Path(tempfile.mkdtemp(prefix="plimsoll-dockerd-", dir="/var/tmp")))
+    try:
+        (made.folder / "data-root").mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", made.folder / "data-root"]
+        subprocess.run(mount, check=True)
+        made.start()
+        yield made
+    finally:
+        made.remove()
+
+
+async def test_a_full_disk_of_the_engine_is_named(small: Dockerd, tmp_path: Path):
+    async with DockerBackend(DockerOptions(host=small.url)) as docker:
+        (init,) = [name for row in await docker.engine.images() for name in row.repo_tags or ()]
+        image = await docker.build(ImageSource(reference=init))
+        made = await docker.create(image, spec())
+        with (tmp_path / "big").open("wb") as file:
+            file.truncate(100 << 20)
+        with pytest.raises(TransferError, match="No space left"):
+            await made.upload(tmp_path / "big", "/big")
+        assert (await made.status()).alive
+        with pytest.raises(SandboxUnavailable, match=r"disk of the Docker engine.*is full"):
+            for _ in range(100):  # a container that never writes takes very little
+                await docker.create(image, spec())
+        await made.close()
+        other = await docker.create(image, spec())
+        await other.close()

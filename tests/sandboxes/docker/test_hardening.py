@@ -1,0 +1,178 @@
+"""The walls of a sandbox, seen from inside of it."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from parts import spec
+from plimsoll.core.errors import SandboxUnsupported
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.docker.containers import CAPABILITIES
+from plimsoll.sandboxes.local.inside.commands import KEPT_CAPABILITIES
+from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, Mount, Sandbox
+
+NUMBERS = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6,
+    "SETUID": 7, "SETPCAP": 8, "NET_BIND_SERVICE": 10, "SYS_CHROOT": 18, "AUDIT_WRITE": 29,
+    "SETFCAP": 31,
+}  # fmt: skip
+
+
+@pytest.fixture
+async def docker(docker_engine: str) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(DockerOptions(host=docker_engine)) as started:
+        yield started
+
+
+@pytest.fixture
+async def image(docker: DockerBackend) -> Image:
+    return await docker.build(ImageSource(reference="debian:12"))
+
+
+@pytest.fixture
+async def sandbox(docker: DockerBackend, image: Image) -> AsyncIterator[Sandbox]:
+    made = await docker.create(image, spec(limits=Limits(cpus=0.5, memory_mb=128, pids=50)))
+    yield made
+    await made.close()
+
+
+async def _said(sandbox: Sandbox, command: str) -> str:
+    done = await sandbox.exec(command)
+    assert done.ok, done.complaint()
+    return done.stdout.text
+
+
+def test_capabilities_are_those_of_a_local_sandbox():
+    assert {NUMBERS[name] for name in CAPABILITIES} == KEPT_CAPABILITIES
+
+
+async def test_no_command_has_more_capabilities_or_gets_new_privileges(sandbox: Sandbox):
+    status = await _said(sandbox, "cat /proc/self/status")
+    allowed = sum(1 << number for number in KEPT_CAPABILITIES)
+    for name in ("CapEff", "CapPrm", "CapBnd"):
+        assert int(re.search(rf"{name}:\s+(\w+)", status)[1], 16) == allowed  # type: ignore[index]
+    assert re.search(r"NoNewPrivs:\s+1", status)
+    assert re.search(r"Seccomp:\s+2", status)
+
+
+async def test_pid_1_is_our_init_and_nobody_else_runs(sandbox: Sandbox):
+    assert await _said(sandbox, "cat /proc/1/comm") == "init\n"
+    seen = await _said(sandbox, "cat /proc/[0-9]*/comm")
+    assert "docker-init" not in seen
+    assert "tini" not in seen
+
+
+async def test_the_init_cannot_be_written_or_looked_into(sandbox: Sandbox):
+    for attack in (
+        "echo x > /.plimsoll/init",
+        "rm -f /.plimsoll/init",
+        "cat /proc/1/environ",
+        "readlink /proc/1/fd/0",
+        "echo x > /proc/1/fd/1",
+        "head -c 1 /proc/1/fd/0",
+        "head -c 1 /proc/1/mem",
+    ):
+        done = await sandbox.exec(attack, timeout=10)
+        assert not done.ok, attack
+    assert (await sandbox.exec("echo on")).stdout.text == "on\n"
+
+
+async def test_no_socket_of_an_engine_is_inside(sandbox: Sandbox):
+    found = await sandbox.exec("find / -xdev -type s; ls /var/run/docker.sock /run/docker.sock")
+    assert "docker.sock\n" not in found.stdout.text
+    assert "sock" not in await _said(sandbox, "cat /proc/mounts")
+
+
+async def test_limits_are_those_that_were_asked_for_and_there_is_no_swap(sandbox: Sandbox):
+    limits = await _said(
+        sandbox,
+        "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes memory/memory.memsw.limit_in_bytes "
+        "pids/pids.max cpu/cpu.cfs_quota_us 2>/dev/null || "
+        "cat memory.max memory.swap.max pids.max cpu.max",
+    )
+    first = limits.split()
+    assert first[0] == str(128 << 20)
+    assert first[1] in (str(128 << 20), "0")  # with swap, or of swap alone
+    assert first[2:4] == ["50", "50000"]
+
+
+async def test_without_limits_processes_are_limited_all_the_same(
+    docker: DockerBackend, image: Image
+):
+    made = await docker.create(image, spec())
+    try:
+        shown = "cat /sys/fs/cgroup/pids/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids.max"
+        assert await _said(made, shown) == "4096\n"
+    finally:
+        await made.close()
+
+
+async def test_more_cpus_than_there_are_is_no_error_and_is_said(
+    docker: DockerBackend, image: Image
+):
+    made = await docker.create(image, spec(limits=Limits(cpus=10_000)))
+    await made.close()
+    assert any("10000 CPUs" in warning for warning in docker.warnings)
+
+
+async def test_a_limit_on_storage_is_enforced_or_said_not_to_be(
+    docker: DockerBackend, image: Image
+):
+    made = await docker.create(image, spec(limits=Limits(storage_mb=100)))
+    try:
+        wrote = await made.exec("head -c 200M /dev/zero > /big")
+    finally:
+        await made.close()
+    assert wrote.ok == any("storage_mb" in warning for warning in docker.warnings)
+
+
+async def test_a_limit_that_no_container_can_live_with_is_refused(
+    docker: DockerBackend, image: Image
+):
+    with pytest.raises(SandboxUnsupported, match="memory"):
+        await docker.create(image, spec(limits=Limits(memory_mb=1)))
+
+
+async def test_mounts_are_read_only_and_give_way_to_what_the_image_has(
+    docker: DockerBackend, image: Image, tmp_path: Path
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("of the host")
+    (tmp_path / "alone").write_text("a file")
+    wanted = spec(
+        mounts=(
+            Mount(tmp_path / "folder", "/opt/mounted"),
+            Mount(tmp_path / "alone", "/opt/alone"),
+            Mount(tmp_path / "folder", "/usr/bin", unless_there=True),
+            Mount(tmp_path / "alone", "/etc/passwd", unless_there=True),
+            Mount(tmp_path / "folder", "/srv", unless_there=True),
+            Mount(tmp_path / "folder", "/new/place", unless_there=True),
+        )
+    )
+    made = await docker.create(image, wanted)
+    try:
+        files = "/opt/mounted/file /opt/alone /srv/file /new/place/file"
+        assert await _said(made, f"cat {files}") == "of the hosta fileof the hostof the host"
+        assert await _said(made, "ls /usr/bin/python3; grep -c root /etc/passwd")
+        for path in ("/opt/mounted/file", "/opt/mounted/new", "/opt/alone", "/srv/x"):
+            done = await made.exec(f"echo x > {path}")
+            assert not done.ok
+            assert "Read-only" in done.stderr.text
+        assert not (await made.exec("mount -o remount,rw /opt/mounted")).ok
+    finally:
+        await made.close()
+    assert (tmp_path / "folder/file").read_text() == "of the host"
+
+
+async def test_a_working_folder_that_the_image_lacks_is_made(docker: DockerBackend, image: Image):
+    made = await docker.create(image, spec(workdir="/not/there/yet"))
+    try:
+        assert await _said(made, "pwd; stat -c %U .") == "/not/there/yet\nroot\n"
+    finally:
+        await made.close()
+
+
+async def test_shared_memory_is_as_large_as_in_a_local_sandbox(sandbox: Sandbox):
+    assert await _said(sandbox, "df -m --output=size /dev/shm | tail -1 | tr -d ' '") == "64\n"
