@@ -17,8 +17,10 @@ from plimsoll.core.errors import PlimsollError
 __all__ = ["main"]
 
 COMMANDS = {
+    "clean": "plimsoll.cli.clean",
     "eval": "plimsoll.cli.eval",
     "lint": "plimsoll.cli.lint",
+    "ps": "plimsoll.cli.ps",
     "stage": "plimsoll.cli.stage",
     "validate": "plimsoll.cli.validate",
 }

@@ -1,31 +1,87 @@
-"""Whose a sandbox is, and whether its owner still lives."""
+"""Whose a sandbox is, and whether its owner still lives.
 
+A host is known by its name and a digest of its machine id: two machines of one name may share
+a remote engine. Process numbers mean nothing outside of their namespace, so a container that
+shares a host's name counts as a host of its own.
+"""
+
+import functools
+import hashlib
 import os
 import socket
 from pathlib import Path
 
 from plimsoll.core.ids import Owner
 
-__all__ = ["is_alive", "myself"]
+__all__ = ["host_name", "is_alive", "is_here", "myself"]
+
+_HOSTS_OWN_PIDS = "pid:[4026531836]"
+"""The namespace that the kernel starts with has this number everywhere."""
+_MARK = "~"
 
 
 def myself() -> Owner:
     """This process, as an owner of sandboxes."""
-    return Owner(socket.gethostname(), os.getpid(), _started(os.getpid()) or "")
+    return Owner(_this_host(), os.getpid(), _started(os.getpid()) or "")
 
 
 def is_alive(owner: Owner) -> bool:
     """Whether the owner still runs. One on another host is taken to be alive."""
-    return owner.host != socket.gethostname() or _started(owner.pid) == owner.started
+    if owner == myself() or not is_here(owner):
+        return True
+    return _started(owner.pid) == owner.started
+
+
+def is_here(owner: Owner) -> bool:
+    """Whether this host can tell if the owner lives."""
+    return owner.host in (_this_host(), socket.gethostname())
+
+
+def host_name(owner: Owner) -> str:
+    """The name of the owner's host, for a person."""
+    return owner.host.rpartition(_MARK)[0] or owner.host
+
+
+@functools.cache
+def _this_host() -> str:
+    name = "-".join(socket.gethostname().split()) or "nameless"
+    boot, pids = _boot(), _pid_namespace()
+    # Without a machine id only this boot of the machine is known again, which errs on the safe
+    # side: what an earlier boot left counts as another host's, and stays until it expires.
+    parts = [_machine() or boot]
+    if pids not in ("", _HOSTS_OWN_PIDS):
+        parts += [boot, pids]
+    return f"{name}{_MARK}{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
+
+
+def _machine() -> str:
+    try:
+        found = Path("/etc/machine-id").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return found if len(found) == 32 else ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> str | None:
     """When a process began, in a form that no other process of this host ever has."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
     if fields[0] in (b"Z", b"X"):
         return None
-    return f"{boot}:{fields[19].decode()}"
+    return f"{_boot()}:{fields[19].decode()}"

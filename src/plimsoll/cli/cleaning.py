@@ -1,0 +1,165 @@
+"""What `plimsoll clean` prints while it removes: a line a thing, then the total."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import msgspec
+
+from plimsoll.cli.render import console, plain
+from plimsoll.cli.things import as_object, counted, shown_id, shown_owner
+from plimsoll.core.errors import UsageError
+from plimsoll.core.ids import Owner
+from plimsoll.runs.cleaning import (
+    Choice,
+    choose_all,
+    choose_expired,
+    choose_run,
+    of_live_owners,
+)
+from plimsoll.runs.config import Config
+from plimsoll.runs.inventories import Stock, open_stock
+from plimsoll.sandboxes.inventory import Item
+from plimsoll.sandboxes.owners import host_name, is_here
+
+__all__ = ["Wanted", "clean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a person asked for: a run, what is expired, or else all."""
+
+    run: str | None
+    expired: bool
+    dry_run: bool
+    anyway: bool
+    """Also what belongs to live owners."""
+    as_json: bool
+
+
+class Account:
+    """What became of each thing, said as it happens unless it is to be JSON."""
+
+    def __init__(self, dry_run: bool, as_json: bool) -> None:
+        self._out = console(stderr=as_json)
+        self._as_json = as_json
+        self.verb = "would remove" if dry_run else "removed"
+        self.removed: list[tuple[str, Item]] = []
+        self.failed: list[tuple[str, Item, str]] = []
+
+    def note(self, backend: str, item: Item, why: str) -> None:
+        """Something was removed, or could not be."""
+        if why:
+            self.failed.append((backend, item, why))
+            self.say(f"not removed   {_described(backend, item)}: {why}")
+        else:
+            self.removed.append((backend, item))
+            self.say(f"{self.verb:<12}  {_described(backend, item)}")
+
+    def say(self, line: str) -> None:
+        if not self._as_json:
+            self._out.print(plain(line), soft_wrap=True)
+
+
+async def clean(wanted: Wanted, backend: str, config: Config) -> int:
+    """Remove what is wanted, and return the exit status."""
+    account = Account(wanted.dry_run, wanted.as_json)
+    async with open_stock(backend, config) as stock:
+        choice = _choose(wanted, stock)
+        # What is expired goes by itself, whoever its owner is.
+        living = {} if wanted.expired else of_live_owners(choice, stock.now)
+        if wanted.dry_run:
+            for name, item in choice.items:
+                account.note(name, item, "")
+        elif not living or wanted.anyway or _confirmed(wanted, living):
+            await choice.carry_out(account.note)
+        else:
+            click.echo("nothing was removed", err=True)
+            return 0
+    if wanted.as_json:
+        click.echo(msgspec.json.encode(_answer(wanted, stock, choice, account)))
+    else:
+        for line in (*_remarks(stock, choice, living, wanted), _total(stock, choice, account)):
+            account.say(line)
+    return 1 if account.failed else 0
+
+
+def _choose(wanted: Wanted, stock: Stock) -> Choice:
+    if wanted.run is not None:
+        return choose_run(stock, wanted.run)
+    return choose_expired(stock) if wanted.expired else choose_all(stock)
+
+
+def _confirmed(wanted: Wanted, living: Mapping[Owner, Sequence[Item]]) -> bool:
+    """Whether what live owners have is to go: a run is refused, for --all it is asked."""
+    if wanted.run is not None:
+        raise UsageError(
+            f"run {wanted.run} is alive: {_names(living)}; its trials would become void. "
+            "Stop it, or remove it all the same with --force"
+        )
+    items = [item for of_one in living.values() for item in of_one]
+    runs = ", ".join(sorted({item.labels.run for item in items}))
+    said = f"live runs ({runs}) would lose {counted(item.kind for item in items)}"
+    if not sys.stdin.isatty():
+        raise UsageError(f"{said}; --yes removes them all the same, --expired leaves them alone")
+    return click.confirm(f"{plain(said)}, and their trials become void. Go on?", err=True)
+
+
+def _names(owners: Iterable[Owner]) -> str:
+    """Owners that live, or may live."""
+    return ", ".join(
+        f"pid {owner.pid} on {host_name(owner)}"
+        if is_here(owner)
+        else f"pid {owner.pid} on {owner.host}, which cannot be asked from here"
+        for owner in owners
+    )
+
+
+def _described(backend: str, item: Item) -> str:
+    labels = item.labels
+    whose = f"run {labels.run}, {labels.ticket}; {shown_owner(labels.owner)}"
+    if item.shared or not labels.run:
+        whose = "shared by runs" if item.shared else "of no run"
+    return f"{backend} {item.kind} {shown_id(item)}  ({whose})"
+
+
+def _remarks(
+    stock: Stock, choice: Choice, living: Iterable[Owner], wanted: Wanted
+) -> Iterator[str]:
+    """What stays and why, and who could not be asked."""
+    for left in choice.left:
+        yield f"left          {_described(left.backend, left.item)}: {left.why}"
+    if choice.shared:
+        yield f"left          {choice.shared:,} that other runs use too; --all removes them"
+    if wanted.dry_run and living:
+        yield f"needs {'--yes' if wanted.run is None else '--force'}: alive are {_names(living)}"
+    for name, why in stock.unreached.items():
+        yield f"{name} was not asked: {why}"
+
+
+def _total(stock: Stock, choice: Choice, account: Account) -> str:
+    where = " and ".join(stock.backends)
+    if account.removed:
+        parts = [f"{account.verb} {counted(item.kind for _, item in account.removed)}"]
+    else:
+        parts = ["nothing removed" if account.failed else f"nothing to remove on {where}"]
+    if account.failed:
+        parts.append(f"{len(account.failed):,} could not be removed")
+    if choice.left:
+        parts.append(f"{len(choice.left):,} in use and left")
+    return " · ".join(parts)
+
+
+def _answer(wanted: Wanted, stock: Stock, choice: Choice, account: Account) -> dict[str, Any]:
+    def objects(found: Iterable[tuple[str, Item, str]]) -> list[dict[str, Any]]:
+        return [as_object(name, item, stock.now) | {"why": why} for name, item, why in found]
+
+    return {
+        "dry_run": wanted.dry_run,
+        "removed": [as_object(name, item, stock.now) for name, item in account.removed],
+        "failed": objects(account.failed),
+        "left": objects((left.backend, left.item, left.why) for left in choice.left),
+        "unreached": stock.unreached,
+    }

@@ -1,0 +1,137 @@
+"""Which of the things on a host or an engine nobody needs any more, and their removal.
+
+* What a dead owner left goes, unless it is shared.
+* What is past its expiry goes, whoever owns it, unless something holds on to it.
+* An owner on another host cannot be asked, and is taken to be alive.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from plimsoll.core.errors import SandboxError
+from plimsoll.core.ids import Owner
+from plimsoll.sandboxes.inventory import KINDS, Inventory, Item
+from plimsoll.sandboxes.owners import is_alive
+
+__all__ = ["Failed", "Reaped", "Reaper", "doomed", "held", "reap", "remove_all"]
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 8
+_PERIOD = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something that could not be removed, and why."""
+
+    item: Item
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What became of things that were to be removed."""
+
+    removed: tuple[Item, ...]
+    failed: tuple[Failed, ...]
+
+
+def doomed(
+    items: Sequence[Item], now: float, is_alive: Callable[[Owner], bool] = is_alive
+) -> list[Item]:
+    """What is to be removed, in the order of removal."""
+    owners = {item.labels.owner for item in items}
+    dead = {owner for owner in owners if not is_alive(owner)}
+
+    def due(item: Item) -> bool:
+        return item.labels.expires < now or (not item.shared and item.labels.owner in dead)
+
+    chosen = [item for item in items if due(item)]
+    kept = held(chosen)
+    return sorted(
+        (item for item in chosen if item not in kept), key=lambda item: KINDS.index(item.kind)
+    )
+
+
+def held(chosen: Sequence[Item]) -> dict[Item, tuple[str, ...]]:
+    """Those of the chosen that something else, which is not chosen, holds on to."""
+    going = {item.id for item in chosen if item.kind == "sandbox"}
+    kept = {item: tuple(user for user in item.used_by if user not in going) for item in chosen}
+    return {item: users for item, users in kept.items() if users}
+
+
+async def reap(inventory: Inventory) -> Reaped:
+    """Remove what nobody needs any more."""
+    reaped = await remove_all(inventory, doomed(await inventory.items(), time.time()))
+    for item in reaped.removed:
+        log.info("removed %s %s of run %s", item.kind, item.id, item.labels.run)
+    for failed in reaped.failed:
+        log.warning("%s %s is left: %s", failed.item.kind, failed.item.id, failed.reason)
+    return reaped
+
+
+async def remove_all(
+    inventory: Inventory,
+    items: Sequence[Item],
+    on_end: Callable[[Item, str], None] | None = None,
+) -> Reaped:
+    """Remove things, several at once; `on_end` is told each with why it is left, or ""."""
+    ended: dict[Item, str] = {}
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def remove(item: Item) -> None:
+        async with turns:
+            try:
+                await inventory.remove(item)
+                ended[item] = ""
+            except SandboxError as error:
+                ended[item] = str(error)
+        if on_end is not None:
+            on_end(item, ended[item])
+
+    for kind in KINDS:
+        async with asyncio.TaskGroup() as group:
+            for item in items:
+                if item.kind == kind:
+                    group.create_task(remove(item))
+    return Reaped(
+        tuple(item for item, reason in ended.items() if not reason),
+        tuple(Failed(item, reason) for item, reason in ended.items() if reason),
+    )
+
+
+class Reaper:
+    """Reaps every few minutes while it is entered. What goes wrong in it ends no run."""
+
+    def __init__(self, inventory: Inventory, *, every: float = _PERIOD) -> None:
+        self._inventory = inventory
+        self._every = every
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._go_on())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _go_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                await reap(self._inventory)
+            except Exception as error:  # noqa: BLE001 - what others left is not this run's trouble
+                log.warning("what dead runs left could not be removed: %s", error)

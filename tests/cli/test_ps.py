@@ -1,0 +1,101 @@
+"""`plimsoll ps`: what is alive, whose it is, and what could not be asked."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from living import Living, living
+
+Plimsoll = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def config(tmp_path: Path, sandboxes: None) -> Path:
+    """A home of the test's own, and an engine that is not there."""
+    (tmp_path / "plimsoll.toml").write_text(
+        f'[local]\nhome = "{tmp_path}/home"\n[docker]\nhost = "tcp://127.0.0.1:1"\n'
+    )
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run(config: Path) -> Iterator[Living]:
+    with living(config, "night-run", 2) as found:
+        yield found
+
+
+def test_nothing_is_said_to_be_nothing(plimsoll: Plimsoll, config: Path):
+    ended = plimsoll("ps", "--backend", "local")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "nothing of any run is on local\n"
+
+
+def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, run: Living):
+    ended = plimsoll("ps", "--backend", "local")
+    assert ended.returncode == 0
+    head, *lines, total = ended.stdout.splitlines()
+    assert head.split() == [
+        "run",
+        "ticket",
+        "backend",
+        "kind",
+        "id",
+        "state",
+        "age",
+        "owner",
+        "expires",
+    ]
+    host = os.uname().nodename
+    for number, (line, name) in enumerate(zip(lines, run.ids, strict=True), 1):
+        words = ["night-run", f"task.{number}", "local", "sandbox", name, "running"]
+        assert line.split()[:6] == words
+        assert f"pid {run.process.pid} on {host} " in line
+        assert line.rstrip().endswith("in 59 min")
+    assert total == "1 run · 2 sandboxes"
+
+
+def test_what_dead_owners_left_is_marked_with_the_way_to_remove_it(plimsoll: Plimsoll, run: Living):
+    run.kill()
+    said = plimsoll("ps", "--backend", "local").stdout
+    assert said.count(f"pid {run.process.pid} on {os.uname().nodename}, dead") == 2
+    assert "2 of dead owners or past the expiry: `plimsoll clean --expired` removes them" in said
+
+
+def test_json_is_one_object_with_everything(plimsoll: Plimsoll, run: Living):
+    ended = plimsoll("ps", "--backend", "local", "--json")
+    told = json.loads(ended.stdout)
+    assert told["unreached"] == {}
+    assert [item["id"] for item in told["items"]] == sorted(run.ids)
+    one = told["items"][0]
+    assert (one["backend"], one["kind"], one["state"]) == ("local", "sandbox", "running")
+    assert one["run"] == "night-run"
+    assert one["owner"]["pid"] == run.process.pid
+    assert one["owner"]["alive"] is True
+    assert one["expires"] > time.time()
+
+
+def test_of_all_backends_one_that_cannot_be_asked_is_a_line(plimsoll: Plimsoll, run: Living):
+    ended = plimsoll("ps")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "1 run · 2 sandboxes" in ended.stdout
+    last = ended.stdout.splitlines()[-1]
+    assert last.startswith("docker was not asked: the Docker engine at tcp://127.0.0.1:1 cannot")
+    told = json.loads(plimsoll("ps", "--json").stdout)
+    assert list(told["unreached"]) == ["docker"]
+
+
+def test_a_backend_that_was_named_must_answer(plimsoll: Plimsoll, config: Path):
+    ended = plimsoll("ps", "--backend", "docker")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("plimsoll: the Docker engine at tcp://127.0.0.1:1 cannot")
+
+
+def test_an_unknown_backend_is_bad_usage(plimsoll: Plimsoll, config: Path):
+    ended = plimsoll("ps", "--backend", "moon")
+    assert ended.returncode == 2
+    assert ended.stderr == "plimsoll: no backend is called 'moon': choose all, local, docker\n"

@@ -1,0 +1,76 @@
+"""Another process with sandboxes of its own, to be killed or cleaned up after."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers import long_time, processes_with
+
+__all__ = ["Living", "living"]
+
+OWNER = """
+import asyncio, json, sys, time
+from pathlib import Path
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
+
+home, run, number, seconds = sys.argv[1:]
+
+async def main():
+    async with LocalBackend(LocalOptions(home=Path(home))) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        many = []
+        for n in range(int(number)):
+            labels = Labels(run, f"task.{n + 1}", myself(), time.time() + 3600)
+            wanted = SandboxSpec(labels, limits=Limits(memory_mb=200, pids=50))
+            many.append(await backend.create(image, wanted))
+        for n, one in enumerate(many, 1):
+            await one.exec(f"setsid sleep {seconds}.{n} >/dev/null 2>&1 & touch /x")
+        print(json.dumps([one.id for one in many]), flush=True)
+        await asyncio.gather(*(stay(n, one) for n, one in enumerate(many, 1)))
+
+async def stay(n, one):
+    try:
+        await one.exec(f"sleep {seconds}.{n}")
+    except SandboxUnavailable as error:
+        print(f"task.{n} is gone: {error}", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """The process, and the ids of its sandboxes, whose tickets are task.1, task.2 and so on."""
+
+    process: subprocess.Popen[str]
+    ids: list[str]
+    mark: str
+
+    def running(self, ticket: int) -> list[int]:
+        """The processes in one of its sandboxes."""
+        return processes_with(f"{self.mark}.{ticket}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def living(home: Path, run: str, number: int = 2) -> Iterator[Living]:
+    """A process whose sandboxes run until it is killed, at the latest at the end."""
+    mark = long_time()
+    command = [sys.executable, "-c", OWNER, str(home), run, str(number), mark]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Living(process, json.loads(process.stdout.readline()), mark)
+        finally:
+            process.kill()

@@ -1,0 +1,186 @@
+"""Who is reaped and who is not, in which order, and what a failure does."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.core.ids import Labels, Owner
+from plimsoll.sandboxes.inventory import Item, Kind
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.reaper import Reaper, doomed, held, reap, remove_all
+
+NOW = 1_000_000.0
+ALIVE, DEAD = Owner("here", 1, "a"), Owner("here", 2, "b")
+ELSEWHERE = Owner("there", 3, "c")
+
+
+def is_alive(owner: Owner) -> bool:
+    return owner != DEAD
+
+
+def item(
+    name: str,
+    owner: Owner = ALIVE,
+    *,
+    kind: Kind = "sandbox",
+    expires: float = NOW + 60,
+    shared: bool = False,
+    used_by: tuple[str, ...] = (),
+) -> Item:
+    labels = Labels("run", "ticket", owner, expires)
+    return Item(kind, name, labels, shared=shared, used_by=used_by)
+
+
+def names(*items: Item) -> list[str]:
+    return [one.id for one in doomed(items, NOW, is_alive)]
+
+
+def test_what_a_dead_owner_left_is_doomed_and_a_live_ones_is_not():
+    assert names(item("a", ALIVE), item("b", DEAD)) == ["b"]
+
+
+def test_what_is_past_its_expiry_is_doomed_whoever_owns_it():
+    past = NOW - 1
+    assert names(item("a", ALIVE, expires=past), item("b", ELSEWHERE, expires=past)) == ["a", "b"]
+
+
+def test_what_is_on_another_host_is_left_alone_until_it_expires():
+    assert names(item("a", ELSEWHERE)) == []
+    assert names(item("a", ELSEWHERE, expires=NOW - 1)) == ["a"]
+
+
+def test_what_is_shared_outlives_its_owner_until_it_expires():
+    cache = item("a", DEAD, kind="image", shared=True)
+    assert names(cache) == []
+    assert names(replace(cache, labels=replace(cache.labels, expires=NOW - 1))) == ["a"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_something_else_holds_on_to_is_never_doomed(shared: bool):
+    used = item("v", DEAD, kind="volume", expires=NOW - 1, shared=shared, used_by=("a",))
+    assert names(item("a", ALIVE), used) == []
+    assert names(item("a", DEAD), used) == ["a", "v"]
+    assert names(item("a", DEAD), replace(used, used_by=("a", "container other"))) == ["a"]
+
+
+def test_what_this_process_owns_is_not_doomed_but_by_its_expiry():
+    mine, now = myself(), time.time()
+    assert doomed([item("a", mine, expires=now + 60)], now) == []
+    assert [one.id for one in doomed([item("a", mine, expires=now - 1)], now)] == ["a"]
+
+
+def test_what_uses_something_goes_before_it():
+    kinds: list[Kind] = ["image", "volume", "network", "sandbox"]
+    items = [item(kind, DEAD, kind=kind) for kind in kinds]
+    assert names(*items) == ["sandbox", "network", "volume", "image"]
+
+
+def test_those_who_hold_on_to_something_are_named():
+    volume = item("v", kind="volume", used_by=("a", "b"))
+    assert held([volume, item("a")]) == {volume: ("b",)}
+    assert held([volume, item("a"), item("b")]) == {}
+
+
+class Slow:
+    """An inventory in memory, where each removal takes a while and some fail."""
+
+    name = "slow"
+
+    def __init__(self, *items: Item, failing: Sequence[str] = (), broken: bool = False) -> None:
+        self.left = list(items)
+        self.removed: list[str] = []
+        self.asked = 0
+        self.most = 0
+        self._now = 0
+        self._failing = failing
+        self._broken = broken
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    async def items(self) -> Sequence[Item]:
+        self.asked += 1
+        if self._broken:
+            raise RuntimeError("the list is torn")
+        return tuple(self.left)
+
+    async def remove(self, item: Item) -> None:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.02)
+        self._now -= 1
+        if item.id in self._failing:
+            raise SandboxUnavailable(f"{item.id} is stuck")
+        self.left.remove(item)
+        self.removed.append(item.id)
+
+
+def dead(name: str, kind: Kind = "sandbox") -> Item:
+    return item(name, replace(myself(), started="never"), kind=kind, expires=time.time() + 60)
+
+
+async def test_many_are_removed_at_once_but_not_all():
+    slow = Slow(*(dead(f"{n}") for n in range(40)))
+    await reap(slow)
+    assert slow.left == []
+    assert 2 <= slow.most <= 16
+
+
+async def test_networks_are_removed_when_the_last_sandbox_is_gone():
+    slow = Slow(dead("n", "network"), *(dead(f"{n}") for n in range(20)), dead("v", "volume"))
+    await reap(slow)
+    assert slow.removed[-2:] == ["n", "v"]
+
+
+async def test_one_that_cannot_be_removed_is_named_and_keeps_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+):
+    slow = Slow(*(dead(f"{n}") for n in range(5)), failing=["2"])
+    reaped = await reap(slow)
+    assert sorted(one.id for one in reaped.removed) == ["0", "1", "3", "4"]
+    assert [(one.item.id, one.reason) for one in reaped.failed] == [("2", "2 is stuck")]
+    assert "2 is stuck" in caplog.text
+
+
+async def test_each_end_is_told_as_it_comes():
+    told: list[tuple[str, str]] = []
+    slow = Slow(dead("a"), dead("b"), failing=["b"])
+    await remove_all(slow, slow.left.copy(), lambda one, why: told.append((one.id, why)))
+    assert sorted(told) == [("a", ""), ("b", "b is stuck")]
+
+
+async def test_the_reaper_comes_again_and_again_and_ends_with_its_block():
+    slow = Slow()
+    async with Reaper(slow, every=0.01):
+        await asyncio.sleep(0.1)
+        slow.left.append(dead("late"))
+        await asyncio.sleep(0.2)
+        assert slow.removed == ["late"]
+    asked = slow.asked
+    assert asked >= 3
+    await asyncio.sleep(0.05)
+    assert slow.asked == asked
+
+
+async def test_a_reaper_that_fails_says_so_and_goes_on(caplog: pytest.LogCaptureFixture):
+    slow = Slow(broken=True)
+    with caplog.at_level(logging.WARNING):
+        async with Reaper(slow, every=0.01):
+            await asyncio.sleep(0.1)
+    assert slow.asked >= 3
+    assert "the list is torn" in caplog.text
