@@ -83,3 +83,18 @@ def plimsoll(
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     return run
+
+
+@pytest.fixture(params=["local", "docker", "docker-tls"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, ...]:
+    """The options that name a place for sandboxes: this host, its engine, a remote engine."""
+    if request.param == "local":
+        request.getfixturevalue("sandboxes")
+        return ("--backend", "local")
+    if request.param == "docker":
+        config = f'[docker]\nhost = "{request.getfixturevalue("docker_engine")}"\n'
+    else:
+        engine = request.getfixturevalue("tls_engine")
+        config = f'[docker]\nhost = "{engine.url}"\ncertificates = "{engine.certificates}"\n'
+    (tmp_path / "engine.toml").write_text(config)
+    return ("--backend", "docker", "--config", "engine.toml")

@@ -9,7 +9,7 @@ WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
 
 ROW = {"task", "attempt", "verdict", "reward", "rewards", "ending", "cause", "reason", "seconds"}
-WHOLE = {"tasks", "trials", "graded", "void", "mean_reward", "trials_per_minute", "results"}
+WHOLE = {"tasks", "trials", "graded", "void", "mean_reward", "trials_per_minute", "results", "pool"}
 UNGRADED = "#!/bin/bash\ntrue\n"
 
 
@@ -163,3 +163,41 @@ def test_bad_usage_is_one_line_and_exits_2(write_task: WriteTask, plimsoll: Plim
         assert (ended.returncode, ended.stdout) == (2, ""), args
         assert ended.stderr.startswith("plimsoll: "), args
         assert "Traceback" not in ended.stderr, args
+
+
+def test_a_pool_gives_the_same_verdicts_and_says_how_sandboxes_were_had(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    write_task("b", test=UNGRADED)
+    rows: list[object] = []
+    for reuse in ("none", "fresh", "reset"):
+        ended = plimsoll(
+            "eval", "tasks", "--attempts", "3", "--pool", reuse, "--json", "--out", reuse
+        )
+        assert ended.returncode == 3, ended.stderr
+        told = json.loads(ended.stdout)
+        pool = told["pool"]
+        assert pool["reuse"] == reuse
+        assert pool["hits"] + pool["cold_starts"] == 6
+        assert pool["start"]["count"] >= 6
+        assert sum(span["starts"] for span in pool["start_over_time"]) == pool["start"]["count"]
+        assert ("wait_warm" in pool) == (pool["hits"] > 0)
+        assert json.loads((tmp_path / reuse / "summary.json").read_text()) == told
+        heads = {"none": "sandboxes: start", "fresh": "pool fresh: ", "reset": "pool reset: "}
+        assert heads[reuse] in ended.stderr
+        once = "warning: a sandbox is used once, not reset"
+        assert ended.stderr.count(once) == (reuse == "reset")
+        rows.append([(row["task"], row["attempt"], row["reward"]) for row in told["results"]])
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_the_config_chooses_the_pool_and_the_option_comes_first(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    (tmp_path / "plimsoll.toml").write_text('[pool]\nreuse = "fresh"\n')
+    assert json.loads(plimsoll("eval", "tasks", "--json").stdout)["pool"]["reuse"] == "fresh"
+    told = json.loads(plimsoll("eval", "tasks", "--json", "--pool", "none").stdout)
+    assert told["pool"]["reuse"] == "none"
+    assert plimsoll("eval", "tasks", "--pool", "always").returncode == 2

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from plimsoll.cli.render import closing, figure, live, plain, progress_line
+from plimsoll.cli.render import closing, figure, live, plain, pool_line, progress_line
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation import Evaluation, Ticket
+from plimsoll.runs.evaluation import Evaluation
 from plimsoll.runs.results import Row
+from plimsoll.runs.tickets import Ticket
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.pool.stats import Figures, PoolStats
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause
 
@@ -93,3 +96,26 @@ def test_the_live_view_has_its_bar_on_a_line_of_its_own(evaluation: Evaluation):
     console.print(live(evaluation))
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().splitlines()[1].strip() == "0/0 trials · graded 0 · void –"
+
+
+def test_the_pools_line_says_what_was_measured_and_no_more():
+    start = Figures(8, 0.31, 1.2)
+    none = PoolStats(reuse=Reuse.NONE, hits=0, cold_starts=8, start=start, wait_cold=start)
+    assert pool_line(none) == "sandboxes: start p50 310 ms p99 1.2 s"
+    fresh = PoolStats(
+        reuse=Reuse.FRESH,
+        hits=6,
+        cold_starts=2,
+        start=start,
+        wait_warm=Figures(6, 0.002, 0.0031),
+        wait_cold=Figures(2, 0.3, 0.3),
+    )
+    assert pool_line(fresh) == (
+        "pool fresh: 6 of 8 leases found one ready · start p50 310 ms p99 1.2 s"
+        " · wait warm p50 2 ms p99 3.1 ms · cold p50 300 ms p99 300 ms"
+    )
+    failed = PoolStats(
+        reuse=Reuse.RESET, hits=0, cold_starts=0, failed_starts=3, retired={"it\x1bdied": 2}
+    )
+    said = pool_line(failed)
+    assert said.endswith("0 of 0 leases found one ready · failed starts 3 · retired: it died (2)")

@@ -42,7 +42,7 @@ fi
 
 
 @pytest.fixture
-def task(tmp_path: Path, sandboxes: None) -> Callable[[str], Path]:
+def task(tmp_path: Path) -> Callable[[str], Path]:
     def write(clone: str) -> Path:
         files = {
             "task.toml": '[environment]\nnetwork_mode = "no-network"\n',
@@ -88,7 +88,12 @@ def result(ended: CompletedProcess[str]) -> dict[str, object]:
     ],
 )
 def test_without_the_repository_it_is_never_a_zero(
-    task: Callable[[str], Path], plimsoll: Plimsoll, clone: str, cause: str, named: str
+    task: Callable[[str], Path],
+    plimsoll: Plimsoll,
+    sandboxes: None,
+    clone: str,
+    cause: str,
+    named: str,
 ):
     tasks = str(task(clone))
     linted = plimsoll("lint", tasks, "--offline", "--json")
@@ -112,7 +117,12 @@ def test_without_the_repository_it_is_never_a_zero(
 
 @pytest.mark.parametrize("clone", [STRICT, LENIENT, SKIPPING], ids=["strict", "lenient", "skip"])
 def test_with_the_repository_staged_it_grades(
-    task: Callable[[str], Path], mirror: Path, plimsoll: Plimsoll, tmp_path: Path, clone: str
+    task: Callable[[str], Path],
+    mirror: Path,
+    plimsoll: Plimsoll,
+    where: tuple[str, ...],
+    tmp_path: Path,
+    clone: str,
 ):
     tasks = str(task(clone))
     staged = plimsoll("stage", tasks, "--to", "assets", "--from", f"git:{URL}={mirror}")
@@ -121,12 +131,13 @@ def test_with_the_repository_staged_it_grades(
     linted = plimsoll("lint", tasks, "--offline", "--assets", "assets")
     assert linted.returncode == 0, linted.stdout
 
-    evaluated = plimsoll("eval", tasks, "--assets", "assets", "--out", "out", "--json")
-    assert evaluated.returncode == 0, evaluated.stdout
+    there = (tasks, *where, "--assets", "assets")
+    evaluated = plimsoll("eval", *there, "--out", "out", "--json")
+    assert evaluated.returncode == 0, evaluated.stdout + evaluated.stderr
     assert result(evaluated)["reward"] == 1.0
     said = (tmp_path / "out/trials/seed.1/verifier/stdout.txt").read_text()
     assert "results starts here" in said
-    assert plimsoll("validate", tasks, "--assets", "assets").returncode == 0
-    assert plimsoll("eval", tasks, "--assets", "assets", "--validated").returncode == 0
+    assert plimsoll("validate", *there).returncode == 0
+    assert plimsoll("eval", *there, "--validated").returncode == 0
     # What was validated with assets is not validated without them.
-    assert plimsoll("eval", tasks, "--validated").returncode == 2
+    assert plimsoll("eval", tasks, *where, "--validated").returncode == 2

@@ -9,7 +9,8 @@ from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation import Evaluation, Ticket
+from plimsoll.runs.evaluation import Evaluation
+from plimsoll.runs.tickets import Ticket
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void

@@ -55,9 +55,9 @@ def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path):
 
 
 def test_an_unknown_table_is_refused_and_the_known_ones_named(tmp_path: Path):
-    assert "plimsoll.toml:1: unknown key docker (known here: local, assets, breaker)" in refusal(
-        tmp_path, "[docker]\n"
-    )
+    said = refusal(tmp_path, "[cloud]\n")
+    known = "local, docker, pool, assets, breaker"
+    assert f"plimsoll.toml:1: unknown key cloud (known here: {known})" in said
 
 
 def test_every_mistake_is_named(tmp_path: Path):
@@ -103,3 +103,17 @@ def test_the_allowed_share_is_a_share(tmp_path: Path):
     for wrong in ("1.5", "-0.1", '"some"'):
         said = refusal(tmp_path, f"[breaker]\nallowed_share = {wrong}\n")
         assert ":2: breaker.allowed_share: expected a number from 0 to 1" in said
+
+
+def test_a_pool_is_one_of_three_and_its_numbers_are_whole(tmp_path: Path):
+    text = '[pool]\nreuse = "reset"\nuses = 7\nahead = 0\n'
+    pool = load_config(write(tmp_path, text)).pool
+    assert (pool.reuse, pool.uses, pool.ahead) == ("reset", 7, 0)
+    assert (Config().pool.reuse, Config().pool.uses, Config().pool.ahead) == (None, 50, None)
+    for line, said in (
+        ('reuse = "always"', "pool.reuse: expected none, fresh or reset"),
+        ("uses = 0", "pool.uses: expected a whole number, 1 or more"),
+        ("ahead = -1", "pool.ahead: expected a whole number, 0 or more"),
+        ('uses = "many"', "pool.uses: expected a whole number"),
+    ):
+        assert f":2: {said}" in refusal(tmp_path, f"[pool]\n{line}\n")

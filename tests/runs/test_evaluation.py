@@ -7,8 +7,11 @@ import pytest
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation import Evaluation, Ticket, Trial
+from plimsoll.runs.evaluation import Evaluation, Trial
+from plimsoll.runs.tickets import Hints, Ticket
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded
@@ -29,9 +32,16 @@ def evaluation(
     *,
     attempts: int = 1,
     concurrency: int = 2,
+    hints: Hints | None = None,
 ) -> Evaluation:
     return Evaluation(
-        tasks, attempts=attempts, concurrency=concurrency, trial=trial, directory=directory
+        tasks,
+        attempts=attempts,
+        concurrency=concurrency,
+        trial=trial,
+        directory=directory,
+        breaker=Breaker(Policy(stops=False)),
+        hints=hints,
     )
 
 
@@ -120,3 +130,57 @@ async def test_results_that_cannot_be_kept_end_the_run_with_one_error(
     directory.results.mkdir()
     with pytest.raises(UsageError, match="cannot write"):
         await evaluation(make_tasks("a", "b", "c"), trial, directory).run()
+
+
+class Told:
+    """Keeps what it is told of coming tickets."""
+
+    def __init__(self) -> None:
+        self.coming_now: list[str] = []
+        self.most = 0
+        self.said: list[str] = []
+
+    def coming(self, ticket: Ticket) -> None:
+        self.said.append(ticket.label)
+        self.coming_now.append(ticket.label)
+        self.most = max(self.most, len(self.coming_now))
+
+    def over(self, ticket: Ticket) -> None:
+        self.coming_now.remove(ticket.label)
+
+
+async def test_each_ticket_is_hinted_at_before_its_trial_and_is_over_once(
+    make_tasks: MakeTasks, directory: RunDirectory
+):
+    told = Told()
+
+    async def trial(ticket: Ticket, on_phase: OnPhase) -> TrialResult:
+        assert ticket.label in told.said
+        await asyncio.sleep(0)
+        return one(ticket)
+
+    tasks = make_tasks("a", "b", "c")
+    await evaluation(tasks, trial, directory, attempts=3, concurrency=2, hints=told).run()
+    assert told.said == [f"{name}.{attempt}" for attempt in (1, 2, 3) for name in "abc"]
+    assert told.coming_now == []
+    # Two that run, and the next two.
+    assert told.most == 4
+
+
+async def test_when_it_is_cancelled_every_hint_is_taken_back(
+    make_tasks: MakeTasks, directory: RunDirectory
+):
+    told = Told()
+
+    async def trial(ticket: Ticket, on_phase: OnPhase) -> TrialResult:
+        await asyncio.sleep(60)
+        return one(ticket)
+
+    run = evaluation(make_tasks("a", "b"), trial, directory, attempts=4, hints=told)
+    running = asyncio.create_task(run.run())
+    await asyncio.sleep(0.02)
+    assert told.coming_now
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert told.coming_now == []

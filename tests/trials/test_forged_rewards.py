@@ -27,6 +27,7 @@ cat > /tmp/chain.py <<'END'
 """
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize(
     "script",
     [
@@ -164,6 +165,7 @@ cp /tests/conftest.py /tests/pytest.py
     assert ran.verdict.rewards == {"reward": 0.0}
 
 
+@pytest.mark.every_backend
 async def test_honest_work_is_still_rewarded(write_task, run):
     ran = await run(write_task(test=GRADER), "echo 42 > /app/answer")
     assert ran.verdict.reward == 1.0

@@ -58,6 +58,7 @@ async def test_how_the_agent_ended_is_kept_beside_the_reward(write_task, run, en
     assert ran.verdict == Graded(1.0, ending, {"reward": 1.0})
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("script", ["sleep", "trap '' TERM INT; setsid sleep"])
 async def test_an_agent_out_of_time_is_stopped_and_graded(write_task, run, script):
     time = long_time()
@@ -90,6 +91,7 @@ async def test_an_unforeseen_error_is_a_void_trial_with_its_traceback(write_task
     assert "Traceback" in ran.read("bug.txt")
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize(
     "script",
     [
@@ -145,6 +147,7 @@ async def test_an_agent_that_removes_its_own_folder_is_graded(write_task, run, s
 EAT = "python3 -c 'x = bytearray(256 << 20)'"
 
 
+@pytest.mark.every_backend
 async def test_an_agent_that_runs_out_of_memory_is_graded(write_task, run, backend):
     task = write_task(test=GRADER, toml="[environment]\nmemory_mb = 64\n")
     ran = await run(task, f"{DONE}{EAT}; echo $?")
@@ -153,6 +156,7 @@ async def test_an_agent_that_runs_out_of_memory_is_graded(write_task, run, backe
     assert ran.read("agent/stdout.txt") == "137\n"
 
 
+@pytest.mark.every_backend
 async def test_a_grader_that_runs_out_of_memory_did_not_grade(write_task, run, backend):
     task = write_task(test=f"{GRADER}\n{EAT}", toml="[environment]\nmemory_mb = 64\n")
     ran = await run(task, "true", 1)
@@ -167,6 +171,7 @@ def _need_memory_limits(backend):
     need("cgroups", missing[0] if missing else None)
 
 
+@pytest.mark.every_backend
 async def test_a_flood_of_output_is_kept_within_bounds(write_task, run):
     flood = "head -c 200000000 /dev/zero | tr '\\0' x; echo the end >&2"
     test = f"{GRADER}\nhead -c 50000000 /dev/zero | tr '\\0' y\n"

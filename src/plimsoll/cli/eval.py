@@ -30,6 +30,7 @@ Exit status:
     help="How often each task is tried.",
 )
 @options.concurrency
+@options.pool
 @options.task
 @options.json_output
 @click.option(
@@ -67,6 +68,7 @@ def command(
     backend: str,
     attempts: int,
     concurrency: int | None,
+    pool: str | None,
     pattern: str | None,
     as_json: bool,
     out: Path | None,
@@ -95,6 +97,7 @@ def command(
         backend=backend,
         attempts=attempts,
         concurrency=concurrency or default_concurrency(),
+        pool=pool,
         pattern=pattern,
         out=out,
         config=config,

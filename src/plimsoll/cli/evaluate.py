@@ -12,6 +12,7 @@ from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import closing, console, first_line, plain
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.evaluate import EvalRun, Request, exit_code
+from plimsoll.runs.results import Summary
 from plimsoll.tasks.problems import UnknownKey
 
 __all__ = ["evaluate", "warn_of_unknown_keys"]
@@ -34,7 +35,7 @@ def evaluate(request: Request, *, as_json: bool) -> int:
         if as_json:
             sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
             sys.stdout.flush()
-        _end(run, out, interrupted=interrupts.signal is not None)
+        _end(run, summary, out, interrupted=interrupts.signal is not None)
         return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
 
 
@@ -69,7 +70,7 @@ def warn_of_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:
         err.print(Text(f"warning: and {more} more unknown keys", style="yellow"))
 
 
-def _end(run: EvalRun, out: Console, *, interrupted: bool) -> None:
+def _end(run: EvalRun, summary: Summary, out: Console, *, interrupted: bool) -> None:
     lines = closing(
         run.evaluation,
         run.directory,
@@ -77,6 +78,7 @@ def _end(run: EvalRun, out: Console, *, interrupted: bool) -> None:
         interrupted=interrupted,
         left_out=run.left_out,
         diagnosis=run.diagnosis,
+        pool=summary.pool,
     )
     for line in lines:
         out.print(line, soft_wrap=isinstance(line, Text))

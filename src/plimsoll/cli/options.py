@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["assets", "backend", "concurrency", "config", "json_output", "task"]
+__all__ = ["assets", "backend", "concurrency", "config", "json_output", "pool", "task"]
 
 backend = click.option(
     "--backend",
@@ -18,6 +18,12 @@ concurrency = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="Trials at once.  [default: one for each core, at least 2]",
+)
+pool = click.option(
+    "--pool",
+    type=click.Choice(["none", "fresh", "reset"]),
+    help="Sandboxes are started when asked for (none), started ahead and used once (fresh), or"
+    " reset and used again (reset).  [default: none for local, fresh for docker]",
 )
 task = click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
 json_output = click.option(

@@ -16,6 +16,8 @@ from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Running
 from plimsoll.runs.results import Diagnosis, Row, Tally
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.pool.stats import Figures, PoolStats
 from plimsoll.trials.verdicts import CAUSES, Cause
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "live",
     "pace",
     "plain",
+    "pool_line",
     "progress_line",
 ]
 
@@ -127,6 +130,7 @@ def closing(
     interrupted: bool,
     left_out: Mapping[str, str] | None = None,
     diagnosis: Diagnosis | None = None,
+    pool: PoolStats | None = None,
 ) -> Iterable[RenderableType]:
     """Everything that is said at the end: the table, why trials are void, where to look."""
     tally = evaluation.tally
@@ -149,6 +153,8 @@ def closing(
         yield Text()
     if evaluation.canaries is not None:
         yield Text(_canaries(evaluation.canaries))
+    if pool is not None:
+        yield Text(pool_line(pool))
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
     yield Text(f"look: {_look(tally, directory)}")
 
@@ -166,6 +172,33 @@ def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
     for head, lines in parts:
         for number, line in enumerate(lines):
             yield Text(f"  {'' if number else head:<10} {plain(line)}")
+
+
+def pool_line(stats: PoolStats) -> str:
+    """How the run's sandboxes were had."""
+    pooled = stats.reuse is not Reuse.NONE
+    parts: list[str] = []
+    if pooled:
+        leases = stats.hits + stats.cold_starts
+        parts.append(f"{stats.hits:,} of {leases:,} leases found one ready")
+    measured = {"start": stats.start, "reset": stats.reset}
+    if pooled:
+        measured |= {"wait warm": stats.wait_warm, "cold": stats.wait_cold}
+    parts += [f"{what} {_figures(one)}" for what, one in measured.items() if one is not None]
+    if stats.failed_starts:
+        parts.append(f"failed starts {stats.failed_starts:,}")
+    if stats.retired:
+        reasons = ", ".join(f"{plain(why)} ({count:,})" for why, count in stats.retired.items())
+        parts.append(f"retired: {reasons}")
+    return f"{f'pool {stats.reuse}' if pooled else 'sandboxes'}: {' · '.join(parts)}"
+
+
+def _figures(figures: Figures) -> str:
+    return f"p50 {_short(figures.p50)} p99 {_short(figures.p99)}"
+
+
+def _short(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else duration(seconds)
 
 
 def _canaries(canaries: Canaries) -> str:

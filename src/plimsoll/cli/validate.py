@@ -29,6 +29,7 @@ Exit status:
     help="How often oracle and nop try each task.",
 )
 @options.concurrency
+@options.pool
 @options.task
 @options.json_output
 @click.option(
@@ -44,6 +45,7 @@ def command(
     backend: str,
     repeat: int,
     concurrency: int | None,
+    pool: str | None,
     pattern: str | None,
     as_json: bool,
     out: Path | None,
@@ -66,6 +68,7 @@ def command(
         backend=backend,
         repeat=repeat,
         concurrency=concurrency or default_concurrency(),
+        pool=pool,
         pattern=pattern,
         out=out,
         config=config,

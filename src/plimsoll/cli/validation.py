@@ -114,6 +114,7 @@ def _next(run: ValidateRun, report: Report) -> str:
     request = run.request
     same: dict[str, object] = {
         "--backend": request.backend,
+        "--pool": request.pool,
         "--task": request.pattern,
         "--config": request.config,
         "--assets": request.assets,

@@ -19,11 +19,14 @@ from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation import CANARY_AGENT, Evaluation, Ticket, Trial
+from plimsoll.runs.evaluation import Evaluation, Trial
+from plimsoll.runs.pooling import hints_for, make_pool, measured
 from plimsoll.runs.quarantine import Quarantine
 from plimsoll.runs.results import Diagnosis, Summary
 from plimsoll.runs.selection import Selection, select_tasks
+from plimsoll.runs.tickets import CANARY_AGENT, Ticket
 from plimsoll.runs.validation import Place, Validation
+from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.assets.plan import unstaged
@@ -74,6 +77,8 @@ class Request:
     """None leaves it to the number of trials; 0 is none."""
     keep_going: bool = False
     """Run to the end whatever the breaker finds."""
+    pool: str | None = None
+    """How sandboxes are used, if not as the config says."""
 
     def command(self, *, keep_going: bool) -> str:
         """The command line that asks for it again, into a folder of its own."""
@@ -83,6 +88,7 @@ class Request:
             "--backend": self.backend,
             "--attempts": self.attempts,
             "--concurrency": None if self.concurrency == usual else self.concurrency,
+            "--pool": self.pool,
             "--task": self.pattern,
             "--config": self.config,
             "--assets": self.assets,
@@ -146,7 +152,7 @@ class EvalRun:
 
     request: Request
     agent: Agent
-    backend: Backend
+    backend: Pool
     assets: Assets | None
     selection: Selection
     left_out: dict[str, str]
@@ -159,7 +165,12 @@ class EvalRun:
         """Check all that can be checked before anything is started."""
         agent = make_agent(request.agent)
         config = load_config(request.config)
-        backend = make_backend(request.backend, config)
+        backend = make_pool(
+            make_backend(request.backend, config),
+            config.pool,
+            reuse=request.pool,
+            concurrency=request.concurrency,
+        )
         assets = config.load_assets(request.assets)
         selection = select_tasks(
             request.path, pattern=request.pattern, skip_invalid=request.skip_invalid
@@ -182,6 +193,7 @@ class EvalRun:
             directory=directory,
             breaker=Breaker(policy),
             canaries=canaries,
+            hints=hints_for(backend, directory.name, assets),
         )
         return cls(request, agent, backend, assets, selection, left_out, directory, evaluation)
 
@@ -221,7 +233,9 @@ class EvalRun:
 
     def finish(self) -> Summary:
         """Write the summary of what has finished, all of it or a part."""
-        summary = replace(self.evaluation.summary, breaker=self.diagnosis)
+        summary = replace(
+            self.evaluation.summary, breaker=self.diagnosis, pool=measured(self.backend)
+        )
         self.directory.finish(summary)
         return summary
 

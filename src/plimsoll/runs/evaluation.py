@@ -11,12 +11,10 @@ Invariants:
 """
 
 import asyncio
-import itertools
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.breaker.breaker import Breaker
@@ -25,35 +23,12 @@ from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.breaker.watch import CanaryResult
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row, Summary, Tally, row_of, voided
+from plimsoll.runs.tickets import Hints, Ticket, Upcoming
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Evidence, Void
 
-__all__ = ["CANARY_AGENT", "Evaluation", "Running", "Ticket", "Trial"]
-
-CANARY_AGENT = "oracle"
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """One attempt at one task. Attempts count from 1."""
-
-    task: Task
-    attempt: int
-    agent: str = ""
-    """Who acts, where it is not the run's one agent."""
-    canary: bool = False
-
-    @property
-    def label(self) -> str:
-        agent = f".{self.agent}" if self.agent else ""
-        return f"{self.task.name}{agent}.{self.attempt}" + (" (canary)" if self.canary else "")
-
-    def folder(self, directory: RunDirectory) -> Path:
-        """Where the trial writes."""
-        if self.canary:
-            return directory.canary(self.task.name, self.attempt)
-        return directory.trial(self.task.name, self.attempt, self.agent)
+__all__ = ["Evaluation", "Running", "Trial"]
 
 
 @dataclass(slots=True)
@@ -90,6 +65,7 @@ class Evaluation:
         agents: Sequence[str] = ("",),
         breaker: Breaker | None = None,
         canaries: Canaries | None = None,
+        hints: Hints | None = None,
     ) -> None:
         self.total = len(tasks) * attempts * len(agents)
         self.tally = Tally()
@@ -97,13 +73,12 @@ class Evaluation:
         self.canaries = canaries
         self.running: dict[int, Running] = {}
         self._tasks = tasks
-        self._by_name = {task.name: task for task in tasks}
         self._attempts = attempts
         self._agents = agents
         self._concurrency = concurrency
         self._trial = trial
         self._directory = directory
-        self._canary_numbers = itertools.count(1)
+        self._hints = hints
         self._distrust: tuple[Cause, str] | None = None
         """What makes trials void that finish after a failed canary."""
         self._started: float | None = None
@@ -123,14 +98,21 @@ class Evaluation:
     async def run(self) -> None:
         """Run every ticket. Raises only where results can no longer be kept."""
         self._started = time.monotonic()
-        tickets = self._tickets()
+        upcoming = Upcoming(
+            self._tickets(),
+            ahead=self._concurrency,
+            tasks={task.name: task for task in self._tasks},
+            canaries=self.canaries,
+            hints=self._hints,
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 for slot in range(min(self._concurrency, self.total)):
-                    group.create_task(self._work(slot, tickets))
+                    group.create_task(self._work(slot, upcoming))
         except* PlimsollError as errors:
             raise _first(errors) from None
         finally:
+            upcoming.stop()
             self._ended = time.monotonic()
 
     def _tickets(self) -> Iterator[Ticket]:
@@ -139,32 +121,23 @@ class Evaluation:
                 for agent in self._agents:
                     yield Ticket(task, attempt, agent)
 
-    async def _work(self, slot: int, tickets: Iterator[Ticket]) -> None:
-        """Take tickets until none is left. The iterator is shared by all slots."""
-        while (ticket := self._take(tickets)) is not None:
+    async def _work(self, slot: int, upcoming: Upcoming) -> None:
+        """Take tickets until none is left. All slots take from the same."""
+        while (ticket := upcoming.take()) is not None:
             self.running[slot] = Running(ticket)
             mark = self.canaries.canary_started() if self.canaries and ticket.canary else 0
             try:
                 result = await self._one(ticket, self.running[slot])
             finally:
                 del self.running[slot]
+                upcoming.over(ticket)
             row = row_of(result, agent=ticket.agent)
             if ticket.canary:
                 self._keep_canary(ticket, row, mark)
             else:
                 self._keep(ticket, row)
             if self.breaker.tripped:
-                return
-
-    def _take(self, tickets: Iterator[Ticket]) -> Ticket | None:
-        """A canary that is due, or the next ticket."""
-        if self.canaries is not None and (name := self.canaries.take()) is not None:
-            number = next(self._canary_numbers)
-            return Ticket(self._by_name[name], number, CANARY_AGENT, canary=True)
-        ticket = next(tickets, None)
-        if self.canaries is not None and ticket is not None:
-            self.canaries.trial_started()
-        return ticket
+                upcoming.stop()
 
     def _keep(self, ticket: Ticket, row: Row) -> None:
         if self._distrust is not None and row.reward is not None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plimsoll.core.endings import Ending
+from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded
 
@@ -63,6 +64,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     results: list[Row]
     breaker: Diagnosis | None = None
     """Only where it tripped."""
+    pool: PoolStats | None = None
+    """How the run's sandboxes were started, where any was."""
 
 
 def row_of(result: TrialResult, *, agent: str = "") -> Row:

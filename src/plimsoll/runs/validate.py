@@ -16,6 +16,7 @@ from plimsoll.runs.config import load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluate import trials_by
 from plimsoll.runs.evaluation import Evaluation
+from plimsoll.runs.pooling import hints_for, make_pool, measured
 from plimsoll.runs.results import Row
 from plimsoll.runs.validation import (
     Attempt,
@@ -25,7 +26,7 @@ from plimsoll.runs.validation import (
     digest_task,
     judge_task,
 )
-from plimsoll.sandboxes.protocol import Backend
+from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.tasks.loader import LoadedTasks, load_tasks
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
@@ -47,6 +48,8 @@ class ValidateRequest:
     out: Path | None
     config: Path | None
     assets: Path | None = None
+    pool: str | None = None
+    """How sandboxes are used, if not as the config says."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +74,7 @@ class ValidateRun:
     """A validation with everything that it needs."""
 
     request: ValidateRequest
-    backend: Backend
+    backend: Pool
     loaded: LoadedTasks
     validation: Validation
     digests: dict[str, str]
@@ -86,7 +89,12 @@ class ValidateRun:
     def prepare(cls, request: ValidateRequest) -> "ValidateRun":
         """Check all that can be checked before anything is started."""
         config = load_config(request.config)
-        backend = make_backend(request.backend, config)
+        backend = make_pool(
+            make_backend(request.backend, config),
+            config.pool,
+            reuse=request.pool,
+            concurrency=request.concurrency,
+        )
         assets = config.load_assets(request.assets)
         loaded = load_tasks(request.path, request.pattern)
         place = Place.of(request.path, request.out)
@@ -104,6 +112,7 @@ class ValidateRun:
             agents=_AGENTS,
             # Broken tasks are what is looked for: only a fault of our own stops it.
             breaker=Breaker(Policy(), (Bugs(),)),
+            hints=hints_for(backend, directory.name, assets),
         )
         key = assets.key if assets is not None else ""
         return cls(request, backend, loaded, validation, digests, key, directory, evaluation)
@@ -152,7 +161,8 @@ class ValidateRun:
     def finish(self) -> Report:
         """Keep the records of what has finished, and write the run's summary."""
         results = self.results()
-        self.directory.finish(self.evaluation.summary)
+        summary = self.evaluation.summary
+        self.directory.finish(msgspec.structs.replace(summary, pool=measured(self.backend)))
         # To what is there by now: somebody may have validated other tasks meanwhile.
         validation, quarantine = Validation.add(self.validation.place, results)
         return Report(

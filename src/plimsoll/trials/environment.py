@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plimsoll.core.errors import SandboxUnsupported
@@ -18,6 +18,8 @@ from plimsoll.tasks.lint.fetches import find_fetches
 from plimsoll.tasks.task import Step, Task
 
 __all__ = [
+    "Wanted",
+    "agent_sandbox",
     "image_source",
     "labels_for",
     "sandbox_spec",
@@ -27,7 +29,28 @@ __all__ = [
 ]
 
 _LONGEST_TRIAL = 24 * 3600.0
-"""A sandbox older than this, of an owner that cannot be asked, is nobody's."""
+"""A sandbox older than this is nobody's, whatever its owner says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A sandbox that a trial asks its backend for: first its image, then itself."""
+
+    source: ImageSource
+    spec: SandboxSpec
+
+    @property
+    def supplies(self) -> Supplies:
+        return self.spec.supplies
+
+
+def agent_sandbox(task: Task, labels: Labels, assets: Assets | None) -> Wanted:
+    """The sandbox that the agent of a trial works in."""
+    supplies = supplies_for(task, assets)
+    return Wanted(
+        image_source(task, supplies),
+        sandbox_spec(task.environment, task.network, labels, task.file, supplies),
+    )
 
 
 def labels_for(task: Task, run: str, attempt: int) -> Labels:

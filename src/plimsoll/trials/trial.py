@@ -28,13 +28,7 @@ from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
-from plimsoll.trials.environment import (
-    image_source,
-    labels_for,
-    sandbox_spec,
-    supplies_for,
-    task_env,
-)
+from plimsoll.trials.environment import agent_sandbox, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.record import Phases, StepRecord, TrialRecord, VerdictFile
 from plimsoll.trials.steps import combine, falls_short
@@ -130,13 +124,13 @@ class _Trial:
     async def run(self) -> Verdict:
         task = self._task
         with self._phase("build"):
-            supplies = supplies_for(task, self._assets)
-            source = image_source(task, supplies)
-            image = await self._backend.build(source, on_output=self._record.build_log)
+            wanted = agent_sandbox(task, self._labels, self._assets)
+            image = await self._backend.build(wanted.source, on_output=self._record.build_log)
         with self._phase("start"):
-            spec = sandbox_spec(task.environment, task.network, self._labels, task.file, supplies)
-            sandbox = await self._backend.create(image, spec)
-        verifier = Verifier(task, self._backend, self._labels, self._record, supplies, self.digests)
+            sandbox = await self._backend.create(image, wanted.spec)
+        verifier = Verifier(
+            task, self._backend, self._labels, self._record, wanted.supplies, self.digests
+        )
         try:
             await self._prepare(sandbox)
             for step in task.steps:

@@ -70,6 +70,12 @@ class Canaries:
         self.proven.rotate(-1)
         return self.proven[-1]
 
+    def due_within(self, trials: int) -> str | None:
+        """The task that `take` will answer next, where that is so many trials away or fewer."""
+        if self._started + trials < self.every or not self.proven:
+            return None
+        return self.proven[0]
+
     def trial_started(self) -> None:
         self._started += 1
 

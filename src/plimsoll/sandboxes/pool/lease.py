@@ -1,0 +1,135 @@
+"""A sandbox for as long as a trial has it. To close it is to give it back."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import NetworkPolicy
+from plimsoll.sandboxes.pool.shelf import Pooled
+from plimsoll.sandboxes.protocol import (
+    KEEP_OUTPUT,
+    ExecResult,
+    OnConnection,
+    OnOutput,
+    Sandbox,
+    SandboxSpec,
+    SandboxStatus,
+    Served,
+    Transfer,
+)
+
+__all__ = ["Lease"]
+
+_CLOSED = "the sandbox was closed"
+
+_T = TypeVar("_T")
+
+
+class Lease:
+    """Made by `Pool.create`. Nothing gets through to the sandbox after it was closed."""
+
+    def __init__(
+        self, pooled: Pooled, spec: SandboxSpec, on_close: Callable[["Lease"], None]
+    ) -> None:
+        self.pooled = pooled
+        self.network: NetworkPolicy | None = spec.network
+        """What the sandbox has now; None where a change failed half-way."""
+        self.served: list[Served] = []
+        self._labels = spec.labels
+        self._on_close = on_close
+        self._calls = 0
+        self._closed = False
+
+    @property
+    def id(self) -> str:
+        return self.pooled.sandbox.id
+
+    @property
+    def labels(self) -> Labels:
+        return self._labels
+
+    @property
+    def workdir(self) -> str:
+        return self.pooled.sandbox.workdir
+
+    @property
+    def calls(self) -> int:
+        """How many calls have not come back yet."""
+        return self._calls
+
+    @property
+    def _open(self) -> Sandbox:
+        if self._closed:
+            raise SandboxUnavailable(_CLOSED)
+        return self.pooled.sandbox
+
+    async def _counted(self, call: Awaitable[_T]) -> _T:
+        self._calls += 1
+        try:
+            return await call
+        finally:
+            self._calls -= 1
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        keep: int = KEEP_OUTPUT,
+    ) -> ExecResult:
+        call = self._open.exec(
+            command,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stdin=stdin,
+            timeout=timeout,
+            on_output=on_output,
+            keep=keep,
+        )
+        return await self._counted(call)
+
+    async def upload(self, source: Path, target: str) -> Transfer:
+        return await self._counted(self._open.upload(source, target))
+
+    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
+        return await self._counted(self._open.download(source, target, limit=limit))
+
+    async def empty(self, path: str, *, mode: int = 0o755) -> None:
+        await self._counted(self._open.empty(path, mode=mode))
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        sandbox, self.network = self._open, None
+        await self._counted(sandbox.set_network(policy))
+        self.network = policy
+
+    async def serve(self, port: int, on_connection: OnConnection) -> Served:
+        served = await self._counted(self._open.serve(port, on_connection))
+        self.served.append(served)
+        return served
+
+    async def kill_all(self) -> None:
+        await self._counted(self._open.kill_all())
+
+    async def status(self) -> SandboxStatus:
+        """As the sandbox says, less what happened in it before the lease."""
+        if self._closed:
+            return SandboxStatus(alive=False, reason=_CLOSED)
+        said = await self._counted(self.pooled.sandbox.status())
+        if said.oom_kills is None:
+            return said
+        return replace(said, oom_kills=said.oom_kills - self.pooled.oom_kills)
+
+    async def close(self) -> None:
+        """Give the sandbox back; what becomes of it is the pool's business."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)

@@ -1,0 +1,169 @@
+"""What a pool measured, in memory that does not grow with the run.
+
+Seconds are kept as counts in buckets 5 % wide, so that a quantile is off by 2.5 % at most.
+"""
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from plimsoll.sandboxes.pool.options import Reuse
+
+__all__ = ["Figures", "Histogram", "Meter", "PoolStats", "Span", "Trend"]
+
+_SMALLEST = 1e-4
+_GROWTH = math.log(1.05)
+_MOST_SPANS = 120
+_MOST_REASONS = 20
+_OTHER = "other reasons"
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """How long something took, in seconds."""
+
+    count: int
+    p50: float
+    p99: float
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """How long starts took in one part of the run."""
+
+    since: float
+    """Seconds from the pool's own start."""
+    seconds: float
+    starts: int
+    p50: float
+    p99: float
+
+
+class PoolStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The statistics of a run's sandboxes. What was not measured is left out."""
+
+    reuse: Reuse
+    hits: int
+    """Leases that found a sandbox ready."""
+    cold_starts: int
+    """Leases that had to wait for a sandbox to start, or to be put back."""
+    resets: int = 0
+    retired: dict[str, int] = {}
+    """Sandboxes that were not used again, by reason."""
+    failed_starts: int = 0
+    start: Figures | None = None
+    start_over_time: list[Span] = []
+    reset: Figures | None = None
+    wait_warm: Figures | None = None
+    wait_cold: Figures | None = None
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of durations."""
+
+    count: int = 0
+    _buckets: Counter[int] = field(default_factory=Counter[int])
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self._buckets[int(math.log(max(seconds, _SMALLEST) / _SMALLEST) / _GROWTH)] += 1
+
+    def merge(self, other: "Histogram") -> None:
+        self.count += other.count
+        self._buckets.update(other._buckets)
+
+    def quantile(self, share: float) -> float:
+        """The duration that so large a share of them does not exceed."""
+        rank = max(1, math.ceil(share * self.count))
+        for bucket in sorted(self._buckets):
+            rank -= self._buckets[bucket]
+            if rank <= 0:
+                return float(f"{_SMALLEST * math.exp((bucket + 0.5) * _GROWTH):.3g}")
+        raise ValueError("nothing was measured")
+
+    @property
+    def figures(self) -> Figures | None:
+        if not self.count:
+            return None
+        return Figures(self.count, self.quantile(0.5), self.quantile(0.99))
+
+
+@dataclass(slots=True)
+class Trend:
+    """Durations by the minute; in a long run the minutes are joined two by two."""
+
+    width: float = 60.0
+    _spans: dict[int, Histogram] = field(default_factory=dict[int, Histogram])
+
+    def add(self, at: float, seconds: float) -> None:
+        self._spans.setdefault(int(at / self.width), Histogram()).add(seconds)
+        if len(self._spans) > _MOST_SPANS:
+            before, self._spans = self._spans, {}
+            self.width *= 2
+            for index, one in before.items():
+                self._spans.setdefault(index // 2, Histogram()).merge(one)
+
+    @property
+    def spans(self) -> list[Span]:
+        return [
+            Span(
+                since=index * self.width,
+                seconds=self.width,
+                starts=one.count,
+                p50=one.quantile(0.5),
+                p99=one.quantile(0.99),
+            )
+            for index, one in sorted(self._spans.items())
+        ]
+
+
+@dataclass(slots=True)
+class Meter:
+    """Where a pool notes what it does."""
+
+    _failed_starts: int = 0
+    _began: float = field(default_factory=time.monotonic)
+    _start: Histogram = field(default_factory=Histogram)
+    _trend: Trend = field(default_factory=Trend)
+    _reset: Histogram = field(default_factory=Histogram)
+    _warm: Histogram = field(default_factory=Histogram)
+    _cold: Histogram = field(default_factory=Histogram)
+    _retired: Counter[str] = field(default_factory=Counter[str])
+
+    def started(self, seconds: float) -> None:
+        self._start.add(seconds)
+        self._trend.add(time.monotonic() - self._began, seconds)
+
+    def start_failed(self) -> None:
+        self._failed_starts += 1
+
+    def leased(self, waited: float, *, warm: bool) -> None:
+        (self._warm if warm else self._cold).add(waited)
+
+    def reset(self, seconds: float) -> None:
+        self._reset.add(seconds)
+
+    def retired(self, reason: str) -> None:
+        known = reason in self._retired or len(self._retired) < _MOST_REASONS
+        self._retired[reason if known else _OTHER] += 1
+
+    @property
+    def usual_start(self) -> float:
+        return self._start.quantile(0.5) if self._start.count else 0.0
+
+    def stats(self, reuse: Reuse) -> PoolStats:
+        return PoolStats(
+            reuse=reuse,
+            hits=self._warm.count,
+            cold_starts=self._cold.count,
+            resets=self._reset.count,
+            retired=dict(self._retired.most_common()),
+            failed_starts=self._failed_starts,
+            start=self._start.figures,
+            start_over_time=self._trend.spans,
+            reset=self._reset.figures,
+            wait_warm=self._warm.figures,
+            wait_cold=self._cold.figures,
+        )

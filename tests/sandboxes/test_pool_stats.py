@@ -1,0 +1,56 @@
+"""Figures of a pool: near the truth, in memory that does not grow, and none for what was not."""
+
+import random
+
+import msgspec
+import pytest
+
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.pool.stats import Histogram, Meter, Trend
+
+
+def test_quantiles_are_off_by_a_few_percent_at_most():
+    chance = random.Random(7)
+    times = sorted(chance.lognormvariate(-1, 1) for _ in range(5000))
+    histogram = Histogram()
+    for seconds in times:
+        histogram.add(seconds)
+    assert histogram.quantile(0.5) == pytest.approx(times[2499], rel=0.03)
+    assert histogram.quantile(0.99) == pytest.approx(times[4949], rel=0.03)
+
+
+def test_what_was_never_measured_has_no_figures():
+    assert Histogram().figures is None
+    written = msgspec.to_builtins(Meter().stats(Reuse.FRESH))
+    assert written == {"reuse": "fresh", "hits": 0, "cold_starts": 0}
+
+
+def test_a_long_run_keeps_all_starts_in_few_spans():
+    trend = Trend()
+    for minute in range(7 * 24 * 60):
+        trend.add(minute * 60.0, 0.1 if minute < 5000 else 10.0)
+    spans = trend.spans
+    assert len(spans) <= 120
+    assert sum(span.starts for span in spans) == 7 * 24 * 60
+    assert spans[0].p50 == pytest.approx(0.1, rel=0.03)
+    assert spans[-1].p50 == pytest.approx(10.0, rel=0.03)
+    assert [span.since for span in spans] == [n * spans[0].seconds for n in range(len(spans))]
+
+
+def test_a_first_minute_is_a_span_of_its_own():
+    trend = Trend()
+    trend.add(3.0, 0.5)
+    trend.add(61.0, 1.0)
+    assert [(span.since, span.seconds, span.starts) for span in trend.spans] == [
+        (0.0, 60.0, 1),
+        (60.0, 60.0, 1),
+    ]
+
+
+def test_reasons_without_number_are_counted_together():
+    meter = Meter()
+    for number in range(500):
+        meter.retired(f"/tmp/{number} was changed")
+    retired = meter.stats(Reuse.RESET).retired
+    assert len(retired) <= 21
+    assert sum(retired.values()) == 500
