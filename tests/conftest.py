@@ -1,13 +1,16 @@
+import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parts import need, spec
+from parts import need, spec, why_no_compose, why_no_engine
 from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Sandbox
 
@@ -18,16 +21,74 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture(params=["local"])
-async def backend(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Backend]:
-    """Every backend in turn."""
-    started = LocalBackend(LocalOptions(home=home))
+BACKENDS = ("local", "docker")
+"""The backends by name; each is a part that tests may need."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_backend: runs on every backend, not on local alone")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What the protocol promises is tested on every backend; what is above it, on the fastest."""
+    if "closed_backend" in metafunc.fixturenames:
+        everywhere = metafunc.definition.get_closest_marker("every_backend")
+        names = BACKENDS if everywhere else BACKENDS[:1]
+        metafunc.parametrize("closed_backend", names, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> str:
+    """The address of a Docker engine on this host, with the images that tests use."""
+    usual = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    url = os.environ.get("PLIMSOLL_TEST_DOCKER") or usual
+    need("docker", why_no_engine(url))
+    return url
+
+
+@dataclass(frozen=True, slots=True)
+class TlsEngine:
+    """A Docker engine that is remote: behind TLS, and without this host's files."""
+
+    url: str
+    certificates: Path
+
+
+@pytest.fixture(scope="session")
+def tls_engine() -> TlsEngine:
+    url = os.environ.get("PLIMSOLL_TEST_DOCKER_TLS")
+    folder = os.environ.get("PLIMSOLL_TEST_DOCKER_CERTS")
+    if url is None or folder is None:
+        missing = "PLIMSOLL_TEST_DOCKER_TLS and PLIMSOLL_TEST_DOCKER_CERTS name no engine"
+        need("docker-tls", f"{missing}; .ci/engines starts one and prints them")
+    engine = TlsEngine(str(url), Path(str(folder)))
+    need("docker-tls", why_no_engine(engine.url, engine.certificates))
+    return engine
+
+
+@pytest.fixture(scope="session")
+def compose() -> None:
+    """Skips where Compose V2 is not installed."""
+    need("compose", why_no_compose())
+
+
+@pytest.fixture
+def closed_backend(request: pytest.FixtureRequest) -> Backend:
+    """A backend that is not entered yet. Not async: what it needs asks the engine by itself."""
+    if request.param == "local":
+        return LocalBackend(LocalOptions(home=request.getfixturevalue("home")))
+    return DockerBackend(DockerOptions(host=request.getfixturevalue("docker_engine")))
+
+
+@pytest.fixture
+async def backend(closed_backend: Backend) -> AsyncIterator[Backend]:
+    """The local backend; for tests marked `every_backend`, every backend in turn."""
     try:
-        await started.__aenter__()
+        await closed_backend.__aenter__()
     except SandboxUnavailable as error:
-        need(request.param, str(error))
-    yield started
-    await started.__aexit__(None, None, None)
+        need(closed_backend.name, str(error))
+    yield closed_backend
+    await closed_backend.__aexit__(None, None, None)
 
 
 @pytest.fixture

@@ -1,16 +1,26 @@
 """The parts of the world that tests run on, and what becomes of a test whose part is absent."""
 
+import asyncio
 import os
+import shutil
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.docker.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import SandboxSpec
 
-__all__ = ["need", "spec"]
+__all__ = ["IMAGES", "need", "spec", "why_no_compose", "why_no_engine"]
+
+IMAGES = ("debian:12", "debian:bookworm-slim", "host-system")
+"""What tests start containers of. There may be no registry, so an engine must have them."""
 
 
 def need(part: str, reason: str | None) -> None:
@@ -28,3 +38,32 @@ def need(part: str, reason: str | None) -> None:
 def spec(**more: Any) -> SandboxSpec:
     """What a test's sandbox is started with."""
     return SandboxSpec(Labels("test", "test.1", myself(), time.time() + 600), **more)
+
+
+def why_no_engine(url: str, certificates: Path | None = None) -> str | None:
+    """Why tests cannot use the Docker engine at an address."""
+
+    async def ask() -> str | None:
+        endpoint = find_endpoint(url, None, os.environ, certificates=certificates)
+        async with Engine(endpoint) as engine:
+            missing = [name for name in IMAGES if await engine.image(name) is None]
+        if not missing:
+            return None
+        return f"the engine at {url} has no {', '.join(missing)}; .ci/engines starts one that has"
+
+    try:
+        return asyncio.run(ask())
+    except PlimsollError as error:
+        return str(error)
+
+
+def why_no_compose() -> str | None:
+    """Why tests cannot use Compose V2."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) is None:
+            continue
+        asked = [*command, "version", "--short"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if said.returncode == 0 and said.stdout.lstrip("v").startswith("2"):
+            return None
+    return "neither `docker compose` nor `docker-compose` is Compose V2"
