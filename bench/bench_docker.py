@@ -8,10 +8,11 @@ command and Compose V2.
 
 import argparse
 import asyncio
+import math
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,89 +34,115 @@ from docker_sides import (
 from plimsoll.sandboxes.pool.stats import Figures, PoolStats
 
 AT_ONCE = (1, 4, 8)
-BATCHES = {1: 1, 4: 3, 8: 6}
-"""How often the tasks are tried in one measurement, by how many at once."""
+MOST = max(AT_ONCE)
+LEASES = 20
 
 COLD, REUSED = "plain API calls", "plain API calls, one container"
 NONE, FRESH, RESET = "plimsoll, no pool", "plimsoll, pool fresh", "plimsoll, pool reset"
 HARBOR, HARBOR_NO_GRACE = "harbor", "harbor, stop grace 0"
 POOLS = {NONE: "none", FRESH: "fresh", RESET: "reset"}
+NAN = float("nan")
+
+
+def batches(side: str, at_once: int) -> int:
+    """How often the tasks are tried in one measurement.
+
+    Often enough that what comes once, the first and the last containers, does not count for much.
+    """
+    if side in (HARBOR, HARBOR_NO_GRACE):
+        return 1
+    return {1: 2, 4: 4, 8: 6}[at_once] * (4 if side in (REUSED, RESET) else 1)
 
 
 @dataclass(slots=True)
 class Results:
-    """Every measurement, by side and by how many trials ran at once."""
+    """Every measurement."""
 
     samples: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
-    leases: dict[str, list[PoolStats]] = field(default_factory=dict)
-    """What pools said of their leases when most trials ran at once."""
+    """By side, and by how many trials ran at once."""
+    idle: dict[str, list[PoolStats]] = field(default_factory=dict)
+    """What pools said of leases that were taken one after the other."""
+    busy: dict[str, list[PoolStats]] = field(default_factory=dict)
+    """What they said of trials that ended as fast as they began, the most at once."""
 
     def add(self, side: str, at_once: int, sample: Sample) -> None:
         self.samples.setdefault(side, {}).setdefault(at_once, []).append(sample)
 
-    def add_stats(self, side: str) -> Callable[[int, PoolStats], None]:
+    def add_busy(self, side: str) -> Callable[[int, PoolStats], None]:
         def add(at_once: int, stats: PoolStats) -> None:
-            if at_once == max(AT_ONCE):
-                self.leases.setdefault(side, []).append(stats)
+            if at_once == MOST:
+                self.busy.setdefault(side, []).append(stats)
 
         return add
 
     def median(self, side: str, at_once: int, figure: str) -> float:
         samples = self.samples.get(side, {}).get(at_once, [])
-        return statistics.median(getattr(s, figure) for s in samples) if samples else float("nan")
+        return statistics.median(getattr(s, figure) for s in samples) if samples else NAN
 
-    def waits(self, side: str, kind: str) -> tuple[float, float] | None:
-        """Milliseconds that leases took: the median of the rounds' p50, the worst p99."""
-        said: list[Figures | None] = [getattr(stats, kind) for stats in self.leases.get(side, [])]
-        found = [figures for figures in said if figures is not None]
-        if not found:
-            return None
-        p50 = statistics.median(figures.p50 for figures in found)
-        return p50 * 1000, max(figures.p99 for figures in found) * 1000
+    @property
+    def best_of_harbor(self) -> float:
+        """Trials a minute when most run at once."""
+        rates = [self.median(side, MOST, "per_minute") for side in (HARBOR, HARBOR_NO_GRACE)]
+        return max((rate for rate in rates if not math.isnan(rate)), default=NAN)
 
 
-async def measure(sides: dict[str, Side], results: Results, rounds: int, slow_rounds: int) -> None:
+def waits(said: list[PoolStats], kind: str) -> tuple[float, float]:
+    """Milliseconds that leases took: the median of the rounds' p50, the worst p99."""
+    figures: list[Figures | None] = [getattr(stats, kind) for stats in said]
+    found = [one for one in figures if one is not None]
+    if not found:
+        return NAN, NAN
+    p50 = statistics.median(one.p50 for one in found)
+    return p50 * 1000, max(one.p99 for one in found) * 1000
+
+
+def worst(values: Iterable[float]) -> float:
+    """The greatest; not a number where one of them is not."""
+    found = list(values)
+    return NAN if any(math.isnan(value) for value in found) else max(found)
+
+
+async def measure(
+    sides: dict[str, Side], plimsoll: Plimsoll, results: Results, rounds: int, slow_rounds: int
+) -> None:
     for number in range(rounds):
         for at_once in AT_ONCE:
             for name, side in sides.items():
-                slow = name in (HARBOR, HARBOR_NO_GRACE)
-                if slow and number >= slow_rounds:
-                    continue
-                sample = await side(1 if slow else BATCHES[at_once], at_once)
-                results.add(name, at_once, sample)
+                if name not in (HARBOR, HARBOR_NO_GRACE) or number < slow_rounds:
+                    results.add(name, at_once, await side(batches(name, at_once), at_once))
+        for name, pool in POOLS.items():
+            results.idle.setdefault(name, []).append(await plimsoll.leases(pool, LEASES))
 
 
-def show(console: Console, results: Results) -> None:
+def show_trials(console: Console, results: Results) -> None:
     table = Table("side", box=None, pad_edge=False)
     for at_once in AT_ONCE:
         table.add_column(f"{at_once} at once:\ntrials/min", justify="right")
         table.add_column("CPU ms\na trial", justify="right")
         table.add_column("engine's", justify="right")
-    most = max(AT_ONCE)
-    table.add_column(f"{most} at once:\n× plain", justify="right")
+    table.add_column(f"{MOST} at once:\n× plain", justify="right")
     table.add_column("\n× harbor", justify="right")
-    plain, harbor = results.median(COLD, most, "per_minute"), best_of_harbor(results)
+    plain = results.median(COLD, MOST, "per_minute")
     for name in results.samples:
         cells: list[str] = []
         for at_once in AT_ONCE:
             figures = ("per_minute", "cpu_ms", "engine_cpu_ms")
             cells += [f"{results.median(name, at_once, figure):,.0f}" for figure in figures]
-        rate = results.median(name, most, "per_minute")
-        table.add_row(name, *cells, f"{rate / plain:.2f}", f"{rate / harbor:.1f}")
+        rate = results.median(name, MOST, "per_minute")
+        table.add_row(name, *cells, f"{rate / plain:.2f}", f"{rate / results.best_of_harbor:.1f}")
     console.print(table)
-    for name in POOLS:
-        for kind, word in (("wait_cold", "cold"), ("wait_warm", "warm")):
-            if (waits := results.waits(name, kind)) is not None:
-                p50, p99 = waits
-                console.print(
-                    f"{name}, {most} at once: {word} lease p50 {p50:.1f} ms, p99 {p99:.1f} ms"
-                )
 
 
-def best_of_harbor(results: Results) -> float:
-    """Trials a minute when most run at once, its stop grace set to 0 or not."""
-    rates = [results.median(side, max(AT_ONCE), "per_minute") for side in (HARBOR, HARBOR_NO_GRACE)]
-    return max(rates)
+def show_leases(console: Console, results: Results) -> None:
+    table = Table("leases, ms", box=None, pad_edge=False)
+    for heading in ("cold p50", "p99", "warm p50", "p99"):
+        table.add_column(heading, justify="right")
+    for kind, said in (("one after the other", results.idle), (f"{MOST} at once", results.busy)):
+        for name in POOLS:
+            cells = [*waits(said[name], "wait_cold"), *waits(said[name], "wait_warm")]
+            shown = ["-" if math.isnan(one) else f"{one:,.1f}" for one in cells]
+            table.add_row(f"{name}, {kind}", *shown)
+    console.print(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +154,27 @@ class Aim:
     bound: float
     at_least: bool
 
-    @property
-    def met(self) -> bool | None:
-        """None where it was not measured."""
-        if self.value != self.value:
-            return None
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
-
     def __str__(self) -> str:
-        verdict = {True: "met   ", False: "MISSED", None: "not measured"}[self.met]
         sign = "≥" if self.at_least else "≤"
+        if math.isnan(self.value):
+            return f"not measured: {self.what} ({sign} {self.bound:g})"
+        met = self.value >= self.bound if self.at_least else self.value <= self.bound
+        verdict = "pass" if met else "MISS"
         return f"{verdict}  {self.what}: {self.value:.2f} ({sign} {self.bound:g})"
 
 
 def aims(results: Results) -> list[Aim]:
-    most = max(AT_ONCE)
-    fresh = results.median(NONE, most, "per_minute")
-    warm = results.waits(RESET, "wait_warm") or (float("nan"),)
-    cpu = max(results.median(name, most, "cpu_ms") for name in POOLS)
-    plain = results.median(COLD, most, "per_minute")
+    fresh = results.median(NONE, MOST, "per_minute")
+    leases = [results.idle[name] for name in (FRESH, RESET)]
+    warm = worst(waits(said, "wait_warm")[0] for said in leases)
+    cpu = worst(results.median(name, MOST, "cpu_ms") for name in POOLS)
+    plain = results.median(COLD, MOST, "per_minute")
     return [
         Aim("no pool, beside the plain script", fresh / plain, 0.7, True),
-        Aim("no pool, beside Harbor's better figure", fresh / best_of_harbor(results), 6, True),
-        Aim("pool reset, trials/min", results.median(RESET, most, "per_minute"), 400, True),
-        Aim("warm lease, p50 ms", warm[0], 50, False),
-        Aim("CPU of Plimsoll, ms a trial, the most of its sides", cpu, 50, False),
+        Aim("no pool, beside Harbor's better figure", fresh / results.best_of_harbor, 6, True),
+        Aim("pool reset, trials/min", results.median(RESET, MOST, "per_minute"), 400, True),
+        Aim("warm lease p50 ms, of either pool", warm, 50, False),
+        Aim("CPU of Plimsoll ms a trial, the most of its sides", cpu, 50, False),
     ]
 
 
@@ -175,15 +198,19 @@ async def main() -> None:
             plain = PlainScript(session, engine)
             sides: dict[str, Side] = {COLD: plain.cold, REUSED: plain.reused}
             for name, pool in POOLS.items():
-                sides[name] = plimsoll.side(pool, results.add_stats(name))
+                sides[name] = plimsoll.side(pool, results.add_busy(name))
             if (reason := why_no_harbor(options.harbor)) is None:
                 harbor = Harbor(options.harbor, root, url, engine)
+                console.print(f"harbor {harbor.version}")
                 sides[HARBOR] = harbor.side()
                 sides[HARBOR_NO_GRACE] = harbor.side("--extra-docker-compose", "grace.yaml")
             else:
                 console.print(f"harbor: not measured, {reason}")
-            await measure(sides, results, options.rounds, options.harbor_rounds)
-    show(console, results)
+            await measure(sides, plimsoll, results, options.rounds, options.harbor_rounds)
+    show_trials(console, results)
+    console.print()
+    show_leases(console, results)
+    console.print()
     for aim in aims(results):
         console.print(str(aim))
     if options.json:

@@ -21,8 +21,15 @@ from pathlib import Path
 
 import aiohttp
 
+from plimsoll.core.ids import Labels
+from plimsoll.core.network import PUBLIC
 from plimsoll.runs.evaluate import EvalRun, Request
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
+from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import PoolStats
+from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
 
 __all__ = [
     "EngineProcesses",
@@ -212,6 +219,7 @@ class Plimsoll:
 
     def __init__(self, root: Path, url: str, engine: EngineProcesses) -> None:
         self._root = root
+        self._url = url
         self._engine = engine
         self._runs = 0
         (root / "plimsoll.toml").write_text(f'[docker]\nhost = "{url}"\n')
@@ -235,6 +243,23 @@ class Plimsoll:
 
         return measure
 
+    async def leases(self, pool: str, count: int) -> PoolStats:
+        """Lease one sandbox after the other; with a pool, each when one has been made ready."""
+        options = PoolOptions(concurrency=1, reuse=Reuse(pool))
+        source, spec = ImageSource(reference=IMAGE), SandboxSpec(_labels(), network=PUBLIC)
+        async with Pool(DockerBackend(DockerOptions(host=self._url)), options) as leasing:
+            image = await leasing.build(source)
+            leasing.expect(source, spec)
+            for number in range(1, count + 1):
+                if options.reuse is not Reuse.NONE:
+                    await _ready(leasing, number)
+                sandbox = await leasing.create(image, spec)
+                if number < count:
+                    leasing.expect(source, spec)
+                await sandbox.exec(["true"])
+                await sandbox.close()
+            return leasing.stats
+
     def _request(self, pool: str, times: int, at_once: int) -> Request:
         self._runs += 1
         return Request(
@@ -252,6 +277,19 @@ class Plimsoll:
         )
 
 
+def _labels() -> Labels:
+    return Labels("bench", "bench", myself(), time.time() + 3600)
+
+
+async def _ready(pool: Pool, count: int) -> None:
+    """Wait until a pool has made so many sandboxes ready, and for a moment to put the last away."""
+    made = 0
+    while made < count:
+        await asyncio.sleep(0.5)
+        stats = pool.stats
+        made = (stats.start.count if stats.start else 0) + stats.resets
+
+
 class Harbor:
     """`harbor run`, as shipped or with containers that are not waited for when they are stopped."""
 
@@ -263,6 +301,8 @@ class Harbor:
         # Prices of models are not fetched: there may be no network.
         self._env = os.environ | {"DOCKER_HOST": url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         (root / "grace.yaml").write_text("services:\n  main:\n    stop_grace_period: 0s\n")
+        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        self.version = told.stdout.strip()
         before = _own_cpu()
         subprocess.run([program, "run", "--help"], env=self._env, capture_output=True, check=True)
         self._startup_cpu = _own_cpu() - before

@@ -52,6 +52,7 @@ def _docker(config: Config) -> Backend:
             context=docker.context,
             certificates=None if docker.certificates is None else Path(docker.certificates),
             allow_plain=docker.allow_plain,
+            dns=docker.dns,
             keep_images_gb=docker.keep_images_gb,
             keep_images_days=docker.keep_images_days,
         )

@@ -80,6 +80,8 @@ class DockerConfig(Table):
     """The folder with ca.pem, cert.pem and key.pem for `host`."""
     allow_plain: tuple[StrictStr, ...] = ()
     """Hosts that may be spoken to without TLS. Whoever reaches such an engine is root there."""
+    dns: tuple[StrictStr, ...] = ()
+    """Name servers for sandboxes that have a network; without any, the engine's own."""
     keep_images_gb: float = Field(default=50.0, gt=0)
     """Built images beyond this are removed, those unused for longest first."""
     keep_images_days: float = Field(default=14.0, gt=0)

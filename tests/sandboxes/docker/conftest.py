@@ -79,6 +79,17 @@ class Dockerd:
             loaded = self._docker("load", stdin=save.stdout)
         assert save.returncode == loaded.returncode == 0, loaded.stderr
 
+    def clear(self) -> None:
+        """Remove what tests left in it, all but the images that they start from."""
+        for list_all, remove in (
+            (("ps", "-aq"), ("rm", "-fv")),
+            (("images", "-q", "--filter", "label=plimsoll.run"), ("rmi", "-f")),
+        ):
+            if found := sorted(set(self._docker(*list_all).stdout.decode().split())):
+                self._docker(*remove, *found)
+        self._docker("network", "prune", "-f")
+        self._docker("volume", "prune", "-f")
+
     def remove(self) -> None:
         """Everything of it, also what outlives an engine that was killed."""
         if self._process is not None:
@@ -168,4 +179,5 @@ def dockerd(_own_dockerd: Dockerd) -> Dockerd:
     """An engine that a test may stop, freeze and kill. It answers when the test begins."""
     if why_no_engine(_own_dockerd.url) is not None:
         _own_dockerd.restart()
+    _own_dockerd.clear()
     return _own_dockerd

@@ -220,6 +220,21 @@ async def test_a_change_of_network_that_is_cancelled_leaves_a_sandbox_that_works
         await made.close()
 
 
+async def test_a_sandbox_closed_while_its_network_changes_leaves_no_network(
+    docker_engine: str, engine: Engine
+):
+    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        for step in range(6):
+            made = await docker.create(image, spec())
+            changing = asyncio.create_task(made.set_network(PUBLIC))
+            await asyncio.sleep(step * 0.02)
+            await made.close()
+            with suppress(SandboxUnavailable):
+                await changing
+    assert not await _networks(engine)
+
+
 async def test_a_network_that_somebody_removed_is_made_anew(
     docker: DockerBackend, image: Image, engine: Engine
 ):

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
@@ -26,6 +26,7 @@ from plimsoll.sandboxes.docker.compose_project import Project
 from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, limits_config
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.errors import EngineGone
 from plimsoll.sandboxes.docker.files import Files
 from plimsoll.sandboxes.docker.images import DockerImage, Images
 from plimsoll.sandboxes.docker.inventory import DockerInventory
@@ -43,6 +44,11 @@ log = logging.getLogger(__name__)
 
 _OLDEST_API = (1, 40)
 _COLLECT_EVERY = 3600.0
+_RESTART_SECONDS = 60.0
+_PING_SECONDS = 5.0
+_PING_PAUSE = 0.5
+
+_T = TypeVar("_T")
 _LARGEST_RESOLV_CONF = 1 << 20
 
 
@@ -158,6 +164,9 @@ class DockerBackend:
                 raise failed
 
     async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
+        return await self._patiently(lambda: self._build(source, on_output))
+
+    async def _build(self, source: ImageSource, on_output: OnOutput | None) -> Image:
         if source.compose is None:
             return await self._images.build(source, on_output)
         image = await self._projects.build(source, on_output)
@@ -171,7 +180,32 @@ class DockerBackend:
             return await self._start_project(image, spec)
         if not isinstance(image, DockerImage):
             raise SandboxUnsupported(f"image {image.key} was not built by the Docker backend")
-        return await self._start(image, spec)
+        return await self._patiently(lambda: self._start(image, spec))
+
+    async def _patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do something that has not begun yet, once more if the engine restarts meanwhile.
+
+        Otherwise each trial that starts while an engine restarts would be void at once, and a
+        long run could lose hundreds of them in seconds.
+        """
+        try:
+            return await work()
+        except EngineGone:
+            if not await self._comes_back():
+                raise
+            return await work()
+
+    async def _comes_back(self) -> bool:
+        """Wait until the engine answers, a minute at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESTART_SECONDS):
+                while True:
+                    try:
+                        await self._engine.call("GET", "/_ping", "answer", seconds=_PING_SECONDS)
+                        return True
+                    except SandboxError:
+                        await asyncio.sleep(_PING_PAUSE)
+        return False
 
     async def _start_project(self, image: ComposeImage, spec: SandboxSpec) -> ContainerSandbox:
         """Start the services of a compose file, and then its main as the sandbox."""

@@ -1,6 +1,7 @@
 """Errors of the engine in our words.
 
-SandboxUnavailable    the engine cannot be reached, is gone, hangs, or its disk is full
+SandboxUnavailable    the engine hangs, is not who it should be, or its disk is full
+└── EngineGone        it cannot be reached or is gone, as while it restarts
 EngineError           the engine answered that it cannot: a status, and its own words
 """
 
@@ -11,9 +12,21 @@ import msgspec
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 
-__all__ = ["EngineError", "cannot_reach", "error_of", "full_disk", "is_full_disk", "trimmed"]
+__all__ = [
+    "EngineError",
+    "EngineGone",
+    "cannot_reach",
+    "error_of",
+    "full_disk",
+    "is_full_disk",
+    "trimmed",
+]
 
 _LONGEST = 400
+
+
+class EngineGone(SandboxUnavailable):
+    """The engine cannot be reached. It may be back in a moment."""
 
 
 class EngineError(SandboxError):
@@ -67,7 +80,7 @@ def cannot_reach(
 ) -> SandboxUnavailable:
     """The error for a call that got no answer."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return SandboxUnavailable(f"the Docker engine at {where} cannot be reached: no connection")
+        return EngineGone(f"the Docker engine at {where} cannot be reached: no connection")
     if isinstance(error, asyncio.TimeoutError):
         return SandboxUnavailable(
             f"the Docker engine at {where} hangs: no answer within {seconds:g} s when asked "
@@ -79,11 +92,11 @@ def cannot_reach(
             f"{trimmed(str(error.certificate_error))}; is its ca.pem the right one?"
         )
     if isinstance(error, aiohttp.ClientConnectorError):
-        return SandboxUnavailable(
+        return EngineGone(
             f"the Docker engine at {where} cannot be reached: "
             f"{error.os_error.strerror or trimmed(str(error.os_error))}; is it running?"
         )
     why = trimmed(str(error)) or type(error).__name__
-    return SandboxUnavailable(
+    return EngineGone(
         f"the Docker engine at {where} is gone or restarted when asked to {doing}: {why}"
     )

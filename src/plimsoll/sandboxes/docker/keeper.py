@@ -127,6 +127,8 @@ class ContainerKeeper:
 
     async def _switch(self, policy: NetworkPolicy) -> Mapping[str, str]:
         """Whatever was open is closed first, so that a failure half way leaves less open."""
+        if self._removed:
+            raise SandboxUnavailable("the sandbox was closed")
         if self._egress is not None:
             await self._egress.close()
             self._egress = None
@@ -170,7 +172,9 @@ class ContainerKeeper:
         if self._wire is not None:
             await self._wire.close()
         try:
-            async with asyncio.timeout(_REMOVE_SECONDS):
+            # Not while it is being moved: an engine that loses count of who is in a network
+            # cannot remove that network any more.
+            async with asyncio.timeout(_REMOVE_SECONDS), self._turn:
                 await self._until_removed()
                 self._removed = True
         except TimeoutError:

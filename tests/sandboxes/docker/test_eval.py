@@ -1,0 +1,174 @@
+"""`plimsoll eval` on Docker as a user runs it: the same verdicts, no remains of a killed run."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plimsoll.sandboxes.docker.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.engine import Engine
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SOME = ["tasks/count-words", "tasks/build-site", "tasks/inventory-steps",
+        "broken/parser-cannot-be-imported", "broken/solution-fails"]  # fmt: skip
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `plimsoll` in the test's own folder; what has not ended after the test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plimsoll", *args],
+            cwd=tmp_path,
+            env=os.environ | {"NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+def _rows(process: subprocess.Popen[str]) -> dict[str, tuple[object, ...]]:
+    out, err = process.communicate(timeout=240)
+    assert out, err
+    results = json.loads(out)["results"]
+    return {row["task"]: (row["verdict"], row["reward"], row["cause"]) for row in results}
+
+
+def _sleepers(folder: Path, count: int, solve: str, toml: str = "") -> Path:
+    """Tasks whose solution takes a while; the tests give 1."""
+    for number in range(count):
+        task = folder / f"task-{number}"
+        files = {
+            "task.toml": f'schema_version = "1.4"\n{toml}',
+            "instruction.md": "Wait.\n",
+            "environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\n",
+            "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n",
+            "solution/solve.sh": f"#!/bin/bash\n{solve}\n",
+        }
+        for name, text in files.items():
+            (task / name).parent.mkdir(parents=True, exist_ok=True)
+            (task / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(params=["docker", "docker-tls"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A config that names the engine on this host, or the remote one behind TLS."""
+    if request.param == "docker":
+        text = f'[docker]\nhost = "{request.getfixturevalue("docker_engine")}"\n'
+    else:
+        engine = request.getfixturevalue("tls_engine")
+        text = f'[docker]\nhost = "{engine.url}"\ncertificates = "{engine.certificates}"\n'
+    (tmp_path / "engine.toml").write_text(text)
+    return "engine.toml"
+
+
+def _link(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / Path(name).name).symlink_to(EXAMPLES / name)
+    return folder
+
+
+def test_eval_says_of_every_example_what_it_says_on_this_host(
+    start: Start, config: str, tmp_path: Path
+):
+    names = [f"{kind}/{path.name}" for kind in ("tasks", "broken")
+             for path in sorted((EXAMPLES / kind).iterdir())]  # fmt: skip
+    _link(tmp_path / "tasks", *names)
+    common = ("eval", "tasks", "--json", "--skip-invalid", "--keep-going")
+    here = _rows(start(*common))
+    there = _rows(start(*common, "--backend", "docker", "--config", config, "--concurrency", "4"))
+    assert here == there
+    assert len(there) > 45
+
+
+def test_validate_says_the_same_as_on_this_host(start: Start, config: str, tmp_path: Path):
+    _link(tmp_path / "tasks", *SOME)
+    here = _validated(start("validate", "tasks", "--json"))
+    there = _validated(
+        start("validate", "tasks", "--json", "--backend", "docker", "--config", config)
+    )
+    assert here == there
+    assert len(there) == len(SOME)
+
+
+def _validated(process: subprocess.Popen[str]) -> dict[str, object]:
+    out, err = process.communicate(timeout=240)
+    assert out, err
+    results = json.loads(out)["results"]
+    return {row["task"]: (row["ok"], row["oracle"], row["nop"]) for row in results}
+
+
+async def _of_run(engine: Engine, run: str) -> dict[str, int]:
+    label = f"plimsoll.run={run}"
+    return {
+        "containers": len(await engine.containers(label)),
+        "networks": len(await engine.networks(label)),
+        "volumes": len(await engine.volumes(label)),
+    }
+
+
+async def test_after_kill_9_of_an_eval_the_next_start_leaves_nothing_of_it(
+    start: Start, docker_engine: str, tmp_path: Path
+):
+    _sleepers(tmp_path / "tasks", 16, "sleep 600", '[environment]\nnetwork_mode = "public"\n')
+    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{docker_engine}"\n')
+    common = ("--backend", "docker", "--config", "engine.toml")
+    killed = start("eval", "tasks", *common, "--concurrency", "16", "--out", "killed-run")
+    async with Engine(find_endpoint(docker_engine, None, {})) as engine:
+        deadline = time.monotonic() + 120
+        while (await _of_run(engine, "killed-run"))["containers"] < 16:
+            assert time.monotonic() < deadline, killed.communicate(timeout=1)
+            assert killed.poll() is None, killed.communicate()
+            await asyncio.sleep(0.2)
+        assert (await _of_run(engine, "killed-run"))["networks"] == 1
+        killed.kill()
+        killed.wait()
+        _sleepers(tmp_path / "next", 1, "true")
+        following = start("eval", "next", *common, "--out", "next-run", "--json")
+        assert _rows(following) == {"task-0": ("graded", 1.0, None)}
+        none = {"containers": 0, "networks": 0, "volumes": 0}
+        assert await _of_run(engine, "killed-run") == none
+        assert await _of_run(engine, "next-run") == none
+
+
+def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(
+    start: Start, dockerd, tmp_path: Path
+):
+    _sleepers(tmp_path / "tasks", 12, "sleep 3")
+    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
+    options = ("--backend", "docker", "--config", "engine.toml", "--concurrency", "3")
+    running = start("eval", "tasks", *options, "--out", "run", "--json")
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "run/trials").glob("*/verdict.json")):
+        assert time.monotonic() < deadline
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.2)
+    dockerd.restart()
+    out, err = running.communicate(timeout=240)
+    assert running.returncode == 3, err
+    results = json.loads(out)["results"]
+    void = [row for row in results if row["verdict"] == "void"]
+    assert len(results) == 12
+    assert 1 <= len(void) <= 3, void
+    for row in void:
+        assert row["cause"] == "sandbox"
+        assert "restarted or is gone" in row["reason"] or "restart" in row["reason"], row["reason"]
