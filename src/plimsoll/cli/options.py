@@ -11,7 +11,7 @@ backend = click.option(
     default="local",
     show_default=True,
     metavar="NAME",
-    help="Where sandboxes run: local.",
+    help="Where sandboxes run: local or docker.",
 )
 concurrency = click.option(
     "--concurrency",

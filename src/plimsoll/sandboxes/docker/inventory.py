@@ -74,7 +74,7 @@ class DockerInventory:
             case "sandbox":
                 await self._remove_container(item.id)
             case "network":
-                await self._engine.remove_network(item.id)
+                await self._remove_network(item.id)
             case "volume":
                 await self._engine.remove_volume(item.id)
             case "image":
@@ -87,6 +87,19 @@ class DockerInventory:
         except EngineError as error:
             if error.status != 409 or not await self._goes(container):
                 raise
+
+    async def _remove_network(self, network: str) -> None:
+        try:
+            await self._engine.remove_network(network)
+        except EngineError as error:
+            if "active endpoints" not in error.said:
+                raise
+            raise EngineError(
+                f"{error}; where no container is in it the engine has lost count, and forgets "
+                "it when it is restarted",
+                error.status,
+                error.said,
+            ) from None
 
     async def _goes(self, container: str) -> bool:
         """Whether a container is gone within some seconds."""
