@@ -115,7 +115,17 @@ def test_without_the_repository_it_is_never_a_zero(
     assert "seed" in refused.stderr
 
 
-@pytest.mark.parametrize("clone", [STRICT, LENIENT, SKIPPING], ids=["strict", "lenient", "skip"])
+@pytest.mark.parametrize(
+    ("where", "clone"),
+    [
+        pytest.param("local", STRICT, id="local-strict"),
+        pytest.param("local", LENIENT, id="local-lenient"),
+        pytest.param("local", SKIPPING, id="local-skipping"),
+        pytest.param("docker", STRICT, id="docker-strict"),
+        pytest.param("docker-tls", SKIPPING, id="docker-tls-skipping"),
+    ],
+    indirect=["where"],
+)
 def test_with_the_repository_staged_it_grades(
     task: Callable[[str], Path],
     mirror: Path,
