@@ -1,0 +1,104 @@
+"""A group: the rollouts of one prompt, which are graded against each other."""
+
+from enum import StrEnum
+
+import msgspec
+
+from plimsoll.ledger.versions import Version
+from plimsoll.trials.verdicts import Cause
+
+__all__ = ["Group", "Member", "MemberState", "split_ticket", "ticket_name"]
+
+
+class MemberState(StrEnum):
+    """Where one place in a group stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    GRADED = "graded"
+    VOID = "void"
+
+
+def ticket_name(group: str, place: int, attempt: int) -> str:
+    """A ticket's name says which try it is of which place in which group."""
+    return f"{group}/{place}.{attempt}"
+
+
+def split_ticket(ticket: str) -> tuple[str, int, int] | None:
+    """A ticket's group, place and try; None where it is no ticket's name."""
+    group, slash, rest = ticket.rpartition("/")
+    place, dot, attempt = rest.partition(".")
+    if not (slash and dot and place.isdigit() and attempt.isdigit()):
+        return None
+    return group, int(place), int(attempt)
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """One place in a group, with the state of its present ticket."""
+
+    attempt: int = 0
+    state: MemberState = MemberState.WAITING
+    head: Version | None = None
+    """The oldest version that a token of it which is trained on may have; None before it has
+    started."""
+    oldest: Version | None = None
+    """The oldest version that really generated such a token, once that is known."""
+    reward: float | None = None
+    seconds: float = 0.0
+    withheld: bool = False
+    resumed: bool = False
+    """It went on with newer weights: what it said before those is not trained on."""
+    worker: str = ""
+    voids: dict[Cause, int] = {}
+
+    @property
+    def final(self) -> bool:
+        return self.state in (MemberState.GRADED, MemberState.VOID)
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """The state of a group that is alive, or was when it was written down."""
+
+    id: str
+    prompt: int
+    task: str
+    admitted: Version
+    members: list[Member]
+    attempt: int = 0
+    requeues: int = 0
+    """How often its prompt has come again for a reason that counts."""
+    training: bool = False
+
+    def ticket(self, place: int) -> str:
+        return ticket_name(self.id, place, self.members[place].attempt)
+
+    @property
+    def tickets(self) -> list[str]:
+        return [self.ticket(place) for place in range(len(self.members))]
+
+    @property
+    def final(self) -> bool:
+        return all(member.final for member in self.members)
+
+    @property
+    def open(self) -> int:
+        """Members that wait or run."""
+        return sum(not member.final for member in self.members)
+
+    @property
+    def graded(self) -> int:
+        return sum(member.state is MemberState.GRADED for member in self.members)
+
+    @property
+    def head(self) -> Version:
+        """The version that its age is counted from: that of its oldest member to be trained.
+
+        Who has not started will start with newer weights than whoever has.
+        """
+        heads = [m.head for m in self.members if m.head is not None and not m.withheld]
+        return min(heads, default=self.admitted)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training on it would use a token of any member."""
+        return any(m.state is MemberState.GRADED and not m.withheld for m in self.members)
