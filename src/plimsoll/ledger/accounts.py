@@ -4,6 +4,7 @@ Synchronous and without a clock or a file of its own, so that the simulator driv
 code that runs in training. Where `sink` raises, nothing has happened.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from plimsoll.core.errors import LedgerError
@@ -11,9 +12,10 @@ from plimsoll.ledger import events as ev
 from plimsoll.ledger.admission import room, room_for_evaluation
 from plimsoll.ledger.batching import Batch, Waiting, choose, surplus
 from plimsoll.ledger.books import Books
+from plimsoll.ledger.fitting import fits
 from plimsoll.ledger.group import Group, MemberState
 from plimsoll.ledger.order import DataOrder
-from plimsoll.ledger.recovery import History, consumed_since, rebuild
+from plimsoll.ledger.recovery import History, can_restore, consumed_since, is_ahead, rebuild
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.stragglers import Remedy, remedy_for, too_old
 from plimsoll.ledger.versions import Version
@@ -22,6 +24,7 @@ from plimsoll.trials.verdicts import CAUSES, Cause, Graded, Void
 __all__ = ["Accounts"]
 
 Sink = Callable[[ev.Event], None]
+_log = logging.getLogger(__name__)
 
 
 class Accounts:
@@ -47,6 +50,7 @@ class Accounts:
             self._record(
                 ev.Configured(number=self.books.configured, settings=settings, at=self._clock())
             )
+            self.shed()
 
     def admit(self, order: DataOrder) -> list[Group]:
         """Admit as many groups as there is room for.
@@ -64,8 +68,8 @@ class Accounts:
 
     def _next_prompt(self, order: DataOrder) -> ev.Admitted | None:
         books = self.books
-        while not books.quarantined.keys() >= set(order.tasks):
-            again = next(books.requeued(), None)
+        while not order.is_empty_without(books.quarantined.keys()):
+            again = books.next_pending()
             prompt = books.next_prompt if again is None else again.prompt
             task = order.task(prompt) if again is None else again.task
             if task is None:
@@ -114,7 +118,7 @@ class Accounts:
 
     def waiting(self) -> list[str]:
         """Tickets that no worker has taken yet, the oldest group's first."""
-        groups = [*self.books.groups.values(), *self.books.evals.values()]
+        groups = self.books.unstarted.values()
         return [
             group.ticket(place)
             for group in sorted(groups, key=lambda group: (group.head.number, group.prompt))
@@ -123,7 +127,10 @@ class Accounts:
         ]
 
     def start(self, ticket: str, worker: str) -> bool:
-        """A worker has taken a ticket."""
+        """A worker has taken a ticket. True again where it says so again."""
+        found = self.books.find(ticket)
+        if found and found[1].state is MemberState.RUNNING and found[1].worker == worker:
+            return True
         event = ev.Started(
             ticket=ticket, version=self.books.version, worker=worker, at=self._clock()
         )
@@ -141,7 +148,19 @@ class Accounts:
             segments=tuple(segments),
             at=self._clock(),
         )
-        return self._tell(event, ticket)
+        if not self._tell(event, ticket):
+            return False
+        self._withhold_overdue(ticket)
+        return True
+
+    def _withhold_overdue(self, ticket: str) -> None:
+        """A rollout that turns out to be of older weights than was said is not trained on."""
+        found = self.books.find(ticket)
+        if found is None or found[0].id not in self.books.groups:
+            return
+        first = self.books.version.number - self.settings.max_staleness
+        if found[0].head.number < first:
+            self._withhold(found[0], first - 1)
 
     def void(self, ticket: str, verdict: Void, seconds: float = 0.0) -> bool:
         """A rollout came to nothing; the table of causes says whether it is tried again."""
@@ -179,40 +198,45 @@ class Accounts:
         return given_up
 
     def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
-        """Do the first thing that helps about a group that is due and still runs."""
-        late = self.books.groups.get(group)
-        if late is None or late.final or late.training:
+        """Do the first thing that helps about a group that is due and still runs.
+
+        None where it is not, or no more.
+        """
+        choice = self.choose()
+        if isinstance(choice, Batch) or group not in choice.due:
             return None
+        late = self.books.groups[group]
         remedy = remedy_for(
-            late, self.settings, self.books.version, slack_left=slack_left, can_resume=can_resume
+            late, self.settings, choice.upto, slack_left=slack_left, can_resume=can_resume
         )
         match remedy:
             case Remedy.WAIT:
                 pass
             case Remedy.RESUME:
-                self._resume(late)
+                self._resume(late, choice.upto)
             case Remedy.WITHHOLD:
-                self._withhold(late)
+                self._withhold(late, choice.upto)
             case Remedy.REQUEUE | Remedy.QUARANTINE:
                 self._give_up(group, "it took too long", counts=True)
         return remedy
 
-    def _resume(self, group: Group) -> None:
+    def _resume(self, group: Group, upto: int) -> None:
         """Open members go on with the weights of now; those that have ended are withheld."""
         version, now = self.books.version, self._clock()
         for place, member in enumerate(group.members):
             if member.state is MemberState.RUNNING:
                 self._record(ev.Resumed(ticket=group.ticket(place), version=version, at=now))
-        self._withhold(group)
+        self._withhold(group, upto)
 
-    def _withhold(self, group: Group) -> None:
-        tickets = too_old(group, self.settings, self.books.version)
-        if tickets:
-            self._record(
-                ev.Withheld(
-                    group=group.id, tickets=tickets, version=self.books.version, at=self._clock()
-                )
+    def _withhold(self, group: Group, upto: int) -> None:
+        self._record(
+            ev.Withheld(
+                group=group.id,
+                tickets=too_old(group, upto),
+                version=self.books.version,
+                at=self._clock(),
             )
+        )
 
     def _give_up(self, group: str, reason: str, *, counts: bool) -> None:
         self._record(
@@ -223,16 +247,22 @@ class Accounts:
 
     def consume(self, batch: Batch) -> None:
         """The batch is being trained on, from here on."""
-        event = ev.Consumed(version=self.books.version, groups=batch.ids, at=self._clock())
+        event = ev.Consumed(
+            version=self.books.version,
+            groups=batch.ids,
+            rollbacks=self.books.rollbacks,
+            at=self._clock(),
+        )
         if not self._record(event):
             raise LedgerError(f"the batch of version {self.books.version} is not to be had")
 
     def commit(self, checkpoint: str = "") -> Version:
         """The step is done; the version that it made."""
         version = Version(self.books.version.lineage, self.books.version.number + 1)
-        if not self.books.training:
+        if not self.books.is_training:
             raise LedgerError(f"there is no step to commit as version {version}")
         self._record(ev.Committed(version=version, checkpoint=checkpoint, at=self._clock()))
+        self.shed()
         return version
 
     def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
@@ -255,16 +285,16 @@ class Accounts:
     def _restore(self, at: Version) -> None:
         books = self.books
         now = books.version
-        if books.training and at == Version(now.lineage, now.number + 1):
+        if not can_restore(books, at):
+            raise LedgerError(
+                f"the checkpoint is of version {at}, and this ledger is at {now}, which does not "
+                "descend from it: they are not of the same run, or the run has left that version"
+            )
+        if is_ahead(books, at):
             # The checkpoint was complete; only its line in the journal was missing.
             self._record(ev.Committed(version=at, checkpoint="", at=self._clock()))
             return
-        if not books.lineages.descends(now, at):
-            raise LedgerError(
-                f"the checkpoint is of version {at}, and this ledger is at {now}, which does not "
-                "descend from it: they are not of the same run"
-            )
-        if at == now and not books.training:
+        if at == now and not books.is_training:
             return
         older = at != now
         lineage = books.lineages.next_lineage() if older else now.lineage
@@ -294,11 +324,12 @@ class Accounts:
             return True
         number = sum(self.books.tally.ignored.values())
         what = type(event).__name__
+        _log.info("%s of %s does not fit what is known of it; nothing is changed", what, about)
         self._record(ev.Ignored(number=number, what=what, about=about, at=self._clock()))
         return False
 
     def _record(self, event: ev.Event) -> bool:
-        if not self.books.fits(event):
+        if not fits(self.books, event):
             return False
         self._sink(event)
         self.books.apply(event)

@@ -35,32 +35,50 @@ class Waiting:
     ready: int
     wanted: int
     due: tuple[str, ...] = ()
-    """Groups that still run and without which no batch may be made, the oldest first."""
+    """Groups that still run and without which no batch may be made, the oldest first: just as
+    many as have to end, become younger or be given up."""
+    upto: int = 0
+    """The number of the head that makes them due: younger than that, they are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """There are so many more groups with heads up to a number than can be trained on in time."""
+
+    groups: int
+    upto: int
 
 
 def choose(books: Books, settings: Settings) -> Batch | Waiting:
     """The oldest ready groups, unless that would make a promise to others impossible."""
     wanted = settings.batch_groups
-    chosen = [books.groups[name] for name in books.queue.oldest(wanted)]
-    due = _due(books, settings, chosen)
-    if due or len(chosen) < wanted:
-        return Waiting(books.queue.ready, wanted, due)
-    return Batch(tuple(chosen))
+    if books.is_training:
+        return Waiting(books.queue.ready, wanted)
+    chosen = books.queue.oldest(wanted)
+    excess = _excess(books, settings, chosen)
+    due = tuple(books.queue.unready(excess.upto)[: excess.groups]) if excess else ()
+    if due:
+        return Waiting(books.queue.ready, wanted, due, excess.upto if excess else 0)
+    if books.queue.ready < wanted:
+        return Waiting(books.queue.ready, wanted)
+    return Batch(tuple(books.groups[name] for names in chosen.values() for name in names))
 
 
-def _due(books: Books, settings: Settings, chosen: list[Group]) -> tuple[str, ...]:
-    """Groups that run and are needed now: with them missing the condition would not hold."""
-    version, bound = books.version.number, settings.max_staleness
-    heads = sorted(group.head.number for group in chosen)
-    outside = dict(books.queue.by_head)
-    for head in heads:
-        outside[head] -= 1
-    for j in range(bound + 1):
-        last = version + j - bound
-        left = sum(count for head, count in outside.items() if head <= last)
-        if left > j * settings.batch_groups:
-            return tuple(books.queue.unready(last))
-    return ()
+def _excess(books: Books, settings: Settings, chosen: dict[int, list[str]]) -> _Excess | None:
+    """Where the condition does not hold for what is left outside, at the lowest j.
+
+    Places of the batch that nobody is ready for are left to the oldest of those that run: a
+    group is due when it is in the way of others, not while all are waited for alike.
+    """
+    first_due = books.version.number - settings.max_staleness
+    left = sum(map(len, chosen.values())) - settings.batch_groups
+    # Between two heads the count stays and the bound grows: it is enough to look at heads.
+    for head, count in sorted(books.queue.by_head.items()):
+        left += count - len(chosen.get(head, ()))
+        slots = max(0, head - first_due) * settings.batch_groups
+        if left > slots:
+            return _Excess(left - slots, head)
+    return None
 
 
 def surplus(books: Books, settings: Settings) -> list[str]:
@@ -70,6 +88,8 @@ def surplus(books: Books, settings: Settings) -> list[str]:
     B or η at a resume can leave some. Those that still run are given up first, then those
     whose prompt came last.
     """
+    if _fits(books, settings):
+        return []
     version, bound = books.version.number, settings.max_staleness
     waiting = sorted(
         (group for group in books.groups.values() if not group.training),
@@ -83,3 +103,14 @@ def surplus(books: Books, settings: Settings) -> list[str]:
         else:
             given_up.append(group.id)
     return given_up
+
+
+def _fits(books: Books, settings: Settings) -> bool:
+    """Whether batches from now on can use every group in time."""
+    first_due = books.version.number - settings.max_staleness
+    total = 0
+    for head, count in sorted(books.queue.by_head.items()):
+        total += count
+        if total > (head - first_due + 1) * settings.batch_groups:
+            return False
+    return True

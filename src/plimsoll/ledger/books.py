@@ -3,7 +3,7 @@
 There is no counter to restore. Two processes that have read the same events have the same
 books, and a recovered run has exactly the books it had.
 
-Invariants, proven by `check` and by the simulator for tens of thousands of seeds:
+Invariants, checked by `audit` and by the simulator for tens of thousands of seeds:
 
 * Conservation: `admitted = running + buffered + training + consumed + voided`, in groups.
 * No prompt is lost: each one that was ever admitted is live, comes again, was consumed in the
@@ -13,7 +13,7 @@ Invariants, proven by `check` and by the simulator for tens of thousands of seed
 """
 
 import copy
-from collections.abc import Iterator
+import heapq
 
 import msgspec
 
@@ -33,6 +33,7 @@ from plimsoll.ledger.events import (
     Voided,
     Withheld,
 )
+from plimsoll.ledger.fitting import TicketEvent, fits, fits_member
 from plimsoll.ledger.group import Group, Member, MemberState, split_ticket
 from plimsoll.ledger.queue import ReadyQueue
 from plimsoll.ledger.settings import Settings
@@ -70,6 +71,11 @@ class Books:
         self.configured = 0
         self.rollbacks = 0
         self.queue = ReadyQueue()
+        self.unstarted: dict[str, Group] = {}
+        """Groups, of evaluations too, with members that no worker has taken."""
+        self._training: dict[str, Group] = {}
+        self._again: list[int] = []
+        """A heap of pending prompts, some of which are pending no more."""
         self._open_train = 0
         self._open_eval = 0
 
@@ -88,12 +94,19 @@ class Books:
         return self.queue.ready
 
     @property
-    def training(self) -> list[Group]:
-        return [group for group in self.groups.values() if group.training]
+    def is_training(self) -> bool:
+        return bool(self._training)
 
-    def requeued(self) -> Iterator[Pending]:
-        """Prompts that come again, the oldest first."""
-        return (self.pending[prompt] for prompt in sorted(self.pending))
+    @property
+    def training(self) -> list[Group]:
+        """The batch being trained, in the order of prompts."""
+        return sorted(self._training.values(), key=lambda group: (group.prompt, group.id))
+
+    def next_pending(self) -> Pending | None:
+        """The oldest of the prompts that come again."""
+        while self._again and self._again[0] not in self.pending:
+            heapq.heappop(self._again)
+        return self.pending[self._again[0]] if self._again else None
 
     def find(self, ticket: str) -> tuple[Group, Member] | None:
         """The group and the place of a ticket, while it is the place's present one."""
@@ -107,79 +120,52 @@ class Books:
         member = group.members[place]
         return (group, member) if member.attempt == attempt else None
 
-    def fits(self, event: Event) -> bool:
-        """Whether an event can follow what is known."""
-        match event:
-            case Admitted():
-                new = event.group not in self.groups and event.group not in self.evals
-                return new and (event.purpose == "eval" or self._is_next(event.prompt))
-            case Skipped():
-                return self._is_next(event.prompt)
-            case Started() | Resumed() | Finished() | Voided():
-                found = self.find(event.ticket)
-                return found is not None and not found[1].final
-            case Withheld() | GroupVoided():
-                group = self.groups.get(event.group)
-                return group is not None and not group.training
-            case Consumed():
-                return event.version == self.version and self._may_consume(event.groups)
-            case Committed():
-                number = self.version.number + 1
-                return event.version == Version(self.version.lineage, number)
-            case Configured() | RolledBack() | Ignored():
-                return True
-
-    def _is_next(self, prompt: int) -> bool:
-        return prompt == self.next_prompt or prompt in self.pending
-
-    def _may_consume(self, names: tuple[str, ...]) -> bool:
-        """Whether these are groups that are ready, each once, and none of them too old."""
-        if not names or len(set(names)) != len(names) or self.training:
-            return False
-        oldest = self.version.number - self._rules.max_staleness
-        found = [self.groups.get(name) for name in names]
-        return all(g is not None and g.final and g.head.number >= oldest for g in found)
-
     def apply(self, event: Event) -> bool:
         """Take an event into the books; one that does not fit changes nothing."""
-        if not self.fits(event):
-            return False
         match event:
-            case Configured():
-                self.settings = event.settings
-                self.configured += 1
+            case Started() | Resumed() | Finished() | Voided():
+                return self._apply_to_ticket(event)
+            case _ if not fits(self, event):
+                return False
             case Admitted():
                 self._admitted(event)
             case Skipped():
                 self._skipped(event)
-            case Started():
-                self._started(event)
-            case Resumed():
-                self._resumed(event)
-            case Finished():
-                self._finished(event)
-            case Voided():
-                group, member = self._at(event.ticket)
-                self._end(group, member, event.cause, event.seconds, retry=event.retry)
             case Withheld():
                 self._withheld(event)
             case GroupVoided():
                 group = self.groups[event.group]
-                self._give_up(group, event.cause, event.reason, counts=event.counts)
+                self._give_up(group, event.cause, event.reason, counts=event.counts, at=event.at)
             case Consumed():
                 self._consumed(event)
             case Committed():
                 self._committed(event)
             case RolledBack():
                 self._rolled_back(event)
+            case Configured():
+                self.settings = event.settings
+                self.configured += 1
             case Ignored():
                 count(self.tally.ignored, event.what)
         return True
 
-    def _at(self, ticket: str) -> tuple[Group, Member]:
-        found = self.find(ticket)
-        assert found is not None  # it fits
-        return found
+    def _apply_to_ticket(self, event: TicketEvent) -> bool:
+        found = self.find(event.ticket)
+        if found is None or not fits_member(event, found[1]):
+            return False
+        group, member = found
+        match event:
+            case Started():
+                self._started(event, group, member)
+            case Finished():
+                self._finished(event, group, member)
+            case Voided():
+                self._end(group, member, event.cause, event.seconds, retry=event.retry, at=event.at)
+            case Resumed():
+                member.head = event.version
+                member.resumed = True
+                self.queue.update(group)
+        return True
 
     def _admitted(self, event: Admitted) -> None:
         group = Group(
@@ -208,121 +194,139 @@ class Books:
         """Take in an evaluation's group as it is."""
         self.evals[group.id] = group
         self._open_eval += group.open
+        self._note_unstarted(group)
 
     def enter(self, group: Group) -> None:
         """Take in a live group as it is."""
         self.groups[group.id] = group
         self._open_train += group.open
+        if group.training:
+            self._training[group.id] = group
         self.queue.add(group)
+        self._note_unstarted(group)
+
+    def await_again(self, pending: Pending) -> None:
+        """A prompt comes again."""
+        self.pending[pending.prompt] = pending
+        heapq.heappush(self._again, pending.prompt)
 
     def _leave(self, group: Group) -> None:
         del self.groups[group.id]
+        self._training.pop(group.id, None)
+        self.unstarted.pop(group.id, None)
         self._open_train -= group.open
         self.queue.remove(group)
 
-    def _started(self, event: Started) -> None:
-        group, member = self._at(event.ticket)
-        with self.queue.changing(group):
-            if member.head is None:
-                member.head = event.version
-            member.state = MemberState.RUNNING
-            member.worker = event.worker
+    def _note_unstarted(self, group: Group) -> None:
+        if group.waits:
+            self.unstarted[group.id] = group
+        else:
+            self.unstarted.pop(group.id, None)
 
-    def _resumed(self, event: Resumed) -> None:
-        group, member = self._at(event.ticket)
-        with self.queue.changing(group):
-            member.head = event.version
-            member.resumed = True
+    def _started(self, event: Started, group: Group, member: Member) -> None:
+        member.head = event.version
+        member.state = MemberState.RUNNING
+        member.worker = event.worker
+        member.since = event.at
+        self._note_unstarted(group)
+        self.queue.update(group)
 
-    def _finished(self, event: Finished) -> None:
-        group, member = self._at(event.ticket)
+    def _finished(self, event: Finished, group: Group, member: Member) -> None:
         versions = [segment.version for segment in event.segments]
         if not all(self.lineages.descends(self.version, version) for version in versions):
             # Some of it was generated by weights that this lineage does not descend from.
             self.tally.dead_lineage += 1
-            self._end(group, member, Cause.STALE, event.seconds, retry=True)
+            self._end(group, member, Cause.STALE, event.seconds, retry=True, at=event.at)
             return
-        with self.queue.changing(group):
-            oldest = min(versions, default=member.head or group.admitted)
-            if not member.resumed:
-                # The tokens themselves know best; whatever was said at the start.
-                member.head = min(member.head or oldest, oldest)
-            member.oldest = max(oldest, member.head or oldest)
-            member.state = MemberState.GRADED
-            member.reward = event.reward
-            member.seconds = event.seconds
-            self._closed_one(group)
+        oldest = min(versions, default=member.head or group.admitted)
+        if not member.resumed:
+            # The tokens themselves know best; whatever was said at the start.
+            member.head = min(member.head or oldest, oldest)
+        member.oldest = max(oldest, member.head or oldest)
+        member.newest = max(versions, default=member.oldest)
+        member.reward = event.reward
+        member.seconds = event.seconds
+        self._close(group, member, MemberState.GRADED)
         if group.id in self.groups:
             self.tally.graded += 1
             self.tally.offer(event.seconds)
-        self._settle(group)
+        self.queue.update(group)
+        self._settle(group, None, event.at)
 
     def _end(
-        self, group: Group, member: Member, cause: Cause, seconds: float, *, retry: bool
+        self, group: Group, member: Member, cause: Cause, seconds: float, *, retry: bool, at: float
     ) -> None:
         """A ticket came to nothing: its place gets the next one, or is void."""
         count(self.tally.tickets_by_cause, cause)
         if group.id in self.groups and seconds:
             self.tally.offer(seconds)
         member.voids = {**member.voids, cause: member.voids.get(cause, 0) + 1}
-        with self.queue.changing(group):
-            member.head = member.oldest = None
-            member.resumed = False
-            member.worker = ""
-            if retry:
-                member.attempt += 1
-                member.state = MemberState.WAITING
-            else:
-                member.state = MemberState.VOID
-                self._closed_one(group)
-        self._settle(group, cause)
+        member.head = member.oldest = member.newest = None
+        member.resumed = member.withheld = False
+        member.worker = ""
+        if retry:
+            member.attempt += 1
+            member.state = MemberState.WAITING
+            # Whoever takes the new ticket starts with the weights of now.
+            group.admitted = max(group.admitted, self.version)
+            self._note_unstarted(group)
+        else:
+            self._close(group, member, MemberState.VOID)
+        self.queue.update(group)
+        self._settle(group, cause, at)
 
-    def _closed_one(self, group: Group) -> None:
+    def _close(self, group: Group, member: Member, state: MemberState) -> None:
+        waited = member.state is MemberState.WAITING
+        member.state = state
         if group.id in self.evals:
             self._open_eval -= 1
         else:
             self._open_train -= 1
+        if waited:
+            self._note_unstarted(group)
 
-    def _settle(self, group: Group, cause: Cause | None = None) -> None:
+    def _settle(self, group: Group, cause: Cause | None, at: float) -> None:
         """What follows when a member has come to its end."""
+        still_open = group.open
         if group.id in self.evals:
-            if group.final:
+            if not still_open:
                 del self.evals[group.id]
                 self.tally.evaluated += 1
             return
-        settings = self._rules
-        void = len(group.members) - group.graded - group.open
+        settings = self.rules
+        void = len(group.members) - group.graded - still_open
+        why = cause or Cause.BUG
         if void and settings.group_policy != "min_graded":
-            self._give_up(group, cause or Cause.BUG, "a member is void", counts=True)
-        elif group.final and not self._enough(group, settings):
-            self._give_up(group, cause or Cause.BUG, "too few members are graded", counts=True)
-
-    @staticmethod
-    def _enough(group: Group, settings: Settings) -> bool:
-        wanted = len(group.members)
-        if settings.group_policy == "min_graded":
-            wanted = min(wanted, settings.min_graded)
-        return group.graded >= wanted and group.trainable
+            self._give_up(group, why, "a member is void", counts=True, at=at)
+        elif not still_open and not _enough(group, settings):
+            self._give_up(group, why, "too few members are graded", counts=True, at=at)
 
     def _withheld(self, event: Withheld) -> None:
         group = self.groups[event.group]
-        with self.queue.changing(group):
-            for place, member in enumerate(group.members):
-                if group.ticket(place) in event.tickets:
-                    member.withheld = True
-            # Who has not started yet starts with the weights of now.
-            group.admitted = event.version
+        for place, member in enumerate(group.members):
+            if group.ticket(place) in event.tickets:
+                member.withheld = True
+        # Who has not started yet starts with the weights of now.
+        group.admitted = max(group.admitted, event.version)
+        self.queue.update(group)
         self.tally.withheld += len(event.tickets)
         if group.final and not group.trainable:
-            self._give_up(group, Cause.STALE, "no member is young enough", counts=True)
+            reason = "no member is young enough"
+            self._give_up(group, Cause.STALE, reason, counts=True, at=event.at)
 
-    def _give_up(self, group: Group, cause: Cause, reason: str, *, counts: bool) -> None:
+    def _give_up(
+        self, group: Group, cause: Cause, reason: str, *, counts: bool, at: float
+    ) -> None:
         """Void a group: its credit comes back, and its prompt with priority, or never."""
+        for member in group.members:
+            if member.state is MemberState.RUNNING:
+                # It is cut short: it took at least so long.
+                self.tally.offer(max(0.0, at - member.since))
         self._leave(group)
         self.tally.voided += 1
         count(self.tally.groups_by_cause, cause)
         requeues = group.requeues + counts
-        if requeues > self._rules.requeues:
+        if counts and requeues > self.rules.requeues:
             self.tally.quarantined += 1
             self.quarantined.setdefault(
                 group.task,
@@ -330,15 +334,18 @@ class Books:
             )
             return
         self.tally.requeued += 1
-        self.pending[group.prompt] = Pending(
-            prompt=group.prompt, task=group.task, attempt=group.attempt + 1, requeues=requeues
+        self.await_again(
+            Pending(
+                prompt=group.prompt, task=group.task, attempt=group.attempt + 1, requeues=requeues
+            )
         )
 
     def _consumed(self, event: Consumed) -> None:
         for name in event.groups:
             group = self.groups[name]
-            with self.queue.changing(group):
-                group.training = True
+            group.training = True
+            self._training[name] = group
+            self.queue.update(group)
 
     def _committed(self, event: Committed) -> None:
         for group in self.training:
@@ -352,8 +359,9 @@ class Books:
         self.rollbacks += 1
         self.version = event.version
         for group in self.training:
-            with self.queue.changing(group):
-                group.training = False
+            group.training = False
+            self.queue.update(group)
+        self._training.clear()
         for group in event.restored:
             if group.id not in self.groups:
                 self.tally.untrain(group)
@@ -361,36 +369,26 @@ class Books:
         for group in list(self.groups.values()):
             if self._is_dead(group):
                 self.tally.dead_lineage += 1
-                self._give_up(group, Cause.STALE, "of a lineage that was left", counts=False)
+                reason = "of a lineage that was left"
+                self._give_up(group, Cause.STALE, reason, counts=False, at=event.at)
 
     def _is_dead(self, group: Group) -> bool:
-        versions = [group.admitted]
+        """Whether weights that this lineage does not descend from have a part in it."""
+        versions = [] if group.final else [group.admitted]
         for member in group.members:
-            versions += [v for v in (member.head, member.oldest) if v is not None]
+            versions += [v for v in (member.head, member.oldest, member.newest) if v is not None]
         return not all(self.lineages.descends(self.version, version) for version in versions)
 
-    def check(self) -> list[str]:
-        """What does not add up; empty where all does."""
-        tally, groups = self.tally, self.groups.values()
-        training = sum(group.training for group in groups)
-        running = sum(not group.final for group in groups)
-        buffered = self.live - training - running
-        wrong: list[str] = []
-        accounted = running + buffered + training + tally.consumed + tally.voided
-        if tally.admitted != accounted:
-            wrong.append(f"{tally.admitted} groups were admitted, {accounted} are accounted for")
-        prompts = self.live + len(self.pending) + tally.consumed + tally.quarantined
-        if self.next_prompt != prompts:
-            wrong.append(f"{self.next_prompt} prompts were begun, {prompts} are accounted for")
-        if buffered != self.queue.ready:
-            wrong.append(f"{buffered} groups are ready, the queue has {self.queue.ready}")
-        opened = sum(g.open for g in groups) + sum(g.open for g in self.evals.values())
-        if self.running != opened:
-            wrong.append(f"{opened} rollouts are in flight, {self.running} are counted")
-        return wrong
-
     @property
-    def _rules(self) -> Settings:
+    def rules(self) -> Settings:
+        """The settings, which every journal begins with."""
         if self.settings is None:
             raise ValueError("the journal begins with its settings")
         return self.settings
+
+
+def _enough(group: Group, settings: Settings) -> bool:
+    wanted = len(group.members)
+    if settings.group_policy == "min_graded":
+        wanted = min(wanted, settings.min_graded)
+    return group.graded >= wanted and group.trainable

@@ -15,7 +15,9 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import LedgerError
-from plimsoll.ledger.versions import Version
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.recovery import can_restore
+from plimsoll.ledger.versions import Lineages, Version
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -57,14 +59,18 @@ class Checkpoints:
         version: Version,
         position: int,
         save: Callable[[Path], None],
+        lineages: Lineages,
         state: Mapping[str, str | int | float | None] | None = None,
     ) -> Checkpoint:
-        """Let `save` write files into a folder, and commit them as the version's checkpoint."""
+        """Let `save` write files into a folder, and commit them as the version's checkpoint.
+
+        The oldest ones go, and those that the version does not descend from.
+        """
         name = f"v{version.lineage}-{version.number:08d}"
         folder, manifest = self._folder / name, self._manifest(name)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            manifest.unlink(missing_ok=True)
+            manifest.unlink(missing_ok=True)  # before its files go: never without them
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             save(folder)
@@ -78,23 +84,26 @@ class Checkpoints:
             _write_whole(manifest, msgspec.json.encode(made))
         except OSError as error:
             raise LedgerError(
-                f"cannot write the checkpoint {folder}: {error.strerror}; the last one stays"
+                f"cannot write the checkpoint {folder}: {error.strerror or error}; "
+                "the last one stays"
             ) from None
-        self._forget_old()
+        self._forget_old(made, lineages)
         return made
 
     def all(self) -> list[Checkpoint]:
-        """Those that are complete, the newest last."""
+        """Those that are complete, the newest last: lineages are numbered as they begin."""
         found: list[Checkpoint] = []
         for file in self._folder.glob("*.json"):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 made = msgspec.json.decode(file.read_bytes(), type=Checkpoint)
                 if self._manifest(made.name) == file and self._is_whole(made):
                     found.append(made)
-        return sorted(found, key=lambda made: (made.position, made.version))
+        return sorted(found, key=lambda made: made.version)
 
-    def latest(self) -> Checkpoint | None:
-        return next(reversed(self.all()), None)
+    def latest(self, books: Books) -> Checkpoint | None:
+        """The newest that a run with these books can go on from."""
+        fitting = [made for made in self.all() if can_restore(books, made.version)]
+        return max(fitting, key=lambda made: (made.version.number, made.version), default=None)
 
     def verify(self, checkpoint: Checkpoint) -> list[str]:
         """Files whose content is not what the manifest says."""
@@ -111,12 +120,15 @@ class Checkpoints:
     def _manifest(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
-    def _forget_old(self) -> None:
-        """Remove all but the newest; a manifest goes before its files."""
+    def _forget_old(self, newest: Checkpoint, lineages: Lineages) -> None:
+        """Remove what is not among the last of this line; a manifest goes before its files."""
         known = self.all()
-        for old in known[: -self._keep]:
-            self._manifest(old.name).unlink(missing_ok=True)
-            shutil.rmtree(self.path(old), ignore_errors=True)
+        living = [made for made in known if lineages.descends(newest.version, made.version)]
+        kept = {made.name for made in living[-self._keep :]}
+        for old in known:
+            if old.name not in kept:
+                self._manifest(old.name).unlink(missing_ok=True)
+                shutil.rmtree(self.path(old), ignore_errors=True)
 
 
 def _settle(folder: Path) -> dict[str, str]:
@@ -127,6 +139,7 @@ def _settle(folder: Path) -> dict[str, str]:
             digests[str(path.relative_to(folder))] = _digest(path)
         _sync(path)
     _sync(folder)
+    _sync(folder.parent)
     return digests
 
 

@@ -148,10 +148,11 @@ class Withheld(_Event, frozen=True, kw_only=True, tag="withheld"):
     group: str
     tickets: tuple[str, ...]
     version: Version
+    """Members that have not started count from here on."""
 
     @property
     def id(self) -> str:
-        return f"withhold:{self.group}:{self.version}"
+        return f"withhold:{self.group}:{self.version}:{'+'.join(self.tickets)}"
 
 
 class GroupVoided(_Event, frozen=True, kw_only=True, tag="group_voided"):
@@ -174,10 +175,12 @@ class Consumed(_Event, frozen=True, kw_only=True, tag="consumed"):
     version: Version
     """The version that the step starts from."""
     groups: tuple[str, ...]
+    rollbacks: int = 0
+    """How many there were before: a step that was undone and is made again is another one."""
 
     @property
     def id(self) -> str:
-        return f"consume:{self.version}"
+        return f"consume:{self.version}:{self.rollbacks}"
 
 
 class Committed(_Event, frozen=True, kw_only=True, tag="committed"):

@@ -19,6 +19,9 @@ class MemberState(StrEnum):
     VOID = "void"
 
 
+_WAITING, _RUNNING = MemberState.WAITING, MemberState.RUNNING
+
+
 def ticket_name(group: str, place: int, attempt: int) -> str:
     """A ticket's name says which try it is of which place in which group."""
     return f"{group}/{place}.{attempt}"
@@ -28,9 +31,14 @@ def split_ticket(ticket: str) -> tuple[str, int, int] | None:
     """A ticket's group, place and try; None where it is no ticket's name."""
     group, slash, rest = ticket.rpartition("/")
     place, dot, attempt = rest.partition(".")
-    if not (slash and dot and place.isdigit() and attempt.isdigit()):
+    if not (slash and dot and _is_number(place) and _is_number(attempt)):
         return None
     return group, int(place), int(attempt)
+
+
+def _is_number(text: str) -> bool:
+    """Only as we write them: `03` and digits of other scripts would be second names."""
+    return text.isascii() and text.isdigit() and (text[0] != "0" or text == "0")
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -43,17 +51,21 @@ class Member(msgspec.Struct, kw_only=True):
     started."""
     oldest: Version | None = None
     """The oldest version that really generated such a token, once that is known."""
+    newest: Version | None = None
+    """The newest version that generated a token of it."""
     reward: float | None = None
     seconds: float = 0.0
     withheld: bool = False
     resumed: bool = False
     """It went on with newer weights: what it said before those is not trained on."""
     worker: str = ""
+    since: float = 0.0
+    """When its worker took it, by the caller's clock: for figures, no rule reads it."""
     voids: dict[Cause, int] = {}
 
     @property
     def final(self) -> bool:
-        return self.state in (MemberState.GRADED, MemberState.VOID)
+        return self.state is MemberState.GRADED or self.state is MemberState.VOID
 
 
 class Group(msgspec.Struct, kw_only=True):
@@ -63,6 +75,7 @@ class Group(msgspec.Struct, kw_only=True):
     prompt: int
     task: str
     admitted: Version
+    """The version that members which have not started count from."""
     members: list[Member]
     attempt: int = 0
     requeues: int = 0
@@ -78,16 +91,21 @@ class Group(msgspec.Struct, kw_only=True):
 
     @property
     def final(self) -> bool:
-        return all(member.final for member in self.members)
+        return not self.open
 
     @property
     def open(self) -> int:
         """Members that wait or run."""
-        return sum(not member.final for member in self.members)
+        return sum(m.state is _WAITING or m.state is _RUNNING for m in self.members)
 
     @property
     def graded(self) -> int:
         return sum(member.state is MemberState.GRADED for member in self.members)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a member of it has not been taken by a worker."""
+        return any(member.state is _WAITING for member in self.members)
 
     @property
     def head(self) -> Version:
@@ -95,8 +113,12 @@ class Group(msgspec.Struct, kw_only=True):
 
         Who has not started will start with newer weights than whoever has.
         """
-        heads = [m.head for m in self.members if m.head is not None and not m.withheld]
-        return min(heads, default=self.admitted)
+        oldest: Version | None = None
+        for member in self.members:
+            head = member.head
+            if head is not None and not member.withheld and (oldest is None or head < oldest):
+                oldest = head
+        return self.admitted if oldest is None else oldest
 
     @property
     def trainable(self) -> bool:

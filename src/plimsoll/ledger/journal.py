@@ -7,9 +7,11 @@ losing any. Each row carries a digest of all rows up to it, so that a row that w
 is gone, is seen.
 """
 
+import contextlib
 import hashlib
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,9 @@ CREATE TABLE events (
 CREATE INDEX events_by_subject ON events (subject, seq);
 CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, digest BLOB NOT NULL, books BLOB NOT NULL);
 """
+_VERSION = 1
 _NOTHING = b"\x00" * 16
+_Row = tuple[int, str, str, bytes, bytes]
 
 _decoder = msgspec.msgpack.Decoder(Event)
 _encoder = msgspec.msgpack.Encoder()
@@ -47,6 +51,8 @@ class Snapshot:
 
     seq: int
     books: bytes
+    is_whole: bool
+    """Whether it is what was written, after the very events that are there."""
 
 
 def is_durable(event: Event) -> bool:
@@ -57,29 +63,38 @@ def is_durable(event: Event) -> bool:
 class Journal:
     """One file. Use it from one thread at a time."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, writable: bool) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
-        self._writable = writable
+        self._level = ""
         row = self._one("SELECT seq, digest FROM events ORDER BY seq DESC LIMIT 1")
         self.seq: int = row[0] if row is not None else 0
         self._digest: bytes = row[1] if row is not None else _NOTHING
 
     @classmethod
     def create(cls, path: Path) -> "Journal":
-        """A new one. An existing file is never overwritten."""
+        """A new one: whole, or not there. An existing file is never overwritten."""
+        part = path.with_name(f"{path.name}.part")
         try:
-            path.touch(exist_ok=False)
+            part.unlink(missing_ok=True)
+            connection = _connect(part, "rwc")
+            try:
+                connection.executescript(
+                    f"PRAGMA journal_mode=WAL; BEGIN; PRAGMA application_id={_APPLICATION};"
+                    f"PRAGMA user_version={_VERSION}; {_SCHEMA} COMMIT;"
+                )
+            finally:
+                connection.close()
+            os.link(part, path)
+            part.unlink()
         except FileExistsError:
+            part.unlink()
             raise LedgerError(f"{path} exists already") from None
         except OSError as error:
             raise LedgerError(f"cannot create the ledger {path}: {error.strerror}") from None
-        connection = _connect(path, "rw")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(
-            f"BEGIN; PRAGMA application_id={_APPLICATION}; PRAGMA user_version=1; {_SCHEMA} COMMIT;"
-        )
-        return cls(path, connection, writable=True)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot create the ledger {path}: {error}") from None
+        return cls.open(path, writable=True)
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> "Journal":
@@ -91,34 +106,52 @@ class Journal:
                      for name in ("application_id", "user_version")]  # fmt: skip
             if marks[0] != _APPLICATION:
                 raise LedgerError(f"{path} is a database of something else, not a ledger")
-            if marks[1] != 1:
-                raise LedgerError(f"{path} was written by another version of Plimsoll")
-            return cls(path, connection, writable=writable)
-        except sqlite3.DatabaseError as error:
+            if marks[1] != _VERSION:
+                raise LedgerError(
+                    f"{path} was written by another version of Plimsoll: its format is "
+                    f"{marks[1]}, this one reads {_VERSION}"
+                )
+            return cls(path, connection)
+        except sqlite3.Error as error:
             connection.close()
-            raise _broken(path, str(error)) from None
+            raise _unreadable(path, error) from None
         except LedgerError:
             connection.close()
             raise
 
-    def append(self, events: Iterable[tuple[Event, str]]) -> None:
-        """Write events, each with the group it is about, as one transaction."""
+    def append(self, events: Iterable[tuple[Event, str]]) -> int:
+        """Write events, each with the group it is about, as one transaction.
+
+        One whose id is there already is left out; how many were not.
+        """
         events = list(events)
-        level = "FULL" if any(is_durable(event) for event, _ in events) else "NORMAL"
-        seq, digest = self.seq, self._digest
-        rows: list[tuple[int, str, str, bytes, bytes]] = []
-        for event, subject in events:
-            data = _encoder.encode(event)
-            seq, digest = seq + 1, _chain(digest, data)
-            rows.append((seq, event.id, subject, data, digest))
         try:
-            self._connection.execute(f"PRAGMA synchronous={level}")
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
+            self._sync_level("FULL" if any(is_durable(event) for event, _ in events) else "NORMAL")
+            with _transaction(self._connection):
+                rows = self._rows(events)
                 self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
             raise LedgerError(f"cannot write the ledger {self.path}: {error}") from None
-        self.seq, self._digest = seq, digest
+        if rows:
+            self.seq, self._digest = rows[-1][0], rows[-1][4]
+        return len(rows)
+
+    def _rows(self, events: list[tuple[Event, str]]) -> list[_Row]:
+        seq, digest = self.seq, self._digest
+        rows: dict[str, _Row] = {}
+        known = "SELECT 1 FROM events WHERE id = ?"
+        for event, subject in events:
+            name = event.id
+            if name not in rows and self._one(known, (name,)) is None:
+                data = _encoder.encode(event)
+                seq, digest = seq + 1, _chain(digest, data)
+                rows[name] = (seq, name, subject, data, digest)
+        return list(rows.values())
+
+    def _sync_level(self, level: str) -> None:
+        if level != self._level:
+            self._connection.execute(f"PRAGMA synchronous={level}")
+            self._level = level
 
     def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Events in order, each checked against the digest that was written with it."""
@@ -134,35 +167,41 @@ class Journal:
                     raise _broken(self.path, f"event {last + 1} is not what was written")
                 last = seq
                 yield seq, _decoder.decode(data)
-        except (sqlite3.DatabaseError, msgspec.MsgspecError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise _broken(self.path, f"after event {last}: {error}") from None
 
     def about(self, subject: str) -> list[Event]:
         """All events about one group."""
-        rows = self._connection.execute(
-            "SELECT data FROM events WHERE subject = ? ORDER BY seq", (subject,)
-        )
-        return [_decoder.decode(data) for (data,) in rows]
+        try:
+            rows = self._connection.execute(
+                "SELECT data FROM events WHERE subject = ? ORDER BY seq", (subject,)
+            )
+            return [_decoder.decode(data) for (data,) in rows]
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            raise _broken(self.path, f"of {subject}: {error}") from None
 
     def keep_snapshot(self, books: bytes) -> None:
         """Keep the books as they are after the last event; older ones go."""
         try:
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
+            with _transaction(self._connection):
                 self._connection.execute("DELETE FROM snapshots")
                 self._connection.execute(
-                    "INSERT INTO snapshots VALUES (?, ?, ?)", (self.seq, self._digest, books)
+                    "INSERT INTO snapshots VALUES (?, ?, ?)",
+                    (self.seq, _chain(self._digest, books), books),
                 )
         except sqlite3.Error as error:
             raise LedgerError(f"cannot write the ledger {self.path}: {error}") from None
 
     def snapshot(self) -> Snapshot | None:
-        """The last one, if the event that it was taken after is still the same."""
-        row = self._one("SELECT seq, digest, books FROM snapshots ORDER BY seq DESC LIMIT 1")
-        if row is None:
-            return None
-        seq, digest, books = row
-        return Snapshot(seq, books) if self._digest_at(seq) == digest else None
+        """The last one, if it and the event that it was taken after are still the same."""
+        try:
+            row = self._one("SELECT seq, digest, books FROM snapshots ORDER BY seq DESC LIMIT 1")
+            if row is None:
+                return None
+            seq, digest, books = row
+            return Snapshot(seq, books, is_whole=_chain(self._digest_at(seq), books) == digest)
+        except (sqlite3.Error, TypeError) as error:
+            raise _broken(self.path, f"its snapshot: {error}") from None
 
     def close(self) -> None:
         self._connection.close()
@@ -202,6 +241,25 @@ def _look_at(path: Path) -> None:
         raise LedgerError(f"cannot open the ledger {path}: {error.strerror}") from None
     if head != _MAGIC:
         raise LedgerError(f"{path} is not a ledger; it is left as it is")
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # a full disk has rolled it back by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> LedgerError:
+    """What SQLite says when a file cannot be opened is not that it is damaged."""
+    if isinstance(error, sqlite3.OperationalError):
+        return LedgerError(f"cannot open the ledger {path}: {error}")
+    return _broken(path, str(error))
 
 
 def _broken(path: Path, why: str) -> LedgerError:

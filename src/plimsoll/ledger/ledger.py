@@ -6,6 +6,7 @@ books in memory would be ahead of what a restart finds.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -47,9 +48,11 @@ def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
     kept = None if from_the_start else journal.snapshot()
     if kept is not None:
         try:
+            if not kept.is_whole:
+                raise msgspec.DecodeError("it is not what was written")
             books, after = snapshot.load(kept.books), kept.seq
-        except msgspec.MsgspecError:
-            _log.warning("%s: its snapshot is not readable; reading all events", journal.path)
+        except msgspec.MsgspecError as error:
+            _log.warning("%s: its snapshot is not used: %s", journal.path, error)
     for seq, event in journal.read(after):
         if not books.apply(event):
             raise LedgerError(f"the ledger {journal.path}: event {seq} cannot follow those before")
@@ -70,17 +73,19 @@ class Ledger:
         self._last_write: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._lock = Lock.take(self.path.with_suffix(".lock"), self._owner)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            lock = Lock.take(self.path.with_suffix(".lock"), self._owner)
+            stack.callback(lock.release)
             self._journal = await asyncio.to_thread(self._open)
+            stack.callback(self._journal.close)
             books = await asyncio.to_thread(read_books, self._journal)
-        except BaseException:
-            self._lock.release()
-            raise
-        self._reader = Journal.open(self.path)  # the writer's own belongs to its thread
-        self._writer = Writer(self._journal)
-        self.accounts = Accounts(books, self._sink, self._reader, self._clock)
-        await self._do(lambda: self.accounts.configure(self._settings))
+            reader = Journal.open(self.path)  # the writer's own belongs to its thread
+            stack.callback(reader.close)
+            self._writer = Writer(self._journal)
+            stack.push_async_callback(self._writer.close)
+            self.accounts = Accounts(books, self._sink, reader, self._clock)
+            await self._do(lambda: self.accounts.configure(self._settings))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -89,14 +94,9 @@ class Ledger:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
+        async with self._stack:
             if self._writer.failed is None:
                 self._writer.put_snapshot(snapshot.dump(self.accounts.books))
-            await self._writer.close()
-        finally:
-            self._reader.close()
-            self._journal.close()
-            self._lock.release()
 
     def _open(self) -> Journal:
         if self.path.exists():

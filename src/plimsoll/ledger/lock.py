@@ -13,11 +13,25 @@ from plimsoll.core.ids import Owner
 __all__ = ["Lock"]
 
 
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """In a forked child, which would otherwise hold the lock after its parent is dead."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 class Lock:
     """Held until it is released or its process dies, in whatever way."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        _held.add(descriptor)
 
     @classmethod
     def take(cls, path: Path, owner: Owner) -> "Lock":
@@ -41,6 +55,7 @@ class Lock:
 
     def release(self) -> None:
         if self._descriptor >= 0:
+            _held.discard(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
 

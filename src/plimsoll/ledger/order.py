@@ -2,7 +2,7 @@
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from plimsoll.core.errors import UsageError
 
@@ -19,6 +19,7 @@ class DataOrder:
         if not tasks:
             raise UsageError("there are no tasks to train on")
         self.tasks = tuple(tasks)
+        self._names = frozenset(tasks)
         self._seed = seed
         self._epochs = epochs
         self._epoch = functools.lru_cache(maxsize=4)(self._shuffle)
@@ -29,6 +30,10 @@ class DataOrder:
         if self._epochs is not None and epoch >= self._epochs:
             return None
         return self._epoch(epoch)[place]
+
+    def is_empty_without(self, tasks: Set[str]) -> bool:
+        """Whether these are all the tasks there are."""
+        return len(tasks) >= len(self._names) and tasks >= self._names
 
     def _shuffle(self, epoch: int) -> tuple[str, ...]:
         tasks = list(self.tasks)

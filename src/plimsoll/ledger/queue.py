@@ -5,9 +5,6 @@ thousand.
 """
 
 import bisect
-import contextlib
-from collections import Counter
-from collections.abc import Generator
 
 from plimsoll.ledger.group import Group
 
@@ -18,51 +15,52 @@ class ReadyQueue:
     """Live groups that are not in training, by the number of their head's version."""
 
     def __init__(self) -> None:
-        self.by_head: Counter[int] = Counter()
+        self.by_head: dict[int, int] = {}
         """How many groups, ready or not, have a head of this number."""
-        self._known: set[str] = set()
-        self._ready: dict[int, list[tuple[int, str]]] = {}
-        self._unready: dict[int, dict[str, int]] = {}
         self.ready = 0
         """How many are ready."""
+        self._where: dict[str, tuple[int, bool] | None] = {}
+        """Each group's head and whether it is ready, as it stands here; None in training."""
+        self._ready: dict[int, list[tuple[int, str]]] = {}
+        self._unready: dict[int, dict[str, int]] = {}
 
     def add(self, group: Group) -> None:
-        self._known.add(group.id)
-        self._place(group)
+        self._where[group.id] = None
+        self.update(group)
 
     def remove(self, group: Group) -> None:
-        self._known.discard(group.id)
-        self._displace(group)
+        self._displace(group, self._where.pop(group.id))
 
-    @contextlib.contextmanager
-    def changing(self, group: Group) -> Generator[None, None, None]:
-        """Around a change to a group. One that is not kept here, an evaluation's, is left be."""
-        if group.id not in self._known:
-            yield
+    def update(self, group: Group) -> None:
+        """A group has changed. One that is not kept here, an evaluation's, is left be."""
+        if group.id not in self._where:
             return
-        self._displace(group)
-        yield
-        self._place(group)
+        before = self._where[group.id]
+        now = None if group.training else (group.head.number, group.final)
+        if now != before:
+            self._displace(group, before)
+            self._place(group, now)
+            self._where[group.id] = now
 
-    def _place(self, group: Group) -> None:
-        if group.training:
+    def _place(self, group: Group, where: tuple[int, bool] | None) -> None:
+        if where is None:
             return
-        head = group.head.number
-        self.by_head[head] += 1
-        if group.final:
+        head, ready = where
+        self.by_head[head] = self.by_head.get(head, 0) + 1
+        if ready:
             bisect.insort(self._ready.setdefault(head, []), (group.prompt, group.id))
             self.ready += 1
         else:
             self._unready.setdefault(head, {})[group.id] = group.prompt
 
-    def _displace(self, group: Group) -> None:
-        if group.training:
+    def _displace(self, group: Group, where: tuple[int, bool] | None) -> None:
+        if where is None:
             return
-        head = group.head.number
+        head, ready = where
         self.by_head[head] -= 1
         if not self.by_head[head]:
             del self.by_head[head]
-        if group.final:
+        if ready:
             bucket = self._ready[head]
             del bucket[bisect.bisect_left(bucket, (group.prompt, group.id))]
             self.ready -= 1
@@ -74,13 +72,15 @@ class ReadyQueue:
             if not waiting:
                 del self._unready[head]
 
-    def oldest(self, count: int) -> list[str]:
-        """The ready groups that are oldest, in order of head and prompt."""
-        found: list[str] = []
+    def oldest(self, count: int) -> dict[int, list[str]]:
+        """The ready groups that are oldest, by head, each head's in the order of prompts."""
+        found: dict[int, list[str]] = {}
+        left = count
         for head in sorted(self._ready):
-            found += [name for _, name in self._ready[head][: count - len(found)]]
-            if len(found) >= count:
+            if left <= 0:
                 break
+            found[head] = [name for _, name in self._ready[head][:left]]
+            left -= len(found[head])
         return found
 
     def unready(self, upto: int) -> list[str]:

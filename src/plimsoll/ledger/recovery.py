@@ -20,7 +20,14 @@ from plimsoll.ledger.events import (
 from plimsoll.ledger.group import Group, split_ticket
 from plimsoll.ledger.versions import Lineages, Version
 
-__all__ = ["History", "consumed_since", "rebuild", "subject_of"]
+__all__ = [
+    "History",
+    "can_restore",
+    "consumed_since",
+    "is_ahead",
+    "rebuild",
+    "subject_of",
+]
 
 
 class History(Protocol):
@@ -47,6 +54,16 @@ def _step(version: Version) -> str:
     return f"step {version.lineage}:{version.number}"
 
 
+def is_ahead(books: Books, at: Version) -> bool:
+    """Whether a checkpoint is of the step that is being made: the journal has not heard of it."""
+    return books.is_training and at == Version(books.version.lineage, books.version.number + 1)
+
+
+def can_restore(books: Books, at: Version) -> bool:
+    """Whether the run can go on from a version: it descends from it, or was about to make it."""
+    return is_ahead(books, at) or books.lineages.descends(books.version, at)
+
+
 def consumed_since(history: History, lineages: Lineages, now: Version, at: Version) -> list[str]:
     """The groups that were consumed on the way from a version to the present one."""
     found: list[str] = []
@@ -57,9 +74,10 @@ def consumed_since(history: History, lineages: Lineages, now: Version, at: Versi
             version = parent
             continue
         version = Version(version.lineage, version.number - 1)
-        for event in history.about(_step(version)):
-            if isinstance(event, Consumed):
-                found[:0] = event.groups
+        steps = [event for event in history.about(_step(version)) if isinstance(event, Consumed)]
+        if not steps:
+            raise LedgerError(f"the journal does not tell what step {version} consumed")
+        found[:0] = steps[-1].groups  # those before were undone
     return found
 
 

@@ -36,9 +36,9 @@ def dump(books: Books) -> bytes:
         settings=books.settings,
         version=books.version,
         parents=dict(sorted(books.lineages.parents.items())),
-        groups=sorted(books.groups.values(), key=lambda group: group.id),
-        evals=sorted(books.evals.values(), key=lambda group: group.id),
-        pending=list(books.requeued()),
+        groups=list(books.groups.values()),
+        evals=list(books.evals.values()),
+        pending=sorted(books.pending.values(), key=lambda pending: pending.prompt),
         quarantined=dict(sorted(books.quarantined.items())),
         next_prompt=books.next_prompt,
         tally=books.tally.in_order(),
@@ -60,7 +60,8 @@ def load(data: bytes) -> Books:
         books.enter(group)
     for group in state.evals:
         books.enter_evaluation(group)
-    books.pending = {pending.prompt: pending for pending in state.pending}
+    for pending in state.pending:
+        books.await_again(pending)
     books.quarantined = state.quarantined
     books.next_prompt = state.next_prompt
     books.tally = state.tally

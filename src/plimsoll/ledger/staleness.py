@@ -46,11 +46,14 @@ class StalenessManager:
         self.max_staleness = max_staleness
         self._lock = threading.Lock()
         self._stats = RolloutStats()
+        self._has_moved = False
+        """Whether a version other than 0 was ever seen."""
 
     def get_capacity(self) -> int:
         """How many rollouts may be submitted now; negative where there are too many."""
         version = self.version_provider.get_version()
         with self._lock:
+            self._has_moved |= version > 0
             stats = self._stats
             seats = self.max_concurrent_rollouts - stats.running
             batches = self.max_staleness + version + 1
@@ -84,12 +87,13 @@ class StalenessManager:
 
         At version v just v batches have been consumed; `buffered` accepted rollouts wait for
         the next ones. What runs is counted apart. Calling it again changes nothing, and after
-        a rollback to an earlier version it counts fewer. At version 0 there is nothing to
-        recover.
+        a rollback to an earlier version it counts fewer. A run that never left version 0 has
+        nothing to recover.
         """
-        if version == 0 and not buffered:
-            return
         with self._lock:
+            if version == 0 and not buffered and not self._has_moved:
+                return
+            self._has_moved |= version > 0
             self._stats.accepted = version * self.consumer_batch_size + buffered
 
     def get_stats(self) -> RolloutStats:

@@ -7,9 +7,8 @@ and its prompt comes again; after so many times its task is out.
 
 from enum import StrEnum
 
-from plimsoll.ledger.group import Group
+from plimsoll.ledger.group import Group, MemberState
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.versions import Version
 
 __all__ = ["Remedy", "remedy_for", "too_old"]
 
@@ -25,27 +24,32 @@ class Remedy(StrEnum):
 
 
 def remedy_for(
-    group: Group, settings: Settings, version: Version, *, slack_left: bool, can_resume: bool
+    group: Group, settings: Settings, upto: int, *, slack_left: bool, can_resume: bool
 ) -> Remedy:
-    """The first remedy that applies. `slack_left` is the caller's clock speaking."""
+    """The first remedy that applies to a group that heads up to a number make due.
+
+    `slack_left` is the caller's clock speaking.
+    """
+    old = too_old(group, upto)
+    if not old:
+        # Nobody has begun it: whoever does will do so with the weights of now.
+        return Remedy.RESUME
     if slack_left:
         return Remedy.WAIT
     if can_resume:
         return Remedy.RESUME
-    old = too_old(group, settings, version)
-    young = len(group.members) - len(old) - sum(m.withheld for m in group.members)
-    if young > 0:
+    usable = sum(m.state is not MemberState.VOID and not m.withheld for m in group.members)
+    if usable > len(old):
         return Remedy.WITHHOLD
     if group.requeues >= settings.requeues:
         return Remedy.QUARANTINE
     return Remedy.REQUEUE
 
 
-def too_old(group: Group, settings: Settings, version: Version) -> tuple[str, ...]:
-    """Tickets that could not be trained on after the step that starts from `version`."""
-    first = version.number + 1 - settings.max_staleness
+def too_old(group: Group, upto: int) -> tuple[str, ...]:
+    """Tickets that would be trained on and whose head is not after a number."""
     return tuple(
         group.ticket(place)
         for place, member in enumerate(group.members)
-        if not member.withheld and member.head is not None and member.head.number < first
+        if not member.withheld and member.head is not None and member.head.number <= upto
     )

@@ -22,7 +22,7 @@ _MOST_AT_ONCE = 5000
 class _Entry:
     event: Event
     subject: str
-    done: "asyncio.Future[None] | None"
+    done: "asyncio.Future[None]"
 
 
 class Writer:
@@ -44,7 +44,7 @@ class Writer:
     def put(self, event: Event, subject: str) -> "asyncio.Future[None]":
         """Hand in an event; the future is done when it is written."""
         if self._failed is not None:
-            raise self._failed
+            raise LedgerError(str(self._failed))
         done = self._loop.create_future()
         self._entries.put(_Entry(event, subject, done))
         return done
@@ -66,27 +66,37 @@ class Writer:
                 while len(batch) < _MOST_AT_ONCE:
                     batch.append(self._entries.get_nowait())
             ended = None in batch
-            entries = [entry for entry in batch if isinstance(entry, _Entry)]
-            snapshots = [entry for entry in batch if isinstance(entry, bytes)]
+            entries: list[_Entry] = []
+            for entry in batch:
+                if isinstance(entry, _Entry):
+                    entries.append(entry)
+                elif isinstance(entry, bytes):
+                    # A snapshot is of the books after everything before it, and nothing else.
+                    self._write(entries)
+                    entries = []
+                    self._keep(entry)
             self._write(entries)
-            # A snapshot is of the books after everything before it; only the last place of a
-            # batch is sure to be that.
-            if snapshots and isinstance(batch[-1], bytes) and self._failed is None:
-                self._keep(snapshots[-1])
 
     def _write(self, entries: list[_Entry]) -> None:
         if not entries:
             return
         if self._failed is None:
             try:
-                self._journal.append((entry.event, entry.subject) for entry in entries)
+                written = self._journal.append((entry.event, entry.subject) for entry in entries)
             except LedgerError as error:
                 self._failed = error
-        futures = [entry.done for entry in entries if entry.done is not None]
+            else:
+                if written != len(entries):
+                    # The books have them twice, or they would not have come here.
+                    path = self._journal.path
+                    self._failed = LedgerError(f"{path}: the books and the journal do not agree")
+        futures = [entry.done for entry in entries]
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it who waited
             self._loop.call_soon_threadsafe(self._tell, futures, self._failed)
 
     def _keep(self, books: bytes) -> None:
+        if self._failed is not None:
+            return
         try:
             self._journal.keep_snapshot(books)
         except LedgerError as error:
@@ -101,3 +111,4 @@ class Writer:
                 future.set_result(None)
             else:
                 future.set_exception(failed)
+                future.exception()  # not everybody waits for every write: that is no mistake

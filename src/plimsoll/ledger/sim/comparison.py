@@ -1,11 +1,15 @@
 """The rules side by side: what each costs and what each keeps, under the same rollouts."""
 
+import functools
+from collections.abc import Callable
+
 import msgspec
 
 from plimsoll.ledger.sim.loops import Counter, Fifo, Rule, Synchronous, simulate_loop
-from plimsoll.ledger.sim.training import Plan, Run, Training
+from plimsoll.ledger.sim.plan import Plan, Run
+from plimsoll.ledger.sim.training import Training
 
-__all__ = ["OURS", "Row", "compare"]
+__all__ = ["OURS", "Row", "compare", "rows"]
 
 OURS = "plimsoll"
 
@@ -24,17 +28,29 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The share of time in which the trainer waited."""
 
 
-def compare(plan: Plan, *, restart: bool = True) -> list[Row]:
+def compare(
+    plan: Plan, *, restart: bool = True, progress: Callable[[str, int], None] | None = None
+) -> dict[str, Run]:
     """Simulate each rule for the plan's steps, with a restart in the middle of each run."""
     restart_at = plan.steps // 2 if restart else 0
     rules: dict[str, Rule] = {
         "synchronous": Synchronous(),
-        "counter": Counter(recovers=False),
-        "counter, recovered": Counter(recovers=True),
+        "counter": Counter(plan, recovers=False),
+        "counter, recovered": Counter(plan, recovers=True),
         "strict fifo": Fifo(),
     }
-    rows = [_row(name, simulate_loop(plan, rule, restart_at)) for name, rule in rules.items()]
-    return [*rows, _row(OURS, Training(plan, restart_at=restart_at).run())]
+    runs: dict[str, Run] = {}
+    for name, rule in rules.items():
+        tell = functools.partial(progress, name) if progress else None
+        runs[name] = simulate_loop(plan, rule, restart_at, tell)
+    tell = functools.partial(progress, OURS) if progress else None
+    runs[OURS] = Training(plan, restart_at=restart_at, progress=tell).run()
+    return runs
+
+
+def rows(runs: dict[str, Run]) -> list[Row]:
+    """The figures of each run."""
+    return [_row(name, run) for name, run in runs.items()]
 
 
 def _row(policy: str, run: Run) -> Row:

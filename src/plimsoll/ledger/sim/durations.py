@@ -2,11 +2,12 @@
 
 import math
 import random
+import zlib
 from typing import Literal
 
 from plimsoll.core.errors import UsageError
 
-__all__ = ["DURATIONS", "Duration", "draw"]
+__all__ = ["DURATIONS", "Duration", "chance", "draw"]
 
 Duration = Literal["constant", "lognormal", "stragglers", "hung"]
 DURATIONS: dict[Duration, str] = {
@@ -20,6 +21,11 @@ DURATIONS: dict[Duration, str] = {
 _STRAGGLERS = 0.05
 _HUNG = 0.01
 _LONGER = 50.0
+
+
+def chance(*parts: object) -> random.Random:
+    """Random numbers that depend on these alone, whatever was drawn before."""
+    return random.Random(zlib.crc32(repr(parts).encode()))
 
 
 def draw(kind: Duration, rng: random.Random) -> float:

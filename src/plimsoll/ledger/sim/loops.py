@@ -7,11 +7,12 @@ restart in mid-run are the same for all.
 import heapq
 import itertools
 import math
-import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from plimsoll.ledger.sim.durations import draw
-from plimsoll.ledger.sim.training import Plan, Run
+from plimsoll.ledger.sim.durations import chance, draw
+from plimsoll.ledger.sim.plan import Plan, Run
+from plimsoll.ledger.staleness import StalenessManager
 
 __all__ = ["Counter", "Fifo", "Loop", "Rule", "Synchronous", "simulate_loop"]
 
@@ -59,6 +60,9 @@ class Rule:
         size = loop.plan.settings.batch_groups
         return loop.ready[:size] if len(loop.ready) >= size else []
 
+    def started(self) -> None:
+        """A group was started."""
+
     def accepted(self) -> None:
         """A group became ready."""
 
@@ -73,22 +77,37 @@ class Synchronous(Rule):
 class Counter(Rule):
     """The counter form: capacity from the version and from counters that began at 0."""
 
-    def __init__(self, *, recovers: bool) -> None:
+    def __init__(self, plan: Plan, *, recovers: bool) -> None:
+        settings = plan.settings
         self._recovers = recovers
-        self._accepted = 0
+        self._version = 0
+        self._make = lambda: StalenessManager(
+            self,
+            settings.max_running // settings.group_size,
+            settings.batch_groups,
+            settings.depth,
+        )
+        self._manager = self._make()
+
+    def get_version(self) -> int:
+        """What the manager asks for."""
+        return self._version
 
     def room(self, loop: Loop) -> int:
-        settings = loop.plan.settings
-        batches = settings.depth + loop.version + 1
-        allowed = batches * settings.batch_groups - (self._accepted + len(loop.running))
-        return min(loop.seats, allowed)
+        self._version = loop.version
+        return self._manager.get_capacity()
+
+    def started(self) -> None:
+        self._manager.on_rollout_enqueued()
+        self._manager.on_rollout_submitted()
 
     def accepted(self) -> None:
-        self._accepted += 1
+        self._manager.on_rollout_accepted()
 
     def restarted(self, loop: Loop) -> None:
-        done = loop.version * loop.plan.settings.batch_groups
-        self._accepted = done if self._recovers else 0
+        self._manager = self._make()
+        if self._recovers:
+            self._manager.on_version_recovered(loop.version)
 
 
 class Fifo(Rule):
@@ -106,16 +125,21 @@ class Fifo(Rule):
         return first if whole and all(group.prompt in done for group in first) else []
 
 
-def simulate_loop(plan: Plan, rule: Rule, restart_at: int = 0) -> Run:
+def simulate_loop(
+    plan: Plan, rule: Rule, restart_at: int = 0, progress: Callable[[int], None] | None = None
+) -> Run:
     """Run a loop for the plan's steps, with one restart at a version where that is not 0."""
-    return _Simulation(plan, rule, restart_at).run()
+    return _Simulation(plan, rule, restart_at, progress).run()
 
 
 class _Simulation:
     """A loop on its way."""
 
-    def __init__(self, plan: Plan, rule: Rule, restart_at: int) -> None:
+    def __init__(
+        self, plan: Plan, rule: Rule, restart_at: int, progress: Callable[[int], None] | None
+    ) -> None:
         self._plan = plan
+        self._progress = progress
         self._rule = rule
         self._restart_at = restart_at
         self._loop = Loop(plan)
@@ -149,6 +173,7 @@ class _Simulation:
             group = _start(self._plan, prompt, self._loop.version, self._now)
             self._loop.running[prompt] = group
             heapq.heappush(self._ends, (group.ends, prompt))
+            self._rule.started()
 
     def _start_training(self) -> None:
         loop = self._loop
@@ -157,8 +182,7 @@ class _Simulation:
         chosen = {group.prompt for group in batch}
         loop.ready = [group for group in loop.ready if group.prompt not in chosen]
         loop.training = batch
-        oldest = max(loop.version - group.head for group in batch)
-        self._result.max_age = max(self._result.max_age, oldest)
+        self._result.ages.append(max(loop.version - group.head for group in batch))
         self._trained_at = self._now + self._plan.step_seconds
         self._result.busy += self._plan.step_seconds
 
@@ -177,6 +201,8 @@ class _Simulation:
             self._trained += group.seconds
         loop.training = []
         loop.version += 1
+        if self._progress is not None:
+            self._progress(loop.version)
         if loop.version == self._restart_at:
             self._lose_running()
             loop.running, loop.ready, self._ends = {}, [], []
@@ -192,7 +218,7 @@ class _Simulation:
 def _start(plan: Plan, prompt: int, version: int, now: float) -> LoopGroup:
     size = plan.settings.group_size
     takes = [
-        min(plan.watchdog, draw(plan.durations, random.Random(f"{plan.seed}:{prompt}:{place}")))
+        min(plan.watchdog, draw(plan.durations, chance(plan.seed, str(prompt), str(place))))
         for place in range(size)
     ]
     return LoopGroup(prompt, version, now, takes, now + max(takes))

@@ -1,5 +1,8 @@
 """A journal in memory that can fail at any write, before or after it took the event."""
 
+from collections.abc import Iterable
+
+from plimsoll.ledger.audit import Auditor
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.events import Event
 from plimsoll.ledger.journal import is_durable
@@ -13,23 +16,33 @@ class Crash(Exception):
 
 
 class Store:
-    """Keeps events as the journal does: in order, each once, and by what they are about."""
+    """Keeps events as the journal does, in order and by what they are about, and audits them."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
         self.writes = 0
         self.crash_at: int | None = None
         """The number of the write at which the process is killed."""
         self.keeps_last = True
         """Whether the event of that write is on the disk all the same."""
+        self._begin([])
+
+    def _begin(self, events: Iterable[Event]) -> None:
+        self.events: list[Event] = []
+        self.auditor = Auditor()
         self._about: dict[str, list[Event]] = {}
+        for event in events:
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        self.events.append(event)
+        self.auditor.take(event)
+        self._about.setdefault(subject_of(event), []).append(event)
 
     def put(self, event: Event) -> None:
         self.writes += 1
         crashes = self.crash_at is not None and self.writes >= self.crash_at
         if not crashes or self.keeps_last:
-            self.events.append(event)
-            self._about.setdefault(subject_of(event), []).append(event)
+            self._keep(event)
         if crashes:
             self.crash_at = None
             raise Crash
@@ -39,12 +52,8 @@ class Store:
 
     def lose_power(self) -> None:
         """Forget what was written after the last event that had to be on the disk."""
-        last = max((n for n, event in enumerate(self.events) if is_durable(event)), default=-1)
-        kept = self.events[: last + 1] if last >= 0 else self.events[:1]
-        self.events, self._about = [], {}
-        for event in kept:
-            self.events.append(event)
-            self._about.setdefault(subject_of(event), []).append(event)
+        last = max((n for n, event in enumerate(self.events) if is_durable(event)), default=0)
+        self._begin(self.events[: last + 1])
 
     def books(self) -> Books:
         """The books that all events make."""
