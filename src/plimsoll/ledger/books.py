@@ -12,7 +12,6 @@ Invariants, checked by `audit` and by the simulator for tens of thousands of see
 * Memory is bounded by what is live: a group that is consumed or void leaves the books.
 """
 
-import copy
 import heapq
 
 import msgspec
@@ -314,9 +313,7 @@ class Books:
             reason = "no member is young enough"
             self._give_up(group, Cause.STALE, reason, counts=True, at=event.at)
 
-    def _give_up(
-        self, group: Group, cause: Cause, reason: str, *, counts: bool, at: float
-    ) -> None:
+    def _give_up(self, group: Group, cause: Cause, reason: str, *, counts: bool, at: float) -> None:
         """Void a group: its credit comes back, and its prompt with priority, or never."""
         for member in group.members:
             if member.state is MemberState.RUNNING:
@@ -365,7 +362,7 @@ class Books:
         for group in event.restored:
             if group.id not in self.groups:
                 self.tally.untrain(group)
-                self.enter(copy.deepcopy(group))  # the event stays as it is
+                self.enter(group.copy())  # the event stays as it is
         for group in list(self.groups.values()):
             if self._is_dead(group):
                 self.tally.dead_lineage += 1

@@ -1,5 +1,6 @@
 """A group: the rollouts of one prompt, which are graded against each other."""
 
+import re
 from enum import StrEnum
 
 import msgspec
@@ -19,7 +20,7 @@ class MemberState(StrEnum):
     VOID = "void"
 
 
-_WAITING, _RUNNING = MemberState.WAITING, MemberState.RUNNING
+_WAITING, _RUNNING, _GRADED = MemberState.WAITING, MemberState.RUNNING, MemberState.GRADED
 
 
 def ticket_name(group: str, place: int, attempt: int) -> str:
@@ -27,18 +28,17 @@ def ticket_name(group: str, place: int, attempt: int) -> str:
     return f"{group}/{place}.{attempt}"
 
 
+# Numbers only as we write them: `03` and digits of other scripts would be second names.
+_TICKET = re.compile(r"(.+)/(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})", re.DOTALL)
+
+
 def split_ticket(ticket: str) -> tuple[str, int, int] | None:
     """A ticket's group, place and try; None where it is no ticket's name."""
-    group, slash, rest = ticket.rpartition("/")
-    place, dot, attempt = rest.partition(".")
-    if not (slash and dot and _is_number(place) and _is_number(attempt)):
+    match = _TICKET.fullmatch(ticket)
+    if match is None:
         return None
+    group, place, attempt = match.groups()
     return group, int(place), int(attempt)
-
-
-def _is_number(text: str) -> bool:
-    """Only as we write them: `03` and digits of other scripts would be second names."""
-    return text.isascii() and text.isdigit() and (text[0] != "0" or text == "0")
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -62,6 +62,7 @@ class Member(msgspec.Struct, kw_only=True):
     since: float = 0.0
     """When its worker took it, by the caller's clock: for figures, no rule reads it."""
     voids: dict[Cause, int] = {}
+    """How often it was void, by cause. Replaced, never changed."""
 
     @property
     def final(self) -> bool:
@@ -82,6 +83,11 @@ class Group(msgspec.Struct, kw_only=True):
     """How often its prompt has come again for a reason that counts."""
     training: bool = False
 
+    def copy(self) -> "Group":
+        """One that can change without this one."""
+        members = [msgspec.structs.replace(member) for member in self.members]
+        return msgspec.structs.replace(self, members=members)
+
     def ticket(self, place: int) -> str:
         return ticket_name(self.id, place, self.members[place].attempt)
 
@@ -89,18 +95,31 @@ class Group(msgspec.Struct, kw_only=True):
     def tickets(self) -> list[str]:
         return [self.ticket(place) for place in range(len(self.members))]
 
+    # Written out: these are asked for at every event.
+
     @property
     def final(self) -> bool:
-        return not self.open
+        for member in self.members:
+            if member.state is _WAITING or member.state is _RUNNING:
+                return False
+        return True
 
     @property
     def open(self) -> int:
         """Members that wait or run."""
-        return sum(m.state is _WAITING or m.state is _RUNNING for m in self.members)
+        count = 0
+        for member in self.members:
+            if member.state is _WAITING or member.state is _RUNNING:
+                count += 1
+        return count
 
     @property
     def graded(self) -> int:
-        return sum(member.state is MemberState.GRADED for member in self.members)
+        count = 0
+        for member in self.members:
+            if member.state is _GRADED:
+                count += 1
+        return count
 
     @property
     def waits(self) -> bool:

@@ -195,7 +195,7 @@ class Journal:
     def snapshot(self) -> Snapshot | None:
         """The last one, if it and the event that it was taken after are still the same."""
         try:
-            row = self._one("SELECT seq, digest, books FROM snapshots ORDER BY seq DESC LIMIT 1")
+            row = self._one("SELECT seq, digest, CAST(books AS BLOB) FROM snapshots LIMIT 1")
             if row is None:
                 return None
             seq, digest, books = row
@@ -234,13 +234,21 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _look_at(path: Path) -> None:
+    """Refuse what is no database, or not all of one, before SQLite opens it."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
+            head = file.read(100)
+            size = os.fstat(file.fileno()).st_size
+        log = path.with_name(f"{path.name}-wal")
+        has_log = log.exists() and log.stat().st_size > 0
     except OSError as error:
         raise LedgerError(f"cannot open the ledger {path}: {error.strerror}") from None
-    if head != _MAGIC:
+    if not head.startswith(_MAGIC):
         raise LedgerError(f"{path} is not a ledger; it is left as it is")
+    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    # With a log beside it the missing part may be in there: a crash leaves that, and it is whole.
+    if not has_log and size < pages * (page if page > 1 else 65536):
+        raise _broken(path, "its end is missing")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The settings that the ledger's rules depend on. They may change at any resume."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -35,6 +35,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Refuse what the rules could not keep their promises with."""
+        if self.group_policy not in get_args(GroupPolicy):
+            raise UsageError(
+                f"group_policy is {self.group_policy!r}: choose {', '.join(get_args(GroupPolicy))}"
+            )
         least = {
             "batch_groups": 1,
             "max_running": 1,

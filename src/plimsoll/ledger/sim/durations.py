@@ -5,8 +5,6 @@ import random
 import zlib
 from typing import Literal
 
-from plimsoll.core.errors import UsageError
-
 __all__ = ["DURATIONS", "Duration", "chance", "draw"]
 
 Duration = Literal["constant", "lognormal", "stragglers", "hung"]
@@ -40,5 +38,3 @@ def draw(kind: Duration, rng: random.Random) -> float:
             return rng.lognormvariate(0.0, 0.3) * (_LONGER if slow else 1.0)
         case "hung":
             return math.inf if rng.random() < _HUNG else rng.lognormvariate(0.0, 0.3)
-        case unknown:
-            raise UsageError(f"no durations are called {unknown!r}: choose {', '.join(DURATIONS)}")
