@@ -1,11 +1,20 @@
 """Simulated runs of every kind, each a function of its seed."""
 
 import random
+from dataclasses import dataclass
+from pathlib import Path
 
+from plimsoll.ledger import snapshot
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.events import Event
+from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.ledger import read_books
+from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.sim.durations import DURATIONS
 from plimsoll.ledger.sim.faults import Faults
 from plimsoll.ledger.sim.plan import Plan, Run
+from plimsoll.ledger.sim.store import Store
 from plimsoll.ledger.sim.training import Training
 
 
@@ -62,5 +71,70 @@ def plan_for(seed: int) -> Plan:
     )
 
 
-def simulate(seed: int) -> Run:
-    return Training(plan_for(seed)).run()
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What many runs came to together."""
+
+    runs: int
+    steps: int
+    crashes: int
+    rollbacks: int
+    withheld: int
+    quarantined: int
+    max_age: int
+
+
+def simulate_many(seeds: range) -> Totals:
+    """Simulate each; `BrokenPromise` names the seed. A process of its own may do this."""
+    done = [Training(plan_for(seed)) for seed in seeds]
+    runs = [one.run() for one in done]
+    books = [one.accounts.books for one in done]
+    for run, one in zip(runs, done, strict=True):
+        assert run.longest_step <= longest_step(one.plan, run), f"seed {one.plan.seed}"
+    return Totals(
+        runs=len(runs),
+        steps=sum(run.steps for run in runs),
+        crashes=sum(run.crashes for run in runs),
+        rollbacks=sum(one.rollbacks for one in books),
+        withheld=sum(one.tally.withheld for one in books),
+        quarantined=sum(one.tally.quarantined for one in books),
+        max_age=max(run.max_age for run in runs),
+    )
+
+
+def longest_step(plan: Plan, run: Run) -> float:
+    """A bound on the time of a step: every try of every member of as many groups as it takes.
+
+    Loose, but no run may be beyond it: a hundred times the longest that a rollout may take, for
+    each time that the process was started.
+    """
+    return (run.crashes + 1) * (100 * plan.watchdog + plan.slack + plan.step_seconds)
+
+
+class JournalStore(Store):
+    """Keeps events in a real journal."""
+
+    def __init__(self, path: Path) -> None:
+        self._journal = Journal.create(path)
+        super().__init__()
+
+    def _keep(self, event: Event) -> None:
+        assert self._journal.append([(event, subject_of(event))]) == 1
+        super()._keep(event)
+
+    def about(self, subject: str) -> list[Event]:
+        found = self._journal.about(subject)
+        assert found == super().about(subject)
+        return found
+
+    def books(self) -> Books:
+        path = self._journal.path
+        self._journal.close()
+        self._journal = Journal.open(path, writable=True)
+        books = read_books(self._journal)
+        assert snapshot.dump(books) == snapshot.dump(super().books())
+        self._journal.keep_snapshot(snapshot.dump(books))
+        return books
+
+    def close(self) -> None:
+        self._journal.close()
