@@ -180,20 +180,21 @@ def test_a_rollback_after_a_rollback_goes_back_through_both():
 
 
 def test_only_what_a_step_really_consumed_comes_back():
-    """The first try at step 0 was undone, and the second one was another batch."""
-    run = Hand(group_policy="void", depth=1, max_staleness=2)
+    """The first try at step 0 was undone, and a smaller second one left no time for the rest."""
+    run = Hand()
     run.admit()
     run.start_all()
     for n in range(3):
         run.finish(f"{n}-0/0.0")
     run.accounts.consume(run.choose())
     run.recover(FIRST, alive=True)
-    run.accounts.configure(settings(batch_groups=1, depth=1, max_staleness=2))
+    run.accounts.configure(settings(batch_groups=1, depth=0, max_staleness=0))
+    assert list(run.books.groups) == ["0-0"]
     run.accounts.consume(run.choose())
     run.accounts.commit()
     run.recover(FIRST, alive=True)
-    assert sorted(group.prompt for group in run.books.groups.values()) == [0, 1, 2]
-    assert run.books.pending.keys() == {3}  # a smaller batch left no time for it
+    assert list(run.books.groups) == ["0-0"]
+    assert run.books.pending.keys() == {1, 2, 3}
     assert run.is_sound()
 
 
