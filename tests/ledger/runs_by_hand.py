@@ -74,7 +74,7 @@ class Hand:
         self.accounts = Accounts(self.store.books(), self.store.put, self.store, lambda: self.now)
 
     def recover(self, at: Version, *, alive: bool = False) -> Version:
-        return self.accounts.recover(at, lambda ticket, worker: alive)
+        return self.accounts.recover(at, lambda *_: alive)
 
     def is_sound(self) -> bool:
         wrong = [*disagreements(self.books), *self.store.auditor.broken]

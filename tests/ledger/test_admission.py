@@ -1,10 +1,10 @@
 """Admission: relative to what is live, in groups, and apart for evaluations."""
 
 import pytest
+from runs_by_hand import ORDER, Hand, settings
 
 from plimsoll.ledger.admission import room, room_for_evaluation
 from plimsoll.ledger.versions import Version
-from runs_by_hand import ORDER, Hand, settings
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """The choice of batches: oldest first, and never one that leaves others no time."""
 
+from runs_by_hand import Hand, settings
+
 from plimsoll.ledger.batching import choose, surplus
 from plimsoll.ledger.versions import FIRST, Version
-from runs_by_hand import Hand, settings
 
 
 def test_the_oldest_ready_groups_make_the_batch():

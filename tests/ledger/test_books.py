@@ -1,13 +1,13 @@
 """The books: what each event does, and that one which does not fit does nothing."""
 
 import pytest
+from runs_by_hand import Hand
 
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.events import Admitted, Committed, Consumed, Started
 from plimsoll.ledger.group import MemberState, split_ticket
 from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause
-from runs_by_hand import Hand
 
 
 def test_an_admitted_group_is_live_and_its_rollouts_count_as_running():

@@ -1,6 +1,7 @@
 """The simulator is worth something: with a rule taken out, it says which promise is broken."""
 
 import pytest
+from worlds import plan_for
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger import accounts, batching, books, fitting
@@ -8,7 +9,6 @@ from plimsoll.ledger.books import Books
 from plimsoll.ledger.sim.plan import BrokenPromise
 from plimsoll.ledger.sim.training import Training
 from plimsoll.ledger.versions import Lineages
-from worlds import plan_for
 
 SEEDS = 600
 
@@ -72,7 +72,7 @@ def test_without_that_check_for_rollouts_that_end_later(monkeypatch: pytest.Monk
     finished = Books._finished
 
     class Credulous(Lineages):
-        def descends(self, later, earlier) -> bool:
+        def descends(self, *_) -> bool:
             return True
 
     def believing(self: Books, *about) -> None:

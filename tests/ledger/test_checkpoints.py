@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs_by_hand import settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.checkpoints import Checkpoint, Checkpoints
 from plimsoll.ledger.events import RolledBack
 from plimsoll.ledger.versions import FIRST, Lineages, Version
-from runs_by_hand import settings
 
 
 def save(content: str):

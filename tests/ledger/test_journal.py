@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from ledger_files import bytes_of, change, some_events, written
 
-from files import bytes_of, some_events, written
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.journal import Journal, is_durable
 from plimsoll.ledger.ledger import FILE, read_books
@@ -90,7 +90,7 @@ def test_a_newer_format_is_refused(tmp_path: Path):
 
 
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path):
-    with pytest.raises(LedgerError, match="cannot open the ledger .*ledger.db: No such file"):
+    with pytest.raises(LedgerError, match=r"cannot open the ledger .*ledger.db: No such file"):
         Journal.open(tmp_path / FILE)
 
 
@@ -100,7 +100,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, kept: float):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
     before = bytes_of(path)
-    with pytest.raises(LedgerError, match="is damaged .*it is left as it is"):
+    with pytest.raises(LedgerError, match=r"is damaged .*it is left as it is"):
         read_books(Journal.open(path))
     assert bytes_of(path) == before
 
@@ -119,7 +119,7 @@ def test_a_changed_or_missing_row_is_seen(tmp_path: Path, sql: str):
     path = written(tmp_path)
     change(path, sql)
     before = bytes_of(path)
-    with pytest.raises(LedgerError, match="is damaged .*event 3 is not what was written"):
+    with pytest.raises(LedgerError, match=r"is damaged .*event 3 is not what was written"):
         read_books(Journal.open(path))
     assert bytes_of(path) == before
 
@@ -184,11 +184,3 @@ def test_a_reader_sees_a_writer_that_goes_on(tmp_path: Path):
     assert sum(1 for _ in reader.read()) == 7
     writer.close()
     reader.close()
-
-
-def change(path: Path, sql: str) -> None:
-    other = sqlite3.connect(path)
-    with other:
-        other.execute(sql)
-    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    other.close()

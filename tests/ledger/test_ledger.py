@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from ledger_files import ledger
+from runs_by_hand import ORDER
 
-from files import ledger
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger import snapshot
@@ -20,7 +21,6 @@ from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, Ledger, read_books
 from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause, Graded, Void
-from runs_by_hand import ORDER
 
 GRADED = Graded(1.0, Ending.SUBMITTED)
 
@@ -106,7 +106,7 @@ async def test_a_caller_that_goes_away_takes_nothing_with_it(tmp_path: Path):
 async def test_a_step_that_was_undone_can_be_made_again(tmp_path: Path):
     for n in range(3):
         async with ledger(tmp_path) as opened:
-            await opened.recover(opened.books.version, lambda ticket, worker: True)
+            await opened.recover(opened.books.version, lambda *_: True)
             await opened.admit(ORDER)
             for ticket in opened.accounts.waiting():
                 await opened.finish(ticket, GRADED, 1.0)

@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from ledger_files import ME, ledger
 
-from files import ME, ledger
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.ledger import FILE
 from plimsoll.ledger.lock import Lock
@@ -100,7 +100,7 @@ def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path: Path):
 
 
 def test_a_lock_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path):
-    with pytest.raises(LedgerError, match="cannot open .*nowhere/ledger.lock: No such file"):
+    with pytest.raises(LedgerError, match=r"cannot open .*nowhere/ledger.lock: No such file"):
         Lock.take(tmp_path / "nowhere" / "ledger.lock", ME)
 
 

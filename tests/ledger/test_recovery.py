@@ -1,8 +1,9 @@
-"""Recovery: the books as before, nothing skipped, nothing twice, nothing of a line that was left."""
+"""Recovery: the books as before, nothing skipped, nothing twice, nothing left behind trained."""
 
 import dataclasses
 
 import pytest
+from runs_by_hand import Hand, settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger import snapshot
@@ -12,7 +13,6 @@ from plimsoll.ledger.sim.plan import Plan
 from plimsoll.ledger.sim.training import Training
 from plimsoll.ledger.versions import FIRST, Lineages, Version
 from plimsoll.trials.verdicts import Cause
-from runs_by_hand import Hand, settings
 
 
 def consuming() -> Hand:
@@ -62,7 +62,7 @@ def test_each_running_ticket_is_asked_for_with_its_worker():
     run.admit()
     run.accounts.start("0-0/0.0", "w1")
     run.accounts.start("1-0/0.0", "w2")
-    run.accounts.recover(FIRST, lambda ticket, worker: worker == "w2")
+    run.accounts.recover(FIRST, lambda _, worker: worker == "w2")
     states = [group.members[0].state for group in run.books.groups.values()]
     assert states == [MemberState.WAITING, MemberState.RUNNING, *[MemberState.WAITING] * 2]
 

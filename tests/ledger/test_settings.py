@@ -4,10 +4,10 @@ import re
 
 import msgspec
 import pytest
+from runs_by_hand import settings
 
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.settings import Settings
-from runs_by_hand import settings
 
 
 @pytest.mark.parametrize(

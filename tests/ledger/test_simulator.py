@@ -10,12 +10,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from runs_by_hand import settings
+from worlds import JournalStore, plan_for, simulate_many
 
 from plimsoll.ledger.sim.faults import Faults
 from plimsoll.ledger.sim.plan import Plan
 from plimsoll.ledger.sim.training import Training
-from runs_by_hand import settings
-from worlds import JournalStore, plan_for, simulate_many
 
 SEEDS = 20_000
 CHUNK = 250

@@ -5,8 +5,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from ledger_files import change, ledger
+from runs_by_hand import ORDER
+from worlds import plan_for
 
-from files import ledger
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger import snapshot
@@ -15,10 +17,7 @@ from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, read_books
 from plimsoll.ledger.sim.training import Training
 from plimsoll.ledger.versions import FIRST
-from runs_by_hand import ORDER
-from test_journal import change
 from plimsoll.trials.verdicts import Graded
-from worlds import plan_for
 
 GRADED = Graded(1.0, Ending.SUBMITTED)
 

@@ -3,6 +3,7 @@
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from runs_by_hand import ORDER, Hand
 
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.audit import disagreements
@@ -11,7 +12,6 @@ from plimsoll.ledger.recovery import can_restore
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause
-from runs_by_hand import ORDER, Hand
 
 
 @st.composite

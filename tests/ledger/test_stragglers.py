@@ -1,11 +1,11 @@
 """Stragglers: each remedy in its turn, and nothing where nobody is in the way."""
 
 import pytest
+from runs_by_hand import Hand
 
 from plimsoll.ledger.stragglers import Remedy
 from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import Cause
-from runs_by_hand import Hand
 
 
 def late(**changes) -> Hand:

@@ -18,7 +18,9 @@ __all__ = ["main"]
 
 COMMANDS = {
     "eval": "plimsoll.cli.eval",
+    "ledger": "plimsoll.cli.ledger",
     "lint": "plimsoll.cli.lint",
+    "simulate": "plimsoll.cli.simulate",
     "stage": "plimsoll.cli.stage",
     "validate": "plimsoll.cli.validate",
 }

@@ -19,7 +19,10 @@ from plimsoll.ledger.books import Books
 from plimsoll.ledger.recovery import can_restore
 from plimsoll.ledger.versions import Lineages, Version
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["FOLDER", "Checkpoint", "Checkpoints"]
+
+FOLDER = "checkpoints"
+"""In a run's directory."""
 
 _KEEP_AT_LEAST = 2
 _CHUNK = 1 << 20

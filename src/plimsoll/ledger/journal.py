@@ -153,6 +153,19 @@ class Journal:
             self._connection.execute(f"PRAGMA synchronous={level}")
             self._level = level
 
+    @contextlib.contextmanager
+    def as_of_now(self) -> Generator[None]:
+        """Read what is there now, whatever a writer adds meanwhile."""
+        try:
+            self._connection.execute("BEGIN")
+            self._one("SELECT 1 FROM events LIMIT 1")  # here it begins
+        except sqlite3.Error as error:
+            raise _unreadable(self.path, error) from None
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
     def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
         """Events in order, each checked against the digest that was written with it."""
         digest = self._digest_at(after)

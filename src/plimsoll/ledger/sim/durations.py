@@ -5,7 +5,9 @@ import random
 import zlib
 from typing import Literal
 
-__all__ = ["DURATIONS", "Duration", "chance", "draw"]
+from plimsoll.core.errors import UsageError
+
+__all__ = ["DURATIONS", "Duration", "chance", "draw", "named"]
 
 Duration = Literal["constant", "lognormal", "stragglers", "hung"]
 DURATIONS: dict[Duration, str] = {
@@ -19,6 +21,14 @@ DURATIONS: dict[Duration, str] = {
 _STRAGGLERS = 0.05
 _HUNG = 0.01
 _LONGER = 50.0
+
+
+def named(name: str) -> Duration:
+    """The kind of that name."""
+    for kind in DURATIONS:
+        if kind == name:
+            return kind
+    raise UsageError(f"no durations are called {name!r}: choose {', '.join(DURATIONS)}")
 
 
 def chance(*parts: object) -> random.Random:

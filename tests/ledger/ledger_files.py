@@ -1,7 +1,10 @@
 """Ledgers on the disk, for tests."""
 
+import sqlite3
 import time
 from pathlib import Path
+
+from runs_by_hand import settings
 
 from plimsoll.core.ids import Owner
 from plimsoll.ledger.events import Admitted, Configured, Event, Finished
@@ -9,7 +12,6 @@ from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, Ledger
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.versions import FIRST
-from runs_by_hand import settings
 
 ME = Owner("here", 4711, "now")
 
@@ -41,3 +43,12 @@ def bytes_of(path: Path) -> dict[str, bytes]:
     """The file and whatever SQLite keeps beside it that holds data."""
     beside = [path, path.with_name(path.name + "-wal")]
     return {one.name: one.read_bytes() for one in beside if one.exists() and one.stat().st_size}
+
+
+def change(path: Path, sql: str) -> None:
+    """Do something to the file behind the journal's back."""
+    other = sqlite3.connect(path)
+    with other:
+        other.execute(sql)
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
