@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format init check-init bench-sandbox bench-docker bench-tasks bench-lint clean
+.PHONY: help demo test lint format init check-init clean
+.PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -62,6 +63,9 @@ bench-tasks: $(READY)  ## how fast a folder of 4,000 tasks loads
 
 bench-lint: $(READY)  ## how fast a folder of 1,000 tasks is linted
 	$(BIN)/python bench/bench_lint.py $(ARGS)
+
+bench-ledger: $(READY)  ## how fast the ledger is written, decides and opens, and what it holds
+	$(BIN)/python bench/bench_ledger.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) .pytest_cache .ruff_cache runs

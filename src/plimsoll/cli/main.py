@@ -19,8 +19,10 @@ __all__ = ["main"]
 COMMANDS = {
     "clean": "plimsoll.cli.clean",
     "eval": "plimsoll.cli.eval",
+    "ledger": "plimsoll.cli.ledger",
     "lint": "plimsoll.cli.lint",
     "ps": "plimsoll.cli.ps",
+    "simulate": "plimsoll.cli.simulate",
     "stage": "plimsoll.cli.stage",
     "validate": "plimsoll.cli.validate",
 }

@@ -9,6 +9,7 @@
     │   ├── SandboxUnsupported    the backend cannot do what the task asks for, and says so
     │   ├── BuildError            an image could not be built: Dockerfile line, command, output
     │   └── TransferError         a file or folder could not be carried in or out
+    ├── LedgerError           the books of a run cannot be opened, written or trusted
     ├── SetUpError            a command that prepares a trial failed; never only a warning
     └── AgentError            the agent itself
         └── SolutionError         the task's own solution failed: the task is at fault
@@ -24,6 +25,7 @@ __all__ = [
     "AgentError",
     "AssetError",
     "BuildError",
+    "LedgerError",
     "PlimsollError",
     "SandboxError",
     "SandboxUnavailable",
@@ -74,6 +76,10 @@ class BuildError(SandboxError):
 
 class TransferError(SandboxError):
     """A file or folder could not be carried into or out of a sandbox."""
+
+
+class LedgerError(PlimsollError):
+    """The books of a run cannot be opened, written or trusted."""
 
 
 class SetUpError(PlimsollError):

@@ -1,0 +1,221 @@
+"""How fast the ledger is: events written, decisions, opening a long journal, and its memory.
+
+make bench-ledger
+python bench/bench_ledger.py --events 1000000
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from plimsoll.core.endings import Ending
+from plimsoll.core.ids import Owner
+from plimsoll.ledger import journal, snapshot
+from plimsoll.ledger.accounts import Accounts
+from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.events import Event, Segment
+from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.ledger import FILE, Ledger, read_books
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.recovery import subject_of
+from plimsoll.ledger.settings import Settings
+from plimsoll.trials.verdicts import Cause, Graded, Void
+
+ORDER = DataOrder([f"task-{n}" for n in range(1000)])
+GOOD = Graded(1.0, Ending.SUBMITTED)
+
+
+class Nowhere:
+    """A history of runs that never look back."""
+
+    def about(self, subject: str) -> list[Event]:  # noqa: ARG002
+        return []
+
+
+def accounts(settings: Settings, sink: Callable[[Event], None]) -> Accounts:
+    made = Accounts(Books(), sink, Nowhere(), time.time)
+    made.configure(settings)
+    return made
+
+
+def step(run: Accounts) -> None:
+    """Admit what may be, finish all of it, train on one batch."""
+    run.admit(ORDER)
+    for ticket in run.waiting():
+        run.start(ticket, "worker-1")
+        run.finish(ticket, GOOD, 12.5, [Segment(run.books.version, 900)])
+    choice = run.choose()
+    assert isinstance(choice, Batch)
+    run.consume(choice)
+    run.commit()
+
+
+@contextlib.contextmanager
+def every_event_durable() -> Generator[None]:
+    """Sync at every write, not only where a step begins or ends."""
+    usual = journal.is_durable
+    journal.is_durable = lambda _: True
+    try:
+        yield
+    finally:
+        journal.is_durable = usual
+
+
+async def written_events(folder: Path, callers: int, groups: int) -> float:
+    """Events a second through the asyncio interface, each waited for by its caller."""
+    settings = Settings(batch_groups=groups, max_running=groups * 8, depth=0, max_staleness=0)
+    async with Ledger(folder, settings, Owner("bench", os.getpid(), ""), time.time) as ledger:
+        await ledger.admit(ORDER)
+        tickets = iter(ledger.accounts.waiting())
+        before, began = ledger.position, time.perf_counter()
+
+        async def work() -> None:
+            for ticket in tickets:
+                await ledger.start(ticket, "worker-1")
+                await ledger.finish(ticket, GOOD, 12.5)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(callers):
+                tasks.create_task(work())
+        choice = ledger.choose()
+        assert isinstance(choice, Batch)
+        await ledger.consume(choice)
+        await ledger.commit()
+        return (ledger.position - before) / (time.perf_counter() - began)
+
+
+async def steps_a_second(folder: Path, steps: int) -> float:
+    """Consume and commit, each on the disk itself before the next."""
+    settings = Settings(
+        batch_groups=1, max_running=steps, depth=steps, max_staleness=steps, group_size=1
+    )
+    async with Ledger(folder, settings, Owner("bench", os.getpid(), ""), time.time) as ledger:
+        await ledger.admit(ORDER)
+        async with asyncio.TaskGroup() as tasks:
+            for ticket in ledger.accounts.waiting():
+                tasks.create_task(ledger.finish(ticket, GOOD, 1.0))
+        began = time.perf_counter()
+        for _ in range(steps):
+            choice = ledger.choose()
+            assert isinstance(choice, Batch)
+            await ledger.consume(choice)
+            await ledger.commit()
+        return 2 * steps / (time.perf_counter() - began)
+
+
+def decisions(batch: int, depth: int) -> dict[str, float]:
+    """Milliseconds, median, for each decision with (τ+1)·B live groups."""
+    settings = Settings(
+        batch_groups=batch,
+        max_running=batch * (depth + 1),
+        depth=depth,
+        max_staleness=depth,
+        group_size=1,
+        group_policy="void",
+    )
+    run = accounts(settings, lambda _: None)
+    run.admit(ORDER)
+    for ticket in run.waiting()[batch // 2 :]:
+        run.start(ticket, "w")
+        run.finish(ticket, GOOD, 1.0)
+    took: dict[str, list[float]] = {"choose": [], "admit": []}
+    for ticket in run.waiting()[:200]:
+        began = time.perf_counter()
+        run.choose()
+        took["choose"].append(time.perf_counter() - began)
+        run.void(ticket, Void(Cause.TASK, "bench"))
+        began = time.perf_counter()
+        run.admit(ORDER)
+        took["admit"].append(time.perf_counter() - began)
+    return {name: 1000 * statistics.median(each) for name, each in took.items()}
+
+
+def long_journal(path: Path, events: int) -> tuple[int, float]:
+    """Write a journal of so many events in bulk; how many, and events a second."""
+    written: list[tuple[Event, str]] = []
+    settings = Settings(batch_groups=64, max_running=1024, depth=1, max_staleness=1)
+    run = accounts(settings, lambda event: written.append((event, subject_of(event))))
+    file = Journal.create(path)
+    began = time.perf_counter()
+    while file.seq + len(written) < events:
+        step(run)
+        if len(written) > 50_000:
+            file.append(written)
+            written.clear()
+    file.append(written)
+    rate = file.seq / (time.perf_counter() - began)
+    count = file.seq
+    file.keep_snapshot(snapshot.dump(run.books))
+    file.close()
+    return count, rate
+
+
+def opening(path: Path, *, from_the_start: bool) -> float:
+    began = time.perf_counter()
+    file = Journal.open(path)
+    read_books(file, from_the_start=from_the_start)
+    file.close()
+    return time.perf_counter() - began
+
+
+def memory(groups: int) -> float:
+    """Resident megabytes of a process after so many groups have been consumed."""
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        settings = Settings(
+            batch_groups=64, max_running=256, depth=1, max_staleness=1, group_size=2
+        )
+        run = accounts(settings, lambda _: None)
+        while run.books.tally.consumed < groups:
+            step(run)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        os.write(write, str(pages * os.sysconf("SC_PAGE_SIZE") / 1e6).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return float(os.read(read, 100))
+
+
+def line(what: str, figure: str, wanted: str = "") -> None:
+    print(f"{what:<58}{figure:>16}{wanted:>18}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000, help="of the long journal")
+    parser.add_argument("--folder", type=Path, help="where to write, e.g. on a real disk")
+    args = parser.parse_args()
+    line("", "measured", "wanted")
+    for groups in (10_000, 100_000):
+        line(f"memory after {groups:,} consumed groups", f"{memory(groups):.1f} MB")
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        folder = Path(name)
+        for part in ("many", "durable", "steps"):
+            (folder / part).mkdir()
+        rate = asyncio.run(written_events(folder / "many", 512, 4000))
+        line("events written, 512 callers that wait for each", f"{rate:,.0f} /s")
+        with every_event_durable():
+            rate = asyncio.run(written_events(folder / "durable", 512, 4000))
+        line("the same, each on the disk itself", f"{rate:,.0f} /s", "≥ 5,000 /s")
+        rate = asyncio.run(steps_a_second(folder / "steps", 200))
+        line("consume and commit, one caller, each on the disk", f"{rate:,.0f} /s")
+        for batch, depth in ((16, 624), (1000, 9), (5000, 1)):
+            for name, each in decisions(batch, depth).items():
+                what = f"{name}, 10,000 live groups, B {batch:,}"
+                line(what, f"{each:.3f} ms", "< 1 ms")
+        count, rate = long_journal(folder / FILE, args.events)
+        line(f"a journal of {count:,} events, written in bulk", f"{rate:,.0f} /s")
+        whole = opening(folder / FILE, from_the_start=False)
+        line("opened with its snapshot", f"{whole:.2f} s", "< 5 s")
+        whole = opening(folder / FILE, from_the_start=True)
+        line("opened from its first event on", f"{whole:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""`plimsoll simulate`: what each rule of admission costs and keeps, under the same rollouts."""
+
+from pathlib import Path
+
+import click
+
+__all__ = ["command"]
+
+KINDS = ("constant", "lognormal", "stragglers", "hung")
+
+
+@click.command("simulate")
+@click.option(
+    "--durations",
+    type=click.Choice(KINDS),
+    default="lognormal",
+    show_default=True,
+    help="How long rollouts take, in units of their median.",
+)
+@click.option("--batch-groups", type=int, default=8, show_default=True, help="B.")
+@click.option("--tau", type=int, default=2, show_default=True, help="Batches ahead of the trainer.")
+@click.option("--eta", type=int, default=8, show_default=True, help="The bound on age.")
+@click.option("--group-size", type=int, default=1, show_default=True, help="Rollouts of a group.")
+@click.option(
+    "--max-running", type=int, help="Rollouts at once.  [default: (τ + 1)·B groups of them]"
+)
+@click.option("--steps", type=click.IntRange(min=2), default=200, show_default=True)
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How long the trainer takes for a batch.",
+)
+@click.option(
+    "--slack",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    help="How long a group that is in the way of others is waited for.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--no-restart", is_flag=True, help="Without a restart in the middle of each run.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw it too, as SVG.",
+)
+def command(
+    durations: str,
+    batch_groups: int,
+    tau: int,
+    eta: int,
+    group_size: int,
+    max_running: int | None,
+    steps: int,
+    step_seconds: float,
+    slack: float,
+    seed: int,
+    no_restart: bool,
+    as_json: bool,
+    plot: Path | None,
+) -> int:
+    """Simulate training under several rules, and compare speed, age, waste and bias.
+
+    A virtual clock; the row `plimsoll` is made by the code that keeps the books of real runs.
+    """
+    # Imported here: `plimsoll --help` needs none of it.
+    from plimsoll.cli.simulation_report import show
+    from plimsoll.ledger.settings import Settings
+    from plimsoll.ledger.sim.durations import named
+    from plimsoll.ledger.sim.plan import Plan
+
+    rollouts = (tau + 1) * batch_groups * group_size if max_running is None else max_running
+    settings = Settings(
+        batch_groups=batch_groups,
+        max_running=rollouts,
+        depth=tau,
+        max_staleness=eta,
+        group_size=group_size,
+    )
+    plan = Plan(
+        settings=settings,
+        steps=steps,
+        durations=named(durations),
+        step_seconds=step_seconds,
+        slack=slack,
+        seed=seed,
+        check_every=100,
+    )
+    return show(plan, restart=not no_restart, as_json=as_json, plot=plot)

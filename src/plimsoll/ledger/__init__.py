@@ -1,0 +1,1 @@
+"""The accounting of rollouts: nothing lost, nothing twice, nothing too old."""

@@ -1,0 +1,336 @@
+"""The decisions: every change to the books of a run, as events that a sink keeps.
+
+Synchronous and without a clock or a file of its own, so that the simulator drives the very
+code that runs in training. Where `sink` raises, nothing has happened.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger import events as ev
+from plimsoll.ledger.admission import room, room_for_evaluation
+from plimsoll.ledger.batching import Batch, Waiting, choose, surplus
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.fitting import fits
+from plimsoll.ledger.group import Group, MemberState
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.recovery import History, can_restore, consumed_since, is_ahead, rebuild
+from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.stragglers import Remedy, remedy_for, too_old
+from plimsoll.ledger.versions import Version
+from plimsoll.trials.verdicts import CAUSES, Cause, Graded, Void
+
+__all__ = ["Accounts"]
+
+Sink = Callable[[ev.Event], None]
+_log = logging.getLogger(__name__)
+
+
+class Accounts:
+    """The books of one run, and what may be done to them."""
+
+    def __init__(
+        self, books: Books, sink: Sink, history: History, clock: Callable[[], float]
+    ) -> None:
+        self.books = books
+        self._sink = sink
+        self._history = history
+        self._clock = clock
+
+    @property
+    def settings(self) -> Settings:
+        if self.books.settings is None:
+            raise LedgerError("the ledger has no settings yet")
+        return self.books.settings
+
+    def configure(self, settings: Settings) -> None:
+        """Use these settings from here on. What they leave no time for comes again."""
+        if settings != self.books.settings:
+            self._record(
+                ev.Configured(number=self.books.configured, settings=settings, at=self._clock())
+            )
+            self.shed()
+
+    def admit(self, order: DataOrder) -> list[Group]:
+        """Admit as many groups as there is room for.
+
+        Prompts that come again go first, the oldest of them first of all.
+        """
+        admitted: list[Group] = []
+        for _ in range(room(self.books, self.settings)):
+            event = self._next_prompt(order)
+            if event is None:
+                break
+            self._record(event)
+            admitted.append(self.books.groups[event.group])
+        return admitted
+
+    def _next_prompt(self, order: DataOrder) -> ev.Admitted | None:
+        books = self.books
+        while not order.is_empty_without(books.quarantined.keys()):
+            again = books.next_pending()
+            prompt = books.next_prompt if again is None else again.prompt
+            task = order.task(prompt) if again is None else again.task
+            if task is None:
+                return None
+            if task in books.quarantined:
+                self._record(ev.Skipped(prompt=prompt, task=task, at=self._clock()))
+                continue
+            attempt = 0 if again is None else again.attempt
+            return ev.Admitted(
+                group=f"{prompt}-{attempt}",
+                prompt=prompt,
+                task=task,
+                head=books.version,
+                size=self.settings.group_size,
+                attempt=attempt,
+                requeues=0 if again is None else again.requeues,
+                at=self._clock(),
+            )
+        return None
+
+    def admit_evaluation(self, name: str, tasks: Sequence[str], size: int) -> list[Group]:
+        """Admit groups of an evaluation, as far as the cap on rollouts allows.
+
+        Those that were admitted before, by the same name, are left out.
+        """
+        admitted: list[Group] = []
+        for number, task in enumerate(tasks):
+            group = f"eval-{name}-{number}"
+            if group in self.books.evals or self._history.about(group):
+                continue
+            if not room_for_evaluation(self.books, self.settings, size):
+                break
+            self._record(
+                ev.Admitted(
+                    group=group,
+                    prompt=number,
+                    task=task,
+                    head=self.books.version,
+                    size=size,
+                    purpose="eval",
+                    at=self._clock(),
+                )
+            )
+            admitted.append(self.books.evals[group])
+        return admitted
+
+    def waiting(self) -> list[str]:
+        """Tickets that no worker has taken yet, the oldest group's first."""
+        groups = self.books.unstarted.values()
+        return [
+            group.ticket(place)
+            for group in sorted(groups, key=lambda group: (group.head.number, group.prompt))
+            for place, member in enumerate(group.members)
+            if member.state is MemberState.WAITING
+        ]
+
+    def start(self, ticket: str, worker: str) -> bool:
+        """A worker has taken a ticket. True again where it says so again."""
+        found = self.books.find(ticket)
+        if found and found[1].state is MemberState.RUNNING and found[1].worker == worker:
+            return True
+        event = ev.Started(
+            ticket=ticket, version=self.books.version, worker=worker, at=self._clock()
+        )
+        return self._tell(event, ticket)
+
+    def finish(
+        self, ticket: str, verdict: Graded, seconds: float, segments: Iterable[ev.Segment] = ()
+    ) -> bool:
+        """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
+        event = ev.Finished(
+            ticket=ticket,
+            reward=verdict.reward,
+            ending=verdict.ending,
+            seconds=seconds,
+            segments=tuple(segments),
+            at=self._clock(),
+        )
+        if not self._tell(event, ticket):
+            return False
+        self._withhold_overdue(ticket)
+        return True
+
+    def _withhold_overdue(self, ticket: str) -> None:
+        """A rollout that turns out to be of older weights than was said is not trained on."""
+        found = self.books.find(ticket)
+        if found is None or found[0].id not in self.books.groups:
+            return
+        first = self.books.version.number - self.settings.max_staleness
+        if found[0].head.number < first:
+            self._withhold(found[0], first - 1)
+
+    def void(self, ticket: str, verdict: Void, seconds: float = 0.0) -> bool:
+        """A rollout came to nothing; the table of causes says whether it is tried again."""
+        event = ev.Voided(
+            ticket=ticket,
+            cause=verdict.cause,
+            reason=verdict.reason,
+            seconds=seconds,
+            retry=self._retries(ticket, verdict.cause),
+            at=self._clock(),
+        )
+        return self._tell(event, ticket)
+
+    def _retries(self, ticket: str, cause: Cause) -> bool:
+        found = self.books.find(ticket)
+        if found is None:
+            return False
+        group, member = found
+        allowed = CAUSES[cause].retries
+        if member.voids.get(cause, 0) < allowed:
+            return True
+        # A group that is to be complete gets a new rollout in place of one that is void.
+        completes = self.settings.group_policy == "complete" and group.id in self.books.groups
+        return completes and sum(member.voids.values()) < allowed + self.settings.requeues
+
+    def choose(self) -> Batch | Waiting:
+        """The next batch, or what it waits for. Changes nothing."""
+        return choose(self.books, self.settings)
+
+    def shed(self) -> list[str]:
+        """Give up what can no longer be trained on in time; their prompts come again."""
+        given_up = surplus(self.books, self.settings)
+        for group in given_up:
+            self._give_up(group, "it can no longer be trained on in time", counts=False)
+        return given_up
+
+    def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
+        """Do the first thing that helps about a group that is due and still runs.
+
+        None where it is not, or no more.
+        """
+        choice = self.choose()
+        if isinstance(choice, Batch) or group not in choice.due:
+            return None
+        late = self.books.groups[group]
+        remedy = remedy_for(
+            late, self.settings, choice.upto, slack_left=slack_left, can_resume=can_resume
+        )
+        match remedy:
+            case Remedy.WAIT:
+                pass
+            case Remedy.RESUME:
+                self._resume(late, choice.upto)
+            case Remedy.WITHHOLD:
+                self._withhold(late, choice.upto)
+            case Remedy.REQUEUE | Remedy.QUARANTINE:
+                self._give_up(group, "it took too long", counts=True)
+        return remedy
+
+    def _resume(self, group: Group, upto: int) -> None:
+        """Open members go on with the weights of now; those that have ended are withheld."""
+        version, now = self.books.version, self._clock()
+        for place, member in enumerate(group.members):
+            if member.state is MemberState.RUNNING:
+                self._record(ev.Resumed(ticket=group.ticket(place), version=version, at=now))
+        self._withhold(group, upto)
+
+    def _withhold(self, group: Group, upto: int) -> None:
+        self._record(
+            ev.Withheld(
+                group=group.id,
+                tickets=too_old(group, upto),
+                version=self.books.version,
+                at=self._clock(),
+            )
+        )
+
+    def _give_up(self, group: str, reason: str, *, counts: bool) -> None:
+        self._record(
+            ev.GroupVoided(
+                group=group, cause=Cause.STALE, reason=reason, counts=counts, at=self._clock()
+            )
+        )
+
+    def consume(self, batch: Batch) -> None:
+        """The batch is being trained on, from here on."""
+        event = ev.Consumed(
+            version=self.books.version,
+            groups=batch.ids,
+            rollbacks=self.books.rollbacks,
+            at=self._clock(),
+        )
+        if not self._record(event):
+            raise LedgerError(f"the batch of version {self.books.version} is not to be had")
+
+    def commit(self, checkpoint: str = "") -> Version:
+        """The step is done; the version that it made."""
+        version = Version(self.books.version.lineage, self.books.version.number + 1)
+        if not self.books.is_training:
+            raise LedgerError(f"there is no step to commit as version {version}")
+        self._record(ev.Committed(version=version, checkpoint=checkpoint, at=self._clock()))
+        self.shed()
+        return version
+
+    def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
+        """Go on from a version whose weights are at hand, after whatever happened.
+
+        What later steps consumed is live again. A ticket that runs stays with its worker where
+        `is_alive(ticket, worker)`; otherwise it is lost, and tried again.
+        """
+        self._restore(at)
+        for ticket, worker in self._running():
+            if not is_alive(ticket, worker):
+                event = ev.Voided(
+                    ticket=ticket, cause=Cause.LOST, reason="its worker is gone", retry=True,
+                    at=self._clock(),
+                )  # fmt: skip
+                self._record(event)
+        self.shed()
+        return self.books.version
+
+    def _restore(self, at: Version) -> None:
+        books = self.books
+        now = books.version
+        if not can_restore(books, at):
+            raise LedgerError(
+                f"the checkpoint is of version {at}, and this ledger is at {now}, which does not "
+                "descend from it: they are not of the same run, or the run has left that version"
+            )
+        if is_ahead(books, at):
+            # The checkpoint was complete; only its line in the journal was missing.
+            self._record(ev.Committed(version=at, checkpoint="", at=self._clock()))
+            return
+        if at == now and not books.is_training:
+            return
+        older = at != now
+        lineage = books.lineages.next_lineage() if older else now.lineage
+        groups = consumed_since(self._history, books.lineages, now, at) if older else []
+        self._record(
+            ev.RolledBack(
+                number=books.rollbacks,
+                parent=at,
+                version=Version(lineage, at.number),
+                restored=tuple(rebuild(self._history, books, name) for name in groups),
+                at=self._clock(),
+            )
+        )
+
+    def _running(self) -> list[tuple[str, str]]:
+        groups = [*self.books.groups.values(), *self.books.evals.values()]
+        return [
+            (group.ticket(place), member.worker)
+            for group in groups
+            for place, member in enumerate(group.members)
+            if member.state is MemberState.RUNNING
+        ]
+
+    def _tell(self, event: ev.Event, about: str) -> bool:
+        """Record what somebody else says has happened; count it where it does not fit."""
+        if self._record(event):
+            return True
+        number = sum(self.books.tally.ignored.values())
+        what = type(event).__name__
+        _log.info("%s of %s does not fit what is known of it; nothing is changed", what, about)
+        self._record(ev.Ignored(number=number, what=what, about=about, at=self._clock()))
+        return False
+
+    def _record(self, event: ev.Event) -> bool:
+        if not fits(self.books, event):
+            return False
+        self._sink(event)
+        self.books.apply(event)
+        return True

@@ -1,0 +1,391 @@
+"""The books: every figure of a run, derived from its events and from nothing else.
+
+There is no counter to restore. Two processes that have read the same events have the same
+books, and a recovered run has exactly the books it had.
+
+Invariants, checked by `audit` and by the simulator for tens of thousands of seeds:
+
+* Conservation: `admitted = running + buffered + training + consumed + voided`, in groups.
+* No prompt is lost: each one that was ever admitted is live, comes again, was consumed in the
+  surviving lineage, or belongs to a task in quarantine.
+* An event that does not fit (a completion for an unknown or finished ticket) changes nothing.
+* Memory is bounded by what is live: a group that is consumed or void leaves the books.
+"""
+
+import heapq
+
+import msgspec
+
+from plimsoll.ledger.events import (
+    Admitted,
+    Committed,
+    Configured,
+    Consumed,
+    Event,
+    Finished,
+    GroupVoided,
+    Ignored,
+    Resumed,
+    RolledBack,
+    Skipped,
+    Started,
+    Voided,
+    Withheld,
+)
+from plimsoll.ledger.fitting import TicketEvent, fits, fits_member
+from plimsoll.ledger.group import Group, Member, MemberState, split_ticket
+from plimsoll.ledger.queue import ReadyQueue
+from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.tally import Tally, count
+from plimsoll.ledger.versions import FIRST, Lineages, Version
+from plimsoll.trials.verdicts import Cause
+
+__all__ = ["Books", "Pending"]
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that comes again: its group was void."""
+
+    prompt: int
+    task: str
+    attempt: int
+    requeues: int
+
+
+class Books:
+    """Apply events in order; read everything else. A pure function of the events."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        self.version: Version = FIRST
+        self.lineages = Lineages()
+        self.groups: dict[str, Group] = {}
+        """Training groups that are running, buffered or in the batch being trained."""
+        self.evals: dict[str, Group] = {}
+        self.pending: dict[int, Pending] = {}
+        self.quarantined: dict[str, str] = {}
+        """Tasks that are out, with the reason."""
+        self.next_prompt = 0
+        self.tally = Tally()
+        self.configured = 0
+        self.rollbacks = 0
+        self.queue = ReadyQueue()
+        self.unstarted: dict[str, Group] = {}
+        """Groups, of evaluations too, with members that no worker has taken."""
+        self._training: dict[str, Group] = {}
+        self._again: list[int] = []
+        """A heap of pending prompts, some of which are pending no more."""
+        self._open_train = 0
+        self._open_eval = 0
+
+    @property
+    def running(self) -> int:
+        """Rollouts in flight, of training and of evaluations: admitted, and not final."""
+        return self._open_train + self._open_eval
+
+    @property
+    def live(self) -> int:
+        """Groups that are running, buffered or being trained on."""
+        return len(self.groups)
+
+    @property
+    def buffered(self) -> int:
+        return self.queue.ready
+
+    @property
+    def is_training(self) -> bool:
+        return bool(self._training)
+
+    @property
+    def training(self) -> list[Group]:
+        """The batch being trained, in the order of prompts."""
+        return sorted(self._training.values(), key=lambda group: (group.prompt, group.id))
+
+    def next_pending(self) -> Pending | None:
+        """The oldest of the prompts that come again."""
+        while self._again and self._again[0] not in self.pending:
+            heapq.heappop(self._again)
+        return self.pending[self._again[0]] if self._again else None
+
+    def find(self, ticket: str) -> tuple[Group, Member] | None:
+        """The group and the place of a ticket, while it is the place's present one."""
+        parts = split_ticket(ticket)
+        if parts is None:
+            return None
+        name, place, attempt = parts
+        group = self.groups.get(name) or self.evals.get(name)
+        if group is None or place >= len(group.members):
+            return None
+        member = group.members[place]
+        return (group, member) if member.attempt == attempt else None
+
+    def apply(self, event: Event) -> bool:
+        """Take an event into the books; one that does not fit changes nothing."""
+        match event:
+            case Started() | Resumed() | Finished() | Voided():
+                return self._apply_to_ticket(event)
+            case _ if not fits(self, event):
+                return False
+            case Admitted():
+                self._admitted(event)
+            case Skipped():
+                self._skipped(event)
+            case Withheld():
+                self._withheld(event)
+            case GroupVoided():
+                group = self.groups[event.group]
+                self._give_up(group, event.cause, event.reason, counts=event.counts, at=event.at)
+            case Consumed():
+                self._consumed(event)
+            case Committed():
+                self._committed(event)
+            case RolledBack():
+                self._rolled_back(event)
+            case Configured():
+                self.settings = event.settings
+                self.configured += 1
+            case Ignored():
+                count(self.tally.ignored, event.what)
+        return True
+
+    def _apply_to_ticket(self, event: TicketEvent) -> bool:
+        found = self.find(event.ticket)
+        if found is None or not fits_member(event, found[1]):
+            return False
+        group, member = found
+        match event:
+            case Started():
+                self._started(event, group, member)
+            case Finished():
+                self._finished(event, group, member)
+            case Voided():
+                self._end(group, member, event.cause, event.seconds, retry=event.retry, at=event.at)
+            case Resumed():
+                member.head = event.version
+                member.resumed = True
+                self.queue.update(group)
+        return True
+
+    def _admitted(self, event: Admitted) -> None:
+        group = Group(
+            id=event.group,
+            prompt=event.prompt,
+            task=event.task,
+            admitted=event.head,
+            members=[Member() for _ in range(event.size)],
+            attempt=event.attempt,
+            requeues=event.requeues,
+        )
+        if event.purpose == "eval":
+            self.enter_evaluation(group)
+            return
+        self.pending.pop(event.prompt, None)
+        self.next_prompt = max(self.next_prompt, event.prompt + 1)
+        self.tally.admitted += 1
+        self.enter(group)
+
+    def _skipped(self, event: Skipped) -> None:
+        self.pending.pop(event.prompt, None)
+        self.next_prompt = max(self.next_prompt, event.prompt + 1)
+        self.tally.quarantined += 1
+
+    def enter_evaluation(self, group: Group) -> None:
+        """Take in an evaluation's group as it is."""
+        self.evals[group.id] = group
+        self._open_eval += group.open
+        self._note_unstarted(group)
+
+    def enter(self, group: Group) -> None:
+        """Take in a live group as it is."""
+        self.groups[group.id] = group
+        self._open_train += group.open
+        if group.training:
+            self._training[group.id] = group
+        self.queue.add(group)
+        self._note_unstarted(group)
+
+    def await_again(self, pending: Pending) -> None:
+        """A prompt comes again."""
+        self.pending[pending.prompt] = pending
+        heapq.heappush(self._again, pending.prompt)
+
+    def _leave(self, group: Group) -> None:
+        del self.groups[group.id]
+        self._training.pop(group.id, None)
+        self.unstarted.pop(group.id, None)
+        self._open_train -= group.open
+        self.queue.remove(group)
+
+    def _note_unstarted(self, group: Group) -> None:
+        if group.waits:
+            self.unstarted[group.id] = group
+        else:
+            self.unstarted.pop(group.id, None)
+
+    def _started(self, event: Started, group: Group, member: Member) -> None:
+        member.head = event.version
+        member.state = MemberState.RUNNING
+        member.worker = event.worker
+        member.since = event.at
+        self._note_unstarted(group)
+        self.queue.update(group)
+
+    def _finished(self, event: Finished, group: Group, member: Member) -> None:
+        versions = [segment.version for segment in event.segments]
+        if not all(self.lineages.descends(self.version, version) for version in versions):
+            # Some of it was generated by weights that this lineage does not descend from.
+            self.tally.dead_lineage += 1
+            self._end(group, member, Cause.STALE, event.seconds, retry=True, at=event.at)
+            return
+        oldest = min(versions, default=member.head or group.admitted)
+        if not member.resumed:
+            # The tokens themselves know best; whatever was said at the start.
+            member.head = min(member.head or oldest, oldest)
+        member.oldest = max(oldest, member.head or oldest)
+        member.newest = max(versions, default=member.oldest)
+        member.reward = event.reward
+        member.seconds = event.seconds
+        self._close(group, member, MemberState.GRADED)
+        if group.id in self.groups:
+            self.tally.graded += 1
+            self.tally.offer(event.seconds)
+        self.queue.update(group)
+        self._settle(group, None, event.at)
+
+    def _end(
+        self, group: Group, member: Member, cause: Cause, seconds: float, *, retry: bool, at: float
+    ) -> None:
+        """A ticket came to nothing: its place gets the next one, or is void."""
+        count(self.tally.tickets_by_cause, cause)
+        if group.id in self.groups and seconds:
+            self.tally.offer(seconds)
+        member.voids = {**member.voids, cause: member.voids.get(cause, 0) + 1}
+        member.head = member.oldest = member.newest = None
+        member.resumed = member.withheld = False
+        member.worker = ""
+        if retry:
+            member.attempt += 1
+            member.state = MemberState.WAITING
+            # Whoever takes the new ticket starts with the weights of now.
+            group.admitted = max(group.admitted, self.version)
+            self._note_unstarted(group)
+        else:
+            self._close(group, member, MemberState.VOID)
+        self.queue.update(group)
+        self._settle(group, cause, at)
+
+    def _close(self, group: Group, member: Member, state: MemberState) -> None:
+        waited = member.state is MemberState.WAITING
+        member.state = state
+        if group.id in self.evals:
+            self._open_eval -= 1
+        else:
+            self._open_train -= 1
+        if waited:
+            self._note_unstarted(group)
+
+    def _settle(self, group: Group, cause: Cause | None, at: float) -> None:
+        """What follows when a member has come to its end."""
+        still_open = group.open
+        if group.id in self.evals:
+            if not still_open:
+                del self.evals[group.id]
+                self.tally.evaluated += 1
+            return
+        settings = self.rules
+        void = len(group.members) - group.graded - still_open
+        why = cause or Cause.BUG
+        if void and settings.group_policy != "min_graded":
+            self._give_up(group, why, "a member is void", counts=True, at=at)
+        elif not still_open and not _enough(group, settings):
+            self._give_up(group, why, "too few members are graded", counts=True, at=at)
+
+    def _withheld(self, event: Withheld) -> None:
+        group = self.groups[event.group]
+        for place, member in enumerate(group.members):
+            if group.ticket(place) in event.tickets:
+                member.withheld = True
+        # Who has not started yet starts with the weights of now.
+        group.admitted = max(group.admitted, event.version)
+        self.queue.update(group)
+        self.tally.withheld += len(event.tickets)
+        if group.final and not group.trainable:
+            reason = "no member is young enough"
+            self._give_up(group, Cause.STALE, reason, counts=True, at=event.at)
+
+    def _give_up(self, group: Group, cause: Cause, reason: str, *, counts: bool, at: float) -> None:
+        """Void a group: its credit comes back, and its prompt with priority, or never."""
+        for member in group.members:
+            if member.state is MemberState.RUNNING:
+                # It is cut short: it took at least so long.
+                self.tally.offer(max(0.0, at - member.since))
+        self._leave(group)
+        self.tally.voided += 1
+        count(self.tally.groups_by_cause, cause)
+        requeues = group.requeues + counts
+        if counts and requeues > self.rules.requeues:
+            self.tally.quarantined += 1
+            self.quarantined.setdefault(
+                group.task,
+                f"void {requeues} times; last: {cause}" + (f", {reason}" if reason else ""),
+            )
+            return
+        self.tally.requeued += 1
+        self.await_again(
+            Pending(
+                prompt=group.prompt, task=group.task, attempt=group.attempt + 1, requeues=requeues
+            )
+        )
+
+    def _consumed(self, event: Consumed) -> None:
+        for name in event.groups:
+            group = self.groups[name]
+            group.training = True
+            self._training[name] = group
+            self.queue.update(group)
+
+    def _committed(self, event: Committed) -> None:
+        for group in self.training:
+            self.tally.train(group, self.version)
+            self._leave(group)
+        self.version = event.version
+
+    def _rolled_back(self, event: RolledBack) -> None:
+        if event.version.lineage != self.version.lineage:
+            self.lineages.branch(event.version.lineage, event.parent)
+        self.rollbacks += 1
+        self.version = event.version
+        for group in self.training:
+            group.training = False
+            self.queue.update(group)
+        self._training.clear()
+        for group in event.restored:
+            if group.id not in self.groups:
+                self.tally.untrain(group)
+                self.enter(group.copy())  # the event stays as it is
+        for group in list(self.groups.values()):
+            if self._is_dead(group):
+                self.tally.dead_lineage += 1
+                reason = "of a lineage that was left"
+                self._give_up(group, Cause.STALE, reason, counts=False, at=event.at)
+
+    def _is_dead(self, group: Group) -> bool:
+        """Whether weights that this lineage does not descend from have a part in it."""
+        versions = [] if group.final else [group.admitted]
+        for member in group.members:
+            versions += [v for v in (member.head, member.oldest, member.newest) if v is not None]
+        return not all(self.lineages.descends(self.version, version) for version in versions)
+
+    @property
+    def rules(self) -> Settings:
+        """The settings, which every journal begins with."""
+        if self.settings is None:
+            raise ValueError("the journal begins with its settings")
+        return self.settings
+
+
+def _enough(group: Group, settings: Settings) -> bool:
+    wanted = len(group.members)
+    if settings.group_policy == "min_graded":
+        wanted = min(wanted, settings.min_graded)
+    return group.graded >= wanted and group.trainable

@@ -1,0 +1,170 @@
+"""Checkpoints: complete or not there at all.
+
+A checkpoint is a folder of files and a manifest beside it. The files are written and on the
+disk before the manifest is renamed into its place, and that rename is the commit: a folder
+without a manifest is what a crash left, and is never chosen.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.recovery import can_restore
+from plimsoll.ledger.versions import Lineages, Version
+
+__all__ = ["FOLDER", "Checkpoint", "Checkpoints"]
+
+FOLDER = "checkpoints"
+"""In a run's directory."""
+
+_KEEP_AT_LEAST = 2
+_CHUNK = 1 << 20
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest: what a checkpoint holds, and where in the run it stands."""
+
+    name: str
+    version: Version
+    position: int
+    """The ledger's last event that it knows of."""
+    files: dict[str, str]
+    """The digest of each file, by its path in the folder."""
+    state: dict[str, str | int | float | None] = {}
+    """What else goes on from here: random number generators, the order of the data."""
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder."""
+
+    def __init__(self, folder: Path, *, keep: int = _KEEP_AT_LEAST) -> None:
+        if keep < _KEEP_AT_LEAST:
+            raise LedgerError(
+                f"{keep} checkpoint(s) would be kept; at least {_KEEP_AT_LEAST} must be, "
+                "for one may turn out to be unreadable"
+            )
+        self._folder = folder
+        self._keep = keep
+
+    def path(self, checkpoint: Checkpoint) -> Path:
+        """The folder with its files."""
+        return self._folder / checkpoint.name
+
+    def write(
+        self,
+        version: Version,
+        position: int,
+        save: Callable[[Path], None],
+        lineages: Lineages,
+        state: Mapping[str, str | int | float | None] | None = None,
+    ) -> Checkpoint:
+        """Let `save` write files into a folder, and commit them as the version's checkpoint.
+
+        The oldest ones go, and those that the version does not descend from.
+        """
+        name = f"v{version.lineage}-{version.number:08d}"
+        folder, manifest = self._folder / name, self._manifest(name)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            manifest.unlink(missing_ok=True)  # before its files go: never without them
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            save(folder)
+            made = Checkpoint(
+                name=name,
+                version=version,
+                position=position,
+                files=_settle(folder),
+                state=dict(state or {}),
+            )
+            _write_whole(manifest, msgspec.json.encode(made))
+        except OSError as error:
+            raise LedgerError(
+                f"cannot write the checkpoint {folder}: {error.strerror or error}; "
+                "the last one stays"
+            ) from None
+        self._forget_old(made, lineages)
+        return made
+
+    def all(self) -> list[Checkpoint]:
+        """Those that are complete, the newest last: lineages are numbered as they begin."""
+        found: list[Checkpoint] = []
+        for file in self._folder.glob("*.json"):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                made = msgspec.json.decode(file.read_bytes(), type=Checkpoint)
+                if self._manifest(made.name) == file and self._is_whole(made):
+                    found.append(made)
+        return sorted(found, key=lambda made: made.version)
+
+    def latest(self, books: Books) -> Checkpoint | None:
+        """The newest that a run with these books can go on from."""
+        fitting = [made for made in self.all() if can_restore(books, made.version)]
+        return max(fitting, key=lambda made: (made.version.number, made.version), default=None)
+
+    def verify(self, checkpoint: Checkpoint) -> list[str]:
+        """Files whose content is not what the manifest says."""
+        folder = self.path(checkpoint)
+        return [
+            name
+            for name, digest in checkpoint.files.items()
+            if not (folder / name).is_file() or _digest(folder / name) != digest
+        ]
+
+    def _is_whole(self, checkpoint: Checkpoint) -> bool:
+        return all((self.path(checkpoint) / name).is_file() for name in checkpoint.files)
+
+    def _manifest(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _forget_old(self, newest: Checkpoint, lineages: Lineages) -> None:
+        """Remove what is not among the last of this line; a manifest goes before its files."""
+        known = self.all()
+        living = [made for made in known if lineages.descends(newest.version, made.version)]
+        kept = {made.name for made in living[-self._keep :]}
+        for old in known:
+            if old.name not in kept:
+                self._manifest(old.name).unlink(missing_ok=True)
+                shutil.rmtree(self.path(old), ignore_errors=True)
+
+
+def _settle(folder: Path) -> dict[str, str]:
+    """Put every file on the disk; their digests."""
+    digests: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digests[str(path.relative_to(folder))] = _digest(path)
+        _sync(path)
+    _sync(folder)
+    _sync(folder.parent)
+    return digests
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    part = path.with_suffix(".part")
+    part.write_bytes(data)
+    _sync(part)
+    part.rename(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,180 @@
+"""A run's ledger: the accounts, on the disk.
+
+Every call changes the books at once and returns when the change is written; `consume` and
+`commit` when it is on the disk itself. If a write fails, nothing is changed any more: the
+books in memory would be ahead of what a restart finds.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.core.ids import Owner
+from plimsoll.ledger import snapshot
+from plimsoll.ledger.accounts import Accounts
+from plimsoll.ledger.batching import Batch, Waiting
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.events import Event, Segment
+from plimsoll.ledger.group import Group
+from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.lock import Lock
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.recovery import subject_of
+from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.stragglers import Remedy
+from plimsoll.ledger.versions import Version
+from plimsoll.ledger.writer import Writer
+from plimsoll.trials.verdicts import Graded, Void
+
+__all__ = ["FILE", "Ledger", "read_books"]
+
+FILE = "ledger.db"
+_SNAPSHOT_EVERY = 20_000
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
+    """The books that a journal makes, from its last snapshot on or from its first event."""
+    books, after = Books(), 0
+    kept = None if from_the_start else journal.snapshot()
+    if kept is not None:
+        try:
+            if not kept.is_whole:
+                raise msgspec.DecodeError("it is not what was written")
+            books, after = snapshot.load(kept.books), kept.seq
+        except msgspec.MsgspecError as error:
+            _log.warning("%s: its snapshot is not used: %s", journal.path, error)
+    for seq, event in journal.read(after):
+        if not books.apply(event):
+            raise LedgerError(f"the ledger {journal.path}: event {seq} cannot follow those before")
+    return books
+
+
+class Ledger:
+    """One run's, open for writing. Use it as an async context manager, from one event loop."""
+
+    def __init__(
+        self, folder: Path, settings: Settings, owner: Owner, clock: Callable[[], float]
+    ) -> None:
+        self.path = folder / FILE
+        self._settings = settings
+        self._owner = owner
+        self._clock = clock
+        self._since_snapshot = 0
+        self._last_write: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            lock = Lock.take(self.path.with_suffix(".lock"), self._owner)
+            stack.callback(lock.release)
+            self._journal = await asyncio.to_thread(self._open)
+            stack.callback(self._journal.close)
+            books = await asyncio.to_thread(read_books, self._journal)
+            reader = Journal.open(self.path)  # the writer's own belongs to its thread
+            stack.callback(reader.close)
+            self._writer = Writer(self._journal)
+            stack.push_async_callback(self._writer.close)
+            self.accounts = Accounts(books, self._sink, reader, self._clock)
+            await self._do(lambda: self.accounts.configure(self._settings))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        async with self._stack:
+            if self._writer.failed is None:
+                self._writer.put_snapshot(snapshot.dump(self.accounts.books))
+
+    def _open(self) -> Journal:
+        if self.path.exists():
+            return Journal.open(self.path, writable=True)
+        return Journal.create(self.path)
+
+    @property
+    def books(self) -> Books:
+        """To be read, never changed."""
+        return self.accounts.books
+
+    @property
+    def position(self) -> int:
+        """How many events are written: part of a checkpoint's manifest."""
+        return self._journal.seq
+
+    async def admit(self, order: DataOrder) -> list[Group]:
+        """Admit as many groups as there is room for."""
+        return await self._do(lambda: self.accounts.admit(order))
+
+    async def admit_evaluation(self, name: str, tasks: Sequence[str], size: int) -> list[Group]:
+        """Admit groups of an evaluation, as far as the cap on rollouts allows."""
+        return await self._do(lambda: self.accounts.admit_evaluation(name, tasks, size))
+
+    async def start(self, ticket: str, worker: str) -> bool:
+        """A worker has taken a ticket."""
+        return await self._do(lambda: self.accounts.start(ticket, worker))
+
+    async def finish(
+        self, ticket: str, verdict: Graded, seconds: float, segments: Iterable[Segment] = ()
+    ) -> bool:
+        """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
+        return await self._do(lambda: self.accounts.finish(ticket, verdict, seconds, segments))
+
+    async def void(self, ticket: str, verdict: Void, seconds: float = 0.0) -> bool:
+        """A rollout came to nothing."""
+        return await self._do(lambda: self.accounts.void(ticket, verdict, seconds))
+
+    async def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
+        """Do the first thing that helps about a group that is due and still runs."""
+        return await self._do(
+            lambda: self.accounts.attend(group, slack_left=slack_left, can_resume=can_resume)
+        )
+
+    def choose(self) -> Batch | Waiting:
+        """The next batch, or what it waits for. Changes nothing."""
+        return self.accounts.choose()
+
+    async def consume(self, batch: Batch) -> None:
+        """The batch is being trained on, from here on."""
+        await self._do(lambda: self.accounts.consume(batch))
+
+    async def commit(self, checkpoint: str = "") -> Version:
+        """The step is done; the version that it made."""
+        return await self._do(lambda: self.accounts.commit(checkpoint))
+
+    async def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
+        """Go on from a version whose weights are at hand, after whatever happened."""
+        return await self._do(lambda: self.accounts.recover(at, is_alive))
+
+    async def _do(self, change: Callable[[], _T]) -> _T:
+        """Make a change, and return when all that it wrote is written."""
+        self._last_write = None
+        try:
+            result = change()
+        finally:
+            written = self._last_write
+        if written is not None:
+            await asyncio.shield(written)
+        return result
+
+    def _sink(self, event: Event) -> None:
+        self._last_write = self._writer.put(event, subject_of(event))
+        self._since_snapshot += 1
+        if self._since_snapshot >= _SNAPSHOT_EVERY:
+            self._since_snapshot = 0
+            # Of the books before this event is applied: taken at the next turn of the loop.
+            asyncio.get_running_loop().call_soon(self._keep_snapshot)
+
+    def _keep_snapshot(self) -> None:
+        self._writer.put_snapshot(snapshot.dump(self.accounts.books))

@@ -1,0 +1,67 @@
+"""One writer: who holds a run's ledger, and for as long as that process lives."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.core.ids import Owner
+
+__all__ = ["Lock"]
+
+
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """In a forked child, which would otherwise hold the lock after its parent is dead."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class Lock:
+    """Held until it is released or its process dies, in whatever way."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _held.add(descriptor)
+
+    @classmethod
+    def take(cls, path: Path, owner: Owner) -> "Lock":
+        """Take it, or say by whom it is held."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LedgerError(f"cannot open {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held = _holder(descriptor)
+            os.close(descriptor)
+            raise LedgerError(
+                f"the ledger {path.with_suffix('.db')} is held by {held}: "
+                "one process writes it at a time; end that one first"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, msgspec.json.encode(owner), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _holder(descriptor: int) -> str:
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        owner = msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Owner)
+        return f"process {owner.pid} on {owner.host}"
+    return "another process"

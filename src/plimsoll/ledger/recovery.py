@@ -1,0 +1,101 @@
+"""What a step that is undone had consumed, read again from the journal."""
+
+from typing import Protocol
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.events import (
+    Admitted,
+    Consumed,
+    Event,
+    Finished,
+    GroupVoided,
+    Resumed,
+    Started,
+    Voided,
+    Withheld,
+)
+from plimsoll.ledger.group import Group, split_ticket
+from plimsoll.ledger.versions import Lineages, Version
+
+__all__ = [
+    "History",
+    "can_restore",
+    "consumed_since",
+    "is_ahead",
+    "rebuild",
+    "subject_of",
+]
+
+
+class History(Protocol):
+    """Where events can be read again that have left the books."""
+
+    def about(self, subject: str) -> list[Event]: ...
+
+
+def subject_of(event: Event) -> str:
+    """What an event is about: a group, a step, or the run as a whole."""
+    match event:
+        case Admitted() | Withheld() | GroupVoided():
+            return event.group
+        case Started() | Resumed() | Finished() | Voided():
+            parts = split_ticket(event.ticket)
+            return parts[0] if parts else ""
+        case Consumed():
+            return _step(event.version)
+        case _:
+            return ""
+
+
+def _step(version: Version) -> str:
+    return f"step {version.lineage}:{version.number}"
+
+
+def is_ahead(books: Books, at: Version) -> bool:
+    """Whether a checkpoint is of the step that is being made: the journal has not heard of it."""
+    return books.is_training and at == Version(books.version.lineage, books.version.number + 1)
+
+
+def can_restore(books: Books, at: Version) -> bool:
+    """Whether the run can go on from a version: it descends from it, or was about to make it."""
+    return is_ahead(books, at) or books.lineages.descends(books.version, at)
+
+
+def consumed_since(history: History, lineages: Lineages, now: Version, at: Version) -> list[str]:
+    """The groups that were consumed on the way from a version to the present one."""
+    found: list[str] = []
+    version = now
+    while version != at:
+        parent = lineages.parents.get(version.lineage)
+        if parent is not None and version.number == parent.number:
+            version = parent
+            continue
+        version = Version(version.lineage, version.number - 1)
+        steps = [event for event in history.about(_step(version)) if isinstance(event, Consumed)]
+        if not steps:
+            raise LedgerError(f"the journal does not tell what step {version} consumed")
+        found[:0] = steps[-1].groups  # those before were undone
+    return found
+
+
+def rebuild(history: History, books: Books, name: str) -> Group:
+    """A group as it was when it was ready, from the events about it."""
+    scratch = Books()
+    if books.settings is not None:
+        # It was ready, by the settings of its time: those of now have no say in it.
+        scratch.settings = msgspec.structs.replace(
+            books.settings, group_policy="min_graded", min_graded=1
+        )
+    scratch.version = books.version
+    scratch.lineages = books.lineages
+    for event in history.about(name):
+        if isinstance(event, Admitted):
+            scratch.next_prompt = event.prompt
+        scratch.apply(event)
+    try:
+        return scratch.groups[name]
+    except KeyError:
+        raise LedgerError(f"the journal does not tell how group {name} came to be ready") from None

@@ -1,0 +1,163 @@
+"""What `plimsoll ledger` tells of a run: its books, ages, causes, tasks; and the proof of them."""
+
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.ledger import snapshot
+from plimsoll.ledger.audit import Auditor, disagreements
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
+from plimsoll.ledger.history import GroupHistory, Histories, TaskHistory
+from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.ledger import FILE, read_books
+from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.tally import Tally
+
+__all__ = ["CheckpointLine", "Counts", "Report", "find_ledger", "make_report"]
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Training groups by state. `admitted` is the sum of the five after it."""
+
+    admitted: int
+    running: int
+    buffered: int
+    training: int
+    consumed: int
+    voided: int
+
+
+class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is complete."""
+
+    name: str
+    version: str
+    position: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that `--json` prints."""
+
+    path: str
+    events: int
+    version: str
+    lineage: int
+    rollbacks: int
+    settings: Settings | None
+    groups: Counts
+    rollouts_in_flight: int
+    evaluations_in_flight: int
+    prompts_begun: int
+    prompts_pending: int
+    tally: Tally
+    duration_bias: float | None
+    quarantined: dict[str, str]
+    checkpoints: list[CheckpointLine]
+    tasks: list[TaskHistory]
+    history: list[GroupHistory] | None
+    """Every group of the task that was asked for."""
+    checked: bool
+    problems: list[str]
+    """What a check has found; empty where all adds up."""
+
+
+def find_ledger(run: Path) -> Path:
+    """The ledger of a run's directory, or the file itself."""
+    path = run / FILE if run.is_dir() else run
+    if not path.exists():
+        where = f"{run} holds no {FILE}" if run.is_dir() else f"there is no {run}"
+        raise UsageError(f"{where}: name the directory of a run that trains, or its ledger")
+    return path
+
+
+def make_report(run: Path, *, check: bool = False, task: str | None = None) -> Report:
+    """Read a run's ledger, which may be in use, and tell what is in it."""
+    path = find_ledger(run)
+    journal = Journal.open(path)
+    try:
+        with journal.as_of_now():
+            return _report(journal, check=check, task=task)
+    finally:
+        journal.close()
+
+
+def _report(journal: Journal, *, check: bool, task: str | None) -> Report:
+    checkpoints = Checkpoints(journal.path.parent / FOLDER)
+    histories = Histories()
+    problems: list[str] = []
+    if check:
+        books, problems = _proven(journal, histories)
+        for made in checkpoints.all():
+            problems += [f"{made.name}: {file} is not what was written"
+                         for file in checkpoints.verify(made)]  # fmt: skip
+    else:
+        books = read_books(journal)
+        for _, event in journal.read():
+            histories.take(event)
+    tasks = histories.tasks(books)
+    if task is not None and task not in {each.task for each in tasks}:
+        raise UsageError(f"{journal.path}: no group of the task {task!r} was ever admitted")
+    lines = [
+        CheckpointLine(name=made.name, version=str(made.version), position=made.position)
+        for made in checkpoints.all()
+    ]
+    return Report(
+        path=str(journal.path),
+        events=journal.seq,
+        version=str(books.version),
+        lineage=books.version.lineage,
+        rollbacks=books.rollbacks,
+        settings=books.settings,
+        groups=_counts(books),
+        rollouts_in_flight=books.running,
+        evaluations_in_flight=len(books.evals),
+        prompts_begun=books.next_prompt,
+        prompts_pending=len(books.pending),
+        tally=books.tally.in_order(),
+        duration_bias=books.tally.duration_bias,
+        quarantined=books.quarantined,
+        checkpoints=lines,
+        tasks=tasks,
+        history=None if task is None else histories.groups(books, task),
+        checked=check,
+        problems=problems,
+    )
+
+
+def _counts(books: Books) -> Counts:
+    training = len(books.training)
+    return Counts(
+        admitted=books.tally.admitted,
+        running=books.live - training - books.buffered,
+        buffered=books.buffered,
+        training=training,
+        consumed=books.tally.consumed,
+        voided=books.tally.voided,
+    )
+
+
+def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
+    """The books from the first event on, and all that is wrong with them."""
+    books, auditor = Books(), Auditor()
+    kept = journal.snapshot()
+    problems: list[str] = []
+    if kept is not None and not kept.is_whole:
+        problems.append(f"the snapshot after event {kept.seq} is not what was written")
+        kept = None
+    try:
+        for seq, event in journal.read():
+            if not books.apply(event):
+                problems.append(f"event {seq}, {event.id}, cannot follow those before")
+                break
+            auditor.take(event)
+            histories.take(event)
+            if kept is not None and seq == kept.seq and snapshot.dump(books) != kept.books:
+                problems.append(f"the snapshot after event {seq} is not what the events make")
+    except LedgerError as error:
+        problems.append(str(error))
+    problems += disagreements(books)
+    problems += auditor.broken
+    problems += auditor.against(books)
+    return books, problems

@@ -1,0 +1,74 @@
+"""The settings that the ledger's rules depend on. They may change at any resume."""
+
+from typing import Literal, get_args
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+
+__all__ = ["GroupPolicy", "Settings"]
+
+GroupPolicy = Literal["complete", "min_graded", "void"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The letters are those of the rules in the docs."""
+
+    batch_groups: int
+    """B: groups in a batch."""
+    max_running: int
+    """C: rollouts that may be in flight at once, those of evaluations included."""
+    depth: int = 1
+    """τ: batches that may be generated ahead of the trainer."""
+    max_staleness: int = 2
+    """η: no sample is trained on that is older than so many versions."""
+    group_size: int = 8
+    """n: rollouts of one prompt that are compared with each other."""
+    group_policy: GroupPolicy = "complete"
+    """What becomes of a group with void members: `complete` replaces them, `min_graded` makes
+    do with fewer, `void` gives the group up at once."""
+    min_graded: int = 1
+    """k: graded members that are enough under the policy `min_graded`."""
+    requeues: int = 3
+    """R: how often a prompt comes again after its group was void, before its task is out."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the rules could not keep their promises with."""
+        if self.group_policy not in get_args(GroupPolicy):
+            raise UsageError(
+                f"group_policy is {self.group_policy!r}: choose {', '.join(get_args(GroupPolicy))}"
+            )
+        least = {
+            "batch_groups": 1,
+            "max_running": 1,
+            "depth": 0,
+            "max_staleness": 0,
+            "group_size": 1,
+            "min_graded": 1,
+            "requeues": 0,
+        }
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value < lowest:
+                raise UsageError(f"{name} is {value}; it must be at least {lowest}")
+        if self.max_staleness < self.depth:
+            raise UsageError(
+                f"max_staleness is {self.max_staleness} and depth is {self.depth}: what is "
+                "generated so far ahead would be too old to train on; "
+                "max_staleness must be at least depth"
+            )
+        if self.max_running < self.group_size:
+            raise UsageError(
+                f"max_running is {self.max_running} and group_size is {self.group_size}: "
+                "no group could ever run; max_running must be at least group_size"
+            )
+        if self.group_policy == "min_graded" and self.min_graded > self.group_size:
+            raise UsageError(
+                f"min_graded is {self.min_graded}, more than group_size, {self.group_size}"
+            )
+
+    @property
+    def most_live(self) -> int:
+        """(τ + 1)·B: groups that may be alive at once."""
+        return (self.depth + 1) * self.batch_groups

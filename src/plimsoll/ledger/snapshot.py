@@ -1,0 +1,70 @@
+"""The books as bytes and back, so that a long journal need not be read from its beginning."""
+
+import msgspec
+
+from plimsoll.ledger.books import Books, Pending
+from plimsoll.ledger.group import Group
+from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.tally import Tally
+from plimsoll.ledger.versions import Version
+
+__all__ = ["dump", "load"]
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that books are made of; the rest follows from it."""
+
+    settings: Settings | None
+    version: Version
+    parents: dict[int, Version]
+    groups: list[Group]
+    evals: list[Group]
+    pending: list[Pending]
+    quarantined: dict[str, str]
+    next_prompt: int
+    tally: Tally
+    configured: int
+    rollbacks: int
+
+
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
+def dump(books: Books) -> bytes:
+    """Equal books give equal bytes."""
+    state = _State(
+        settings=books.settings,
+        version=books.version,
+        parents=dict(sorted(books.lineages.parents.items())),
+        groups=list(books.groups.values()),
+        evals=list(books.evals.values()),
+        pending=sorted(books.pending.values(), key=lambda pending: pending.prompt),
+        quarantined=dict(sorted(books.quarantined.items())),
+        next_prompt=books.next_prompt,
+        tally=books.tally.in_order(),
+        configured=books.configured,
+        rollbacks=books.rollbacks,
+    )
+    return msgspec.msgpack.encode(state)
+
+
+def load(data: bytes) -> Books:
+    """Raises `msgspec.MsgspecError` for what is no snapshot of this version."""
+    state = _decoder.decode(data)
+    books = Books()
+    books.settings = state.settings
+    books.version = state.version
+    for lineage, parent in state.parents.items():
+        books.lineages.branch(lineage, parent)
+    for group in state.groups:
+        books.enter(group)
+    for group in state.evals:
+        books.enter_evaluation(group)
+    for pending in state.pending:
+        books.await_again(pending)
+    books.quarantined = state.quarantined
+    books.next_prompt = state.next_prompt
+    books.tally = state.tally
+    books.configured = state.configured
+    books.rollbacks = state.rollbacks
+    return books

@@ -1,0 +1,51 @@
+"""Versions of the policy's weights, and which of them descend from which.
+
+A version is a number within a lineage. A run that restarts from an older checkpoint begins a
+new lineage there: what the dead end of the old one produced has the same numbers, and is
+never mistaken for what the new one produces.
+"""
+
+import msgspec
+
+__all__ = ["FIRST", "Lineages", "Version"]
+
+
+class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A version of the weights. Only numbers on one line of descent can be compared."""
+
+    lineage: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.number}" if self.lineage == 0 else f"{self.lineage}:{self.number}"
+
+
+FIRST = Version(0, 0)
+
+
+class Lineages:
+    """The tree of lineages: each but the first branched off from a version of another."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, Version] = {}
+
+    @property
+    def parents(self) -> dict[int, Version]:
+        """For each lineage but the first, the version that it branched off from."""
+        return dict(self._parents)
+
+    def branch(self, lineage: int, parent: Version) -> None:
+        self._parents[lineage] = parent
+
+    def next_lineage(self) -> int:
+        return max(self._parents, default=0) + 1
+
+    def descends(self, later: Version, earlier: Version) -> bool:
+        """Whether the weights of `later` were trained from those of `earlier`, or are them."""
+        lineage, number = later.lineage, later.number
+        while lineage != earlier.lineage:
+            parent = self._parents.get(lineage)
+            if parent is None:
+                return False
+            lineage, number = parent.lineage, parent.number
+        return earlier.number <= number

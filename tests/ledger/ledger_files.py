@@ -1,0 +1,54 @@
+"""Ledgers on the disk, for tests."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+from runs_by_hand import settings
+
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.events import Admitted, Configured, Event, Finished
+from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.ledger import FILE, Ledger
+from plimsoll.ledger.recovery import subject_of
+from plimsoll.ledger.versions import FIRST
+
+ME = Owner("here", 4711, "now")
+
+
+def ledger(folder: Path, **changes) -> Ledger:
+    return Ledger(folder, settings(**changes), ME, time.time)
+
+
+def some_events() -> list[Event]:
+    return [
+        Configured(number=0, settings=settings()),
+        *(
+            Admitted(group=f"{n}-0", prompt=n, task=f"task-{n}", head=FIRST, size=1)
+            for n in range(4)
+        ),
+        Finished(ticket="0-0/0.0", reward=1.0, ending="submitted", seconds=2.0),
+    ]
+
+
+def written(folder: Path) -> Path:
+    """A journal with some events, closed."""
+    journal = Journal.create(folder / FILE)
+    journal.append((event, subject_of(event)) for event in some_events())
+    journal.close()
+    return folder / FILE
+
+
+def bytes_of(path: Path) -> dict[str, bytes]:
+    """The file and whatever SQLite keeps beside it that holds data."""
+    beside = [path, path.with_name(path.name + "-wal")]
+    return {one.name: one.read_bytes() for one in beside if one.exists() and one.stat().st_size}
+
+
+def change(path: Path, sql: str) -> None:
+    """Do something to the file behind the journal's back."""
+    other = sqlite3.connect(path)
+    with other:
+        other.execute(sql)
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()

@@ -1,0 +1,82 @@
+"""A run that a test drives step by step, on a store in memory."""
+
+from plimsoll.core.endings import Ending
+from plimsoll.ledger.accounts import Accounts
+from plimsoll.ledger.audit import disagreements
+from plimsoll.ledger.batching import Batch, Waiting
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.events import Segment
+from plimsoll.ledger.group import Group
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.sim.store import Store
+from plimsoll.ledger.versions import Version
+from plimsoll.trials.verdicts import Cause, Graded, Void
+
+ORDER = DataOrder([f"task-{n}" for n in range(50)])
+
+
+def settings(**changes) -> Settings:
+    usual = {"batch_groups": 2, "max_running": 100, "depth": 1, "max_staleness": 2, "group_size": 1}
+    return Settings(**{**usual, **changes})
+
+
+class Hand:
+    """Accounts with a clock that a test moves."""
+
+    def __init__(self, **changes) -> None:
+        self.store = Store()
+        self.now = 0.0
+        self.accounts = Accounts(Books(), self.store.put, self.store, lambda: self.now)
+        self.accounts.configure(settings(**changes))
+
+    @property
+    def books(self) -> Books:
+        return self.accounts.books
+
+    def admit(self) -> list[Group]:
+        return self.accounts.admit(ORDER)
+
+    def start_all(self) -> None:
+        for ticket in self.accounts.waiting():
+            assert self.accounts.start(ticket, "worker")
+
+    def finish(self, ticket: str, *versions: Version, seconds: float = 1.0) -> bool:
+        segments = [Segment(version, 10) for version in versions]
+        return self.accounts.finish(ticket, Graded(1.0, Ending.SUBMITTED), seconds, segments)
+
+    def void(self, ticket: str, cause: Cause = Cause.TASK) -> bool:
+        return self.accounts.void(ticket, Void(cause, "as the test wants it"), 1.0)
+
+    def choose(self) -> Batch:
+        choice = self.accounts.choose()
+        assert isinstance(choice, Batch), choice
+        return choice
+
+    def waits(self) -> Waiting:
+        choice = self.accounts.choose()
+        assert isinstance(choice, Waiting), choice
+        return choice
+
+    def step(self, *, leave: tuple[str, ...] = ()) -> Version:
+        """Admit, run all but some groups to their end, train on a batch."""
+        self.admit()
+        self.start_all()
+        for group in list(self.books.groups.values()):
+            for place, member in enumerate(group.members):
+                if group.id not in leave and not member.final:
+                    self.finish(group.ticket(place))
+        self.accounts.consume(self.choose())
+        return self.accounts.commit()
+
+    def reopen(self) -> None:
+        """As if the process had been killed: all that is left is the store."""
+        self.accounts = Accounts(self.store.books(), self.store.put, self.store, lambda: self.now)
+
+    def recover(self, at: Version, *, alive: bool = False) -> Version:
+        return self.accounts.recover(at, lambda *_: alive)
+
+    def is_sound(self) -> bool:
+        wrong = [*disagreements(self.books), *self.store.auditor.broken]
+        assert not wrong, wrong
+        return True

@@ -1,0 +1,124 @@
+"""Admission: relative to what is live, in groups, and apart for evaluations."""
+
+import pytest
+from runs_by_hand import ORDER, Hand, settings
+
+from plimsoll.ledger.admission import room, room_for_evaluation
+from plimsoll.ledger.versions import Version
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"max_running": 100, "batch_groups": 3, "depth": 2}, 9),
+        ({"max_running": 5, "batch_groups": 3, "depth": 2}, 5),
+        ({"max_running": 9, "batch_groups": 3, "depth": 2, "group_size": 4}, 2),
+        ({"batch_groups": 3, "depth": 0}, 3),
+    ],
+)
+def test_admits_up_to_the_cap_and_the_depth(changes, wanted):
+    run = Hand(**changes)
+    assert len(run.admit()) == wanted
+    assert run.admit() == []
+    assert room(run.books, run.accounts.settings) == 0
+
+
+def test_finished_rollouts_free_seats_but_a_buffered_group_is_live():
+    run = Hand(max_running=2, batch_groups=2, depth=1)
+    run.admit()
+    run.finish("0-0/0.0")
+    assert len(run.admit()) == 1
+    run.finish("1-0/0.0")
+    run.finish("2-0/0.0")
+    assert len(run.admit()) == 1  # four are live now
+    run.finish("3-0/0.0")
+    assert (run.books.running, run.books.live, run.admit()) == (0, 4, [])
+
+
+def test_a_batch_being_trained_is_live_until_its_commit():
+    run = Hand()
+    run.admit()
+    for n in range(4):
+        run.finish(f"{n}-0/0.0")
+    run.accounts.consume(run.choose())
+    assert run.admit() == []
+    run.accounts.commit()
+    assert len(run.admit()) == 2
+
+
+def test_nothing_in_it_depends_on_the_version():
+    run = Hand()
+    for _ in range(30):
+        run.step()
+    assert run.books.version == Version(0, 30)
+    assert len(run.admit()) == 2
+    assert run.books.live == 4
+
+
+def test_evaluations_use_no_credit_of_training_but_share_the_cap():
+    run = Hand(max_running=6)
+    before = room(run.books, run.accounts.settings)
+    assert before == 4
+    assert len(run.accounts.admit_evaluation("a", ["t1", "t2"], 1)) == 2
+    assert (run.books.live, run.books.running) == (0, 2)
+    assert room(run.books, run.accounts.settings) == 4
+    run.admit()
+    assert run.books.running == 6
+    assert room_for_evaluation(run.books, run.accounts.settings, 1) == 0
+    assert run.accounts.admit_evaluation("b", ["t1"], 1) == []
+
+
+def test_an_evaluation_that_ends_leaves_training_as_it_was():
+    run = Hand()
+    run.admit()
+    run.accounts.admit_evaluation("a", ["t1", "t2"], 2)
+    for ticket in ("eval-a-0/0.0", "eval-a-0/1.0"):
+        run.accounts.start(ticket, "w")
+        run.finish(ticket)
+    tally = run.books.tally
+    assert (tally.evaluated, tally.graded, tally.admitted, run.books.buffered) == (1, 0, 4, 0)
+    assert list(run.books.evals) == ["eval-a-1"]
+    assert run.is_sound()
+
+
+def test_an_evaluation_is_admitted_once_by_its_name():
+    run = Hand()
+    run.accounts.admit_evaluation("a", ["t1"], 1)
+    run.finish("eval-a-0/0.0")
+    assert run.accounts.admit_evaluation("a", ["t1"], 1) == []
+    run.reopen()
+    assert run.accounts.admit_evaluation("a", ["t1"], 1) == []
+    assert len(run.accounts.admit_evaluation("b", ["t1"], 1)) == 1
+
+
+def test_an_evaluation_waits_for_seats_and_goes_on_where_it_was():
+    run = Hand(max_running=4)
+    run.admit()
+    run.finish("0-0/0.0")
+    assert [g.id for g in run.accounts.admit_evaluation("a", ["t1", "t2"], 1)] == ["eval-a-0"]
+    run.finish("1-0/0.0")
+    assert [g.id for g in run.accounts.admit_evaluation("a", ["t1", "t2"], 1)] == ["eval-a-1"]
+
+
+def test_prompts_come_in_the_order_of_the_data_and_end_with_it():
+    from plimsoll.ledger.order import DataOrder
+
+    run = Hand(depth=2, max_staleness=2)
+    order = DataOrder(["a", "b"], epochs=2, seed=3)
+    assert [group.task for group in run.accounts.admit(order)] == [order.task(n) for n in range(4)]
+    assert {order.task(n) for n in range(2)} == {"a", "b"} == {order.task(n) for n in range(2, 4)}
+    assert order.task(4) is None
+
+
+def test_no_task_left_admits_nothing():
+    run = Hand(group_policy="void", requeues=0)
+    for _ in range(50):
+        for group in run.accounts.admit(ORDER):
+            run.void(group.ticket(0))
+    assert len(run.books.quarantined) == 50
+    assert run.admit() == []
+    assert run.is_sound()
+
+
+def test_most_live_is_depth_and_one_batches():
+    assert settings(batch_groups=3, depth=4, max_staleness=4).most_live == 15

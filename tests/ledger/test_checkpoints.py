@@ -1,0 +1,192 @@
+"""Checkpoints: whole or not there, whatever was going on when the process was killed."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs_by_hand import settings
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.checkpoints import Checkpoint, Checkpoints
+from plimsoll.ledger.events import RolledBack
+from plimsoll.ledger.versions import FIRST, Lineages, Version
+
+
+def save(content: str):
+    def write(folder: Path) -> None:
+        (folder / "weights.bin").write_text(content)
+        (folder / "deep" / "er").mkdir(parents=True)
+        (folder / "deep" / "er" / "optimizer.bin").write_text(content * 100)
+
+    return write
+
+
+def at(number: int, lineage: int = 0) -> Version:
+    return Version(lineage, number)
+
+
+def write(checkpoints: Checkpoints, number: int) -> Checkpoint:
+    return checkpoints.write(at(number), number * 10, save(f"v{number}"), Lineages())
+
+
+def books_at(version: Version) -> Books:
+    books = Books()
+    books.settings = settings()
+    books.version = version
+    return books
+
+
+def test_a_checkpoint_says_what_it_holds_and_where_it_stands(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path / "made")
+    made = checkpoints.write(at(3), 42, save("x"), Lineages(), {"rng": "abc", "epoch": 2})
+    assert checkpoints.all() == [made]
+    assert (made.version, made.position, made.state) == (at(3), 42, {"rng": "abc", "epoch": 2})
+    assert set(made.files) == {"weights.bin", "deep/er/optimizer.bin"}
+    assert (checkpoints.path(made) / "weights.bin").read_text() == "x"
+    assert checkpoints.verify(made) == []
+
+
+def test_a_changed_or_missing_file_is_found(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path)
+    made = write(checkpoints, 1)
+    (checkpoints.path(made) / "weights.bin").write_text("V1")
+    assert checkpoints.verify(made) == ["weights.bin"]
+    (checkpoints.path(made) / "weights.bin").unlink()
+    assert checkpoints.verify(made) == ["weights.bin"]
+    assert checkpoints.all() == []
+
+
+def test_at_least_two_are_kept(tmp_path: Path):
+    with pytest.raises(LedgerError, match="at least 2 must be"):
+        Checkpoints(tmp_path, keep=1)
+    checkpoints = Checkpoints(tmp_path)
+    for number in range(1, 6):
+        write(checkpoints, number)
+    assert [made.version.number for made in checkpoints.all()] == [4, 5]
+    assert len(list(tmp_path.iterdir())) == 4
+    three = Checkpoints(tmp_path, keep=3)
+    for number in range(6, 9):
+        write(three, number)
+    assert [made.version.number for made in three.all()] == [6, 7, 8]
+
+
+def test_checkpoints_that_were_left_behind_do_not_count_as_kept(tmp_path: Path):
+    """Version 3 was unreadable, and the run went on from 2: both of the new line stay."""
+    checkpoints = Checkpoints(tmp_path)
+    for number in (1, 2, 3):
+        write(checkpoints, number)
+    lineages = Lineages()
+    lineages.branch(1, at(2))
+    checkpoints.write(at(3, lineage=1), 99, save("again"), lineages)
+    assert [made.version for made in checkpoints.all()] == [at(2), at(3, lineage=1)]
+
+
+def test_the_latest_is_one_that_the_run_can_go_on_from(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for number in (1, 2, 3):
+        write(checkpoints, number)
+    assert checkpoints.latest(books_at(at(5))) == checkpoints.all()[-1]
+    assert checkpoints.latest(books_at(at(2))) == checkpoints.all()[1]
+    assert Checkpoints(tmp_path / "none").latest(books_at(at(5))) is None
+    books = books_at(at(3))
+    books.apply(RolledBack(number=0, parent=at(1), version=at(1, lineage=1)))
+    # 2 and 3 are of the line that was left.
+    assert checkpoints.latest(books) == checkpoints.all()[0]
+
+
+@pytest.mark.parametrize("left", ["folder", "part", "torn", "misnamed", "no files"])
+def test_a_half_written_one_is_never_chosen(tmp_path: Path, left: str):
+    checkpoints = Checkpoints(tmp_path)
+    whole = write(checkpoints, 1)
+    made = write(checkpoints, 2)
+    manifest = tmp_path / f"{made.name}.json"
+    match left:
+        case "folder":
+            manifest.unlink()
+        case "part":
+            manifest.rename(manifest.with_suffix(".part"))
+        case "torn":
+            manifest.write_bytes(manifest.read_bytes()[:40])
+        case "misnamed":
+            manifest.rename(tmp_path / "v0-00000009.json")
+        case _:
+            (checkpoints.path(made) / "weights.bin").unlink()
+    assert checkpoints.latest(books_at(at(5))) == whole
+    again = write(checkpoints, 2)
+    assert checkpoints.latest(books_at(at(5))) == again
+    assert checkpoints.verify(again) == []
+
+
+def test_a_disk_that_is_full_leaves_the_last_one(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path)
+    whole = write(checkpoints, 1)
+
+    def fail(folder: Path) -> None:
+        (folder / "weights.bin").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(LedgerError, match=r"cannot write .*No space left.*the last one stays"):
+        checkpoints.write(at(2), 0, fail, Lineages())
+    assert checkpoints.latest(books_at(at(5))) == whole
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from plimsoll.ledger.checkpoints import Checkpoints
+from plimsoll.ledger.versions import Lineages, Version
+
+left = int(sys.argv[2])
+armed = False
+
+def count(event, args):
+    global left, armed
+    if armed and event.split(".")[0] in ("open", "os", "shutil", "pathlib"):
+        left -= 1
+        if left < 0:
+            armed = False
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def save(folder):
+    (folder / "a").write_text("a" * 1000)
+    (folder / "b").write_text("b" * 1000)
+
+checkpoints = Checkpoints(Path(sys.argv[1]))
+for number in (1, 2):
+    checkpoints.write(Version(0, number), number, save, Lineages())
+sys.addaudithook(count)
+armed = True
+checkpoints.write(Version(0, 3), 3, save, Lineages())
+armed = False
+"""
+
+
+def test_killed_at_every_step_of_a_write_leaves_two_that_are_whole(tmp_path: Path):
+    """Each call of the system that opens, renames or removes something is the last one, once."""
+    seen: set[int] = set()
+    for step in range(200):
+        folder = tmp_path / str(step)
+        done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(step)], check=False)
+        checkpoints = Checkpoints(folder)
+        known = checkpoints.all()
+        assert len(known) >= 2
+        assert all(checkpoints.verify(made) == [] for made in known)
+        latest = checkpoints.latest(books_at(at(9)))
+        assert latest is not None
+        seen.add(latest.version.number)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+    assert (done.returncode, seen) == (0, {2, 3})
+    assert step > 10
+
+
+def test_names_of_versions_sort_as_they_were_made(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for number in (9, 10, 100):
+        write(checkpoints, number)
+    assert [made.version.number for made in checkpoints.all()] == [9, 10, 100]
+    assert FIRST < at(9) < at(9, lineage=1)

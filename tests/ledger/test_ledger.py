@@ -1,0 +1,213 @@
+"""The ledger on the disk: many callers, callers that go away, and a process that is killed."""
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ledger_files import ledger
+from runs_by_hand import ORDER
+
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger import snapshot
+from plimsoll.ledger.audit import Auditor, disagreements
+from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.ledger import FILE, Ledger, read_books
+from plimsoll.ledger.versions import FIRST, Version
+from plimsoll.trials.verdicts import Cause, Graded, Void
+
+GRADED = Graded(1.0, Ending.SUBMITTED)
+
+
+def on_disk(folder: Path) -> bytes:
+    """The books that the file makes, read from its first event on."""
+    journal = Journal.open(folder / FILE)
+    books = snapshot.dump(read_books(journal, from_the_start=True))
+    journal.close()
+    return books
+
+
+async def choice(opened: Ledger) -> Batch:
+    chosen = opened.choose()
+    assert isinstance(chosen, Batch)
+    return chosen
+
+
+async def test_what_a_call_returned_from_is_written(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+        assert on_disk(tmp_path) == snapshot.dump(opened.books)
+        await opened.start("0-0/0.0", "w")
+        await opened.void("0-0/0.0", Void(Cause.LOST, "gone"))
+        for ticket in opened.accounts.waiting():
+            await opened.finish(ticket, GRADED, 1.0)
+        assert on_disk(tmp_path) == snapshot.dump(opened.books)
+        await opened.consume(await choice(opened))
+        assert await opened.commit("c1") == Version(0, 1)
+        assert on_disk(tmp_path) == snapshot.dump(opened.books)
+        assert opened.position == Journal.open(tmp_path / FILE).seq
+
+
+async def test_a_reopened_ledger_has_the_books_it_had(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+        await opened.finish("1-0/0.0", GRADED, 1.0)
+        before = snapshot.dump(opened.books)
+    async with ledger(tmp_path) as opened:
+        assert snapshot.dump(opened.books) == before
+
+
+async def test_many_callers_at_once_are_all_written_in_one_order(tmp_path: Path):
+    async with ledger(tmp_path, batch_groups=100, max_running=500) as opened:
+        await opened.admit(ORDER)
+
+        async def work(ticket: str) -> None:
+            await opened.start(ticket, "w")
+            await opened.finish(ticket, GRADED, 1.0)
+
+        async with asyncio.TaskGroup() as tasks:
+            for ticket in opened.accounts.waiting():
+                tasks.create_task(work(ticket))
+        assert opened.books.buffered == 200
+        assert on_disk(tmp_path) == snapshot.dump(opened.books)
+
+
+async def test_of_two_that_say_the_same_one_is_believed(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+        said = await asyncio.gather(*(opened.finish("0-0/0.0", GRADED, 1.0) for _ in range(5)))
+        assert said == [True, False, False, False, False]
+        assert opened.books.tally.ignored == {"Finished": 4}
+        assert on_disk(tmp_path) == snapshot.dump(opened.books)
+
+
+async def test_a_caller_that_goes_away_takes_nothing_with_it(tmp_path: Path):
+    async with ledger(tmp_path, batch_groups=50) as opened:
+        await opened.admit(ORDER)
+        calls = [
+            asyncio.ensure_future(opened.finish(ticket, GRADED, 1.0))
+            for ticket in opened.accounts.waiting()
+        ]
+        await asyncio.sleep(0)
+        for call in calls[::2]:
+            call.cancel()
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(end, asyncio.CancelledError) for end in ended) == 50
+        assert opened.books.buffered == 100
+    assert on_disk(tmp_path) == snapshot.dump(opened.books)
+
+
+async def test_a_step_that_was_undone_can_be_made_again(tmp_path: Path):
+    for n in range(3):
+        async with ledger(tmp_path) as opened:
+            await opened.recover(opened.books.version, lambda *_: True)
+            await opened.admit(ORDER)
+            for ticket in opened.accounts.waiting():
+                await opened.finish(ticket, GRADED, 1.0)
+            await opened.consume(await choice(opened))
+            assert opened.books.rollbacks == n
+    journal = Journal.open(tmp_path / FILE)
+    auditor = Auditor()
+    for _, event in journal.read():
+        auditor.take(event)
+    assert not auditor.broken
+    journal.close()
+
+
+async def test_a_batch_that_is_gone_is_refused_and_nothing_changes(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+        for ticket in opened.accounts.waiting():
+            await opened.finish(ticket, GRADED, 1.0)
+        batch = await choice(opened)
+        await opened.consume(batch)
+        await opened.commit()
+        with pytest.raises(LedgerError, match="the batch of version 1 is not to be had"):
+            await opened.consume(batch)
+        with pytest.raises(LedgerError, match="there is no step to commit as version 2"):
+            await opened.commit()
+        assert on_disk(tmp_path) == snapshot.dump(opened.books)
+
+
+async def test_after_a_failed_write_nothing_is_changed_any_more(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+        written = on_disk(tmp_path)
+        other = Journal.open(tmp_path / FILE, writable=True)
+        other._connection.execute("DROP TABLE events")  # pyright: ignore
+        other.close()
+        with pytest.raises(LedgerError, match="cannot write the ledger"):
+            await opened.finish("0-0/0.0", GRADED, 1.0)
+        ahead = snapshot.dump(opened.books)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="cannot write the ledger"):
+                await opened.finish("1-0/0.0", GRADED, 1.0)
+        assert snapshot.dump(opened.books) == ahead != written
+
+
+CHILD = """
+import asyncio, os, random, sys, time
+from pathlib import Path
+from plimsoll.core.endings import Ending
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.settings import Settings
+from plimsoll.trials.verdicts import Graded
+
+async def main():
+    settings = Settings(batch_groups=2, max_running=100, depth=1, max_staleness=2, group_size=1)
+    order = DataOrder([f"task-{n}" for n in range(50)])
+    async with Ledger(Path(sys.argv[1]), settings, Owner("c", os.getpid(), ""), time.time) as led:
+        await led.recover(led.books.version, lambda ticket, worker: False)
+        while True:
+            await led.admit(order)
+            for ticket in led.accounts.waiting():
+                await led.start(ticket, "w")
+                if await led.finish(ticket, Graded(1.0, Ending.SUBMITTED), 1.0):
+                    os.write(1, f"finished {ticket}\\n".encode())
+            choice = led.choose()
+            if isinstance(choice, Batch):
+                await led.consume(choice)
+                os.write(1, f"consumed {led.books.version} {' '.join(choice.ids)}\\n".encode())
+                version = await led.commit()
+                os.write(1, f"committed {version}\\n".encode())
+
+asyncio.run(main())
+"""
+
+
+def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
+    """At random moments, again and again, over the same file."""
+    rng = random.Random(5)
+    for _ in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.3))
+        child.send_signal(signal.SIGKILL)
+        said = (first + child.communicate()[0]).decode().splitlines()
+        journal = Journal.open(tmp_path / FILE)
+        events = [event for _, event in journal.read()]
+        books = read_books(journal)
+        journal.close()
+        ids = {event.id for event in events}
+        committed = [line.split()[1] for line in said if line.startswith("committed")]
+        assert all(f"commit:{version}" in ids for version in committed)
+        finished = [line.split()[1] for line in said if line.startswith("finished")]
+        assert finished and all(f"final:{ticket}" in ids for ticket in finished)
+        auditor = Auditor()
+        for event in events:
+            auditor.take(event)
+        assert auditor.broken == [] == auditor.against(books) == disagreements(books)
+    assert books.version.number > 8
+    assert books.version.lineage == FIRST.lineage

@@ -1,0 +1,267 @@
+"""Recovery: the books as before, nothing skipped, nothing twice, nothing left behind trained."""
+
+import dataclasses
+
+import pytest
+from runs_by_hand import Hand, settings
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger import snapshot
+from plimsoll.ledger.group import MemberState
+from plimsoll.ledger.sim.faults import Faults
+from plimsoll.ledger.sim.plan import Plan
+from plimsoll.ledger.sim.training import Training
+from plimsoll.ledger.versions import FIRST, Lineages, Version
+from plimsoll.trials.verdicts import Cause
+
+
+def consuming() -> Hand:
+    """A run at version 1 whose second batch is being trained."""
+    run = Hand()
+    run.step()
+    run.admit()
+    run.start_all()
+    run.accounts.consume(run.choose())
+    return run
+
+
+def test_a_reopened_run_has_the_books_it_had():
+    run = consuming()
+    before = snapshot.dump(run.books)
+    run.reopen()
+    assert snapshot.dump(run.books) == before
+
+
+def test_what_runs_is_lost_and_tried_again_where_its_worker_is_gone():
+    run = Hand()
+    run.admit()
+    run.start_all()
+    run.finish("0-0/0.0")
+    run.reopen()
+    run.recover(FIRST)
+    assert run.books.buffered == 1  # what had finished is kept
+    assert run.accounts.waiting() == ["1-0/0.1", "2-0/0.1", "3-0/0.1"]
+    assert run.books.tally.tickets_by_cause == {Cause.LOST: 3}
+    assert not run.finish("1-0/0.0")  # too late
+    assert run.is_sound()
+
+
+def test_what_runs_is_adopted_where_its_worker_lives():
+    run = Hand()
+    run.admit()
+    run.start_all()
+    run.reopen()
+    run.recover(FIRST, alive=True)
+    assert run.accounts.waiting() == []
+    assert run.finish("1-0/0.0")
+    assert run.is_sound()
+
+
+def test_each_running_ticket_is_asked_for_with_its_worker():
+    run = Hand()
+    run.admit()
+    run.accounts.start("0-0/0.0", "w1")
+    run.accounts.start("1-0/0.0", "w2")
+    run.accounts.recover(FIRST, lambda _, worker: worker == "w2")
+    states = [group.members[0].state for group in run.books.groups.values()]
+    assert states == [MemberState.WAITING, MemberState.RUNNING, *[MemberState.WAITING] * 2]
+
+
+def test_a_checkpoint_that_the_journal_has_not_heard_of_is_rolled_forward():
+    run = consuming()
+    run.reopen()
+    assert run.recover(Version(0, 2)) == Version(0, 2)
+    assert run.books.tally.consumed == 4
+    assert run.books.rollbacks == 0
+    assert run.is_sound()
+
+
+def test_a_step_that_was_not_finished_is_undone_in_the_same_lineage():
+    run = consuming()
+    batch = tuple(group.id for group in run.books.training)
+    run.reopen()
+    assert run.recover(Version(0, 1)) == Version(0, 1)
+    assert not run.books.is_training
+    assert run.choose().ids == batch
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    assert run.is_sound()
+
+
+def test_recovering_again_changes_nothing():
+    run = consuming()
+    run.recover(Version(0, 1))
+    before = snapshot.dump(run.books)
+    for _ in range(2):
+        run.reopen()
+        run.recover(Version(0, 1))
+    assert snapshot.dump(run.books) == before
+
+
+def test_a_rollback_begins_a_lineage_and_what_was_consumed_later_is_live_again():
+    run = Hand(depth=0, max_staleness=1)
+    for _ in range(3):
+        run.step()
+    assert run.recover(Version(0, 2)) == Version(1, 2)
+    # Prompts 4 and 5 were generated at version 2 and trained on then: they are as good as new.
+    assert list(run.books.groups) == ["4-0", "5-0"]
+    assert (run.books.buffered, run.books.tally.consumed) == (2, 4)
+    assert run.choose().ids == ("4-0", "5-0")
+    assert run.is_sound()
+
+
+def test_what_a_version_that_was_left_generated_is_never_trained_on():
+    run = Hand(depth=0, max_staleness=1)
+    for _ in range(3):
+        run.step()
+    assert run.recover(Version(0, 1)) == Version(1, 1)
+    # Prompts 2 and 3 are of version 1; 4 and 5 are of version 2, which is no more.
+    assert list(run.books.groups) == ["2-0", "3-0"]
+    assert run.books.pending.keys() == {4, 5}
+    assert {pending.requeues for pending in run.books.pending.values()} == {0}
+    assert run.is_sound()
+
+
+def test_a_rollout_that_ran_on_into_a_version_that_was_left_is_not_trained_on():
+    run = Hand(batch_groups=1, depth=1, max_staleness=3)
+    run.admit()
+    run.start_all()
+    run.finish("0-0/0.0", FIRST)
+    run.accounts.consume(run.choose())
+    one = run.accounts.commit()
+    run.finish("1-0/0.0", FIRST, one)  # its head is 0, which stays; its last tokens are of 1
+    run.recover(FIRST)
+    assert "1-0" not in run.books.groups
+    assert 1 in run.books.pending
+    assert run.is_sound()
+
+
+def test_a_rollout_that_ends_after_the_rollback_with_such_tokens_is_tried_again():
+    run = Hand(batch_groups=1, depth=1, max_staleness=3)
+    run.admit()
+    run.start_all()
+    run.finish("0-0/0.0", FIRST)
+    run.accounts.consume(run.choose())
+    one = run.accounts.commit()
+    run.recover(FIRST, alive=True)
+    run.finish("1-0/0.0", FIRST, one)
+    assert run.books.groups["1-0"].tickets == ["1-0/0.1"]
+    assert run.books.tally.dead_lineage == 1
+    assert run.is_sound()
+
+
+def test_the_same_number_in_another_lineage_is_another_version():
+    lineages = Lineages()
+    lineages.branch(1, Version(0, 5))
+    assert lineages.descends(Version(1, 9), Version(0, 5))
+    assert lineages.descends(Version(1, 9), Version(1, 5))
+    assert not lineages.descends(Version(1, 9), Version(0, 6))
+    assert not lineages.descends(Version(0, 9), Version(1, 6))
+    lineages.branch(2, Version(1, 7))
+    assert lineages.descends(Version(2, 8), Version(0, 4))
+    assert not lineages.descends(Version(2, 8), Version(1, 8))
+    assert lineages.next_lineage() == 3
+
+
+def test_a_rollback_after_a_rollback_goes_back_through_both():
+    run = Hand(depth=0, max_staleness=1)
+    for _ in range(4):
+        run.step()
+    run.recover(Version(0, 2))
+    for _ in range(2):
+        run.step()
+    assert run.books.version == Version(1, 4)
+    assert run.recover(Version(0, 1)) == Version(2, 1)
+    assert run.books.tally.consumed == 2
+    assert run.is_sound()
+    for _ in range(3):
+        run.step()
+    assert run.store.auditor.against(run.books) == []
+
+
+def test_only_what_a_step_really_consumed_comes_back():
+    """The first try at step 0 was undone, and a smaller second one left no time for the rest."""
+    run = Hand()
+    run.admit()
+    run.start_all()
+    for n in range(3):
+        run.finish(f"{n}-0/0.0")
+    run.accounts.consume(run.choose())
+    run.recover(FIRST, alive=True)
+    run.accounts.configure(settings(batch_groups=1, depth=0, max_staleness=0))
+    assert list(run.books.groups) == ["0-0"]
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    run.recover(FIRST, alive=True)
+    assert list(run.books.groups) == ["0-0"]
+    assert run.books.pending.keys() == {1, 2, 3}
+    assert run.is_sound()
+
+
+def test_a_version_that_is_not_of_this_run_is_refused():
+    run = Hand()
+    run.step()
+    for foreign in (Version(0, 7), Version(3, 0), Version(0, 2)):
+        with pytest.raises(LedgerError, match="does not descend from it"):
+            run.recover(foreign)
+    run.step()
+    run.recover(FIRST)
+    with pytest.raises(LedgerError, match="or the run has left that version"):
+        run.recover(Version(0, 2))
+
+
+CALM = Plan(
+    settings=settings(batch_groups=3, depth=2, max_staleness=4, group_size=2),
+    steps=8,
+    durations="constant",
+    step_seconds=0.7,
+)
+
+
+def test_kill_and_resume_gives_the_same_batches_as_no_kill():
+    whole = Training(CALM).run()
+    assert whole.batches == [(0, 1, 2), (3, 4, 5), *whole.batches[2:]]
+    for write in range(1, whole.writes, 3):
+        plan = dataclasses.replace(CALM, faults=Faults(crash_at=write))
+        killed = Training(plan).run()
+        assert killed.crashes == 1
+        assert killed.batches == whole.batches, f"killed at write {write}"
+
+
+def test_kill_and_resume_gives_the_same_batches_whatever_rollouts_take_one_batch_at_a_time():
+    strict = settings(batch_groups=3, depth=0, max_staleness=0, group_size=2)
+    plan = dataclasses.replace(CALM, settings=strict, durations="lognormal", checkpoint_every=3)
+    whole = Training(plan).run()
+    for write in range(1, whole.writes, 3):
+        killed = Training(dataclasses.replace(plan, faults=Faults(crash_at=write, power=1))).run()
+        assert [set(batch) for batch in killed.batches] == [set(batch) for batch in whole.batches]
+
+
+CHANGES = {
+    "B up": {"batch_groups": 5},
+    "B down": {"batch_groups": 1},
+    "depth up": {"depth": 4},
+    "depth down": {"depth": 0},
+    "bound up": {"max_staleness": 9},
+    "bound down": {"depth": 0, "max_staleness": 0},
+    "cap up": {"max_running": 500},
+    "cap down": {"max_running": 2},
+    "size up": {"group_size": 5},
+    "size down": {"group_size": 1},
+    "policy": {"group_policy": "min_graded"},
+    "requeues": {"requeues": 0},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("durations", ["constant", "lognormal"])
+def test_settings_may_change_at_a_resume(change: str, durations):
+    usual = {"batch_groups": 3, "depth": 2, "max_staleness": 4, "group_size": 2, "max_running": 40}
+    changed = settings(**{**usual, **CHANGES[change]})
+    for write in range(1, 120, 7):
+        faults = Faults(crash_at=write, crashes=9, adopted=0.5, new_settings=(changed,))
+        plan = dataclasses.replace(
+            CALM, settings=settings(**usual), durations=durations, faults=faults, seed=write
+        )
+        run = Training(plan)
+        assert run.run().steps == 8
