@@ -10,7 +10,10 @@ Left = Callable[..., list[str]]
 
 
 def _processes() -> dict[int, str]:
-    """Every process of this host that is ours by descent, zombies included."""
+    """Every process of this host that is ours by descent, zombies included.
+
+    Not a Docker engine that other tests have started: it runs until the last of them ends.
+    """
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -23,8 +26,10 @@ def _processes() -> dict[int, str]:
             parents[int(entry.name)] = (int(parent), f"{name} {state}")
     found: dict[int, str] = {}
     grown = {os.getpid()}
+    engines = {pid for pid, (_, name) in parents.items() if name.startswith("dockerd ")}
     while grown:
-        grown = {pid for pid, (parent, _) in parents.items() if parent in grown} - set(found)
+        grown = {pid for pid, (parent, _) in parents.items() if parent in grown}
+        grown -= {*found, *engines}
         found |= {pid: parents[pid][1] for pid in grown}
     return found
 
