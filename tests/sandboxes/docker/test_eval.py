@@ -14,6 +14,7 @@ import pytest
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 
+pytestmark = pytest.mark.timeout(300)
 Start = Callable[..., subprocess.Popen[str]]
 
 
