@@ -1,13 +1,19 @@
 """Which backend a name stands for, made from the config."""
 
+import contextlib
+from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.config import Config
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import Backend
 
-__all__ = ["BACKENDS", "make_backend"]
+if TYPE_CHECKING:
+    from plimsoll.sandboxes.docker.options import DockerOptions
+
+__all__ = ["BACKENDS", "docker_extra", "docker_options", "make_backend"]
 
 BACKENDS = {
     "local": "local sandboxes (namespaces, no daemon)",
@@ -38,22 +44,33 @@ def _local_options(config: Config) -> LocalOptions:
 
 
 def _docker(config: Config) -> Backend:
-    # Imported here: local runs need no HTTP client.
+    with docker_extra():
+        from plimsoll.sandboxes.docker.backend import DockerBackend
+    return DockerBackend(docker_options(config))
+
+
+@contextlib.contextmanager
+def docker_extra() -> Generator[None, None, None]:
+    """Around imports of the docker backend: local runs need no HTTP client."""
     try:
-        from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+        yield
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the docker backend needs the package {error.name}: pip install 'plimsoll-rl[docker]'"
         ) from None
+
+
+def docker_options(config: Config) -> "DockerOptions":
+    """What the config says about the engine."""
+    with docker_extra():
+        from plimsoll.sandboxes.docker.options import DockerOptions
     docker = config.docker
-    return DockerBackend(
-        DockerOptions(
-            host=docker.host,
-            context=docker.context,
-            certificates=None if docker.certificates is None else Path(docker.certificates),
-            allow_plain=docker.allow_plain,
-            dns=docker.dns,
-            keep_images_gb=docker.keep_images_gb,
-            keep_images_days=docker.keep_images_days,
-        )
+    return DockerOptions(
+        host=docker.host,
+        context=docker.context,
+        certificates=None if docker.certificates is None else Path(docker.certificates),
+        allow_plain=docker.allow_plain,
+        dns=docker.dns,
+        keep_images_gb=docker.keep_images_gb,
+        keep_images_days=docker.keep_images_days,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import SandboxError, UsageError
-from plimsoll.runs.backends import BACKENDS
+from plimsoll.runs.backends import BACKENDS, docker_extra, docker_options
 from plimsoll.runs.config import Config
 from plimsoll.sandboxes.inventory import Inventory, Item
 from plimsoll.sandboxes.local.home import Home
@@ -68,21 +68,7 @@ def _inventory(name: str, config: Config) -> Inventory:
 
 
 def _docker(config: Config) -> Inventory:
-    # Imported here: local runs need no HTTP client.
-    try:
-        from plimsoll.sandboxes.docker.endpoint import find_endpoint
+    with docker_extra():
         from plimsoll.sandboxes.docker.engine import Engine
         from plimsoll.sandboxes.docker.inventory import DockerInventory
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"the docker backend needs the package {error.name}: pip install 'plimsoll-rl[docker]'"
-        ) from None
-    docker = config.docker
-    endpoint = find_endpoint(
-        docker.host,
-        docker.context,
-        os.environ,
-        certificates=None if docker.certificates is None else Path(docker.certificates),
-        allow_plain=docker.allow_plain,
-    )
-    return DockerInventory(Engine(endpoint))
+    return DockerInventory(Engine(docker_options(config).endpoint(os.environ)))

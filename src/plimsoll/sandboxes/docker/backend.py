@@ -24,7 +24,6 @@ from plimsoll.sandboxes.docker.compose_keeper import ComposeKeeper, ComposeSandb
 from plimsoll.sandboxes.docker.compose_layout import with_limits
 from plimsoll.sandboxes.docker.compose_project import Project
 from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, limits_config
-from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineGone
 from plimsoll.sandboxes.docker.files import Files
@@ -87,14 +86,8 @@ class DockerBackend:
 
     async def _open(self) -> None:
         options = self._options
-        endpoint = find_endpoint(
-            options.host,
-            options.context,
-            os.environ,
-            certificates=options.certificates,
-            allow_plain=options.allow_plain,
-        )
-        engine = self._engine = await self._stack.enter_async_context(Engine(endpoint))
+        engine = Engine(options.endpoint(os.environ))
+        self._engine = await self._stack.enter_async_context(engine)
         info = await engine.info()
         _check_engine(engine, info.os_type)
         inventory = DockerInventory(engine)

@@ -1,7 +1,10 @@
 """What the config says about the Docker backend."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from plimsoll.sandboxes.docker.endpoint import Endpoint, find_endpoint
 
 __all__ = ["DockerOptions"]
 
@@ -26,3 +29,13 @@ class DockerOptions:
     """Images of ours that nobody used for this long are collected."""
     home: Path | None = None
     """Where files that the engine is to see are kept; the local backend's folder by default."""
+
+    def endpoint(self, env: Mapping[str, str]) -> Endpoint:
+        """The engine that is meant, by these options and the environment."""
+        return find_endpoint(
+            self.host,
+            self.context,
+            env,
+            certificates=self.certificates,
+            allow_plain=self.allow_plain,
+        )

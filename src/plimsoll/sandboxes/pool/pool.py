@@ -33,14 +33,7 @@ from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.shelf import Pooled, Shelf
 from plimsoll.sandboxes.pool.stats import Meter, PoolStats
 from plimsoll.sandboxes.pool.stock import Stock
-from plimsoll.sandboxes.protocol import (
-    Backend,
-    Image,
-    ImageSource,
-    OnOutput,
-    Sandbox,
-    SandboxSpec,
-)
+from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, OnOutput, Sandbox, SandboxSpec
 
 __all__ = ["Pool"]
 
