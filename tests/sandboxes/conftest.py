@@ -12,7 +12,8 @@ Left = Callable[..., list[str]]
 def _processes() -> dict[int, str]:
     """Every process of this host that is ours by descent, zombies included.
 
-    Not a Docker engine that other tests have started: it runs until the last of them ends.
+    Not a Docker engine that other tests have started, nor the process with which Python watches
+    over the resources of its pools: they run until the last of the tests ends.
     """
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
@@ -26,12 +27,22 @@ def _processes() -> dict[int, str]:
             parents[int(entry.name)] = (int(parent), f"{name} {state}")
     found: dict[int, str] = {}
     grown = {os.getpid()}
-    engines = {pid for pid, (_, name) in parents.items() if name.startswith("dockerd ")}
+    others = {pid for pid, (_, name) in parents.items() if name.startswith("dockerd ")}
+    others |= {pid for pid, (parent, _) in parents.items() if _tracks(pid, parent)}
     while grown:
         grown = {pid for pid, (parent, _) in parents.items() if parent in grown}
-        grown -= {*found, *engines}
+        grown -= {*found, *others}
         found |= {pid: parents[pid][1] for pid in grown}
     return found
+
+
+def _tracks(pid: int, parent: int) -> bool:
+    if parent != os.getpid():
+        return False
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _left(home: Path, ids: list[str] | None = None) -> list[str]:
