@@ -7,11 +7,11 @@ from pathlib import Path
 from runs_by_hand import settings
 
 from plimsoll.core.ids import Owner
+from plimsoll.core.versions import FIRST
 from plimsoll.ledger.events import Admitted, Configured, Event, Finished
 from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, Ledger
 from plimsoll.ledger.recovery import subject_of
-from plimsoll.ledger.versions import FIRST
 
 ME = Owner("here", 4711, "now")
 

@@ -1,6 +1,7 @@
 """A run that a test drives step by step, on a store in memory."""
 
 from plimsoll.core.endings import Ending
+from plimsoll.core.versions import Version
 from plimsoll.ledger.accounts import Accounts
 from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.batching import Batch, Waiting
@@ -10,7 +11,6 @@ from plimsoll.ledger.group import Group
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.sim.store import Store
-from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 ORDER = DataOrder([f"task-{n}" for n in range(50)])

@@ -3,8 +3,8 @@
 import pytest
 from runs_by_hand import ORDER, Hand, settings
 
+from plimsoll.core.versions import Version
 from plimsoll.ledger.admission import room, room_for_evaluation
-from plimsoll.ledger.versions import Version
 
 
 @pytest.mark.parametrize(

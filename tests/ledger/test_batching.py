@@ -2,8 +2,8 @@
 
 from runs_by_hand import Hand, settings
 
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.batching import choose, surplus
-from plimsoll.ledger.versions import FIRST, Version
 
 
 def test_the_oldest_ready_groups_make_the_batch():

@@ -3,10 +3,10 @@
 import pytest
 from runs_by_hand import Hand
 
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.events import Admitted, Committed, Consumed, Started
 from plimsoll.ledger.group import MemberState, split_ticket
-from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause
 
 

@@ -4,11 +4,11 @@ import pytest
 from worlds import plan_for
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import Lineages
 from plimsoll.ledger import accounts, batching, books, fitting
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.sim.plan import BrokenPromise
 from plimsoll.ledger.sim.training import Training
-from plimsoll.ledger.versions import Lineages
 
 SEEDS = 600
 

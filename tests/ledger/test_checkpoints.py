@@ -9,10 +9,10 @@ import pytest
 from runs_by_hand import settings
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import FIRST, Lineages, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.checkpoints import Checkpoint, Checkpoints
 from plimsoll.ledger.events import RolledBack
-from plimsoll.ledger.versions import FIRST, Lineages, Version
 
 
 def save(content: str):
@@ -137,7 +137,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from plimsoll.ledger.checkpoints import Checkpoints
-from plimsoll.ledger.versions import Lineages, Version
+from plimsoll.core.versions import Lineages, Version
 
 left = int(sys.argv[2])
 armed = False

@@ -14,12 +14,12 @@ from runs_by_hand import ORDER
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.audit import Auditor, disagreements
 from plimsoll.ledger.batching import Batch
 from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, Ledger, read_books
-from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 GRADED = Graded(1.0, Ending.SUBMITTED)

@@ -6,12 +6,12 @@ import pytest
 from runs_by_hand import Hand, settings
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import FIRST, Lineages, Version
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.group import MemberState
 from plimsoll.ledger.sim.faults import Faults
 from plimsoll.ledger.sim.plan import Plan
 from plimsoll.ledger.sim.training import Training
-from plimsoll.ledger.versions import FIRST, Lineages, Version
 from plimsoll.trials.verdicts import Cause
 
 

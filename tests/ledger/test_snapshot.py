@@ -11,12 +11,12 @@ from worlds import plan_for
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import FIRST
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, read_books
 from plimsoll.ledger.sim.training import Training
-from plimsoll.ledger.versions import FIRST
 from plimsoll.trials.verdicts import Graded
 
 GRADED = Graded(1.0, Ending.SUBMITTED)

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from runs_by_hand import ORDER, Hand
 
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.batching import Batch, Waiting
 from plimsoll.ledger.recovery import can_restore
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause
 
 

@@ -3,8 +3,8 @@
 import pytest
 from runs_by_hand import Hand
 
+from plimsoll.core.versions import Version
 from plimsoll.ledger.stragglers import Remedy
-from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import Cause
 
 

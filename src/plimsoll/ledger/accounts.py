@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import Version
 from plimsoll.ledger import events as ev
 from plimsoll.ledger.admission import room, room_for_evaluation
 from plimsoll.ledger.batching import Batch, Waiting, choose, surplus
@@ -18,7 +19,6 @@ from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.recovery import History, can_restore, consumed_since, is_ahead, rebuild
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.stragglers import Remedy, remedy_for, too_old
-from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import CAUSES, Cause, Graded, Void
 
 __all__ = ["Accounts"]

@@ -7,6 +7,7 @@ broken. `disagreements` says where the books' own figures do not add up.
 
 from dataclasses import dataclass, field
 
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.events import (
     Admitted,
@@ -22,7 +23,6 @@ from plimsoll.ledger.events import (
     Withheld,
 )
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.versions import FIRST, Version
 
 __all__ = ["Auditor", "disagreements"]
 

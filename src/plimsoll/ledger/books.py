@@ -16,6 +16,7 @@ import heapq
 
 import msgspec
 
+from plimsoll.core.versions import FIRST, Lineages, Version
 from plimsoll.ledger.events import (
     Admitted,
     Committed,
@@ -37,7 +38,6 @@ from plimsoll.ledger.group import Group, Member, MemberState, split_ticket
 from plimsoll.ledger.queue import ReadyQueue
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally, count
-from plimsoll.ledger.versions import FIRST, Lineages, Version
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["Books", "Pending"]

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import Lineages, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.recovery import can_restore
-from plimsoll.ledger.versions import Lineages, Version
 
 __all__ = ["FOLDER", "Checkpoint", "Checkpoints"]
 

@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from plimsoll.core.endings import Ending
+from plimsoll.core.versions import Version
 from plimsoll.ledger.group import Group
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import Cause
 
 __all__ = [

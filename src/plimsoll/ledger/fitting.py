@@ -5,6 +5,7 @@ An event that was applied never fits again, so whatever fits has an id that is n
 
 from typing import TYPE_CHECKING
 
+from plimsoll.core.versions import Version
 from plimsoll.ledger.events import (
     Admitted,
     Committed,
@@ -22,7 +23,6 @@ from plimsoll.ledger.events import (
     Withheld,
 )
 from plimsoll.ledger.group import Member, MemberState
-from plimsoll.ledger.versions import Version
 
 if TYPE_CHECKING:
     from plimsoll.ledger.books import Books

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from plimsoll.ledger.versions import Version
+from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["Group", "Member", "MemberState", "split_ticket", "ticket_name"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from plimsoll.core.versions import Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.events import (
     Admitted,
@@ -18,7 +19,6 @@ from plimsoll.ledger.events import (
 )
 from plimsoll.ledger.group import split_ticket
 from plimsoll.ledger.tally import count
-from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["GroupHistory", "Histories", "TaskHistory"]

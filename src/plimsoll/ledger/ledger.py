@@ -17,6 +17,7 @@ import msgspec
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.ids import Owner
+from plimsoll.core.versions import Version
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.accounts import Accounts
 from plimsoll.ledger.batching import Batch, Waiting
@@ -29,7 +30,6 @@ from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.stragglers import Remedy
-from plimsoll.ledger.versions import Version
 from plimsoll.ledger.writer import Writer
 from plimsoll.trials.verdicts import Graded, Void
 

@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import Lineages, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.events import (
     Admitted,
@@ -18,7 +19,6 @@ from plimsoll.ledger.events import (
     Withheld,
 )
 from plimsoll.ledger.group import Group, split_ticket
-from plimsoll.ledger.versions import Lineages, Version
 
 __all__ = [
     "History",

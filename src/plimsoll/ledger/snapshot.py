@@ -2,11 +2,11 @@
 
 import msgspec
 
+from plimsoll.core.versions import Version
 from plimsoll.ledger.books import Books, Pending
 from plimsoll.ledger.group import Group
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally
-from plimsoll.ledger.versions import Version
 
 __all__ = ["dump", "load"]
 

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 import msgspec
 
+from plimsoll.core.versions import Version
 from plimsoll.ledger.group import Group, Member, MemberState
-from plimsoll.ledger.versions import Version
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["Tally", "count"]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Literal, NoReturn
 
 from plimsoll.core.endings import Ending
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.accounts import Accounts
 from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.batching import Batch, Waiting
@@ -26,7 +27,6 @@ from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.sim.durations import chance, draw
 from plimsoll.ledger.sim.plan import BrokenPromise, Plan, Run
 from plimsoll.ledger.sim.store import Crash, Store
-from plimsoll.ledger.versions import FIRST, Version
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 __all__ = ["Training"]

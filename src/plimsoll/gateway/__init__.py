@@ -1,0 +1,1 @@
+"""Where agents meet the policy: wire dialects, sessions, upstreams, and the server."""

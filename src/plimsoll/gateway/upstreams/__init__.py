@@ -1,0 +1,1 @@
+"""Where the policy answers: OpenAI-compatible servers, and scripts."""
