@@ -1,7 +1,7 @@
 """The agent that does nothing: what a task gives for it is what the task gives for free."""
 
 from plimsoll.agents.protocol import Assignment, Outcome
-from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.sandboxes.protocol import Mount, Sandbox
 from plimsoll.tasks.task import Task
 
 __all__ = ["Nop"]
@@ -12,6 +12,9 @@ class Nop:
 
     name = "nop"
     reference = False
+    needs_policy = False
+    inside = True
+    mounts: tuple[Mount, ...] = ()
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         del task, sandbox

@@ -2,7 +2,7 @@
 
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.core.errors import SolutionError
-from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.sandboxes.protocol import Mount, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.task import Task
 
@@ -16,6 +16,9 @@ class Oracle:
 
     name = "oracle"
     reference = True
+    needs_policy = False
+    inside = True
+    mounts: tuple[Mount, ...] = ()
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         del task, sandbox

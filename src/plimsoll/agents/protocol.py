@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plimsoll.core.endings import Ending
-from plimsoll.sandboxes.protocol import OnOutput, Sandbox
+from plimsoll.gateway.access import Access
+from plimsoll.sandboxes.protocol import Mount, OnOutput, Sandbox
 from plimsoll.tasks.task import Step, Task
 
 __all__ = ["Agent", "Assignment", "Outcome"]
@@ -29,6 +30,8 @@ class Assignment:
     user: str | None
     on_output: OnOutput
     """Takes what the agent prints; the trial keeps it, within bounds."""
+    policy: Access | None = None
+    """How it reaches the policy from where it runs. None for agents that need none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Outcome:
 
     ending: Ending = Ending.SUBMITTED
     detail: str = ""
+    exit_code: int | None = None
+    """Of the agent's own program, where it is one and was not killed."""
 
 
 class Agent(Protocol):
@@ -48,6 +53,21 @@ class Agent(Protocol):
     @property
     def reference(self) -> bool:
         """Its work is the task's own: where it fails or runs out of time, the task is at fault."""
+        ...
+
+    @property
+    def needs_policy(self) -> bool:
+        """Whether it asks a policy what to do."""
+        ...
+
+    @property
+    def inside(self) -> bool:
+        """Whether it runs in the sandbox, and reaches the policy from there."""
+        ...
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What its sandboxes see of the host, read-only: its own program, where that is baked."""
         ...
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:

@@ -9,6 +9,8 @@
     │   ├── SandboxUnsupported    the backend cannot do what the task asks for, and says so
     │   ├── BuildError            an image could not be built: Dockerfile line, command, output
     │   └── TransferError         a file or folder could not be carried in or out
+    ├── PolicyError           the policy's server did not answer as it should
+    ├── TrajectoryError       what was said cannot be written down, or cannot be read back
     ├── LedgerError           the books of a run cannot be opened, written or trusted
     ├── SetUpError            a command that prepares a trial failed; never only a warning
     └── AgentError            the agent itself
@@ -27,12 +29,14 @@ __all__ = [
     "BuildError",
     "LedgerError",
     "PlimsollError",
+    "PolicyError",
     "SandboxError",
     "SandboxUnavailable",
     "SandboxUnsupported",
     "SetUpError",
     "SolutionError",
     "TaskError",
+    "TrajectoryError",
     "TransferError",
     "UsageError",
 ]
@@ -76,6 +80,14 @@ class BuildError(SandboxError):
 
 class TransferError(SandboxError):
     """A file or folder could not be carried into or out of a sandbox."""
+
+
+class PolicyError(PlimsollError):
+    """The policy's server did not answer as it should; nothing is known of the policy's worth."""
+
+
+class TrajectoryError(PlimsollError):
+    """A trajectory cannot be written, or its file cannot be trusted."""
 
 
 class LedgerError(PlimsollError):

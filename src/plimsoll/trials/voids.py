@@ -3,10 +3,12 @@
 from plimsoll.core.errors import (
     AgentError,
     PlimsollError,
+    PolicyError,
     SandboxError,
     SetUpError,
     SolutionError,
     TaskError,
+    TrajectoryError,
 )
 from plimsoll.trials.verdicts import Cause, Void
 
@@ -18,6 +20,8 @@ _CAUSES: tuple[tuple[type[PlimsollError], Cause], ...] = (
     (SandboxError, Cause.SANDBOX),
     (SetUpError, Cause.SANDBOX),
     (AgentError, Cause.SANDBOX),
+    (PolicyError, Cause.POLICY),
+    (TrajectoryError, Cause.SANDBOX),
 )
 
 
