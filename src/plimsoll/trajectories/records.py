@@ -14,6 +14,7 @@ from plimsoll.core.versions import Version
 from plimsoll.trajectories.messages import Message
 
 __all__ = [
+    "FORMAT",
     "Branch",
     "Closed",
     "Exchange",
@@ -118,7 +119,7 @@ class Trouble(msgspec.Struct, frozen=True, tag_field="kind", tag="trouble", omit
 
 
 class Closed(msgspec.Struct, frozen=True, tag_field="kind", tag="closed", omit_defaults=True):
-    """The last record. `digest` is over every byte of the records before it, uncompressed."""
+    """The last record. `digest` is the SHA-256 of all lines before it, uncompressed."""
 
     ending: str
     exchanges: int

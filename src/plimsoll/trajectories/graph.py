@@ -1,0 +1,137 @@
+"""Which exchange follows which, in the conversations of one session.
+
+An exchange follows
+
+* the one with the same prompt, where there is one: a second answer to it (`again`);
+* else the one whose prompt and answer are the longest beginning of its prompt (`extends`, or
+  `retokenized` where the engine's tokens say otherwise);
+* else the first one that it shares the most messages with (`rewritten`);
+* else none (`start`).
+
+Of several that say the same it follows the one with the most of its tokens, and of those the
+latest. The choice is made when the answer is there, so that requests that are in flight
+together find each other, whichever is answered first.
+"""
+
+import msgspec
+
+from plimsoll.trajectories.done import Done
+from plimsoll.trajectories.fidelity import Addition, Reported, Unreliable, add_to, report
+from plimsoll.trajectories.lines import Common, Line
+from plimsoll.trajectories.records import Branch, Exchange
+from plimsoll.trajectories.tree import ROOT, History, NodeAdded, Place, Tree
+
+__all__ = ["Added", "Done", "Graph", "History", "Place"]
+
+Added = NodeAdded | Exchange
+_NONE = -1
+
+
+class Graph:
+    """The conversations of one session: digests and token ids, no text."""
+
+    def __init__(self) -> None:
+        self._tree = Tree()
+        self._firsts: dict[bytes, int] = {}
+        """For each message with all before it, whatever the tools: the first exchange of it."""
+        self._lines: list[Line | None] = []
+        """The ids of each exchange, where they can be relied on."""
+
+    @property
+    def exchanges(self) -> int:
+        return len(self._lines)
+
+    def place(self, history: History, tools: msgspec.Raw | None) -> Place:
+        """Reads what is not known yet. Others see no change before `commit`."""
+        return self._tree.place(history, tools)
+
+    def commit(self, place: Place, done: Done) -> tuple[Added, ...]:
+        """Adds the exchange, and gives the records of all that is new, it being the last."""
+        nodes: list[NodeAdded] = []
+        prompt = self._tree.add(place, nodes)
+        exchange = len(self._lines)
+        parent, branch, addition, untrainable = self._follow(prompt, done)
+        answer = self._tree.add_answer(prompt, done.answer, exchange, nodes)
+        self._lines.append(addition.line if addition is not None else None)
+        self._claim(answer, exchange)
+        return (
+            *nodes,
+            Exchange(
+                id=exchange,
+                parent=parent,
+                branch=branch,
+                prompt=prompt,
+                answer=answer,
+                dialect=done.dialect,
+                finish=done.finish,
+                at=done.at,
+                seconds=done.seconds,
+                version=done.version,
+                prompt_tokens=done.prompt_tokens,
+                answer_tokens=done.answer_tokens,
+                tokens=addition.tokens if addition is not None else None,
+                untrainable=untrainable,
+            ),
+        )
+
+    def _follow(self, prompt: int, done: Done) -> tuple[int, Branch, Addition | None, str]:
+        try:
+            reported = report(done)
+        except Unreliable as why:
+            parent, branch = self._parent(prompt, None)
+            return parent, branch, None, str(why)
+        parent, branch = self._parent(prompt, reported)
+        line = self._lines[parent] if parent != _NONE else None
+        common = line.common(reported.prompt) if line is not None else Common()
+        if branch == "extends" and line is not None and common.ids < len(line):
+            branch = "retokenized"
+        try:
+            addition = add_to(line, common, reported, done)
+        except Unreliable as why:
+            return parent, branch, None, str(why)
+        return parent, branch, addition, addition.untrainable
+
+    def _parent(self, prompt: int, reported: Reported | None) -> tuple[int, Branch]:
+        """The exchange that one with this prompt follows, by messages alone."""
+        twins = self._tree[prompt].prompted
+        if twins:
+            return self._closest(twins, reported), "again"
+        node = prompt
+        while node != ROOT:
+            found = self._tree[node]
+            if found.answered:
+                return self._closest(found.answered, reported), "extends"
+            node = found.parent
+        node = prompt
+        while node != ROOT:
+            found = self._tree[node]
+            first = self._firsts.get(found.path)
+            if first is not None:
+                return first, "rewritten"
+            node = found.parent
+        return _NONE, "start"
+
+    def _closest(self, exchanges: list[int], reported: Reported | None) -> int:
+        best, most = exchanges[-1], -1
+        if len(exchanges) == 1 or reported is None:
+            return best
+        for exchange in reversed(exchanges):
+            line = self._lines[exchange]
+            if line is None:
+                continue
+            common = line.common(reported.prompt).bytes
+            if common > most:
+                best, most = exchange, common
+            if common == len(reported.prompt):
+                break
+        return best
+
+    def _claim(self, answer: int, exchange: int) -> None:
+        """Of the messages up to an answer, those that are new are this exchange's."""
+        node = answer
+        while node != ROOT:
+            found = self._tree[node]
+            if found.path in self._firsts or not found.path:
+                return
+            self._firsts[found.path] = exchange
+            node = found.parent

@@ -1,0 +1,94 @@
+"""What a session holds of its trajectory: the graph that places exchanges, and the file."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import TrajectoryError
+from plimsoll.trajectories.blobs import Blobs
+from plimsoll.trajectories.done import Done
+from plimsoll.trajectories.graph import Added, Graph, History, Place
+from plimsoll.trajectories.records import Exchange, MessageAdded, Opened, Trouble
+from plimsoll.trajectories.writer import Writer
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Records one session. An exchange is in the file when `commit` returns."""
+
+    def __init__(self, writer: Writer, blobs: Blobs) -> None:
+        self._writer = writer
+        self._blobs = blobs
+        self._graph: Graph | None = Graph()
+        self._exchanges = 0
+        self._sealed: asyncio.Future[Path] | None = None
+
+    @classmethod
+    def open(cls, folder: Path, blobs: Path, session: str, about: Mapping[str, str]) -> "Recorder":
+        """Begins a trajectory in a folder that has none yet. Large images go to `blobs`."""
+        return cls(Writer(folder, Opened(session, time.time(), dict(about))), Blobs(blobs))
+
+    @property
+    def path(self) -> Path:
+        """Where the trajectory is once it is closed."""
+        return self._writer.path
+
+    @property
+    def exchanges(self) -> int:
+        return self._exchanges
+
+    def place(self, history: History, tools: msgspec.Raw | None) -> Place:
+        return self._open_graph().place(history, tools)
+
+    def commit(self, place: Place, done: Done) -> Exchange:
+        """Adds an exchange and writes it. It is on its way to the disk when this returns."""
+        added = self._open_graph().commit(place, done)
+        try:
+            records = [self._slimmed(record) for record in added]
+        except OSError as error:
+            raise TrajectoryError(self._writer.fail(error)) from error
+        self._writer.write(records)
+        self._exchanges += 1
+        exchange = records[-1]
+        assert isinstance(exchange, Exchange)
+        return exchange
+
+    def trouble(self, what: str, detail: str, dialect: str = "") -> None:
+        """Writes down a request that was not answered, or a limit that was crossed."""
+        self._writer.write([Trouble(time.time(), what, detail, dialect)])
+
+    async def close(self, ending: str, detail: str = "") -> Path:
+        """Ends the file, with everything on the disk itself. A second call waits for the first."""
+        if self._sealed is None:
+            self._graph = None
+            try:
+                self._writer.finish(ending, self._exchanges, detail)
+            except TrajectoryError:
+                self.abandon()
+                raise
+            loop = asyncio.get_running_loop()
+            self._sealed = loop.run_in_executor(None, self._writer.seal, self._blobs.used)
+        return await asyncio.shield(self._sealed)
+
+    def abandon(self) -> None:
+        """Lets go of everything and leaves the file unfinished."""
+        self._graph = None
+        if self._sealed is None:
+            self._writer.drop()
+
+    def _open_graph(self) -> Graph:
+        if self._graph is None:
+            raise TrajectoryError(f"{self.path}: the trajectory is closed, nothing can be added")
+        return self._graph
+
+    def _slimmed(self, record: Added) -> Added:
+        if not isinstance(record, MessageAdded):
+            return record
+        message = self._blobs.put_away(record.message)
+        return (
+            record if message is record.message else MessageAdded(record.id, record.parent, message)
+        )
