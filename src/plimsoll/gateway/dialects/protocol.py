@@ -43,6 +43,10 @@ class EventStream(Protocol):
         """The rest of the stream, once the whole answer is recorded."""
         ...
 
+    def whole(self, answer: Answer) -> bytes:
+        """All of the stream, where nothing but pings was sent."""
+        ...
+
     def ping(self) -> bytes:
         """Something that clients ignore, to keep a connection open while nothing comes."""
         ...

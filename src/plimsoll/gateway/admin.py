@@ -1,0 +1,117 @@
+"""The calls by which sessions of a standalone gateway are opened, looked at and ended."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+from aiohttp import hdrs, web
+
+from plimsoll.gateway.bearer import key_of
+from plimsoll.gateway.bodies import read_body
+from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.replies import whole
+from plimsoll.gateway.sessions.keys import matches
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.presence import Presence
+from plimsoll.gateway.sessions.registry import Sessions
+from plimsoll.gateway.sessions.session import Session
+
+__all__ = ["Admin", "Opener"]
+
+BODY_BYTES = 1 << 20
+AT_ONCE = 64
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class WantedLimits(msgspec.Struct, forbid_unknown_fields=True):
+    """`Limits`, as they are asked for."""
+
+    turns: Count | None = None
+    tokens: Count | None = None
+    seconds: Seconds | None = None
+    concurrent: Count = Limits().concurrent
+    body_bytes: Count = Limits().body_bytes
+
+    def limits(self) -> Limits:
+        return Limits(
+            turns=self.turns,
+            tokens=self.tokens,
+            seconds=self.seconds,
+            concurrent=self.concurrent,
+            body_bytes=self.body_bytes,
+        )
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """A session, as it is asked for."""
+
+    limits: WantedLimits = msgspec.field(default_factory=WantedLimits)
+    about: dict[str, str] = {}
+    model: str | None = None
+
+
+Opener = Callable[[Limits, dict[str, str], str | None], Awaitable[Session]]
+"""Opens a session: its limits, what it is about, the model's name."""
+
+_WANTED = msgspec.json.Decoder(Wanted)
+
+
+class Admin:
+    """`POST /sessions`, and `GET` and `DELETE` of `/sessions/ID`, each with the admin's key."""
+
+    def __init__(self, sessions: Sessions, open_session: Opener, key_digest: bytes) -> None:
+        self._sessions = sessions
+        self._open_session = open_session
+        self._digest = key_digest
+        self._presence = Presence(AT_ONCE)
+
+    async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
+        """Of paths that begin with `/sessions`."""
+        if not matches(key_of(http), self._digest):
+            raise Refusal("unauthorized", "this call needs the admin's key as a bearer token")
+        if path == "/sessions":
+            if http.method != hdrs.METH_POST:
+                raise Refusal("wrong_method", "/sessions takes POST only")
+            return await self._open(http)
+        session = self._sessions.get(path.removeprefix("/sessions/"))
+        if session is None:
+            raise Refusal("not_found", "there is no such session, or it has ended")
+        match http.method:
+            case hdrs.METH_GET:
+                return whole(msgspec.json.encode(_status(session)))
+            case hdrs.METH_DELETE:
+                file = await session.end()
+                return whole(msgspec.json.encode({**_status(session), "trajectory": str(file)}))
+            case _:
+                raise Refusal("wrong_method", f"{path[:200]} takes GET and DELETE only")
+
+    async def _open(self, http: web.BaseRequest) -> web.Response:
+        body = await read_body(http, BODY_BYTES, self._presence)
+        try:
+            wanted = _WANTED.decode(body or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refusal("bad_request", f"the body cannot be read: {error}") from None
+        session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)
+        access = session.access_at(f"http://{http.host}")
+        said = {
+            "id": session.id,
+            "key": access.key,
+            "model": access.model,
+            "root": access.root,
+            "openai": access.openai,
+            "anthropic": access.anthropic,
+        }
+        return whole(msgspec.json.encode(said), 201)
+
+
+def _status(session: Session) -> dict[str, object]:
+    return {
+        "id": session.id,
+        "exchanges": session.exchanges,
+        "tokens": session.tokens,
+        "in_flight": session.in_flight,
+        "ending": session.ending,
+        "detail": session.detail,
+        "failure": session.failure,
+    }

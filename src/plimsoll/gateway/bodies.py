@@ -1,0 +1,92 @@
+"""Reading a request's body: in pieces, decompressed, and never more than a limit."""
+
+import zlib
+
+import zstandard
+from aiohttp import hdrs, web
+
+from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.sessions.presence import Presence
+
+__all__ = ["read_body"]
+
+READ_SECONDS = 60.0
+"""For a body to arrive, once its request has."""
+
+
+async def read_body(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
+    """The body as the client meant it. Raises `Refusal` for one that is too large, too slow,
+    or compressed in a way that cannot be undone."""
+    length = http.content_length
+    if length is not None and length > limit:
+        raise _too_large(limit)
+    pieces = _at_hand(http)
+    if not http.content.is_eof():
+        pieces += await _rest(http, limit, presence)
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if len(body) > limit:
+        raise _too_large(limit)
+    encoding = http.headers.get(hdrs.CONTENT_ENCODING)
+    return body if encoding is None else _decompress(body, encoding.strip().lower(), limit)
+
+
+def _at_hand(http: web.BaseRequest) -> list[bytes]:
+    """What has arrived already: most often everything."""
+    return [http.content.read_nowait()]
+
+
+async def _rest(http: web.BaseRequest, limit: int, presence: Presence) -> list[bytes]:
+    pieces: list[bytes] = []
+    left = limit
+    late = Refusal("bad_request", "the body of the request did not arrive in time")
+    async with presence.within(READ_SECONDS, late):
+        while piece := await http.content.readany():
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(limit)
+            pieces.append(piece)
+    return pieces
+
+
+def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    try:
+        if encoding == "identity":
+            return body
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            return _inflate(body, limit)
+        if encoding == "zstd":
+            return _unzstd(body, limit)
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise Refusal("bad_request", f"the body is not valid {encoding}: {error}") from None
+    raise Refusal("unsupported", f"bodies compressed by {encoding} are not read; gzip and zstd are")
+
+
+def _inflate(body: bytes, limit: int) -> bytes:
+    """Of gzip or deflate, whichever its first bytes say; some clients send deflate bare."""
+    bare = body[:1] not in (b"\x1f", b"\x78")
+    stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+    out = stream.decompress(body, limit + 1)
+    if len(out) > limit:
+        raise _too_large(limit)
+    if not stream.eof:
+        raise zlib.error("it ends too early")
+    return out
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    window = max(limit, 1 << 20).bit_length()
+    with zstandard.ZstdDecompressor(max_window_size=1 << min(window, 30)).stream_reader(
+        body, read_across_frames=True
+    ) as reader:
+        pieces: list[bytes] = []
+        left = limit
+        while piece := reader.read(1 << 18):
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(limit)
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("too_large", f"the body is larger than {limit} bytes, the session's limit")

@@ -1,0 +1,123 @@
+"""The dialect of OpenAI's Chat Completions, which upstreams speak too.
+
+What need not change is not parsed: messages go on as the bytes that the agent sent, and pieces
+of a stream as the bytes that the upstream sent.
+"""
+
+from typing import Any
+
+import msgspec
+
+from plimsoll.gateway.dialects.chat_errors import openai_error
+from plimsoll.gateway.dialects.chat_mending import mended
+from plimsoll.gateway.dialects.chat_stream import ChatStream, chat_usage, finish_name, stamp
+from plimsoll.gateway.dialects.encoding import (
+    RawHistory,
+    decode,
+    encode,
+    message_to_chat,
+    read_object,
+)
+from plimsoll.gateway.forms import Answer, Refusal, Request
+
+__all__ = ["ChatDialect"]
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+_MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
+_TOOLS = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_STRING = msgspec.json.Decoder(str)
+_FLAG = msgspec.json.Decoder(bool | None)
+_COUNT = msgspec.json.Decoder(int | None)
+_OPTIONS = msgspec.json.Decoder(_StreamOptions | None)
+_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+_NULL = msgspec.Raw(b"null")
+
+
+class ChatDialect:
+    """Chat Completions."""
+
+    name = "chat"
+
+    def read(self, body: bytes) -> Request:
+        fields = read_object(body)
+        if "messages" not in fields:
+            raise Refusal("bad_request", "messages is missing", param="messages")
+        if "model" not in fields:
+            raise Refusal("bad_request", "model is missing", param="model")
+        _refuse_choices(fields)
+        history, messages = _read_messages(fields.pop("messages"))
+        options = decode(fields.pop("stream_options", _NULL), _OPTIONS, "stream_options")
+        logprobs = decode(fields.get("logprobs", _NULL), _FLAG, "logprobs")
+        if not logprobs:
+            # Left out rather than sent as false: the gateway asks for them on its own account.
+            fields.pop("logprobs", None)
+        return Request(
+            model=decode(fields.pop("model"), _STRING, "model"),
+            stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
+            history=history,
+            messages=messages,
+            tools=_read_tools(fields.pop("tools", _NULL)),
+            settings=fields,
+            wants_usage=options is not None and bool(options.include_usage),
+            wants_logprobs=bool(logprobs),
+        )
+
+    def write(self, request: Request, answer: Answer) -> bytes:
+        if answer.raw is None:
+            return encode(_whole(request, answer))
+        body = {name: raw for name, raw in answer.raw.items() if name != "prompt_token_ids"}
+        choices = _CHOICES.decode(answer.raw["choices"])
+        for choice in choices:
+            choice.pop("token_ids", None)
+            choice.pop("prompt_token_ids", None)
+            if not request.wants_logprobs:
+                choice.pop("logprobs", None)
+        return encode({**body, "model": request.model, "choices": choices})
+
+    def stream(self, request: Request) -> ChatStream:
+        return ChatStream(request)
+
+    def replay(self, request: Request, answer: Answer) -> bytes:
+        return ChatStream(request).whole(answer)
+
+    def refuse(self, refusal: Refusal) -> bytes:
+        return openai_error(refusal)
+
+
+def _refuse_choices(fields: dict[str, msgspec.Raw]) -> None:
+    count = decode(fields.get("n", _NULL), _COUNT, "n")
+    if count is not None and count != 1:
+        message = f"n is {count}; a request gets one answer. Leave n out, and ask again for more."
+        raise Refusal("unsupported", message, param="n")
+
+
+def _read_tools(raw: msgspec.Raw) -> msgspec.Raw | None:
+    return raw if decode(raw, _TOOLS, "tools") else None
+
+
+def _read_messages(array: msgspec.Raw) -> tuple[RawHistory, msgspec.Raw]:
+    """The messages, and their array as it is sent: nearly always as it came."""
+    messages = decode(array, _MESSAGES, "messages")
+    if not messages:
+        raise Refusal("bad_request", "messages is empty", param="messages")
+    sent = mended(messages)
+    if sent:
+        array = msgspec.Raw(encode([sent.get(index, raw) for index, raw in enumerate(messages)]))
+    return RawHistory(messages), array
+
+
+def _whole(request: Request, answer: Answer) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "message": message_to_chat(answer.message),
+        "finish_reason": finish_name(answer),
+    }
+    body = {**stamp(request, answer.id, "chat.completion"), "choices": [choice]}
+    if answer.usage is not None:
+        body["usage"] = chat_usage(answer.usage)
+    return body

@@ -1,0 +1,116 @@
+"""Streams of Chat Completions: an upstream's pieces as they came, or a whole answer in pieces."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from plimsoll.gateway.dialects.chat_errors import openai_error
+from plimsoll.gateway.dialects.encoding import encode
+from plimsoll.gateway.dialects.sse import DONE, PING, event
+from plimsoll.gateway.forms import Answer, Chunk, Refusal, Request, Usage
+from plimsoll.trajectories.records import Finish
+
+__all__ = ["ChatStream", "chat_usage", "finish_name", "stamp"]
+
+_FINISHES: dict[Finish, str] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "refused": "content_filter",
+}
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class ChatStream:
+    """Forwards pieces as bytes, but holds back the one that says that the answer is whole."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._held: list[bytes] = []
+        self._usage: bytes | None = None
+
+    def start(self) -> bytes:
+        return b""
+
+    def chunks(self, chunks: Sequence[Chunk]) -> bytes:
+        ready: list[bytes] = []
+        for chunk in chunks:
+            if chunk.only_usage:
+                self._usage = chunk.data if chunk.usage is not None else self._usage
+                continue
+            data = chunk.data if chunk.prompt_ids is None else _without_prompt_ids(chunk.data)
+            to = self._held if self._held or chunk.finish is not None else ready
+            to.append(event(data))
+        return b"".join(ready)
+
+    def end(self, answer: Answer) -> bytes:
+        rest = self._held or [self._piece(answer, {}, finish_name(answer))]
+        return b"".join((*rest, self._usage_event(answer), DONE))
+
+    def ping(self) -> bytes:
+        return PING
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return event(openai_error(refusal))
+
+    def whole(self, answer: Answer) -> bytes:
+        """A stream that says all that `answer` does."""
+        message = answer.message
+        # The role is said once: clients put the pieces of a field together.
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        if message.reasoning:
+            deltas.append({"reasoning_content": message.reasoning})
+        if message.text:
+            deltas.append({"content": message.text})
+        for index, call in enumerate(message.calls):
+            function = {"name": call.name, "arguments": call.arguments}
+            whole = {"index": index, "id": call.id, "type": "function", "function": function}
+            deltas.append({"tool_calls": [whole]})
+        pieces = [self._piece(answer, delta, None) for delta in deltas]
+        return b"".join(pieces) + self.end(answer)
+
+    def _piece(self, answer: Answer, delta: dict[str, Any], finish: str | None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return event(encode({**self._stamp(answer), "choices": [choice]}))
+
+    def _usage_event(self, answer: Answer) -> bytes:
+        if not self._request.wants_usage:
+            return b""
+        if self._usage is not None:
+            return event(self._usage)
+        if answer.usage is None:
+            return b""
+        counts: dict[str, Any] = {"choices": [], "usage": chat_usage(answer.usage)}
+        return event(encode({**self._stamp(answer), **counts}))
+
+    def _stamp(self, answer: Answer) -> dict[str, Any]:
+        return stamp(self._request, answer.id, "chat.completion.chunk")
+
+
+def stamp(request: Request, id: str, kind: str) -> dict[str, Any]:
+    """The fields that every object of an answer begins with."""
+    return {"id": id, "object": kind, "created": int(time.time()), "model": request.model}
+
+
+def finish_name(answer: Answer) -> str:
+    return _FINISHES[answer.finish]
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.answer,
+        "total_tokens": usage.prompt + usage.answer,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+def _without_prompt_ids(data: bytes) -> bytes:
+    # They are as large as the whole prompt, and no agent asks for them.
+    fields = _FIELDS.decode(data)
+    fields.pop("prompt_token_ids", None)
+    return encode(fields)

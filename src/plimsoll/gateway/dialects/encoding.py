@@ -1,0 +1,286 @@
+"""JSON bodies, and messages in the form of Chat Completions, for every dialect.
+
+What a policy is sent must be the same bytes in every turn for the same messages: tokens of a
+history are the prefix of the next one's only then. So each message is written by itself, from
+nothing but what it says.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from plimsoll.gateway.forms import Refusal
+from plimsoll.trajectories.identity import raw_key
+from plimsoll.trajectories.messages import Image, Message, Other, Part, Role, Text, ToolCall
+
+__all__ = [
+    "INVALID_ARGUMENTS",
+    "ParsedHistory",
+    "RawHistory",
+    "chat_to_message",
+    "decode",
+    "encode",
+    "history",
+    "joined",
+    "message_to_chat",
+    "read_object",
+    "sendable_arguments",
+]
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+INVALID_ARGUMENTS = "_invalid_arguments"
+"""Arguments that are no JSON object are sent as an object with this one field, which holds them
+as the policy wrote them. Servers parse the arguments of earlier calls, and fail on the whole
+request otherwise; an agent whose dialect has objects there knows no such field, answers the
+call with an error of its own, and the policy can mend it."""
+
+encode = msgspec.json.Encoder().encode
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_STRING = msgspec.json.Decoder(str)
+
+
+def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec.Raw]:
+    """The fields of a JSON object, each still as the bytes that it came as."""
+    if not where:
+        _check_text(bytes(body))
+    return decode(body, _FIELDS, where)
+
+
+def _check_text(body: bytes) -> None:
+    if not body.strip():
+        raise Refusal("bad_request", "the body is empty; send a JSON object")
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise Refusal("bad_request", f"the body is not UTF-8: {error.reason}") from None
+
+
+def decode(raw: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], where: str) -> T:
+    """A field of a body as what it has to be; `where` is its name, as in `messages[3]`."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        said, _, path = str(error).partition(" - at `")
+        # msgspec writes `$[3].role`, or `key in $` for what stands at the top.
+        place = (where + path.rstrip("`").rpartition("$")[2]).lstrip(".")
+        problem = f"{place or 'the body'}: {said}"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        place, problem = where, f"{where or 'the body'} is not valid JSON: {error}"
+    except RecursionError:
+        place, problem = where, f"{where or 'the body'} is nested too deeply"
+    raise Refusal("bad_request", problem, param=place or None)
+
+
+class RawHistory:
+    """Messages of a chat request, each read only when somebody asks for it."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Sequence[msgspec.Raw]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def key(self, index: int) -> bytes:
+        return raw_key(self._messages[index])
+
+    def message(self, index: int) -> Message:
+        return chat_to_message(self._messages[index], f"messages[{index}]")
+
+
+class ParsedHistory:
+    """Messages that were translated from another dialect."""
+
+    __slots__ = ("_encoded", "_messages")
+
+    def __init__(self, messages: Sequence[Message], encoded: Sequence[bytes]) -> None:
+        self._messages = messages
+        self._encoded = encoded
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def key(self, index: int) -> bytes:
+        return raw_key(self._encoded[index])
+
+    def message(self, index: int) -> Message:
+        return self._messages[index]
+
+
+def history(messages: Sequence[Message]) -> tuple[ParsedHistory, msgspec.Raw]:
+    """What a dialect other than chat puts in `Request.history` and `Request.messages`."""
+    encoded = [encode(message_to_chat(_sendable(message))) for message in messages]
+    return ParsedHistory(messages, encoded), msgspec.Raw(b"[" + b",".join(encoded) + b"]")
+
+
+def joined(parts: Iterable[Part], by: str) -> tuple[Part, ...]:
+    """Neighbouring texts made one, so that a message of text is sent as a string: the form
+    that every server and chat template takes. Empty texts are left out."""
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, Text):
+            if not part.text:
+                continue
+            last = merged[-1] if merged else None
+            if isinstance(last, Text):
+                merged[-1] = Text(f"{last.text}{by}{part.text}")
+                continue
+        merged.append(part)
+    return tuple(merged)
+
+
+def _sendable(message: Message) -> Message:
+    if not message.calls:
+        return message
+    calls = tuple(
+        ToolCall(call.id, call.name, sendable_arguments(call.arguments)) for call in message.calls
+    )
+    return msgspec.structs.replace(message, calls=calls)
+
+
+def sendable_arguments(arguments: str) -> str:
+    """Arguments that are a JSON object for certain: see `INVALID_ARGUMENTS`."""
+    if not arguments.strip():
+        return "{}"
+    try:
+        _FIELDS.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return encode({INVALID_ARGUMENTS: arguments}).decode()
+    return arguments
+
+
+def message_to_chat(message: Message) -> Json:
+    """A message as an object of Chat Completions."""
+    chat: Json = {"role": message.role, "content": _content(message)}
+    if message.name:
+        chat["name"] = message.name
+    if message.reasoning:
+        # Servers know one or the other name, after their age, and skip the one they do not.
+        chat["reasoning_content"] = chat["reasoning"] = message.reasoning
+    if message.calls:
+        chat["tool_calls"] = [_call(call) for call in message.calls]
+    if message.role == "tool" or message.call_id:
+        chat["tool_call_id"] = message.call_id
+    return chat
+
+
+def _content(message: Message) -> object:
+    match message.parts:
+        case ():
+            # Servers ask for a content everywhere but beside calls.
+            return None if message.calls else ""
+        case (Text(text),) if text:
+            return text
+        case parts:
+            return [_part(part) for part in parts]
+
+
+def _part(part: Part) -> object:
+    match part:
+        case Text(text):
+            return {"type": "text", "text": text}
+        case Image(url):
+            return {"type": "image_url", "image_url": {"url": url}}
+        case Other(value):
+            return value
+
+
+def _call(call: ToolCall) -> Json:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b'""')
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+
+
+class _Url(msgspec.Struct):
+    url: str
+
+
+class _ChatPart(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: _Url | str | None = None
+
+
+class _ChatMessage(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[msgspec.Raw] | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+_MESSAGE = msgspec.json.Decoder(_ChatMessage)
+_PART = msgspec.json.Decoder(_ChatPart)
+
+_ROLES: dict[str, Role] = {"developer": "system", "function": "tool"}
+
+
+def chat_to_message(raw: bytes | msgspec.Raw, where: str = "message") -> Message:
+    """A message of Chat Completions. Raises `Refusal` that names the field at fault."""
+    chat = decode(raw, _MESSAGE, where)
+    calls = [_read_call(call, call.function, where) for call in chat.tool_calls or ()]
+    if chat.function_call is not None:
+        calls.append(_read_call(None, chat.function_call, where))
+    return Message(
+        role=_ROLES.get(chat.role) or chat.role,  # type: ignore[arg-type]
+        parts=_read_content(chat, where),
+        reasoning=chat.reasoning_content or chat.reasoning or "",
+        calls=tuple(calls),
+        call_id=chat.tool_call_id or "",
+        name=chat.name or "",
+    )
+
+
+def _read_call(call: _Call | None, function: _Function, where: str) -> ToolCall:
+    arguments = bytes(function.arguments)
+    # Some clients write the arguments as the object itself.
+    text = (
+        decode(arguments, _STRING, f"{where}.tool_calls")
+        if arguments[:1] == b'"'
+        else ("" if arguments == b"null" else arguments.decode())
+    )
+    return ToolCall((call.id if call else None) or "", function.name, text)
+
+
+def _read_content(chat: _ChatMessage, where: str) -> tuple[Part, ...]:
+    if chat.content is None:
+        return (Text(chat.refusal),) if chat.refusal else ()
+    if isinstance(chat.content, str):
+        return (Text(chat.content),) if chat.content else ()
+    return tuple(
+        _read_part(raw, f"{where}.content[{index}]") for index, raw in enumerate(chat.content)
+    )
+
+
+def _read_part(raw: msgspec.Raw, where: str) -> Part:
+    part = decode(raw, _PART, where)
+    if part.type == "text" and part.text is not None:
+        return Text(part.text)
+    if part.type == "refusal" and part.refusal is not None:
+        return Text(part.refusal)
+    if part.type == "image_url" and part.image_url is not None:
+        return Image(part.image_url if isinstance(part.image_url, str) else part.image_url.url)
+    # A copy: the raw piece would keep the whole body of the request in memory.
+    return Other(msgspec.Raw(bytes(raw)))

@@ -1,0 +1,85 @@
+"""The dialect of Anthropic's Messages, and of its `count_tokens`.
+
+Not sent on: cache marks, metadata, and `thinking`, which only says whether the agent is shown
+what the policy thought; whether the policy thinks is a setting of its server.
+"""
+
+import msgspec
+
+from plimsoll.gateway.dialects.encoding import decode, encode, history, read_object
+from plimsoll.gateway.dialects.messages_answer import blocks, stop, stop_word, usage_of
+from plimsoll.gateway.dialects.messages_blocks import TextBlock, Turn
+from plimsoll.gateway.dialects.messages_errors import anthropic_error
+from plimsoll.gateway.dialects.messages_history import read_conversation
+from plimsoll.gateway.dialects.messages_settings import read_settings, read_tools, wants_thinking
+from plimsoll.gateway.dialects.messages_stream import MessagesStream
+from plimsoll.gateway.forms import Answer, Refusal, Request
+
+__all__ = ["MessagesDialect", "write_count"]
+
+_SYSTEM = msgspec.json.Decoder(str | list[TextBlock] | None)
+_TURNS = msgspec.json.Decoder(list[Turn])
+_STRING = msgspec.json.Decoder(str)
+_FLAG = msgspec.json.Decoder(bool | None)
+
+_NULL = msgspec.Raw(b"null")
+_ON, _OFF = msgspec.Raw(b"true"), msgspec.Raw(b"false")
+
+
+class MessagesDialect:
+    """Anthropic's Messages."""
+
+    name = "messages"
+
+    def read(self, body: bytes) -> Request:
+        fields = read_object(body)
+        for name in ("model", "messages"):
+            if name not in fields:
+                raise Refusal("bad_request", f"{name}: field required", param=name)
+        turns = decode(fields.pop("messages"), _TURNS, "messages")
+        if not turns:
+            raise Refusal("bad_request", "messages: at least one is required", param="messages")
+        system = decode(fields.pop("system", _NULL), _SYSTEM, "system")
+        known, messages = history(read_conversation(system, turns))
+        tools = read_tools(fields.pop("tools", _NULL))
+        request = Request(
+            model=decode(fields.pop("model"), _STRING, "model"),
+            stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
+            wants_reasoning=wants_thinking(fields.pop("thinking", _NULL)),
+            history=known,
+            messages=messages,
+            tools=tools,
+            settings=read_settings(fields, tools is not None),
+        )
+        if turns[-1].role == "assistant":
+            # The agent has begun the answer, and the policy is to go on with it.
+            request.settings["continue_final_message"] = _ON
+            request.settings["add_generation_prompt"] = _OFF
+        return request
+
+    def write(self, request: Request, answer: Answer) -> bytes:
+        return encode(
+            {
+                "id": answer.id,
+                "type": "message",
+                "role": "assistant",
+                "model": request.model,
+                "content": blocks(request, answer),
+                **stop(answer, stop_word(request, answer)),
+                "usage": usage_of(answer.usage),
+            }
+        )
+
+    def stream(self, request: Request) -> MessagesStream:
+        return MessagesStream(request)
+
+    def replay(self, request: Request, answer: Answer) -> bytes:
+        return MessagesStream(request).whole(answer)
+
+    def refuse(self, refusal: Refusal) -> bytes:
+        return anthropic_error(refusal)
+
+
+def write_count(tokens: int) -> bytes:
+    """The answer of `count_tokens`."""
+    return encode({"input_tokens": tokens})

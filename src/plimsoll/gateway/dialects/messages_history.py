@@ -1,0 +1,201 @@
+"""The conversation of a Messages request as messages of Chat Completions.
+
+Each message depends on nothing that comes after it, so that a conversation that goes on keeps
+the bytes, and so the tokens, that it had. What differs from block to block of the original is
+made to fit what servers take: results of tools come right after the calls, texts are strings,
+neighbours of one role are one message, and only the first message is a system prompt.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import msgspec
+
+from plimsoll.gateway.dialects.encoding import INVALID_ARGUMENTS, joined
+from plimsoll.gateway.dialects.messages_blocks import (
+    Base64Source,
+    Block,
+    BlocksSource,
+    Document,
+    FileSource,
+    Picture,
+    RedactedThinking,
+    SearchResult,
+    TextBlock,
+    TextSource,
+    Thinking,
+    ToolReference,
+    ToolResult,
+    ToolUse,
+    Turn,
+    UrlSource,
+)
+from plimsoll.gateway.forms import Refusal
+from plimsoll.trajectories.messages import Image, Message, Part, Text, ToolCall
+
+__all__ = ["read_conversation"]
+
+BILLING = "x-anthropic-billing-header:"
+"""Claude Code's note to its vendor. It is no part of a prompt, and differs between turns."""
+
+ELSEWHERE = "[image: in the message that follows]"
+
+_INVALID = msgspec.json.Decoder(dict[str, str])
+
+
+def read_conversation(system: str | Sequence[TextBlock] | None, turns: list[Turn]) -> list[Message]:
+    """Every message that the policy is sent."""
+    messages = list(_system(system))
+    calls: frozenset[str] = frozenset()
+    for role, group in groupby(turns, key=lambda turn: _role(turn)):
+        blocks = [block for turn in group for block in _blocks(turn)]
+        if role == "assistant":
+            message = _answer(blocks)
+            calls = frozenset(call.id for call in message.calls)
+            messages.append(message)
+        else:
+            messages += _said(blocks, calls)
+    return messages
+
+
+def _role(turn: Turn) -> str:
+    return "assistant" if turn.role == "assistant" else "user"
+
+
+def _blocks(turn: Turn) -> list[Block]:
+    blocks = _listed(turn.content)
+    if turn.role != "system":
+        return blocks
+    # Chat templates refuse a system prompt in the middle; this is how agents write one as a user.
+    text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return [TextBlock(f"<system-reminder>\n{text}\n</system-reminder>")]
+
+
+def _listed(content: str | list[Block] | None) -> list[Block]:
+    if isinstance(content, str):
+        return [TextBlock(content)]
+    return content or []
+
+
+def _system(system: str | Sequence[TextBlock] | None) -> Iterable[Message]:
+    texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
+    parts = joined((Text(text) for text in texts if not text.startswith(BILLING)), "\n")
+    return [Message("system", parts)] if parts else []
+
+
+def _answer(blocks: list[Block]) -> Message:
+    parts: list[Part] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for block in blocks:
+        match block:
+            case TextBlock(text):
+                parts.append(Text(text))
+            case Thinking(thinking):
+                thoughts.append(thinking)
+            case ToolUse(id, name, input):
+                calls.append(ToolCall(id, name, _arguments(input)))
+            case RedactedThinking():
+                pass
+            case _:
+                raise _misplaced(block, "assistant")
+    # The policy's own text was one piece, whatever blocks it was sent to the agent in.
+    return Message(
+        "assistant", joined(parts, ""), reasoning="\n".join(thoughts), calls=tuple(calls)
+    )
+
+
+def _arguments(input: msgspec.Raw) -> str:
+    text = bytes(input).decode()
+    if INVALID_ARGUMENTS in text:
+        try:
+            match _INVALID.decode(text):
+                case {"_invalid_arguments": original, **rest} if not rest:
+                    return original
+                case _:
+                    pass
+        except msgspec.DecodeError:
+            pass
+    return text
+
+
+def _said(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
+    """The results of tools, then all else that the agent says."""
+    results: list[Message] = []
+    parts: list[Part] = []
+    for block in blocks:
+        if not isinstance(block, ToolResult):
+            parts.append(_part(block))
+            continue
+        text, images = _result(block)
+        if block.tool_use_id in calls:
+            said = (Text(text),) if text else ()
+            results.append(Message("tool", said, call_id=block.tool_use_id))
+        else:
+            # Servers refuse a result without its call, which compaction may have removed.
+            parts.append(Text(f"[result of the call {block.tool_use_id}]\n{text}"))
+        parts += images
+    said = joined(parts, "\n")
+    return [*results, Message("user", said)] if said or not results else results
+
+
+def _result(block: ToolResult) -> tuple[str, list[Part]]:
+    """Its text, and its images: few chat templates take an image in the message of a tool."""
+    texts: list[str] = []
+    images: list[Part] = []
+    for part in map(_part, _listed(block.content)):
+        if isinstance(part, Text):
+            texts.append(part.text)
+        else:
+            texts.append(ELSEWHERE)
+            images.append(part)
+    text = "\n".join(text for text in texts if text)
+    return f"Error: {text}" if block.is_error else text, images
+
+
+def _part(block: Block) -> Part:
+    match block:
+        case TextBlock(text):
+            return Text(text)
+        case Picture(source):
+            return Image(_address(source))
+        case Document():
+            return Text(_document(block))
+        case SearchResult(title, source, content):
+            return Text("\n".join((title, source, *(part.text for part in content))))
+        case ToolReference(tool_name):
+            return Text(f"[tool: {tool_name}]")
+        case _:
+            raise _misplaced(block, "user")
+
+
+def _address(source: Base64Source | UrlSource | FileSource) -> str:
+    match source:
+        case Base64Source(media_type, data):
+            return f"data:{media_type};base64,{data}"
+        case UrlSource(url):
+            return url
+        case FileSource(file_id):
+            message = f"the file {file_id} is not here: send images as base64 or by URL"
+            raise Refusal("unsupported", message, param="messages")
+
+
+def _document(document: Document) -> str:
+    match document.source:
+        case TextSource(data):
+            text = data
+        case BlocksSource(content):
+            text = "\n".join(
+                block.text for block in _listed(content) if isinstance(block, TextBlock)
+            )
+        case Base64Source(media_type):
+            text = f"[a document of type {media_type}, which the policy cannot read]"
+        case UrlSource() | FileSource():
+            text = "[a document kept elsewhere, which the policy cannot read]"
+    return "\n".join(piece for piece in (document.title, document.context, text) if piece)
+
+
+def _misplaced(block: Block, role: str) -> Refusal:
+    kind = type(block).__struct_config__.tag
+    message = f"a {kind} block cannot stand in a message of the role {role}"
+    return Refusal("bad_request", message, param="messages")

@@ -1,0 +1,272 @@
+"""The history of the Responses dialect: its items, put together to messages.
+
+Reasoning, text and calls of one answer come as items of their own and are one message to a
+policy. What a policy is told before all else is one message too, since chat templates take
+no second system message; what an agent's developer says later is said as the user.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from plimsoll.gateway.dialects.encoding import decode, encode, joined
+from plimsoll.gateway.dialects.responses_items import turn_of
+from plimsoll.gateway.dialects.responses_tools import LOCAL_SHELL, ToolList, function_name
+from plimsoll.gateway.forms import Refusal
+from plimsoll.trajectories.messages import Image, Message, Other, Part, Text, ToolCall
+
+__all__ = ["Conversation", "read_input"]
+
+
+class _Kind(msgspec.Struct):
+    type: str | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | None = None
+
+
+_Content = str | list[msgspec.Raw]
+
+
+class _Message(msgspec.Struct):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: _Content
+    id: str | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    id: str | None = None
+    summary: list[_Part] = []
+    content: list[_Part] | None = None
+
+
+class _Call(msgspec.Struct):
+    call_id: str
+    name: str
+    namespace: str | None = None
+    arguments: str = ""
+    input: str = ""
+    id: str | None = None
+
+
+class _ShellCall(msgspec.Struct):
+    action: dict[str, object]
+    call_id: str | None = None
+    id: str | None = None
+
+
+class _Output(msgspec.Struct):
+    output: _Content
+    call_id: str | None = None
+    id: str | None = None
+
+
+class _Tools(msgspec.Struct):
+    tools: msgspec.Raw
+
+
+_CONTENT: msgspec.json.Decoder[_Content] = msgspec.json.Decoder(_Content)
+_KIND = msgspec.json.Decoder(_Kind)
+_PART = msgspec.json.Decoder(_Part)
+_MESSAGE = msgspec.json.Decoder(_Message)
+_REASONING = msgspec.json.Decoder(_Reasoning)
+_CALL = msgspec.json.Decoder(_Call)
+_SHELL_CALL = msgspec.json.Decoder(_ShellCall)
+_OUTPUT = msgspec.json.Decoder(_Output)
+_TOOLS = msgspec.json.Decoder(_Tools)
+
+
+class _Answer:
+    """An answer of the policy whose items are still being read."""
+
+    __slots__ = ("calls", "reasoning", "texts", "turn")
+
+    def __init__(self) -> None:
+        self.turn = ""
+        self.reasoning: list[str] = []
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+
+    def takes(self, turn: str, call: bool) -> bool:
+        """Whether an item belongs to it. Items without our ids: calls follow a text, and a
+        text or reasoning after either begins another answer."""
+        if turn and self.turn:
+            return turn == self.turn
+        return call or not (self.texts or self.calls)
+
+    def message(self) -> Message:
+        text = "".join(self.texts)
+        return Message(
+            role="assistant",
+            parts=(Text(text),) if text else (),
+            reasoning="".join(self.reasoning),
+            calls=tuple(self.calls),
+        )
+
+
+class Conversation:
+    """Messages and the tools among them, in the order of their items."""
+
+    def __init__(self, instructions: str = "") -> None:
+        self._system = [instructions] if instructions else []
+        self._messages: list[Message] = []
+        self._answer: _Answer | None = None
+        self.tools: list[ToolList] = []
+
+    def messages(self) -> list[Message]:
+        self._close()
+        if not self._system:
+            return self._messages
+        return [Message(role="system", parts=(Text("\n\n".join(self._system)),)), *self._messages]
+
+    def add(self, message: Message) -> None:
+        self._close()
+        self._messages.append(message)
+
+    def add_instruction(self, parts: tuple[Part, ...]) -> None:
+        if self._messages or self._answer is not None:
+            self.add(Message(role="user", parts=parts))
+            return
+        self._system += [part.text for part in parts if isinstance(part, Text)]
+
+    def answer(self, id: str | None, *, call: bool = False) -> _Answer:
+        """The answer that the next item of the policy belongs to."""
+        turn = turn_of(id or "")
+        if self._answer is None or not self._answer.takes(turn, call):
+            self._close()
+            self._answer = _Answer()
+        self._answer.turn = self._answer.turn or turn
+        return self._answer
+
+    def _close(self) -> None:
+        if self._answer is not None:
+            self._messages.append(self._answer.message())
+            self._answer = None
+
+
+def read_input(raw: msgspec.Raw, instructions: str) -> Conversation:
+    """`input`: a text, or a list of items."""
+    conversation = Conversation(instructions)
+    given = decode(raw, _CONTENT, "input")
+    if isinstance(given, str):
+        conversation.add(Message(role="user", parts=(Text(given),) if given else ()))
+        return conversation
+    for index, item in enumerate(given):
+        where = f"input[{index}]"
+        kind = decode(item, _KIND, where).type or "message"
+        reader = _READERS.get(kind)
+        if reader is None:
+            raise _unknown(kind, where)
+        reader(conversation, item, where)
+    return conversation
+
+
+def _unknown(kind: str, where: str) -> Refusal:
+    if kind == "item_reference":
+        said = "items are not stored here; send the items themselves, with `store` false"
+    else:
+        said = f"items of type `{kind}` are not known here"
+    return Refusal("unsupported", f"{where}: {said}", param=f"{where}.type")
+
+
+def _read_message(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _MESSAGE, where)
+    parts = _read_content(item.content, f"{where}.content")
+    match item.role:
+        case "assistant":
+            answer = conversation.answer(item.id)
+            answer.texts += [part.text for part in parts if isinstance(part, Text)]
+        case "user":
+            conversation.add(Message(role="user", parts=joined(parts, "\n")))
+        case _:
+            conversation.add_instruction(joined(parts, "\n"))
+
+
+def _read_reasoning(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _REASONING, where)
+    parts = item.content or item.summary
+    answer = conversation.answer(item.id)
+    answer.reasoning.append("\n\n".join(part.text or "" for part in parts))
+
+
+def _read_call(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _CALL, where)
+    name = function_name(item.name, item.namespace)
+    conversation.answer(item.id, call=True).calls.append(
+        ToolCall(item.call_id, name, item.arguments)
+    )
+
+
+def _read_custom_call(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _CALL, where)
+    name = function_name(item.name, item.namespace)
+    conversation.answer(item.id, call=True).calls.append(
+        ToolCall(item.call_id, name, encode({"input": item.input}).decode())
+    )
+
+
+def _read_shell_call(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _SHELL_CALL, where)
+    # What the policy did not write itself is left out again.
+    action = {key: value for key, value in item.action.items() if key != "type" and value}
+    conversation.answer(item.id, call=True).calls.append(
+        ToolCall(item.call_id or item.id or "", LOCAL_SHELL, encode(action).decode())
+    )
+
+
+def _read_output(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _OUTPUT, where)
+    parts = joined(_read_content(item.output, f"{where}.output"), "\n")
+    # Outputs of the local shell name their call by their own id.
+    call_id = item.call_id or item.id or ""
+    conversation.add(Message(role="tool", parts=parts, call_id=call_id))
+
+
+def _read_more_tools(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
+    item = decode(raw, _TOOLS, where)
+    conversation.tools.append(ToolList(f"{where}.tools", item.tools))
+
+
+_READERS: dict[str, Callable[[Conversation, msgspec.Raw, str], None]] = {
+    "message": _read_message,
+    "reasoning": _read_reasoning,
+    "function_call": _read_call,
+    "custom_tool_call": _read_custom_call,
+    "local_shell_call": _read_shell_call,
+    "function_call_output": _read_output,
+    "custom_tool_call_output": _read_output,
+    "local_shell_call_output": _read_output,
+    "additional_tools": _read_more_tools,
+}
+
+
+def _read_content(content: _Content, where: str) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    return tuple(_read_part(raw, f"{where}[{index}]") for index, raw in enumerate(content))
+
+
+def _read_part(raw: msgspec.Raw, where: str) -> Part:
+    part = decode(raw, _PART, where)
+    match part.type:
+        case "input_text" | "output_text" | "text" if part.text is not None:
+            return Text(part.text)
+        case "refusal" if part.refusal is not None:
+            return Text(part.refusal)
+        case "input_image" if part.image_url is not None:
+            return Image(part.image_url)
+        case "input_audio":
+            # A copy: the raw piece would keep the whole body of the request in memory.
+            return Other(msgspec.Raw(bytes(raw)))
+        case _:
+            raise Refusal(
+                "unsupported",
+                f"{where}: a part of type `{part.type}` is not taken here, or holds nothing; "
+                "send text, or an image by its `image_url`",
+                param=where,
+            )

@@ -1,0 +1,116 @@
+"""Output items of the Responses dialect, and their ids.
+
+The ids name the answer that items belong to. An agent that sends its history back sends them
+too, so that the items of one answer become one message again, and those of two answers two.
+"""
+
+from collections.abc import Mapping
+from secrets import token_hex
+
+import msgspec
+
+from plimsoll.gateway.dialects.responses_tools import Offer
+from plimsoll.trajectories.messages import ToolCall
+
+__all__ = [
+    "Item",
+    "call_item",
+    "item_id",
+    "message_item",
+    "new_turn",
+    "reasoning_item",
+    "summary_part",
+    "text_part",
+    "turn_of",
+]
+
+Item = dict[str, object]
+
+_HEX = 24
+
+
+def new_turn() -> str:
+    return token_hex(_HEX // 2)
+
+
+def item_id(prefix: str, turn: str, number: int) -> str:
+    return f"{prefix}_{turn}_{number}"
+
+
+def turn_of(id: str) -> str:
+    """The answer that an item belongs to; empty where the id is not one of ours."""
+    pieces = id.split("_")
+    return pieces[1] if len(pieces) == 3 and len(pieces[1]) == _HEX else ""
+
+
+def summary_part(text: str) -> Item:
+    return {"type": "summary_text", "text": text}
+
+
+def text_part(text: str) -> Item:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def reasoning_item(id: str, text: str, sealed: bool) -> Item:
+    """Reasoning, in the field that agents send back whatever they think of it."""
+    summary = [summary_part(text)] if text else []
+    item: Item = {"id": id, "type": "reasoning", "summary": summary}
+    if sealed:
+        # Agents that asked for it send the item back only where it is there.
+        item["encrypted_content"] = "summary"
+    return item
+
+
+def message_item(id: str, text: str | None, status: str) -> Item:
+    """A message; without a text where it has only begun."""
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": [] if text is None else [text_part(text)],
+    }
+
+
+def call_item(id: str, call: ToolCall, status: str, offers: Mapping[str, Offer]) -> Item:
+    """A call, as one of the tool that the agent offered; of an unknown tool, a function's."""
+    offer = offers.get(call.name) or Offer("function", call.name)
+    item: Item = {"id": id, "type": "function_call", "status": status, "call_id": call.id}
+    match offer.kind:
+        case "custom":
+            item |= {"type": "custom_tool_call", "input": _text(call.arguments)}
+        case "local_shell" if (action := _action(call.arguments)) is not None:
+            return item | {"type": "local_shell_call", "action": action}
+        case _:
+            item["arguments"] = call.arguments
+    item["name"] = offer.name
+    if offer.namespace is not None:
+        item["namespace"] = offer.namespace
+    return item
+
+
+class _Text(msgspec.Struct):
+    input: str
+
+
+class _Action(msgspec.Struct, omit_defaults=True):
+    command: list[str]
+    working_directory: str | None = None
+    timeout_ms: int | None = None
+
+
+def _text(arguments: str) -> str:
+    """What a freeform tool is given. Arguments that are not what was asked for go to it as
+    they are: the tool's own complaint is what the policy learns from."""
+    try:
+        return msgspec.json.decode(arguments, type=_Text).input
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
+
+
+def _action(arguments: str) -> Item | None:
+    try:
+        action = msgspec.json.decode(arguments, type=_Action)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return {"type": "exec", "env": {}} | msgspec.to_builtins(action)

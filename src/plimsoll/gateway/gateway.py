@@ -1,0 +1,167 @@
+"""The gateway as others use it: an upstream, a server, and sessions."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.ids import short_id
+from plimsoll.gateway.doors import relay
+from plimsoll.gateway.forms import Answer, Refusal
+from plimsoll.gateway.metrics import Metrics
+from plimsoll.gateway.server import Elsewhere, Handler
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.pending import Pending
+from plimsoll.gateway.sessions.registry import Sessions
+from plimsoll.gateway.sessions.session import Session
+from plimsoll.gateway.upstreams.protocol import Upstream
+from plimsoll.trajectories.recorder import Recorder
+
+__all__ = ["Gateway", "Listen"]
+
+log = logging.getLogger(__name__)
+
+UPKEEP_SECONDS = 1.0
+SILENCE_SECONDS = 5.0
+"""After that long without a piece of a stream its client is sent a ping."""
+LINGER_SECONDS = 2.0
+"""For a client to stop sending a body that was refused."""
+CLOSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where the server listens. Port 0 is any that is free."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class Gateway:
+    """Serves sessions while it is entered, and ends them all when it is left.
+
+    The upstream is the caller's: it outlives the gateway, which never closes it.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        model: str = "policy",
+        ids: bool = True,
+        listen: Listen | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        self.metrics = Metrics()
+        self.sessions = Sessions()
+        self.port = 0
+        self._upstream = upstream
+        self._model = model
+        self._ids = ids
+        self._listen = listen or Listen()
+        self._handler = Handler(self.sessions, self.metrics, elsewhere)
+        self._protocols: web.Server | None = None
+        self._server: asyncio.Server | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._protocols = web.Server(
+            self._handler,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            lingering_time=LINGER_SECONDS,
+        )
+        loop = asyncio.get_running_loop()
+        where = self._listen
+        try:
+            self._server = await loop.create_server(
+                self._protocols, where.host, where.port, reuse_address=True, backlog=1024
+            )
+        except OSError as error:
+            said = error.strerror or error
+            raise UsageError(
+                f"the gateway cannot listen on {where.host}:{where.port}: {said}"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._upkeep = asyncio.create_task(self._keep_up())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._server is not None and self._protocols is not None
+        assert self._upkeep is not None
+        self._server.close()
+        ends = await asyncio.gather(
+            *(session.end() for session in self.sessions), return_exceptions=True
+        )
+        for failed in ends:
+            if isinstance(failed, BaseException):
+                log.error("a session could not be ended: %s", failed)
+        self._upkeep.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._upkeep
+        self._protocols.pre_shutdown()
+        await self._protocols.shutdown(CLOSE_SECONDS)
+        await self._server.wait_closed()
+
+    async def open(
+        self,
+        folder: Path,
+        *,
+        blobs: Path,
+        limits: Limits | None = None,
+        about: Mapping[str, str] | None = None,
+        model: str | None = None,
+    ) -> Session:
+        """A new session, whose trajectory is written to `folder`."""
+        id = short_id()
+        session = Session(
+            id,
+            Recorder.open(folder, blobs, id, about or {}),
+            self._upstream,
+            limits=limits or Limits(),
+            model=model or self._model,
+            ids=self._ids,
+            on_outcome=self._count,
+            on_end=self.sessions.remove,
+        )
+        self.sessions.add(session)
+        self.metrics.sessions += 1
+        return session
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection that comes from inside a sandbox."""
+        if self._protocols is None or self._server is None or not self._server.is_serving():
+            raise ConnectionRefusedError("the gateway is not open")
+        await relay(reader, writer, self._protocols)
+
+    def _count(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
+        metrics = self.metrics
+        metrics.outcomes[(pending.dialect.name, what)] += 1
+        if what == "internal":
+            metrics.internal += 1
+        metrics.seconds.add(time.monotonic() - pending.started)
+        if isinstance(outcome, Answer) and outcome.usage is not None:
+            metrics.prompt_tokens += outcome.usage.prompt
+            metrics.answer_tokens += outcome.usage.answer
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            now = time.monotonic()
+            self.metrics.upkept = now
+            for session in self.sessions:
+                await session.upkeep(now, SILENCE_SECONDS)

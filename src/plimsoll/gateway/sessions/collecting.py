@@ -1,0 +1,99 @@
+"""A streamed answer, put together from its pieces."""
+
+from collections.abc import Sequence
+
+from plimsoll.core.versions import Version
+from plimsoll.gateway.forms import Answer, CallDelta, Chunk, Refusal, TokenIds, Usage
+from plimsoll.trajectories.messages import Message, Text, ToolCall
+from plimsoll.trajectories.records import Finish
+
+__all__ = ["Collected"]
+
+
+class _Call:
+    """A tool call whose arguments are still coming."""
+
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+
+    def add(self, delta: CallDelta) -> None:
+        self.id = self.id or delta.id
+        self.name = self.name or delta.name
+        if delta.arguments:
+            self.arguments.append(delta.arguments)
+
+    def whole(self) -> ToolCall:
+        return ToolCall(id=self.id, name=self.name, arguments="".join(self.arguments))
+
+
+class Collected:
+    """What has come of an answer, and which version generated how many of its tokens."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._finish: Finish | None = None
+        self._usage: Usage | None = None
+        self._prompt: list[int] | None = None
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._runs: list[tuple[Version, int]] = []
+
+    @property
+    def versions(self) -> tuple[tuple[Version, int], ...]:
+        return tuple(self._runs)
+
+    def add(self, chunks: Sequence[Chunk], version: Version) -> None:
+        """Take pieces that arrived while `version` generates."""
+        before = len(self._ids)
+        for chunk in chunks:
+            self._add(chunk)
+        came = len(self._ids) - before
+        if not came:
+            return
+        if self._runs and self._runs[-1][0] == version:
+            came += self._runs.pop()[1]
+        self._runs.append((version, came))
+
+    def _add(self, chunk: Chunk) -> None:
+        if chunk.text:
+            self._texts.append(chunk.text)
+        if chunk.reasoning:
+            self._reasoning.append(chunk.reasoning)
+        for delta in chunk.calls:
+            self._calls.setdefault(delta.index, _Call()).add(delta)
+        if chunk.finish is not None:
+            self._finish = chunk.finish
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.prompt_ids is not None:
+            self._prompt = chunk.prompt_ids
+        if chunk.ids:
+            self._ids += chunk.ids
+        if chunk.logprobs:
+            self._logprobs += chunk.logprobs
+
+    def answer(self, id: str) -> Answer:
+        """The whole answer. Raises `Refusal` where the stream ended before it was whole."""
+        if self._finish is None:
+            raise Refusal("upstream", "the upstream's stream ended before the answer was whole")
+        text = "".join(self._texts)
+        message = Message(
+            role="assistant",
+            parts=(Text(text),) if text else (),
+            reasoning="".join(self._reasoning),
+            calls=tuple(call.whole() for _, call in sorted(self._calls.items())),
+        )
+        return Answer(
+            id=id, message=message, finish=self._finish, usage=self._usage, tokens=self._tokens()
+        )
+
+    def _tokens(self) -> TokenIds | None:
+        if not self._ids and self._prompt is None:
+            return None
+        return TokenIds(self._prompt, self._ids, self._logprobs or None)

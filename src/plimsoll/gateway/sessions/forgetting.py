@@ -1,0 +1,35 @@
+"""Letting go of a request's body once the upstream has it and nothing can be asked again."""
+
+import msgspec
+
+from plimsoll.gateway.forms import Request
+from plimsoll.trajectories.messages import Message
+
+__all__ = ["forget"]
+
+
+class _Forgotten:
+    """The history of a request whose messages are dropped."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def key(self, index: int) -> bytes:
+        raise IndexError(index)
+
+    def message(self, index: int) -> Message:
+        raise IndexError(index)
+
+
+_HISTORY = _Forgotten()
+_NOTHING = msgspec.Raw(b"[]")
+
+
+def forget(request: Request) -> None:
+    """Drop all that refers to the body. What is left says how the answer is written."""
+    stop = request.settings.get("stop")
+    request.history = _HISTORY
+    request.messages = _NOTHING
+    request.tools = None
+    # A copy, since what was cut out of a body keeps all of it.
+    request.settings = {"stop": stop.copy()} if stop is not None else {}

@@ -1,0 +1,21 @@
+"""What a session may use."""
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where None stands there is no limit. Crossing turns, tokens or seconds is the ending
+    `budget`; the other two only refuse a request."""
+
+    turns: int | None = None
+    """Requests that are answered."""
+    tokens: int | None = None
+    """Of all prompts and answers, as the upstream counts them."""
+    seconds: float | None = None
+    concurrent: int = 16
+    """Requests that wait for the policy at once."""
+    body_bytes: int = 64 << 20
+    """Of one request, after it is decompressed."""

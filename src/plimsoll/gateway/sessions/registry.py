@@ -1,0 +1,51 @@
+"""The sessions of a gateway, found by their address and key."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.sessions.keys import digest_of, matches, new_key
+from plimsoll.gateway.sessions.presence import ended
+from plimsoll.gateway.sessions.session import Session
+
+__all__ = ["Sessions"]
+
+REMEMBERED = 1000
+"""Sessions that ended and are still told from those that never were."""
+
+
+class Sessions:
+    """Open sessions by id. Of those that ended the latest leave their key's digest behind."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Session] = {}
+        self._ended: OrderedDict[str, bytes] = OrderedDict()
+        self._nobody = digest_of(new_key())
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, session: Session) -> None:
+        self._open[session.id] = session
+
+    def remove(self, session: Session) -> None:
+        if self._open.pop(session.id, None) is not None:
+            self._ended[session.id] = session.digest
+            if len(self._ended) > REMEMBERED:
+                self._ended.popitem(last=False)
+
+    def get(self, id: str) -> Session | None:
+        return self._open.get(id)
+
+    def find(self, id: str, key: str) -> Session:
+        """Raises the same `Refusal` for a wrong key and for a session that is not there."""
+        session = self._open.get(id)
+        digest = session.digest if session is not None else self._ended.get(id, self._nobody)
+        if not matches(key, digest):
+            raise Refusal("unauthorized", "the key is wrong, or the session is not there")
+        if session is None or session.sealed:
+            raise ended()
+        return session

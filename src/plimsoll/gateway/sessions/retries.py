@@ -1,0 +1,106 @@
+"""Which requests are the same one again.
+
+A client library that had no answer in time, or lost its connection, sends the same bytes
+again. Such a retry is not a second exchange: it waits for the first one's answer, or gets it
+again. It comes by another connection: by the same one, the answer has arrived and a second
+one is wanted. It is wanted too by a client that says that it never retried
+(`x-stainless-retry-count: 0`), unless the first one's client is gone without its answer.
+"""
+
+import time
+from dataclasses import dataclass
+
+from plimsoll.gateway.dialects.protocol import Dialect
+from plimsoll.gateway.forms import Answer, Request
+from plimsoll.gateway.sessions.clients import Client
+from plimsoll.gateway.sessions.pending import Pending
+
+__all__ = ["Kept", "Retries", "Sameness"]
+
+KEEP_SECONDS = 30.0
+KEEP_ANSWERS = 4
+KEEP_BYTES = 256 * 1024
+"""Of one answer; a longer one is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """Equal for requests of the same bytes. The hash is keyed anew in every process."""
+
+    path: str
+    size: int
+    digest: int
+
+    @classmethod
+    def of(cls, path: str, body: bytes) -> "Sameness":
+        return cls(path, len(body), hash(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer that was given, without what it came as."""
+
+    dialect: Dialect
+    request: Request
+    answer: Answer
+    client: Client
+    """Who it was given to."""
+    until: float
+
+    def write(self) -> bytes:
+        """The answer once more, whole or as a stream, as it was asked for."""
+        write = self.dialect.replay if self.request.stream else self.dialect.write
+        return write(self.request, self.answer)
+
+
+class Retries:
+    """What is in flight, and the latest answers, by their requests."""
+
+    def __init__(self) -> None:
+        self._flying: dict[Sameness, Pending] = {}
+        self._kept: dict[Sameness, Kept] = {}
+
+    def find(self, same: Sameness, client: Client) -> Pending | Kept | None:
+        """What a request repeats, if it repeats one."""
+        flying = self._flying.get(same)
+        if flying is not None:
+            return None if client.first_try and flying.waited_for else flying
+        kept = self._kept.get(same)
+        if kept is None or kept.until < time.monotonic():
+            return None
+        if kept.client.shares_connection(client):
+            return None
+        answered = kept.client.connected or kept.client.delivered
+        return None if client.first_try and answered else kept
+
+    def begin(self, same: Sameness, pending: Pending) -> None:
+        self._flying[same] = pending
+        self._kept.pop(same, None)
+
+    def end(self, same: Sameness, pending: Pending, answer: Answer | None) -> None:
+        """Take note that a request is over, and keep its answer for a while if it has one."""
+        if self._flying.get(same) is pending:
+            del self._flying[same]
+        if answer is None or pending.request.wants_logprobs or _size(answer) > KEEP_BYTES:
+            return
+        slim = Answer(
+            id=answer.id, message=answer.message, finish=answer.finish, usage=answer.usage
+        )
+        until = time.monotonic() + KEEP_SECONDS
+        self._kept[same] = Kept(pending.dialect, pending.request, slim, pending.client, until)
+        if len(self._kept) > KEEP_ANSWERS:
+            del self._kept[next(iter(self._kept))]
+
+    def expire(self, now: float) -> None:
+        for same in [same for same, kept in self._kept.items() if kept.until < now]:
+            del self._kept[same]
+
+    def clear(self) -> None:
+        self._flying.clear()
+        self._kept.clear()
+
+
+def _size(answer: Answer) -> int:
+    message = answer.message
+    called = sum(len(call.arguments) for call in message.calls)
+    return len(message.text) + len(message.reasoning) + called

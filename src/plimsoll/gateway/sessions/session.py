@@ -1,0 +1,236 @@
+"""One trial's access to the policy.
+
+Invariants:
+
+* An answer is recorded before its last byte is sent; what is recorded once is never recorded
+  again for a retry.
+* Every handler that waits in a session is woken when the session ends, and nothing of a
+  request is kept once it is answered but what its trajectory holds.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.waiting import to_the_end
+from plimsoll.gateway.access import Access
+from plimsoll.gateway.dialects.protocol import Dialect
+from plimsoll.gateway.forms import Answer, Refusal
+from plimsoll.gateway.sessions.budget import Budget
+from plimsoll.gateway.sessions.clients import Client
+from plimsoll.gateway.sessions.keys import digest_of, new_key
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.pending import FAILURES, Answered, Pending
+from plimsoll.gateway.sessions.presence import Presence, ended
+from plimsoll.gateway.sessions.retries import Kept, Retries, Sameness
+from plimsoll.gateway.upstreams.protocol import Call, Upstream
+from plimsoll.trajectories.done import Done
+from plimsoll.trajectories.recorder import Recorder
+
+__all__ = ["Session"]
+
+log = logging.getLogger(__name__)
+
+COUNT_SECONDS = 60.0
+END_SECONDS = 5.0
+"""How long a session that ends waits for its handlers to say so to their clients."""
+MOST_TROUBLES = 1000
+"""What a trajectory takes of them: an agent that loops must not fill a disk."""
+
+
+class Session:
+    """Its key, its limits, its record, and the requests that are in flight."""
+
+    def __init__(
+        self,
+        id: str,
+        recorder: Recorder,
+        upstream: Upstream,
+        *,
+        limits: Limits,
+        model: str,
+        ids: bool,
+        on_outcome: Callable[[Pending, Answer | Refusal, str], None],
+        on_end: Callable[["Session"], None],
+    ) -> None:
+        self.id = id
+        self.limits = limits
+        self.model = model
+        self.failure = ""
+        """Why the policy failed, if it did and has not answered since."""
+        self.used = time.monotonic()
+        """When a request last came or was answered."""
+        self.presence = Presence(limits.concurrent)
+        self._key = new_key()
+        self.digest = digest_of(self._key)
+        self._recorder = recorder
+        self._upstream = upstream
+        self._call = Call(id, ids)
+        self._budget = Budget(limits, self._out_of_time)
+        self._retries = Retries()
+        self._flying: dict[Pending, Sameness] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._troubles = 0
+        self._on_outcome = on_outcome
+        self._on_end = on_end
+        self._ended: asyncio.Task[Path] | None = None
+
+    @property
+    def exchanges(self) -> int:
+        return self._budget.turns
+
+    @property
+    def tokens(self) -> int:
+        return self._budget.tokens
+
+    @property
+    def ending(self) -> Ending | None:
+        """`budget`, where a limit was crossed or the context was full at the last."""
+        return Ending.BUDGET if self._budget.spent else None
+
+    @property
+    def detail(self) -> str:
+        return self._budget.spent
+
+    @property
+    def sealed(self) -> bool:
+        return self._ended is not None
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._budget.out_of_time
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flying)
+
+    def access(self, port: int, host: str = "127.0.0.1") -> Access:
+        return self.access_at(f"http://{host}:{port}")
+
+    def access_at(self, server: str) -> Access:
+        return Access(f"{server}/s/{self.id}", self._key, self.model)
+
+    def ask(self, dialect: Dialect, path: str, body: bytes, client: Client) -> Pending | Kept:
+        """What answers a request: a call of the upstream, or an answer given before.
+
+        Raises `Refusal` for what cannot be asked, or not any more.
+        """
+        if self.sealed:
+            raise ended()
+        self.used = time.monotonic()
+        same = Sameness.of(path, body)
+        again = self._retries.find(same, client)
+        if again is not None:
+            return again
+        self._budget.check(len(self._flying))
+        request = dialect.read(body)
+        pending = Pending(
+            request,
+            dialect,
+            self._recorder.place(request.history, request.tools),
+            client,
+            record=self._record,
+            over=self._over,
+        )
+        self._flying[pending] = same
+        self._retries.begin(same, pending)
+        task = pending.start(self._upstream, self._call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return pending
+
+    def refused(self, refusal: Refusal, dialect: str) -> None:
+        """Take a request that came to nothing into the record."""
+        if not self.sealed:
+            what = "budget" if self._budget.spent == refusal.message else refusal.kind
+            self._trouble(what, refusal.message, dialect)
+
+    async def count(self, dialect: Dialect, body: bytes) -> int:
+        """How many tokens the prompt of a request has."""
+        if self.sealed:
+            raise ended()
+        self.used = time.monotonic()
+        late = Refusal("timeout", "the upstream did not count the tokens in time")
+        async with self.presence.within(COUNT_SECONDS, late):
+            return await self._upstream.count(dialect.read(body), self._call)
+
+    async def upkeep(self, now: float, silence: float) -> None:
+        """Let go of old answers, and ping who has heard nothing for `silence` seconds."""
+        self._retries.expire(now)
+        for pending in tuple(self._flying):
+            if now - pending.heard >= silence:
+                await pending.ping(now)
+
+    async def end(self) -> Path:
+        """Wake and end every handler, and close the trajectory. May be called again."""
+        if self._ended is None:
+            self._ended = asyncio.create_task(self._end())
+        return await to_the_end(asyncio.shield(self._ended))
+
+    async def _end(self) -> Path:
+        self._budget.close()
+        for pending in tuple(self._flying):
+            pending.end(ended(), "cancelled")
+        await self.presence.leave(END_SECONDS)
+        if self._tasks:
+            _, deaf = await asyncio.wait(self._tasks, timeout=END_SECONDS)
+            if deaf:
+                log.warning("%d calls of the upstream do not end when cancelled", len(deaf))
+        self._retries.clear()
+        self._on_end(self)
+        ending = self.ending
+        return await self._recorder.close(ending.value if ending is not None else "", self.detail)
+
+    def _record(self, pending: Pending, answered: Answered) -> None:
+        answer = answered.answer
+        usage = answer.usage
+        assert pending.place is not None
+        done = Done(
+            answer=answer.message,
+            finish=answer.finish,
+            dialect=pending.dialect.name,
+            at=time.time(),
+            seconds=answered.seconds,
+            version=answered.version,
+            versions=answered.versions,
+            prompt_tokens=usage.prompt if usage is not None else None,
+            answer_tokens=usage.answer if usage is not None else None,
+            tokens=answer.tokens,
+        )
+        try:
+            self._recorder.commit(pending.place, done)
+        except TrajectoryError as error:
+            raise Refusal("upstream", f"the exchange could not be recorded: {error}") from error
+        self._budget.add(answer)
+        self.failure = ""
+
+    def _over(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
+        self.used = time.monotonic()
+        same = self._flying.pop(pending)
+        self._retries.end(same, pending, outcome if isinstance(outcome, Answer) else None)
+        if isinstance(outcome, Refusal):
+            self._trouble(what, outcome.message, pending.dialect.name)
+            if what in FAILURES:
+                self.failure = outcome.message
+            elif what == "context_length":
+                self._budget.overflow(outcome.message)
+        self._on_outcome(pending, outcome, what)
+
+    def _trouble(self, what: str, detail: str, dialect: str) -> None:
+        self._troubles += 1
+        if self._troubles > MOST_TROUBLES:
+            return
+        try:
+            self._recorder.trouble(what, detail, dialect)
+        except TrajectoryError as error:
+            # The agent is answered all the same; the trajectory cannot be closed any more.
+            log.error("%s", error)
+
+    def _out_of_time(self, refusal: Refusal) -> None:
+        self._trouble("budget", refusal.message, "")
+        for pending in tuple(self._flying):
+            pending.end(refusal, "budget")

@@ -1,0 +1,138 @@
+"""The gateway outside of a run: sessions by admin calls, trajectories in a folder."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+from aiohttp import hdrs, web
+
+from plimsoll.core.errors import PlimsollError
+from plimsoll.core.ids import short_id
+from plimsoll.gateway.admin import Admin
+from plimsoll.gateway.exposition import CONTENT_TYPE, expose
+from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.gateway import Gateway, Listen
+from plimsoll.gateway.replies import whole
+from plimsoll.gateway.server import nothing_at
+from plimsoll.gateway.sessions.keys import digest_of, new_key
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.session import Session
+from plimsoll.gateway.upstreams.protocol import Upstream
+from plimsoll.gateway.upstreams.replica import ReplicaState
+
+__all__ = ["Standalone", "Watched"]
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+STUCK_SECONDS = 10.0
+"""A loop that does not come round in so long answers nobody in time."""
+
+
+class Watched(Upstream, Protocol):
+    """An upstream that says how its replicas are."""
+
+    @property
+    def replicas(self) -> Sequence[ReplicaState]: ...
+
+
+class Standalone:
+    """Serves while it is entered. `admin_key` is for a person: it is kept nowhere else."""
+
+    def __init__(
+        self,
+        upstream: Watched,
+        folder: Path,
+        *,
+        listen: Listen,
+        model: str = "policy",
+        ids: bool = True,
+        idle_seconds: float = 3600.0,
+        admin_key: str | None = None,
+    ) -> None:
+        self.admin_key = admin_key or new_key()
+        self.gateway = Gateway(
+            upstream, model=model, ids=ids, listen=listen, elsewhere=self._elsewhere
+        )
+        self._upstream = upstream
+        self._folder = folder
+        self._idle_seconds = idle_seconds
+        self._admin = Admin(self.gateway.sessions, self._open, digest_of(self.admin_key))
+        self._stack = AsyncExitStack()
+
+    @property
+    def port(self) -> int:
+        return self.gateway.port
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.gateway)
+        looking = asyncio.create_task(self._look())
+        self._stack.push_async_callback(_cancel, looking)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _open(self, limits: Limits, about: dict[str, str], model: str | None) -> Session:
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        return await self.gateway.open(
+            self._folder / f"{stamp}-{short_id()}",
+            blobs=self._folder / "blobs",
+            limits=limits,
+            about=about,
+            model=model,
+        )
+
+    async def _elsewhere(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
+        if path == "/sessions" or path.startswith("/sessions/"):
+            return await self._admin(http, path)
+        if path not in ("/healthz", "/metrics"):
+            raise nothing_at(path)
+        if http.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            raise Refusal("wrong_method", f"{path} takes GET only")
+        if path == "/healthz":
+            return self._health()
+        body = expose(self.gateway.metrics, self.gateway.sessions, self._upstream.replicas)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    def _health(self) -> web.Response:
+        replicas = self._upstream.replicas
+        behind = time.monotonic() - self.gateway.metrics.upkept
+        problem = ""
+        if replicas and not any(replica.up for replica in replicas):
+            problem = "no replica of the policy is up"
+        elif behind > STUCK_SECONDS:
+            problem = f"the gateway is {behind:.0f} s behind"
+        said = {"ok": not problem, "problem": problem, "replicas": replicas}
+        return whole(msgspec.json.encode(said), 503 if problem else 200)
+
+    async def _look(self) -> None:
+        """End sessions whose time is over, or that nobody has used for long."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            for session in self.gateway.sessions:
+                unused = session.in_flight == 0 and now - session.used > self._idle_seconds
+                if unused or session.out_of_time:
+                    try:
+                        await session.end()
+                    except PlimsollError as error:
+                        log.error("session %s could not be closed: %s", session.id, error)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

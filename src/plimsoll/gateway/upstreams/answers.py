@@ -1,0 +1,173 @@
+"""Reads the answers of an OpenAI-compatible server: whole ones, and the pieces of streams."""
+
+import msgspec
+
+from plimsoll.gateway.forms import Answer, CallDelta, Chunk, TokenIds, Usage
+from plimsoll.gateway.upstreams.failures import Failed, from_error_event, garbage
+from plimsoll.gateway.upstreams.wire import (
+    Choice,
+    ChunkBody,
+    ChunkChoice,
+    Counts,
+    Logprobs,
+    Said,
+    WireCall,
+)
+from plimsoll.trajectories.messages import Message, Text, ToolCall
+from plimsoll.trajectories.records import Finish
+
+__all__ = ["StreamReader", "read_answer"]
+
+FINISHES: dict[str, Finish] = {
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "refused",
+}
+"""Other reasons are ways to stop."""
+
+BROKEN = ("abort", "error")
+"""The engine gave up: what it generated until then is no answer."""
+
+_body = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_choices = msgspec.json.Decoder(list[Choice])
+_counts = msgspec.json.Decoder(Counts | None)
+_ids = msgspec.json.Decoder(list[int] | None)
+_string = msgspec.json.Decoder(str | None)
+_chunk = msgspec.json.Decoder(ChunkBody)
+
+_NULL = msgspec.Raw(b"null")
+
+
+def read_answer(where: str, data: bytes) -> Answer:
+    """A whole answer. Raises `Failed` for what is none."""
+    try:
+        raw = _body.decode(data)
+        if "choices" not in raw:
+            raise _no_choices(where, raw)
+        choices = _choices.decode(raw["choices"])
+        if not choices:
+            raise garbage(where, "it has no choices")
+        return _answer(where, raw, choices[0])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise garbage(where, str(error)) from error
+
+
+def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice) -> Answer:
+    said = choice.message
+    if choice.finish_reason is None:
+        raise garbage(where, "it does not say why it ends")
+    text = said.content or said.refusal or ""
+    prompt = choice.prompt_token_ids or _ids.decode(raw.get("prompt_token_ids", _NULL))
+    return Answer(
+        id=_string.decode(raw.get("id", _NULL)) or "",
+        message=Message(
+            role="assistant",
+            parts=(Text(text),) if text else (),
+            reasoning=said.reasoning or said.reasoning_content or "",
+            calls=tuple(_call(where, call) for call in said.tool_calls or ()),
+        ),
+        finish=_finish(where, choice.finish_reason),
+        usage=_usage(_counts.decode(raw.get("usage", _NULL))),
+        tokens=_tokens(prompt, choice),
+        raw=raw,
+    )
+
+
+def _no_choices(where: str, raw: dict[str, msgspec.Raw]) -> Failed:
+    if "error" in raw:
+        return from_error_event(where, bytes(raw["error"]))
+    return garbage(where, "it has no choices")
+
+
+def _finish(where: str, reason: str) -> Finish:
+    if reason in BROKEN:
+        raise Failed("upstream", f"the policy at {where} gave up its answer ({reason})", down=True)
+    return FINISHES.get(reason, "stop")
+
+
+def _usage(counts: Counts | None) -> Usage | None:
+    if counts is None:
+        return None
+    prompt, answer = counts.prompt_tokens_details, counts.completion_tokens_details
+    return Usage(
+        counts.prompt_tokens,
+        counts.completion_tokens,
+        cached=(prompt.cached_tokens or 0) if prompt else 0,
+        reasoning=(answer.reasoning_tokens or 0) if answer else 0,
+    )
+
+
+def _tokens(prompt: list[int] | None, choice: Choice) -> TokenIds | None:
+    ids, logprobs = _ids_and_logprobs(choice.token_ids, choice.logprobs)
+    return None if ids is None else TokenIds(prompt, ids, logprobs)
+
+
+def _ids_and_logprobs(
+    ids: list[int] | None, logprobs: Logprobs | None
+) -> tuple[list[int] | None, list[float] | None]:
+    entries = logprobs.content if logprobs is not None else None
+    if entries is None:
+        return ids, None
+    values = [entry.logprob for entry in entries]
+    if ids is None and entries:
+        ids = [entry.id for entry in entries if entry.id is not None]
+        ids = ids if len(ids) == len(entries) else None
+    return ids, values
+
+
+def _call(where: str, call: WireCall) -> ToolCall:
+    name, arguments = call.function.name, call.function.arguments
+    if not name:
+        raise garbage(where, "a tool call has no name")
+    if arguments is None:
+        raise garbage(where, f"the call of {name} has no arguments")
+    return ToolCall(call.id or "", name, arguments)
+
+
+class StreamReader:
+    """Reads the pieces of one stream, and knows whether it has come to its end."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._named: set[int] = set()
+        self.finished = False
+
+    def read(self, data: bytes) -> Chunk:
+        try:
+            body = _chunk.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise garbage(self._where, f"a piece of its stream: {error}") from error
+        if body.error and bytes(body.error) != b"null":
+            raise from_error_event(self._where, bytes(body.error))
+        usage = _usage(body.usage) if body.usage is not None else None
+        if not body.choices:
+            return Chunk(data, usage=usage, prompt_ids=body.prompt_token_ids, only_usage=True)
+        return self._chunk(data, body.choices[0], body.prompt_token_ids, usage)
+
+    def _chunk(
+        self, data: bytes, choice: ChunkChoice, prompt: list[int] | None, usage: Usage | None
+    ) -> Chunk:
+        chunk = Chunk(data, usage=usage, prompt_ids=prompt)
+        if choice.token_ids is not None or choice.logprobs is not None:
+            chunk.ids, chunk.logprobs = _ids_and_logprobs(choice.token_ids, choice.logprobs)
+        if choice.delta is not None:
+            self._fill(chunk, choice.delta)
+        if choice.finish_reason is not None:
+            chunk.finish = _finish(self._where, choice.finish_reason)
+            self.finished = True
+        return chunk
+
+    def _fill(self, chunk: Chunk, said: Said) -> None:
+        chunk.text = said.content or said.refusal or ""
+        chunk.reasoning = said.reasoning or said.reasoning_content or ""
+        if said.tool_calls:
+            chunk.calls = [self._delta(call) for call in said.tool_calls]
+
+    def _delta(self, call: WireCall) -> CallDelta:
+        name = call.function.name or ""
+        if call.index not in self._named:
+            if not name:
+                raise garbage(self._where, "a tool call has no name")
+            self._named.add(call.index)
+        return CallDelta(call.index, call.id or "", name, call.function.arguments or "")

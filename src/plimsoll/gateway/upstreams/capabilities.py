@@ -1,0 +1,124 @@
+"""What an upstream can return, and what that is good for."""
+
+from dataclasses import dataclass
+
+from plimsoll.gateway.upstreams.openai import Asks
+
+__all__ = ["Capabilities", "render"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What small requests to a server have shown."""
+
+    url: str
+    problem: str = ""
+    """Why it cannot be used at all; everything below is then False."""
+    models: tuple[str, ...] = ()
+    model: str = ""
+    context: int | None = None
+    text: bool = False
+    logprobs: bool = False
+    token_ids: bool = False
+    prompt_ids: bool = False
+    streams: bool = False
+    stream_usage: bool = False
+    stream_ids: bool = False
+    """Whether the ids of a stream are complete: as many as the tokens that it counted."""
+    tools: bool = False
+    tool_stream_ids: bool = False
+    """The same of a stream with tools on offer."""
+    count: bool = False
+
+    @property
+    def trains(self) -> bool:
+        return self.token_ids and self.prompt_ids and self.logprobs
+
+    @property
+    def streams_all(self) -> bool:
+        """Whether streams carry all that whole answers do."""
+        if not self.streams:
+            return False
+        return not self.token_ids or (self.stream_ids and (self.tool_stream_ids or not self.tools))
+
+    @property
+    def asks(self) -> Asks:
+        """What requests to it may ask for."""
+        return Asks(self.logprobs, self.token_ids, self.stream_usage)
+
+
+def render(found: Capabilities) -> list[str]:
+    """Says before a run what the upstream can return, and what to change where that is less
+    than a run needs."""
+    if found.problem:
+        return [f"{found.url}: {found.problem}", "Neither evaluation nor training is possible."]
+    context = f"{found.context:,} tokens" if found.context else "not told"
+    lines = [
+        f"policy     {found.model} at {found.url} · context {context}",
+        f"text       {_yes(found.text)}",
+        f"tools      {_yes(found.tools)}",
+        f"logprobs   {_yes(found.logprobs)}",
+        f"token ids  {_ids(found)}",
+        f"streams    {_streams(found)}",
+        f"count      {_count(found)}",
+        f"evaluation {_evaluation(found)}",
+        f"training   {_training(found)}",
+    ]
+    return lines + [f"to change  {change}" for change in _changes(found)]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _ids(found: Capabilities) -> str:
+    if not found.token_ids:
+        return "no"
+    return "of prompts and answers" if found.prompt_ids else "of answers, not of prompts"
+
+
+def _streams(found: Capabilities) -> str:
+    if not found.streams:
+        return "no: agents that want a stream get a whole answer in pieces"
+    if found.streams_all:
+        return "yes"
+    return "without all token ids: the gateway asks for whole answers and streams them itself"
+
+
+def _count(found: Capabilities) -> str:
+    return "yes" if found.count else "no: requests to count tokens are refused"
+
+
+def _evaluation(found: Capabilities) -> str:
+    if not found.text:
+        return "not possible"
+    return "possible" if found.tools else "possible, for agents that call no tools"
+
+
+def _training(found: Capabilities) -> str:
+    if found.trains:
+        return "possible"
+    wanted = {
+        "log probabilities": found.logprobs,
+        "token ids of answers": found.token_ids,
+        "token ids of prompts": found.prompt_ids,
+    }
+    missing = ", ".join(name for name, has in wanted.items() if not has)
+    return f"not possible: it needs token ids and log probabilities; missing: {missing}"
+
+
+def _changes(found: Capabilities) -> list[str]:
+    changes: list[str] = []
+    if not found.tools:
+        changes.append(
+            "vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja"
+        )
+    if not (found.token_ids and found.prompt_ids):
+        changes.append(
+            "vLLM 0.10.2 or newer returns token ids (return_token_ids); so does SGLang's newest"
+        )
+    if not found.logprobs:
+        changes.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
+    if found.trains and found.streams and not found.streams_all:
+        changes.append("vLLM 0.12 or newer has complete token ids in streams with tools")
+    return changes

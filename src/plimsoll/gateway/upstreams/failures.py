@@ -1,0 +1,162 @@
+"""What an upstream's failure becomes for the agent, and whether asking again is safe.
+
+Asking again is safe where the failure says that nothing was generated, or that nobody saw
+what was: a connection that was refused or cut, 429, 502, 503. It is not for 500, garbage and
+timeouts: the request itself may be their cause.
+"""
+
+import asyncio
+
+import aiohttp
+import msgspec
+
+from plimsoll.gateway.forms import Refusal, RefusalKind
+from plimsoll.gateway.upstreams.wire import ABSENT
+
+__all__ = ["Failed", "from_error_event", "from_exception", "from_status", "garbage"]
+
+TOO_LONG = (
+    "maximum context length",
+    "context_length_exceeded",
+    "exceed_context_size",
+    "exceeds the available context size",
+    "context size has been exceeded",
+    "exceed context window",
+    "longer than the model's context length",
+    "exceeds the model's maximum context",
+    "exceeds the maximum length",
+    "maximum allowed length",
+    "exceeds the context",
+    "longer than the maximum model length",
+    "input is too long",
+    "prompt is too long",
+)
+"""How servers (OpenAI, vLLM, llama.cpp, SGLang, transformers, TGI) say that a conversation is
+too long. There is no one code for it."""
+
+MESSAGE_LIMIT = 2000
+
+
+class Failed(Refusal):
+    """A refusal that comes from an upstream, with what a choice between replicas needs."""
+
+    def __init__(
+        self,
+        kind: RefusalKind,
+        message: str,
+        *,
+        again: bool = False,
+        down: bool = False,
+        after: float | None = None,
+    ) -> None:
+        super().__init__(kind, message)
+        self.again = again
+        """Whether the same request may be sent again, here or to another replica."""
+        self.down = down
+        """Whether it speaks against the replica, rather than against the request."""
+        self.after = after
+        """Seconds that the server asked to wait."""
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    type: str | None = None
+    code: int | str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error | str | None = None
+    message: str = ""
+    detail: msgspec.Raw = ABSENT
+    type: str | None = None
+    code: int | str | None = None
+
+
+_decoder = msgspec.json.Decoder(_ErrorBody)
+
+
+def garbage(where: str, what: str) -> Failed:
+    """An answer that is not one."""
+    return Failed(
+        "upstream",
+        f"the policy at {where} sent an answer that cannot be used: {what}",
+        down=True,
+    )
+
+
+def from_status(where: str, status: int, body: bytes, after: str | None = None) -> Failed:
+    """The failure that an HTTP status stands for; `body` is the server's own account of it."""
+    said = _said(body)
+    told = f"the policy at {where} answered {status}: {said.message or 'no message'}"
+    if _is_too_long(said):
+        return Failed("context_length", said.message or told)
+    if status in (401, 403):
+        return Failed("upstream", f"{told}. Check the key of the upstream.", down=True)
+    if status == 404:
+        fix = "Check its URL (it ends in /v1) and the model's name."
+        return Failed("upstream", f"{told}. {fix}", down=True)
+    if status in (429, 503):
+        # A server that limits its load is well; one that says 503 may be starting or stopping.
+        down = status == 503
+        return Failed("busy", told, again=True, down=down, after=_seconds(after))
+    if 400 <= status < 500 and status not in (408, 409):
+        return Failed("bad_request", said.message or told)
+    return Failed("upstream", told, again=status == 502, down=True)
+
+
+def from_error_event(where: str, error: bytes) -> Failed:
+    """An error that came inside a stream, after its status was sent."""
+    said = _said(b'{"error":' + error + b"}")
+    code = said.code if isinstance(said.code, int) else 500
+    return from_status(where, code, b'{"error":' + error + b"}")
+
+
+def from_exception(where: str, error: BaseException) -> Failed:
+    """The failure of a connection."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        message = f"the policy at {where} did not accept a connection in time"
+        return Failed("timeout", message, again=True, down=True)
+    if isinstance(error, asyncio.TimeoutError):
+        return Failed("timeout", f"the policy at {where} did not answer in time", down=True)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        message = f"the certificate of the policy at {where} is not trusted"
+        return Failed("upstream", message, down=True)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = error.os_error.strerror or str(error.os_error)
+        message = f"the policy at {where} cannot be reached: {reason}"
+        return Failed("upstream", message, again=True, down=True)
+    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
+        message = f"the policy at {where} closed the connection before its answer was complete"
+        return Failed("upstream", message, again=True, down=True)
+    return garbage(where, f"it does not speak HTTP ({type(error).__name__})")
+
+
+def _said(body: bytes) -> _Error:
+    """Whatever the server says of the error, in whichever of the usual shapes."""
+    try:
+        whole = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Error(message=_cut(body.decode("utf-8", "replace").strip()))
+    if isinstance(whole.error, str):
+        return _Error(message=_cut(whole.error))
+    if whole.error is not None:
+        return _Error(_cut(whole.error.message), whole.error.type, whole.error.code)
+    message = whole.message or (bytes(whole.detail).decode())
+    return _Error(_cut(message), whole.type, whole.code)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MESSAGE_LIMIT else f"{message[:MESSAGE_LIMIT]}…"
+
+
+def _is_too_long(said: _Error) -> bool:
+    text = f"{said.type} {said.code} {said.message}".lower()
+    return any(words in text for words in TOO_LONG)
+
+
+def _seconds(after: str | None) -> float | None:
+    """`Retry-After` in seconds; its form with a date is not used by servers of models."""
+    try:
+        return max(0.0, float(after)) if after is not None else None
+    except ValueError:
+        return None

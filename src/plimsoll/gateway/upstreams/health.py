@@ -1,0 +1,47 @@
+"""Asks replicas in the background whether they serve: those that are down, and those that idle."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from plimsoll.gateway.upstreams.replica import Replica
+
+__all__ = ["watch"]
+
+TICK = 0.5
+IDLE = 15.0
+"""A replica that nobody has heard of for so long is asked before a session needs it."""
+WITHIN = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+async def watch(replicas: Sequence[Replica], changed: Callable[[], None]) -> None:
+    """Runs until it is cancelled; calls `changed` when a replica comes back."""
+    while True:
+        await asyncio.sleep(TICK)
+        now = asyncio.get_running_loop().time()
+        due = [replica for replica in replicas if _is_due(replica, now)]
+        if due:
+            await asyncio.gather(*(_check(replica, changed) for replica in due))
+
+
+def _is_due(replica: Replica, now: float) -> bool:
+    if not replica.up:
+        return now >= replica.not_before
+    return replica.in_flight == 0 and now - replica.heard > IDLE
+
+
+async def _check(replica: Replica, changed: Callable[[], None]) -> None:
+    well = await replica.server.is_well(WITHIN)
+    now = asyncio.get_running_loop().time()
+    was_up = replica.up
+    if not well:
+        replica.cool(now)
+        if was_up:
+            _log.warning("the policy at %s is down", replica.server.url)
+        return
+    replica.well(now)
+    if not was_up:
+        _log.info("the policy at %s is up again", replica.server.url)
+        changed()

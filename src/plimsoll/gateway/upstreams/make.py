@@ -1,0 +1,60 @@
+"""Makes the upstream of a run from what a person gives: URLs of servers, or a script."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.upstreams.address import normal_url
+from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.gate import Gate
+from plimsoll.gateway.upstreams.openai import Server, Waits, http_session
+from plimsoll.gateway.upstreams.probe import probe
+from plimsoll.gateway.upstreams.replicas import Replicas
+from plimsoll.gateway.upstreams.scripted import Scripted
+
+__all__ = ["KEY_VARIABLE", "make_upstream"]
+
+KEY_VARIABLE = "PLIMSOLL_POLICY_KEY"
+"""The environment variable that holds the key of the policy's servers."""
+SCRIPTED = "scripted:"
+
+
+async def make_upstream(
+    urls: Sequence[str],
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    version: Version = FIRST,
+    waits: Waits | None = None,
+    patience: float = 60.0,
+    capabilities: Capabilities | None = None,
+) -> Gate:
+    """Several URLs are replicas of one policy. What may be asked of them is found by a probe,
+    unless it is known. `scripted:FILE` is a script."""
+    if len(urls) == 1 and urls[0].startswith(SCRIPTED):
+        return Gate(Scripted(Path(urls[0].removeprefix(SCRIPTED))), version)
+    if not urls or any(url.startswith(SCRIPTED) for url in urls):
+        raise UsageError("a policy is one or more URLs, or one scripted:FILE")
+    bases = [normal_url(url) for url in urls]
+    key = key or os.environ.get(KEY_VARIABLE)
+    found = capabilities or await _first_that_serves(bases, model, key)
+    http = http_session()
+    servers = [
+        Server(http, base, model=found.model, key=key, asks=found.asks, waits=waits)
+        for base in bases
+    ]
+    return Gate(Replicas(http, servers, streams=found.streams_all, patience=patience), version)
+
+
+async def _first_that_serves(
+    bases: Sequence[str], model: str | None, key: str | None
+) -> Capabilities:
+    problems: list[str] = []
+    for base in bases:
+        found = await probe(base, model, key)
+        if not found.problem:
+            return found
+        problems.append(found.problem)
+    raise PolicyError("\n".join(problems))

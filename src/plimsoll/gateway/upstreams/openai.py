@@ -1,0 +1,238 @@
+"""One OpenAI-compatible server: vLLM, SGLang, `transformers serve`, llama.cpp, a hosted one."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
+from plimsoll.gateway.upstreams.body import Body
+from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status, garbage
+from plimsoll.gateway.upstreams.protocol import Call
+from plimsoll.gateway.upstreams.sse import EventSplitter
+
+__all__ = ["CONNECTION_ERRORS", "Asks", "Server", "Waits", "http_session"]
+
+TRUE = msgspec.Raw(b"true")
+FALSE = msgspec.Raw(b"false")
+WITH_USAGE = msgspec.Raw(b'{"include_usage":true}')
+DONE = b"[DONE]"
+READ_OUT = 0.25
+ANSWER_BYTES = 512 * 1024 * 1024
+"""Of a whole answer: a server that never ends one must not fill the memory."""
+ERROR_BYTES = 64 * 1024
+CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+"""What a connection fails with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """Which fields a server may be sent. Some refuse what they do not know."""
+
+    logprobs: bool = True
+    token_ids: bool = True
+    stream_usage: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long a server is waited for, in seconds."""
+
+    connect: float = 10.0
+    first: float = 900.0
+    """For the first byte of a stream: a queue and a long prompt are in it."""
+    between: float = 300.0
+    """Between two reads of a stream."""
+    total: float = 3600.0
+    """For a whole answer, or a stream from its beginning to its end."""
+
+
+class _Count(msgspec.Struct):
+    count: int
+
+
+_count = msgspec.json.Decoder(_Count)
+
+
+def http_session() -> aiohttp.ClientSession:
+    """The session that all servers share. How many requests there are is decided elsewhere."""
+    # Servers of models close idle connections after 5 s: one that is older than this might be
+    # closed under a request that has just been written to it.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
+    headers = {"Accept-Encoding": "identity", "User-Agent": "plimsoll"}
+    return aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False)
+
+
+class Server:
+    """A server by its URL, the one that ends in `/v1`."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        url: str,
+        *,
+        model: str,
+        key: str | None = None,
+        asks: Asks | None = None,
+        waits: Waits | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._http = http
+        self._model = model
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._asks = asks or Asks()
+        self._waits = waits = waits or Waits()
+        self._whole = aiohttp.ClientTimeout(waits.total, sock_connect=waits.connect)
+        self._streamed = aiohttp.ClientTimeout(
+            waits.total, sock_connect=waits.connect, sock_read=waits.first
+        )
+
+    async def answer(self, request: Request, call: Call) -> Answer:
+        try:
+            async with self._post(request, call, stream=False) as response:
+                if response.status != 200:
+                    raise await self._failure(response)
+                data = await self._read(response)
+        except CONNECTION_ERRORS as error:
+            raise from_exception(self.url, error) from error
+        return read_answer(self.url, data)
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, call: Call
+    ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
+        try:
+            response = await self._post(request, call, stream=True)
+            del request
+        except CONNECTION_ERRORS as error:
+            raise from_exception(self.url, error) from error
+        try:
+            if response.status != 200:
+                raise await self._failure(response)
+            pieces = self._pieces(response)
+            try:
+                yield pieces
+            finally:
+                await pieces.aclose()
+        finally:
+            # Cuts the connection unless all was read: so the server stops generating.
+            response.close()
+
+    async def count(self, request: Request) -> int:
+        """Asks the server's tokenizer by the route of vLLM and SGLang."""
+        fields: dict[str, msgspec.Raw | str] = {
+            "model": self._model,
+            "messages": request.messages,
+        }
+        if request.tools is not None:
+            fields["tools"] = request.tools
+        url = f"{self.url.removesuffix('/v1')}/tokenize"
+        post = self._http.post(url, data=Body(fields), headers=self._headers, timeout=self._whole)
+        try:
+            async with post as response:
+                if response.status != 200:
+                    raise Failed("unsupported", f"the policy at {self.url} does not count tokens")
+                return _count.decode(await response.read()).count
+        except CONNECTION_ERRORS as error:
+            raise from_exception(self.url, error) from error
+        except msgspec.DecodeError as error:
+            raise garbage(self.url, str(error)) from error
+
+    async def is_well(self, within: float) -> bool:
+        """Whether the server says that it serves: by `/health`, or its models where it has none."""
+        timeout = aiohttp.ClientTimeout(within)
+        try:
+            for url in (f"{self.url.removesuffix('/v1')}/health", f"{self.url}/models"):
+                async with self._http.get(url, headers=self._headers, timeout=timeout) as response:
+                    if response.status != 404:
+                        return response.status == 200
+        except CONNECTION_ERRORS:
+            pass
+        return False
+
+    def _post(
+        self, request: Request, call: Call, *, stream: bool
+    ) -> "aiohttp.client._RequestContextManager":  # pyright: ignore[reportPrivateUsage]
+        return self._http.post(
+            f"{self.url}/chat/completions",
+            data=Body(self._fields(request, call, stream=stream)),
+            headers=self._headers,
+            timeout=self._streamed if stream else self._whole,
+            allow_redirects=False,
+        )
+
+    def _fields(
+        self, request: Request, call: Call, *, stream: bool
+    ) -> dict[str, msgspec.Raw | str]:
+        fields: dict[str, msgspec.Raw | str] = {**request.settings}
+        fields["model"] = self._model
+        fields["messages"] = request.messages
+        if request.tools is not None:
+            fields["tools"] = request.tools
+        fields["stream"] = TRUE if stream else FALSE
+        if call.ids and self._asks.logprobs:
+            fields["logprobs"] = TRUE
+        if call.ids and self._asks.token_ids:
+            fields["return_token_ids"] = TRUE
+        fields.pop("stream_options", None)
+        if stream and self._asks.stream_usage:
+            fields["stream_options"] = WITH_USAGE
+        return fields
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for data in response.content.iter_any():
+            size += len(data)
+            if size > ANSWER_BYTES:
+                raise garbage(self.url, f"it is longer than {ANSWER_BYTES} bytes")
+            parts.append(data)
+        return b"".join(parts)
+
+    async def _failure(self, response: aiohttp.ClientResponse) -> Failed:
+        body = await response.content.read(ERROR_BYTES)
+        return from_status(self.url, response.status, body, response.headers.get("Retry-After"))
+
+    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Chunk]]:
+        splitter, reader = EventSplitter(), StreamReader(self.url)
+        self._wait_less(response)
+        done = False
+        try:
+            async for data in response.content.iter_any():
+                events = splitter.feed(data)
+                done = bool(events) and events[-1] == DONE
+                chunks = [reader.read(event) for event in events if event != DONE]
+                if chunks:
+                    yield chunks
+                if done:
+                    await _read_out(response)
+                    break
+        except ValueError as error:
+            raise garbage(self.url, str(error)) from error
+        except CONNECTION_ERRORS as error:
+            raise from_exception(self.url, error) from error
+        if not reader.finished:
+            raise self._unfinished(done=done)
+
+    def _wait_less(self, response: aiohttp.ClientResponse) -> None:
+        """From the second read on, a stream is given less time than for its first byte."""
+        connection = response.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = self._waits.between
+
+    def _unfinished(self, *, done: bool) -> Failed:
+        if done:
+            return garbage(self.url, "its stream ends without a finish_reason")
+        return from_exception(self.url, aiohttp.ServerDisconnectedError())
+
+
+async def _read_out(response: aiohttp.ClientResponse) -> None:
+    """Reads the end of the body after the last event, so that the connection can be used again."""
+    if not response.content.at_eof():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_OUT):
+                await response.content.read()

@@ -1,0 +1,120 @@
+"""A policy that answers after a script or a function, in this process. For tests and demos."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
+from plimsoll.gateway.upstreams.asked import Asked, read_asked
+from plimsoll.gateway.upstreams.byte_tokens import prompt_ids
+from plimsoll.gateway.upstreams.failures import Failed, from_status, garbage
+from plimsoll.gateway.upstreams.protocol import Call
+from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.gateway.upstreams.script import Script, Turn, load_script
+from plimsoll.gateway.upstreams.scripted_engine import Engine, Reply, Wants
+
+__all__ = ["Scripted"]
+
+WHERE = "the script"
+
+
+class Scripted:
+    """An `Upstream` that returns token ids and log probabilities, and fails where told to.
+
+    A function is given what was asked, and says the text or the `Turn` that answers it.
+    """
+
+    def __init__(
+        self,
+        script: Path | Script | Callable[[Asked], Turn | str],
+        *,
+        version: Version = FIRST,
+        pace: float = 0.0,
+    ) -> None:
+        self._engine = Engine(load_script(script) if isinstance(script, Path) else script)
+        self._failed: Counter[str] = Counter()
+        self._pace = pace
+        """Seconds between the pieces of a stream."""
+        self.version = version
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        """One, that is always up."""
+        return [ReplicaState(url=WHERE)]
+
+    async def answer(self, request: Request, call: Call) -> Answer:
+        reply = await self._reply(request, call)
+        if self._fails(reply):
+            raise await _failure(reply)
+        return read_answer(WHERE, self._engine.body(reply, _wants(request, call)))
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, call: Call
+    ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
+        reply = await self._reply(request, call)
+        pieces = self._pieces(reply, _wants(request, call))
+        try:
+            yield pieces
+        finally:
+            await pieces.aclose()
+
+    async def count(self, request: Request, call: Call) -> int:
+        return len(prompt_ids(_asked(request, call)))
+
+    async def close(self) -> None:
+        pass
+
+    async def _reply(self, request: Request, call: Call) -> Reply:
+        reply = self._engine.reply(_asked(request, call))
+        await asyncio.sleep(reply.turn.delay)
+        return reply
+
+    async def _pieces(self, reply: Reply, wants: Wants) -> AsyncGenerator[list[Chunk]]:
+        fails = self._fails(reply)
+        reader = StreamReader(WHERE)
+        events = list(self._engine.events(reply, wants))
+        for event in events[: len(events) // 2] if fails else events:
+            yield [reader.read(event)]
+            await asyncio.sleep(self._pace)
+        if fails:
+            raise await _failure(reply)
+
+    def _fails(self, reply: Reply) -> bool:
+        if reply.turn.failure is None:
+            return False
+        self._failed[reply.key] += 1
+        return reply.turn.times is None or self._failed[reply.key] <= reply.turn.times
+
+
+def _asked(request: Request, call: Call) -> Asked:
+    try:
+        return read_asked(request.messages, request.tools, call.session)
+    except msgspec.DecodeError as error:
+        raise Failed("bad_request", f"the messages cannot be read: {error}") from error
+
+
+def _wants(request: Request, call: Call) -> Wants:
+    return Wants(ids=call.ids, logprobs=call.ids or request.wants_logprobs)
+
+
+async def _failure(reply: Reply) -> Failed:
+    """What the gateway would make of this failure of a server."""
+    failure = reply.turn.failure
+    if isinstance(failure, int):
+        return from_status(WHERE, failure, b'{"error":{"message":"as the script says"}}')
+    if failure in ("hang", "stall", "slow"):
+        await asyncio.Event().wait()
+    if failure in ("drop", "cut"):
+        return Failed("upstream", f"the policy at {WHERE} closed the connection", down=True)
+    return garbage(WHERE, f"{failure}, as the script says")

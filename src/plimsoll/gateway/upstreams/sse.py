@@ -1,0 +1,46 @@
+"""Cuts a stream of server-sent events into the data of its events, wherever reads cut it."""
+
+__all__ = ["EventSplitter"]
+
+LIMIT = 64 * 1024 * 1024
+"""Bytes of one event. A server that never ends one must not fill the memory."""
+
+
+class EventSplitter:
+    """Given bytes as they arrive, returns the data of the events that are complete."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Raises ValueError for an event without an end."""
+        if self._rest:
+            data = self._rest + data
+        if b"\r" in data:
+            return self._feed_with_returns(data)
+        return self._split(data)
+
+    def _feed_with_returns(self, data: bytes) -> list[bytes]:
+        # A return at the very end may be half of a line's end: it waits for the next read.
+        held = data.endswith(b"\r")
+        if held:
+            data = data[:-1]
+        events = self._split(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        if held:
+            self._rest += b"\r"
+        return events
+
+    def _split(self, data: bytes) -> list[bytes]:
+        blocks = data.split(b"\n\n")
+        self._rest = blocks.pop()
+        if len(self._rest) > LIMIT:
+            raise ValueError(f"an event of its stream is longer than {LIMIT} bytes")
+        return [found for block in blocks if (found := _data(block))]
+
+
+def _data(block: bytes) -> bytes:
+    """The data of one event; empty for comments and events without any."""
+    if block.startswith(b"data: ") and b"\n" not in block:
+        return block[6:]
+    lines = [line for line in block.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)

@@ -1,0 +1,96 @@
+"""The fields of an OpenAI-compatible answer that are read; the others are skipped, not parsed."""
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = [
+    "ABSENT",
+    "Choice",
+    "ChunkBody",
+    "ChunkChoice",
+    "Counts",
+    "Function",
+    "Logprob",
+    "Logprobs",
+    "Said",
+    "WireCall",
+]
+
+ABSENT = msgspec.Raw()
+"""The default of fields that are kept as they came. A union of `Raw` with None reads only null."""
+
+Index = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+
+
+class Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class WireCall(msgspec.Struct):
+    """A tool call, or a piece of one in a stream."""
+
+    function: Function
+    id: str | None = None
+    index: Index = 0
+
+
+class Said(msgspec.Struct):
+    """A message, or a piece of one. Reasoning goes by two names, after the server's age."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[WireCall] | None = None
+    refusal: str | None = None
+
+
+class Logprob(msgspec.Struct, gc=False):
+    """Thousands come with an answer, and none holds anything else: the collector may skip them."""
+
+    logprob: float
+    id: int | None = None
+    """The token's id, where a server (llama.cpp) gives it here and not in `token_ids`."""
+
+
+class Logprobs(msgspec.Struct):
+    content: list[Logprob] | None = None
+
+
+class Choice(msgspec.Struct):
+    message: Said
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    """Servers differ in where the prompt's ids stand: here, or beside `choices`."""
+    logprobs: Logprobs | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    delta: Said | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class AnswerDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class Counts(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: AnswerDetails | None = None
+
+
+class ChunkBody(msgspec.Struct):
+    choices: list[ChunkChoice] = []
+    usage: Counts | None = None
+    prompt_token_ids: list[int] | None = None
+    error: msgspec.Raw = ABSENT

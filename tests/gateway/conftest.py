@@ -1,0 +1,31 @@
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gateway_parts import Place, Stepped, serving
+
+from plimsoll.gateway import gateway
+
+
+@pytest.fixture
+def stepped() -> Stepped:
+    """An upstream that says only what the test lets it."""
+    return Stepped()
+
+
+@pytest.fixture
+async def place(tmp_path: Path, stepped: Stepped) -> AsyncIterator[Place]:
+    """A gateway in front of `stepped`, with one session and a client of it."""
+    async with serving(stepped, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for before `place`: pings come at once."""
+    monkeypatch.setattr(gateway, "UPKEEP_SECONDS", 0.02)
+    monkeypatch.setattr(gateway, "SILENCE_SECONDS", 0.05)

@@ -1,0 +1,118 @@
+"""Whatever is sent to any dialect gets a request or a refusal, and soon."""
+
+import json
+from time import process_time
+from typing import Any
+
+import msgspec
+import pytest
+from fuzz_pieces import VALID, any_json, spoilt
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wire_pieces import an_answer
+
+from plimsoll.gateway.dialects.protocol import Dialect
+from plimsoll.gateway.dialects.registry import DIALECTS
+from plimsoll.gateway.forms import Refusal
+from plimsoll.trajectories.messages import Message
+
+each_dialect = pytest.mark.parametrize(
+    "dialect", DIALECTS.values(), ids=lambda dialect: dialect.name
+)
+fuzzed = settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def take(dialect: Dialect, body: bytes) -> bool:
+    """Whether the body is taken. All that comes of it is JSON."""
+    try:
+        request = dialect.read(body)
+        for index in range(len(request.history)):
+            assert len(request.history.key(index)) == 16
+            assert isinstance(request.history.message(index), Message)
+    except Refusal as refusal:
+        msgspec.json.decode(dialect.refuse(refusal))
+        return False
+    assert isinstance(strictly(request.messages), list)
+    for raw in (request.tools or b"null", *request.settings.values()):
+        strictly(raw)
+    msgspec.json.decode(dialect.write(request, an_answer("hello", reasoning="hm")))
+    dialect.replay(request, an_answer("hello", reasoning="hm"))
+    return True
+
+
+def strictly(raw: bytes | msgspec.Raw) -> Any:
+    """What an upstream reads; no server takes more than Python does."""
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(bytes(raw), parse_constant=constant)
+
+
+@each_dialect
+def test_a_valid_body_is_taken(dialect: Dialect):
+    assert take(dialect, json.dumps(VALID[dialect.name]).encode())
+
+
+@each_dialect
+@fuzzed
+@given(data=st.data())
+def test_a_spoilt_body_gets_a_request_or_a_refusal(dialect: Dialect, data: st.DataObject):
+    take(dialect, data.draw(spoilt(dialect.name)))
+
+
+@each_dialect
+@fuzzed
+@given(body=any_json)
+def test_any_json_gets_a_request_or_a_refusal(dialect: Dialect, body: Any):
+    take(dialect, json.dumps(body).encode())
+
+
+@each_dialect
+@fuzzed
+@given(data=st.data())
+def test_any_bytes_get_a_request_or_a_refusal(dialect: Dialect, data: st.DataObject):
+    take(dialect, data.draw(st.binary(max_size=40)))
+    good = json.dumps(VALID[dialect.name]).encode()
+    at = data.draw(st.integers(0, len(good) - 1))
+    junk = data.draw(st.binary(max_size=4))
+    assert not take(dialect, good[:at])
+    take(dialect, good[:at] + junk + good[at + len(junk) :])
+
+
+@each_dialect
+@pytest.mark.parametrize("depth", [900, 10_000, 200_000])
+def test_a_body_nested_without_end_is_refused(dialect: Dialect, depth: int):
+    for opens, closes in ((b"[", b"]"), (b'{"a":', b"}")):
+        for inner in (b"1", b""):
+            assert not take(dialect, opens * depth + inner + closes * depth)
+            assert not take(dialect, opens * depth)
+
+
+_UNIT: dict[str, tuple[str, Any]] = {
+    "chat": ("messages", {"role": "user", "content": [{"type": "text", "text": "a\\n" * 20}]}),
+    "messages": ("messages", {"role": "user", "content": [{"type": "text", "text": "a\\n" * 20}]}),
+    "responses": ("input", {"role": "assistant", "content": "a\\n" * 20}),
+}
+
+
+@each_dialect
+def test_reading_takes_time_in_proportion_to_the_body(dialect: Dialect):
+    field, unit = _UNIT[dialect.name]
+
+    def seconds(count: int) -> float:
+        body = json.dumps({"model": "m", field: [unit] * count}).encode()
+
+        def once() -> float:
+            began = process_time()
+            take(dialect, body)
+            return process_time() - began
+
+        return min(once() for _ in range(3))
+
+    # Four times as much; sixteen times as long would be the square.
+    assert seconds(4000) < 9 * seconds(1000)

@@ -1,0 +1,219 @@
+"""A gateway with a session and a client, and an upstream that a test leads step by step."""
+
+import asyncio
+import contextlib
+import gc
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.access import Access
+from plimsoll.gateway.forms import Answer, Chunk, Refusal, TokenIds, Usage
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.session import Session
+from plimsoll.gateway.upstreams.protocol import Upstream
+from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.trajectories.messages import Message, Text
+from plimsoll.trajectories.reader import read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+
+__all__ = [
+    "ENDPOINTS",
+    "HELLO",
+    "Place",
+    "Stepped",
+    "alive",
+    "asked",
+    "done",
+    "eventually",
+    "fields",
+    "say",
+    "serving",
+]
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+ENDPOINTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "m", "messages": HELLO},
+    "/v1/responses": {"model": "m", "input": "hello"},
+    "/v1/messages": {"model": "m", "max_tokens": 100, "messages": HELLO},
+}
+"""The paths of exchanges, each with a request."""
+
+
+def asked(path: str, number: int = 0, **more: Any) -> dict[str, Any]:
+    """A request to `path`; another number, another request."""
+    return {**ENDPOINTS[path], "temperature": number / 1000, **more}
+
+
+def fields(body: bytes) -> list[dict[str, Any]]:
+    """The data of a stream's events."""
+    lines = [line[6:] for line in body.splitlines() if line.startswith(b"data: ")]
+    return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+class Step:
+    """What the upstream does next in one call."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[str | Refusal | None] = asyncio.Queue()
+        self.cancelled = False
+        self.over = False
+
+
+class Stepped:
+    """An upstream for faults: each call waits for the test to say how it goes on."""
+
+    def __init__(self) -> None:
+        self.version: Version = FIRST
+        self.streams = True
+        self.calls: list[Step] = []
+        self.counting = asyncio.Event()
+        self.usage: Usage | None = Usage(prompt=7, answer=3)
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        return [ReplicaState(url="stepped")]
+
+    async def call(self, number: int = -1) -> Step:
+        """A call of the upstream, once it has come."""
+        wanted = number + 1 if number >= 0 else 1
+        await eventually(lambda: len(self.calls) >= wanted)
+        return self.calls[number]
+
+    async def answer(self, *_: object) -> Answer:
+        texts = [piece async for piece in self._pieces()]
+        ids = TokenIds([1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [-0.5, -0.25, -1.0])
+        message = Message(role="assistant", parts=(Text("".join(texts)),))
+        return Answer(id="a", message=message, finish="stop", usage=self.usage, tokens=ids)
+
+    @asynccontextmanager
+    async def stream(self, *_: object) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
+        async with contextlib.aclosing(self._chunks()) as chunks:
+            yield chunks
+
+    async def count(self, *_: object) -> int:
+        await self.counting.wait()
+        return 42
+
+    async def close(self) -> None:
+        pass
+
+    async def _chunks(self) -> AsyncGenerator[list[Chunk]]:
+        prompt: list[int] | None = [1, 2, 3, 4, 5, 6, 7]
+        async with contextlib.aclosing(self._pieces()) as pieces:
+            async for text in pieces:
+                delta = {"index": 0, "delta": {"content": text}}
+                data = json.dumps({"id": "c", "choices": [delta]}).encode()
+                yield [Chunk(data, text=text, prompt_ids=prompt, ids=[8], logprobs=[-0.5])]
+                prompt = None
+        last = {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        yield [Chunk(json.dumps(last).encode(), finish="stop", usage=self.usage)]
+
+    async def _pieces(self) -> AsyncGenerator[str]:
+        step = Step()
+        self.calls.append(step)
+        try:
+            while (said := await step.queue.get()) is not None:
+                if isinstance(said, Refusal):
+                    raise said
+                yield said
+        except (asyncio.CancelledError, GeneratorExit):
+            step.cancelled = True
+            raise
+        finally:
+            step.over = True
+
+
+def say(step: Step, *said: str | Refusal) -> None:
+    for each in said:
+        step.queue.put_nowait(each)
+
+
+def done(step: Step, *said: str) -> None:
+    say(step, *said)
+    step.queue.put_nowait(None)
+
+
+@dataclass(slots=True)
+class Place:
+    """A gateway, a session of it, and a client that holds the session's key."""
+
+    gateway: Gateway
+    session: Session
+    access: Access
+    client: aiohttp.ClientSession
+    folder: Path
+    stack: AsyncExitStack
+    """What is closed at the end, with the place."""
+
+    def post(self, path: str = "/v1/chat/completions", number: int = 0, **more: Any) -> Any:
+        return self.client.post(self.access.root + path, json=asked(path, number, **more))
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        async with self.client.get(self.access.root + path, headers=headers) as reply:
+            return reply.status, await reply.json()
+
+    async def ask(
+        self, path: str = "/v1/chat/completions", number: int = 0, **more: Any
+    ) -> tuple[int, bytes]:
+        async with self.post(path, number, **more) as reply:
+            return reply.status, await reply.read()
+
+    def asking(
+        self, path: str = "/v1/chat/completions", number: int = 0, **more: Any
+    ) -> asyncio.Task[tuple[int, bytes]]:
+        """A request that is under way."""
+        return asyncio.create_task(self.ask(path, number, **more))
+
+    def opening(
+        self, path: str = "/v1/chat/completions", number: int = 0, **more: Any
+    ) -> asyncio.Task[aiohttp.ClientResponse]:
+        """A stream, once its first bytes have come."""
+
+        async def post() -> aiohttp.ClientResponse:
+            return await self.post(path, number, stream=True, **more)
+
+        return asyncio.create_task(post())
+
+    async def read(self) -> Trajectory:
+        """End the session, and read what is left of it."""
+        return read_trajectory(await self.session.end())
+
+
+@asynccontextmanager
+async def serving(
+    upstream: Upstream, folder: Path, limits: Limits | None = None
+) -> AsyncGenerator[Place]:
+    async with Gateway(upstream) as gateway:
+        session = await gateway.open(
+            folder / "session", blobs=folder / "blobs", limits=limits, about={"task": "t"}
+        )
+        access = session.access(gateway.port)
+        # Each request by a connection of its own, so that the end of one is the end of it.
+        connector = aiohttp.TCPConnector(force_close=True, limit=0)
+        headers = {"Authorization": f"Bearer {access.key}"}
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers) as client,
+            AsyncExitStack() as stack,
+        ):
+            yield Place(gateway, session, access, client, folder, stack)
+
+
+async def eventually(true: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait until something is true."""
+    async with asyncio.timeout(seconds):
+        while not true():  # noqa: ASYNC110, anything at all may be waited for
+            await asyncio.sleep(0.002)
+
+
+def alive(kind: type) -> int:
+    """How many objects of a kind there are, without the help of the garbage collector."""
+    return sum(1 for each in gc.get_objects() if isinstance(each, kind))

@@ -1,0 +1,149 @@
+"""Agents in a sandbox without a network reach the gateway through a door."""
+
+import asyncio
+import json
+
+import pytest
+from gateway_parts import Place, Stepped, asked, done, eventually, say
+
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.sandboxes.protocol import Sandbox
+
+ASK = """
+import json, sys, urllib.request
+root, key, stream = sys.argv[1:4]
+body = {"model": "m", "stream": stream == "yes", "messages": [{"role": "user", "content": "hello"}]}
+request = urllib.request.Request(root + "/v1/chat/completions", json.dumps(body).encode())
+request.add_header("Authorization", "Bearer " + key)
+with urllib.request.urlopen(request, timeout=20) as reply:
+    print(reply.status, reply.read().decode())
+"""
+
+
+@pytest.mark.parametrize("stream", ["no", "yes"])
+async def test_a_command_without_a_network_is_answered(
+    place: Place, stepped: Stepped, sandbox: Sandbox, stream: str
+):
+    served = await sandbox.serve(0, place.gateway.connect)
+    access = place.session.access(served.port)
+    running = asyncio.create_task(
+        sandbox.exec(["python3", "-c", ASK, access.root, access.key, stream], timeout=30)
+    )
+    done(await _called(stepped), "as ", "ever")
+    ran = await running
+    assert ran.ok, ran.complaint()
+    assert ran.stdout.text.startswith("200 ")
+    assert "as " in ran.stdout.text and "ever" in ran.stdout.text
+    assert place.session.exchanges == 1
+    await served.close()
+
+
+async def _called(stepped: Stepped):
+    await eventually(lambda: stepped.calls, 30)
+    return stepped.calls[0]
+
+
+async def test_a_command_that_dies_cancels_its_request(
+    place: Place, stepped: Stepped, sandbox: Sandbox
+):
+    served = await sandbox.serve(0, place.gateway.connect)
+    access = place.session.access(served.port)
+    command = ["python3", "-c", ASK, access.root, access.key, "yes"]
+    running = asyncio.create_task(sandbox.exec(command, timeout=30))
+    step = await _called(stepped)
+    await sandbox.kill_all()
+    await eventually(lambda: step.cancelled)
+    await running
+    await served.close()
+    assert [trouble.what for trouble in (await place.read()).troubles] == ["cancelled"]
+
+
+class Door:
+    """A listening socket whose connections are relayed, as a sandbox would."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.over = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._gateway.connect(reader, writer)
+        finally:
+            self.over += 1
+            writer.close()
+
+    async def __aenter__(self) -> "Door":
+        self._server = await asyncio.start_server(self, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        self._server.close()
+
+
+def _post(place: Place, **more) -> bytes:
+    body = json.dumps(asked("/v1/chat/completions", **more)).encode()
+    path = place.access.root.partition("//")[2].partition("/")[2]
+    head = (
+        f"POST /{path}/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: Bearer {place.access.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def test_a_door_passes_on_that_the_client_is_gone(place: Place, stepped: Stepped):
+    async with Door(place.gateway) as door:
+        _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(_post(place, stream=True))
+        step = await stepped.call()
+        writer.transport.abort()
+        await eventually(lambda: step.cancelled)
+        await eventually(lambda: door.over == 1)
+
+
+async def test_a_door_holds_up_who_is_not_read(place: Place, stepped: Stepped):
+    async with Door(place.gateway) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(_post(place, stream=True))
+        reader._transport.pause_reading()
+        step = await stepped.call()
+        for _ in range(400):
+            say(step, "x" * 65536)
+        await asyncio.sleep(0.5)
+        assert step.queue.qsize() > 100
+        reader._transport.resume_reading()
+        done(step)
+        seen = 0
+        async with asyncio.timeout(20):
+            while step.queue.qsize() or not step.over:
+                seen += len(await reader.read(1 << 20))
+        assert seen > 100 * 65536
+        writer.transport.abort()
+        await eventually(lambda: door.over == 1)
+
+
+async def test_several_requests_go_by_one_connection(place: Place, stepped: Stepped):
+    async with Door(place.gateway) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for number in range(3):
+            writer.write(_post(place, number=number))
+            done(await stepped.call(number), f"answer {number}")
+            seen = b""
+            while f"answer {number}".encode() not in seen:
+                seen += await reader.read(65536)
+        writer.close()
+        await eventually(lambda: door.over == 1)
+
+
+async def test_leaving_the_gateway_ends_its_doors(stepped: Stepped):
+    async with Gateway(stepped) as gateway:
+        door = await Door(gateway).__aenter__()
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(reader.read(), 2) == b""
+    await eventually(lambda: door.over == 1)
+    writer.close()
+    again, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    assert await asyncio.wait_for(again.read(), 2) == b""
+    writer.close()
+    await door.__aexit__()

@@ -1,0 +1,226 @@
+"""The gateway outside of a run: sessions by admin calls, health and metrics."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from gateway_parts import HELLO, Stepped, eventually
+
+from plimsoll.gateway import standalone as standalone_module
+from plimsoll.gateway.gateway import Listen
+from plimsoll.gateway.standalone import Standalone
+from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.trajectories.reader import read_trajectory
+
+
+@dataclass(slots=True)
+class Desk:
+    """A standalone gateway, and its admin."""
+
+    standalone: Standalone
+    client: aiohttp.ClientSession
+    folder: Path
+
+    async def call(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any:
+        url = f"http://127.0.0.1:{self.standalone.port}{path}"
+        headers = {"Authorization": f"Bearer {key or self.standalone.admin_key}"}
+        async with self.client.request(method, url, json=body, headers=headers) as reply:
+            return reply.status, await reply.json()
+
+    async def metrics(self) -> dict[str, float]:
+        url = f"http://127.0.0.1:{self.standalone.port}/metrics"
+        async with self.client.get(url) as reply:
+            assert reply.status == 200
+            lines = (await reply.text()).splitlines()
+        figures = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+        for name, _, _ in figures:
+            assert re.fullmatch(r'plimsoll_gateway_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})?', name)
+        return {name.removeprefix("plimsoll_gateway_"): float(value) for name, _, value in figures}
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    upstream = Scripted(lambda asked: f"heard {asked.last}")
+    async with (
+        Standalone(upstream, tmp_path / "out", listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        yield Desk(standalone, client, tmp_path / "out")
+
+
+async def _ask(opened: dict[str, str]) -> str:
+    async with openai.AsyncOpenAI(base_url=opened["openai"], api_key=opened["key"]) as client:
+        answer = await client.chat.completions.create(model=opened["model"], messages=HELLO)
+        return answer.choices[0].message.content or ""
+
+
+async def test_a_session_is_opened_used_and_ended(desk: Desk):
+    wanted = {"limits": {"turns": 1}, "about": {"task": "t"}, "model": "mine"}
+    status, opened = await desk.call("POST", "/sessions", wanted)
+    assert status == 201
+    assert opened["model"] == "mine"
+    assert opened["anthropic"] == opened["root"]
+    assert await _ask(opened) == "heard hello"
+    with pytest.raises(openai.BadRequestError, match="1 turns"):
+        await _ask(opened)
+    status, told = await desk.call("GET", f"/sessions/{opened['id']}")
+    assert status == 200
+    assert (told["exchanges"], told["ending"]) == (1, "budget")
+    assert "key" not in told
+    status, told = await desk.call("DELETE", f"/sessions/{opened['id']}")
+    assert status == 200
+    trajectory = read_trajectory(Path(told["trajectory"]))
+    assert trajectory.opened.about == {"task": "t"}
+    assert len(trajectory.exchanges) == 1
+    assert Path(told["trajectory"]).is_relative_to(desk.folder)
+    with pytest.raises(openai.AuthenticationError, match="ended"):
+        await _ask(opened)
+    assert (await desk.call("GET", f"/sessions/{opened['id']}"))[0] == 404
+
+
+async def test_a_session_needs_nothing_said(desk: Desk):
+    url = f"http://127.0.0.1:{desk.standalone.port}/sessions"
+    headers = {"Authorization": f"Bearer {desk.standalone.admin_key}"}
+    async with desk.client.post(url, headers=headers) as reply:
+        assert reply.status == 201
+        assert await _ask(await reply.json()) == "heard hello"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/sessions"), ("GET", "/sessions/x"), ("DELETE", "/sessions/x")]
+)
+async def test_only_the_admin_may(desk: Desk, method: str, path: str):
+    _, opened = await desk.call("POST", "/sessions", {})
+    for key in ("wrong", opened["key"], desk.standalone.admin_key[:-1]):
+        assert (await desk.call(method, path, {}, key))[0] == 401
+    root = f"/s/{opened['id']}/v1/models"
+    assert (await desk.call("GET", root))[0] == 401  # nor may the admin use a session
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {"limits": {"turns": 0}},
+        {"limits": {"turn": 1}},
+        {"limits": {"seconds": -1}},
+        {"limits": {"seconds": "1"}},
+        {"about": {"task": 1}},
+        {"unknown": 1},
+    ],
+)
+async def test_a_wrong_wish_is_told(desk: Desk, body: Any):
+    status, told = await desk.call("POST", "/sessions", body)
+    assert status == 400
+    assert told["error"]["message"]
+    assert (await desk.metrics())["sessions_open"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/sessions", 405),
+        ("POST", "/sessions/x", 404),
+        ("GET", "/sessions/x/y", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/healthz", 405),
+        ("DELETE", "/metrics", 405),
+    ],
+)
+async def test_other_calls_are_refused(desk: Desk, method: str, path: str, status: int):
+    assert (await desk.call(method, path))[0] == status
+
+
+async def test_metrics_count_what_happens(desk: Desk):
+    _, opened = await desk.call("POST", "/sessions", {})
+    for _ in range(3):
+        await _ask(opened)
+    with pytest.raises(openai.AuthenticationError):
+        await _ask({**opened, "key": "wrong"})
+    figures = await desk.metrics()
+    assert figures["sessions_open"] == figures["sessions_total"] == 1
+    assert figures['requests_total{dialect="chat",outcome="ok"}'] == 3
+    assert figures['requests_total{dialect="chat",outcome="unauthorized"}'] == 1
+    assert figures['tokens_total{of="prompt"}'] > 0
+    assert figures["request_seconds_count"] == 3
+    assert figures['request_seconds_bucket{le="+Inf"}'] == 3
+    assert figures["requests_in_flight"] == 0
+    assert figures["internal_errors_total"] == 0
+    assert figures["upstream_failures_total"] == 0
+    assert figures["resident_bytes"] > 1e6
+
+
+async def test_metrics_do_not_grow_with_sessions(desk: Desk):
+    _, opened = await desk.call("POST", "/sessions", {})
+    await _ask(opened)
+    before = set(await desk.metrics())
+    for _ in range(5):
+        _, opened = await desk.call("POST", "/sessions", {})
+        await _ask(opened)
+    assert set(await desk.metrics()) == before
+
+
+class Replicated(Stepped):
+    """An upstream whose replicas are up or not, as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = [True, False]
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        return [ReplicaState(url=f"http://{n}", up=up) for n, up in enumerate(self.up)]
+
+
+async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
+    upstream = Replicated()
+    async with (
+        Standalone(upstream, tmp_path, listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        desk = Desk(standalone, client, tmp_path)
+        status, told = await desk.call("GET", "/healthz")
+        assert (status, told["ok"]) == (200, True)
+        assert [replica["up"] for replica in told["replicas"]] == [True, False]
+        assert (await desk.metrics())['replica_up{replica="1"}'] == 0
+        upstream.up = [False, False]
+        status, told = await desk.call("GET", "/healthz")
+        assert (status, told["problem"]) == (503, "no replica of the policy is up")
+        upstream.up = [True, True]
+        standalone.gateway.metrics.upkept = time.monotonic() - 60
+        status, told = await desk.call("GET", "/healthz")
+        assert status == 503
+        assert "behind" in told["problem"]
+
+
+async def test_idle_sessions_and_those_out_of_time_are_ended(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(standalone_module, "LOOK_SECONDS", 0.02)
+    upstream = Scripted(lambda _: "fine")
+    async with (
+        Standalone(upstream, tmp_path, listen=Listen(), idle_seconds=0.5) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        desk = Desk(standalone, client, tmp_path)
+        await desk.call("POST", "/sessions", {})
+        await desk.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
+        assert len(standalone.gateway.sessions) == 2
+        await asyncio.sleep(0.3)
+        assert len(standalone.gateway.sessions) == 1
+        await eventually(lambda: len(standalone.gateway.sessions) == 0)
+    for path in tmp_path.glob("*/trajectory.jsonl.zst"):
+        assert read_trajectory(path).complete
+    assert not list(tmp_path.glob("*/*.part"))
+
+
+async def test_the_admin_key_is_kept_nowhere(tmp_path: Path):
+    made = Standalone(Scripted(lambda _: "fine"), tmp_path, listen=Listen())
+    assert made.admin_key not in repr(made) + repr(made._admin)
+    assert made.admin_key != Standalone(Stepped(), tmp_path, listen=Listen()).admin_key

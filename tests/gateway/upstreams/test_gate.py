@@ -1,0 +1,92 @@
+import asyncio
+
+import pytest
+from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until
+
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.upstreams.gate import Gate
+from plimsoll.gateway.upstreams.protocol import Call, Upstream
+from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.scripted_server import serve_script
+
+SAYS = HELLO.turns[0].text
+
+
+async def test_a_pause_holds_requests_and_loses_none():
+    async with serve_script(HELLO) as server, replicas(server) as source:
+        gate = Gate(source)
+        await gate.pause()
+        calls = [
+            asyncio.create_task(
+                streamed(gate, ask(), Call(f"s{n}")) if n % 2 else gate.answer(ask(), Call(f"s{n}"))
+            )
+            for n in range(100)
+        ]
+        await until(lambda: gate.held == 100)
+        assert server.requests == 0
+        gate.resume(Version(0, 1))
+        answers = await asyncio.gather(*calls)
+        texts = [text_of(a) if isinstance(a, list) else a.message.text for a in answers]
+        assert texts == [SAYS] * 100
+        assert (server.requests, gate.held, gate.in_flight) == (100, 0, 0)
+
+
+async def test_the_version_changes_when_it_resumes_and_not_before():
+    gate: Upstream = Gate(Scripted(HELLO))
+    assert isinstance(gate, Gate)
+    assert gate.version == FIRST
+    await gate.pause()
+    assert gate.version == FIRST and gate.paused
+    gate.resume(Version(0, 7))
+    assert gate.version == Version(0, 7) and not gate.paused
+    gate.resume()
+    assert gate.version == Version(0, 7)
+
+
+async def test_draining_waits_for_what_is_in_flight():
+    gate = Gate(Scripted(Script(turns=(Turn(text="late", delay=0.2),))))
+    call = asyncio.create_task(gate.answer(ask(), CALL))
+    await until(lambda: gate.in_flight == 1)
+    await gate.pause(drain=True)
+    assert call.done() and gate.in_flight == 0
+    late = asyncio.create_task(gate.answer(ask(), CALL))
+    await asyncio.sleep(0.02)
+    assert not late.done()
+    gate.resume()
+    assert (await late).message.text == "late"
+
+
+async def test_a_drain_that_is_given_up_opens_the_gate():
+    gate = Gate(Scripted(Script(turns=(Turn(text="x", failure="hang"),))))
+    call = asyncio.create_task(gate.answer(ask(), CALL))
+    await until(lambda: gate.in_flight == 1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await gate.pause(drain=True)
+    assert not gate.paused
+    call.cancel()
+
+
+async def test_a_held_request_can_be_cancelled():
+    gate = Gate(Scripted(HELLO))
+    await gate.pause()
+    call = asyncio.create_task(gate.answer(ask(), CALL))
+    await until(lambda: gate.held == 1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (gate.held, gate.in_flight) == (0, 0)
+
+
+async def test_a_gate_that_closes_again_at_once_lets_nobody_through():
+    gate = Gate(Scripted(HELLO))
+    await gate.pause()
+    call = asyncio.create_task(gate.answer(ask(), CALL))
+    await until(lambda: gate.held == 1)
+    gate.resume()
+    await gate.pause()
+    await asyncio.sleep(0.02)
+    assert not call.done() and gate.held == 1
+    gate.resume()
+    await call

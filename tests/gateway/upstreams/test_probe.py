@@ -1,0 +1,139 @@
+import pytest
+from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, user
+
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.core.versions import Version
+from plimsoll.gateway.upstreams.address import normal_url
+from plimsoll.gateway.upstreams.capabilities import Capabilities, render
+from plimsoll.gateway.upstreams.make import KEY_VARIABLE, make_upstream
+from plimsoll.gateway.upstreams.openai import Asks
+from plimsoll.gateway.upstreams.probe import probe
+from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
+
+SAYS = HELLO.turns[0].text
+
+
+async def found(offers: Offers) -> Capabilities:
+    async with serve_script(HELLO, offers) as server:
+        return await probe(server.url, within=5)
+
+
+async def test_a_server_that_returns_everything_is_found_to():
+    seen = await found(Offers(context=32_768))
+    assert seen.trains and seen.streams_all and seen.tools and seen.count and seen.text
+    assert (seen.model, seen.models, seen.context) == ("scripted", ("scripted",), 32_768)
+    text = "\n".join(render(seen))
+    assert "training   possible" in text and "evaluation possible" in text
+    assert "to change" not in text
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
+    seen = await found(Offers(logprobs=False, token_ids=False, count=False, strict=strict))
+    assert seen.text and not (seen.logprobs or seen.token_ids or seen.prompt_ids or seen.count)
+    assert seen.asks == Asks(logprobs=False, token_ids=False)
+    assert seen.streams_all and not seen.trains
+    text = "\n".join(render(seen))
+    assert "evaluation possible" in text
+    assert "training   not possible: it needs token ids and log probabilities" in text
+    assert "return_token_ids" in text
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_server_with_log_probabilities_alone_is_told_apart(strict):
+    seen = await found(Offers(token_ids=False, strict=strict))
+    assert seen.logprobs and not seen.token_ids and not seen.trains
+    assert seen.asks == Asks(token_ids=False)
+
+
+async def test_streams_without_all_ids_are_not_asked_for():
+    seen = await found(Offers(stream_ids=False))
+    assert seen.trains and seen.streams and not seen.streams_all
+    assert "streams them itself" in "\n".join(render(seen))
+
+
+async def test_a_server_without_tools_is_told_what_to_change():
+    seen = await found(Offers(tools=False))
+    assert not seen.tools and seen.streams_all
+    assert "--enable-auto-tool-choice" in "\n".join(render(seen))
+
+
+async def test_what_cannot_be_used_at_all_says_why():
+    async with serve_script(HELLO) as server:
+        server.key = "sesame"
+        refused = await probe(server.url, key="wrong", within=5)
+        assert (await probe(server.url, key="sesame", within=5)).text
+    assert "Check the key" in refused.problem and "wrong" not in refused.problem
+    gone = await probe(server.url, within=5)
+    assert "cannot be reached" in gone.problem
+    assert "Neither evaluation nor training" in "\n".join(render(gone))
+
+
+async def test_a_server_that_hangs_does_not_hold_up_the_probe():
+    async with serve_script(HELLO) as server:
+        server.faults.extend(["hang"] * 20)
+        seen = await probe(server.url, within=0.2)
+    assert "did not answer in time" in seen.problem
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://gpu-1:8000", "http://gpu-1:8000/v1"),
+        ("http://gpu-1:8000/", "http://gpu-1:8000/v1"),
+        ("https://host/v1/", "https://host/v1"),
+        ("https://host/openai/v1", "https://host/openai/v1"),
+    ],
+)
+def test_a_url_is_taken_as_people_write_it(given, url):
+    assert normal_url(given) == url
+
+
+@pytest.mark.parametrize("given", ["gpu-1:8000", "", "ftp://x", "http://", "http://[x"])
+def test_what_is_no_url_is_refused(given):
+    with pytest.raises(UsageError, match="http://HOST:PORT/v1"):
+        normal_url(given)
+
+
+def test_a_url_with_a_password_is_refused_without_showing_it():
+    with pytest.raises(UsageError) as error:
+        normal_url("http://me:sesame@host/v1")
+    assert "sesame" not in str(error.value)
+
+
+async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(KEY_VARIABLE, "sesame")
+    async with serve_script(HELLO) as one, serve_script(HELLO, Offers(stream_ids=False)) as two:
+        one.key = two.key = "sesame"
+        upstream = await make_upstream([one.url, two.url], version=Version(0, 3))
+        try:
+            assert upstream.version == Version(0, 3) and upstream.streams
+            assert (await upstream.answer(ask(), CALL)).message.text == SAYS
+            assert text_of(await streamed(upstream, ask())) == SAYS
+            assert [state.url for state in upstream.replicas] == [one.url, two.url]
+        finally:
+            await upstream.close()
+        whole = await make_upstream([two.url])
+        assert not whole.streams
+        await whole.close()
+
+
+async def test_an_upstream_is_made_of_a_script(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text('[[turns]]\nrun = "ls"\n')
+    upstream = await make_upstream([f"scripted:{path}"])
+    answer = await upstream.answer(ask(user("hi"), tools=[BASH]), CALL)
+    assert answer.message.calls and upstream.replicas[0].up
+    await upstream.close()
+
+
+async def test_an_upstream_that_does_not_serve_is_not_made():
+    async with serve_script(Script(turns=(Turn(text="x"),))) as server:
+        pass
+    with pytest.raises(PolicyError, match="cannot be reached"):
+        await make_upstream([server.url])
+    with pytest.raises(UsageError):
+        await make_upstream([])
+    with pytest.raises(UsageError):
+        await make_upstream(["scripted:a", server.url])

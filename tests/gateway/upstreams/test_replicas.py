@@ -1,0 +1,217 @@
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until, user
+
+from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.upstreams import replica as replica_module
+from plimsoll.gateway.upstreams.openai import Waits
+from plimsoll.gateway.upstreams.protocol import Call
+from plimsoll.gateway.upstreams.scripted_server import ScriptedServer, serve_script
+
+SAYS = HELLO.turns[0].text
+
+
+@pytest.fixture
+async def servers():
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(serve_script(HELLO)) for _ in range(3)]
+
+
+async def test_a_session_stays_with_its_replica(servers: list[ScriptedServer]):
+    async with replicas(*servers) as policy:
+        for _ in range(10):
+            await policy.answer(ask(), Call("one"))
+            await streamed(policy, ask(), Call("two"))
+    assert sorted(server.requests for server in servers) == [0, 10, 10]
+
+
+async def test_new_sessions_go_to_the_least_loaded(servers: list[ScriptedServer]):
+    async with replicas(*servers) as policy:
+        servers[0].faults.extend(["hang"] * 5)
+        busy = [asyncio.create_task(policy.answer(ask(), Call("busy"))) for _ in range(5)]
+        await until(lambda: sum(server.requests for server in servers) == 5)
+        for number in range(10):
+            await policy.answer(ask(), Call(f"new-{number}"))
+        assert sorted(server.requests for server in servers) == [5, 5, 5]
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        assert [state.in_flight for state in policy.replicas] == [0, 0, 0]
+
+
+async def test_sessions_are_spread_evenly(servers: list[ScriptedServer]):
+    async with replicas(*servers) as policy:
+        await asyncio.gather(*(policy.answer(ask(), Call(f"s{n}")) for n in range(30)))
+    assert [server.requests for server in servers] == [10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("fault", "stream"),
+    [("cut", False), *((fault, stream) for fault in ("drop", 429, 502, 503) for stream in (0, 1))],
+)
+async def test_what_was_not_delivered_is_answered_by_another(servers, fault, stream):
+    async with replicas(*servers) as policy:
+        servers[0].faults.append(fault)
+        if stream:
+            assert text_of(await streamed(policy, ask())) == SAYS
+        else:
+            assert (await policy.answer(ask(), CALL)).message.text == SAYS
+    assert sum(server.requests for server in servers) == 2
+
+
+async def test_a_stream_is_not_begun_again_once_a_piece_was_delivered(servers):
+    async with replicas(*servers) as policy:
+        servers[0].faults.append("cut")
+        came = []
+        with pytest.raises(Refusal) as refusal:
+            async with policy.stream(ask(), CALL) as pieces:
+                async for chunks in pieces:
+                    came.extend(chunks)
+        assert refusal.value.kind == "upstream"
+        assert came
+    assert sum(server.requests for server in servers) == 1
+
+
+@pytest.mark.parametrize("fault", [500, "garbage", "bad-call", 400, "hang"])
+async def test_what_is_not_safe_to_ask_again_is_asked_once(servers, fault):
+    async with replicas(*servers, waits=Waits(total=0.3)) as policy:
+        servers[0].faults.append(fault)
+        with pytest.raises(Refusal):
+            await policy.answer(ask(), CALL)
+    assert sum(server.requests for server in servers) == 1
+
+
+async def test_no_request_is_lost_when_a_replica_dies():
+    async with serve_script(HELLO) as stays, AsyncExitStack() as stack:
+        dies = await stack.enter_async_context(serve_script(HELLO))
+        async with replicas(dies, stays) as policy:
+            dies.faults.extend(["stall"] * 20)
+            calls = [asyncio.create_task(policy.answer(ask(), Call(f"s{n}"))) for n in range(40)]
+            await until(lambda: dies.in_flight == 20)
+            await stack.aclose()
+            answers = await asyncio.gather(*calls)
+            assert [answer.message.text for answer in answers] == [SAYS] * 40
+            assert [state.up for state in policy.replicas] == [False, True]
+            # Its sessions have moved, and new ones do not go there.
+            before = stays.requests
+            await asyncio.gather(*(policy.answer(ask(), Call(f"s{n}")) for n in range(40)))
+            assert stays.requests == before + 40
+
+
+async def test_a_replica_that_comes_back_is_used_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(replica_module, "COOL_FIRST", 0.05)
+    async with serve_script(HELLO) as stays, AsyncExitStack() as stack:
+        dies = await stack.enter_async_context(serve_script(HELLO))
+        port = int(dies.url.rsplit(":", 1)[1].removesuffix("/v1"))
+        async with replicas(dies, stays) as policy:
+            await stack.aclose()
+            await policy.answer(ask(), CALL)
+            assert [state.up for state in policy.replicas] == [False, True]
+            async with serve_script(HELLO, port=port) as back:
+                await until(lambda: policy.replicas[0].up)
+                for number in range(4):
+                    await policy.answer(ask(), Call(f"new-{number}"))
+                assert back.requests == 2
+
+
+async def test_requests_wait_for_a_replica_that_starts_late():
+    async with serve_script(HELLO) as server:
+        port = int(server.url.rsplit(":", 1)[1].removesuffix("/v1"))
+    async with replicas(server.url) as policy:
+        call = asyncio.create_task(policy.answer(ask(), CALL))
+        await asyncio.sleep(0.1)
+        async with serve_script(HELLO, port=port), asyncio.timeout(5):
+            assert (await call).message.text == SAYS
+
+
+async def test_where_no_replica_is_up_the_wait_is_bounded():
+    async with serve_script(HELLO) as server:
+        pass
+    async with replicas(server, patience=0.3) as policy:
+        began = time.monotonic()
+        with pytest.raises(Refusal) as refusal:
+            await policy.answer(ask(), CALL)
+        assert refusal.value.kind == "busy"
+        assert "cannot be reached" in refusal.value.message
+        assert time.monotonic() - began < 2
+
+
+async def test_a_server_that_asks_for_time_gets_it():
+    async with serve_script(HELLO) as server, replicas(server) as policy:
+        server.retry_after = "1"
+        server.faults.append(429)
+        began = time.monotonic()
+        assert (await policy.answer(ask(), CALL)).message.text == SAYS
+        assert time.monotonic() - began >= 1
+        server.retry_after = "1000"
+        server.faults.append(429)
+        with pytest.raises(Refusal) as refusal:
+            await policy.answer(ask(), CALL)
+        assert refusal.value.kind == "busy"
+
+
+async def test_a_server_that_is_always_busy_is_asked_a_bounded_number_of_times(monkeypatch):
+    monkeypatch.setattr("plimsoll.gateway.upstreams.replicas.PAUSE_FIRST", 0.001)
+    async with serve_script(HELLO) as server, replicas(server) as policy:
+        server.faults.extend([429] * 100)
+        with pytest.raises(Refusal) as refusal:
+            await policy.answer(ask(), CALL)
+        assert refusal.value.kind == "busy"
+        assert server.requests == 6
+
+
+async def test_a_replica_is_cooled_down_after_failures_in_a_row(servers):
+    async with replicas(*servers[:2]) as policy:
+        servers[0].faults.extend([500] * 3)
+        for _ in range(3):
+            with pytest.raises(Refusal):
+                await policy.answer(ask(), CALL)
+        assert [state.up for state in policy.replicas] == [False, True]
+        assert policy.replicas[0].failures == 3
+        assert policy.replicas[0].cooled == 1
+        assert (await policy.answer(ask(), CALL)).message.text == SAYS
+        assert servers[1].requests == 1
+
+
+def test_each_cooling_is_longer_up_to_a_bound():
+    cooled = replica_module.Replica(None)  # type: ignore[arg-type]
+    times = []
+    for _ in range(10):
+        cooled.not_before = 0.0
+        cooled.cool(100.0)
+        times.append(cooled.not_before - 100.0)
+    assert times == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    cooled.well(200.0)
+    cooled.cool(200.0)
+    assert cooled.not_before == 201.0
+
+
+async def test_a_mistake_of_the_agent_is_not_held_against_the_replica(servers):
+    async with replicas(*servers[:1]) as policy:
+        servers[0].faults.extend([400] * 5)
+        for _ in range(5):
+            with pytest.raises(Refusal):
+                await policy.answer(ask(user("bad")), CALL)
+        assert policy.replicas[0].up
+        assert policy.replicas[0].failures == 0
+
+
+async def test_closing_leaves_no_task_and_no_connection(servers):
+    before = asyncio.all_tasks()
+    async with replicas(*servers) as policy:
+        await asyncio.gather(*(streamed(policy, ask(), Call(f"s{n}")) for n in range(9)))
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_a_request_that_waits_for_a_replica_can_be_cancelled():
+    async with serve_script(HELLO) as server:
+        pass
+    async with replicas(server) as policy:
+        call = asyncio.create_task(streamed(policy, ask()))
+        await until(lambda: not policy.replicas[0].up)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call

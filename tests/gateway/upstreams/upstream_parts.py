@@ -1,0 +1,114 @@
+"""Requests and servers that the tests of upstreams share."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.openai import Asks, Server, Waits, http_session
+from plimsoll.gateway.upstreams.protocol import Call, Upstream
+from plimsoll.gateway.upstreams.replicas import Replicas
+from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted_server import ScriptedServer
+
+CALL = Call("session-1")
+
+BASH = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string"}},
+            "required": ["command"],
+        },
+    },
+}
+
+HELLO = Script(turns=(Turn(text="Hello, this is what the policy says."),))
+
+
+def raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def user(text: str) -> dict[str, object]:
+    return {"role": "user", "content": text}
+
+
+def ask(
+    *messages: dict[str, object], tools: list[dict[str, object]] | None = None, **settings: object
+) -> Request:
+    return Request(
+        model="policy",
+        history=[],  # type: ignore[arg-type]
+        messages=raw(messages or [user("hi")]),
+        tools=raw(tools) if tools else None,
+        settings={name: raw(value) for name, value in settings.items()},
+    )
+
+
+def sent_back(answer: Answer, *, reasoning: bool = False) -> dict[str, object]:
+    """An answer as an agent sends it back in its next request."""
+    message: dict[str, object] = {"role": "assistant", "content": answer.message.text or None}
+    if reasoning:
+        message["reasoning_content"] = answer.message.reasoning
+    if answer.message.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in answer.message.calls
+        ]
+    return message
+
+
+def result(answer: Answer, text: str) -> dict[str, object]:
+    return {"role": "tool", "tool_call_id": answer.message.calls[0].id, "content": text}
+
+
+async def streamed(upstream: Upstream | Server | Replicas, request: Request, call: Call = CALL):
+    """All pieces of a stream."""
+    chunks: list[Chunk] = []
+    async with upstream.stream(request, call) as pieces:
+        async for some in pieces:
+            chunks.extend(some)
+    return chunks
+
+
+def text_of(chunks: list[Chunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
+
+
+@asynccontextmanager
+async def client(
+    server: ScriptedServer, *, asks: Asks | None = None, waits: Waits | None = None, key=None
+) -> AsyncIterator[Server]:
+    async with http_session() as http:
+        yield Server(http, server.url, model="scripted", asks=asks, waits=waits, key=key)
+
+
+@asynccontextmanager
+async def replicas(
+    *servers: ScriptedServer | str, patience: float = 10.0, waits: Waits | None = None
+) -> AsyncIterator[Replicas]:
+    http = http_session()
+    urls = [server if isinstance(server, str) else server.url for server in servers]
+    made = [Server(http, url, model="scripted", waits=waits) for url in urls]
+    upstream = Replicas(http, made, patience=patience)
+    try:
+        yield upstream
+    finally:
+        await upstream.close()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.005)
