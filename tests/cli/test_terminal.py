@@ -1,25 +1,12 @@
 """On a terminal: a live table on stderr, and the cursor back afterwards."""
 
-import errno
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-
-def read_all(terminal: int) -> str:
-    """What was written to a terminal until its other side was closed."""
-    data = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 65536)
-        except OSError as error:
-            assert error.errno == errno.EIO
-            return data.decode()
-        if not chunk:
-            return data.decode()
-        data += chunk
+from terminals import read_all
 
 
 def test_the_live_table_shows_phases_and_gives_the_cursor_back(

@@ -1,19 +1,41 @@
 """Agents by the name that a person gives on the command line."""
 
+from pathlib import Path
+
+from plimsoll.agents.adapter import Adapter
+from plimsoll.agents.claude_code import ClaudeCode
+from plimsoll.agents.codex import Codex
+from plimsoll.agents.command_line import CommandLineAgent
+from plimsoll.agents.mini_swe_agent import MiniSweAgent
 from plimsoll.agents.nop import Nop
+from plimsoll.agents.opencode import OpenCode
 from plimsoll.agents.oracle import Oracle
 from plimsoll.agents.protocol import Agent
+from plimsoll.agents.qwen_code import QwenCode
+from plimsoll.agents.shell import Shell
 from plimsoll.core.errors import UsageError
 
-__all__ = ["AGENTS", "make_agent"]
+__all__ = ["ADAPTERS", "AGENTS", "make_agent"]
 
-_MAKERS: dict[str, type[Oracle] | type[Nop]] = {"oracle": Oracle, "nop": Nop}
+_OWN: dict[str, type[Oracle] | type[Nop] | type[Shell]] = {
+    "oracle": Oracle,
+    "nop": Nop,
+    "shell": Shell,
+}
 
-AGENTS = tuple(_MAKERS)
+ADAPTERS: dict[str, Adapter] = {
+    adapter.name: adapter
+    for adapter in (ClaudeCode(), Codex(), OpenCode(), QwenCode(), MiniSweAgent())
+}
+"""The agents that are programs of others."""
+
+AGENTS = (*_OWN, *ADAPTERS)
 
 
-def make_agent(name: str) -> Agent:
-    """The agent of that name."""
-    if name not in _MAKERS:
-        raise UsageError(f"there is no agent {name!r}; the agents are {', '.join(AGENTS)}")
-    return _MAKERS[name]()
+def make_agent(name: str, *, layer: Path | None = None) -> Agent:
+    """The agent of that name. `layer` is where `plimsoll bake` put the programs."""
+    if name in _OWN:
+        return _OWN[name]()
+    if name in ADAPTERS:
+        return CommandLineAgent(ADAPTERS[name], layer)
+    raise UsageError(f"there is no agent {name!r}; the agents are {', '.join(AGENTS)}")

@@ -19,7 +19,34 @@ Exit status:
 
 @click.command("eval", epilog=EPILOG)
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--agent", default="oracle", show_default=True, metavar="NAME", help="oracle or nop.")
+@click.option(
+    "--agent",
+    default="oracle",
+    show_default=True,
+    metavar="NAME",
+    help="oracle, nop, shell, claude-code, codex, opencode, qwen-code or mini-swe-agent.",
+)
+@click.option(
+    "--policy",
+    multiple=True,
+    metavar="URL",
+    help="An OpenAI-compatible server that answers for the policy, again for each replica;"
+    " or scripted:FILE.  [default: [policy] urls]",
+)
+@click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
+@click.option(
+    "--turns",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most answers a trial may have.  [default: no limit]",
+)
+@click.option(
+    "--agent-layer",
+    "layer",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where `plimsoll bake` put the agents.  [default: [agents] layer]",
+)
 @options.backend
 @click.option(
     "--attempts",
@@ -65,6 +92,10 @@ Exit status:
 def command(
     path: Path,
     agent: str,
+    policy: tuple[str, ...],
+    model: str | None,
+    turns: int | None,
+    layer: Path | None,
     backend: str,
     attempts: int,
     concurrency: int | None,
@@ -108,5 +139,9 @@ def command(
         skip_quarantined=skip_quarantined,
         canary_every=canary_every,
         keep_going=keep_going,
+        policy=policy,
+        model=model,
+        turns=turns,
+        layer=layer,
     )
     return evaluate(request, as_json=as_json)

@@ -49,7 +49,7 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
     request, selection = run.request, run.selection
     backend = BACKENDS[request.backend]
     tasks = len(selection.tasks) - len(run.left_out)
-    line = first_line(backend, f"agent {request.agent}", tasks, request.attempts)
+    line = first_line(backend, _actor(run), tasks, request.attempts)
     out.print(line, soft_wrap=True)
     if run.left_out:
         said = f"not run: {len(run.left_out):,} quarantined tasks, named at the end"
@@ -60,6 +60,15 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
     for problem in selection.problems:
         err.print(Text(f"not run: {plain(problem)}", style="yellow"), soft_wrap=True)
     warn_of_unknown_keys(selection.unknown_keys, err)
+
+
+def _actor(run: EvalRun) -> str:
+    """Who acts, and who answers for the policy."""
+    if run.service is None:
+        return f"agent {run.request.agent}"
+    first, *more = run.service.urls
+    others = f" and {len(more)} more" if more else ""
+    return f"agent {run.request.agent} · policy {first}{others}"
 
 
 def warn_of_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:

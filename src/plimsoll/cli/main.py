@@ -17,11 +17,14 @@ from plimsoll.core.errors import PlimsollError
 __all__ = ["main"]
 
 COMMANDS = {
+    "bake": "plimsoll.cli.bake",
     "clean": "plimsoll.cli.clean",
     "eval": "plimsoll.cli.eval",
+    "gateway": "plimsoll.cli.gateway",
     "ledger": "plimsoll.cli.ledger",
     "lint": "plimsoll.cli.lint",
     "ps": "plimsoll.cli.ps",
+    "show": "plimsoll.cli.show",
     "simulate": "plimsoll.cli.simulate",
     "stage": "plimsoll.cli.stage",
     "validate": "plimsoll.cli.validate",

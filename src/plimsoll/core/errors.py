@@ -11,6 +11,7 @@
     │   └── TransferError         a file or folder could not be carried in or out
     ├── PolicyError           the policy's server did not answer as it should
     ├── TrajectoryError       what was said cannot be written down, or cannot be read back
+    ├── WorkerError           workers cannot be started, or end again and again
     ├── LedgerError           the books of a run cannot be opened, written or trusted
     ├── SetUpError            a command that prepares a trial failed; never only a warning
     └── AgentError            the agent itself
@@ -39,6 +40,7 @@ __all__ = [
     "TrajectoryError",
     "TransferError",
     "UsageError",
+    "WorkerError",
 ]
 
 
@@ -88,6 +90,10 @@ class PolicyError(PlimsollError):
 
 class TrajectoryError(PlimsollError):
     """A trajectory cannot be written, or its file cannot be trusted."""
+
+
+class WorkerError(PlimsollError):
+    """Workers cannot be started, or end again and again. It carries their last words."""
 
 
 class LedgerError(PlimsollError):

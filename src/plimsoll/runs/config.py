@@ -18,6 +18,13 @@
     [breaker]
     require_validation = true
 
+    [policy]
+    urls = ["http://gpu-1:8000/v1", "http://gpu-2:8000/v1"]
+    model = "qwen3-8b"
+
+    [agents]
+    layer = "/mnt/shared/agents"
+
 A relative path is relative to the file. A key that is not known is an error, never ignored.
 """
 
@@ -34,7 +41,7 @@ from plimsoll.sandboxes.pool.options import DEFAULT_USES
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
 
-__all__ = ["Config", "DockerConfig", "LocalConfig", "PoolConfig", "load_config"]
+__all__ = ["Config", "DockerConfig", "LocalConfig", "PolicyConfig", "PoolConfig", "load_config"]
 
 DEFAULT = Path("plimsoll.toml")
 EXPECTED = {
@@ -115,6 +122,34 @@ class BreakerConfig(Table):
     """The largest share of tasks that may run although they are not."""
 
 
+class PolicyConfig(Table):
+    """Who answers for the policy, and what a trial may ask of it."""
+
+    urls: tuple[StrictStr, ...] = ()
+    """Replicas of one OpenAI-compatible server, or one `scripted:FILE`."""
+    model: StrictStr | None = None
+    """The name that the servers know it by; their only model where it is left out."""
+    turns: StrictInt | None = Field(default=None, ge=1)
+    """The most answers a trial may have."""
+    tokens: StrictInt | None = Field(default=None, ge=1)
+    """The most tokens a trial may use, prompts and answers."""
+    concurrent: StrictInt = Field(default=16, ge=1)
+    """Requests that one trial may have under way."""
+    body_mb: StrictInt = Field(default=32, ge=1)
+    """The largest request."""
+
+
+class AgentsConfig(Table):
+    """Where agents come from."""
+
+    layer: StrictStr | None = None
+    """The folder that `plimsoll bake` made."""
+
+    @property
+    def folder(self) -> Path | None:
+        return None if self.layer is None else Path(self.layer)
+
+
 class Config(Table):
     """The whole file."""
 
@@ -123,6 +158,8 @@ class Config(Table):
     pool: PoolConfig = Field(default_factory=PoolConfig)
     assets: AssetsConfig = Field(default_factory=AssetsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    agents: AgentsConfig = Field(default_factory=AgentsConfig)
 
     def load_assets(self, given: Path | None) -> Assets | None:
         """The assets in the given folder, or in the one that the config names."""
@@ -145,6 +182,8 @@ _TABLES: dict[str, type[Table]] = {
     "pool": PoolConfig,
     "assets": AssetsConfig,
     "breaker": BreakerConfig,
+    "policy": PolicyConfig,
+    "agents": AgentsConfig,
 }
 
 
@@ -186,6 +225,8 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
     home = None if local.home is None else str(base / Path(local.home).expanduser())
     staged = config.assets.folder
     assets = AssetsConfig(folder=staged and str(base / Path(staged).expanduser()))
+    layer = config.agents.layer
+    agents = AgentsConfig(layer=layer and str(base / Path(layer).expanduser()))
     certificates = config.docker.certificates
     docker = config.docker.model_copy(
         update={"certificates": certificates and str(base / Path(certificates).expanduser())}
@@ -195,6 +236,7 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
             "local": LocalConfig(roots=roots, host_paths=local.host_paths, home=home),
             "docker": docker,
             "assets": assets,
+            "agents": agents,
         }
     )
 

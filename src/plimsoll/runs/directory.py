@@ -3,6 +3,7 @@
     runs/<name>/
     ├── trials/<task>.<attempt>/    what the trial wrote: verdict.json, output, timings
     ├── canaries/<task>.<number>/   the same of each canary, where there are any
+    ├── blobs/                      what is too large for a trajectory, by its digest
     ├── results.jsonl               one line a finished trial, in the order they finished
     ├── canaries.jsonl              the same of each canary
     └── summary.json                the whole run, written once at its end
@@ -34,6 +35,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trials = path / "trials"
+        self.blobs = path / "blobs"
         self.results = path / "results.jsonl"
         self.canaries = path / "canaries.jsonl"
         self.summary = path / "summary.json"

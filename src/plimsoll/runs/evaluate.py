@@ -1,11 +1,13 @@
 """From what a person asks for to an evaluation that is ready to run, and its end."""
 
+import contextlib
 import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -20,6 +22,7 @@ from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Trial
+from plimsoll.runs.policies import PolicyService, policy_for
 from plimsoll.runs.pooling import hints_for, make_pool, measured
 from plimsoll.runs.quarantine import Quarantine
 from plimsoll.runs.results import Diagnosis, Summary
@@ -79,6 +82,14 @@ class Request:
     """Run to the end whatever the breaker finds."""
     pool: str | None = None
     """How sandboxes are used, if not as the config says."""
+    policy: tuple[str, ...] = ()
+    """Who answers for the policy, if not whom the config names."""
+    model: str | None = None
+    """The policy's name at its servers, if not as the config says."""
+    turns: int | None = None
+    """The most answers a trial may have, if not as the config says."""
+    layer: Path | None = None
+    """Where agents are baked, if not where the config says."""
 
     def command(self, *, keep_going: bool) -> str:
         """The command line that asks for it again, into a folder of its own."""
@@ -94,6 +105,10 @@ class Request:
             "--assets": self.assets,
             "--validation": self.validation,
             "--canary-every": self.canary_every,
+            "--policy": self.policy,
+            "--model": self.model,
+            "--turns": self.turns,
+            "--agent-layer": self.layer,
         }
         flags = {
             "--skip-invalid": self.skip_invalid,
@@ -116,18 +131,28 @@ class Request:
 
 
 def command_line(command: str, path: Path, options: Mapping[str, object]) -> str:
-    """A command for a shell. An option that is None or False is left out, True is a flag."""
+    """A command for a shell. An option that is None or False is left out, True is a flag.
+
+    One with several values is given once for each.
+    """
     words = ["plimsoll", command, str(path)]
     for option, value in options.items():
         if value is True:
             words.append(option)
+        elif isinstance(value, tuple):
+            for one in cast("tuple[object, ...]", value):
+                words += [option, str(one)]
         elif value is not None and value is not False:
             words += [option, str(value)]
     return shlex.join(words)
 
 
 def trials_by(
-    agents: Mapping[str, Agent], backend: Backend, assets: Assets | None, directory: RunDirectory
+    agents: Mapping[str, Agent],
+    backend: Backend,
+    assets: Assets | None,
+    directory: RunDirectory,
+    service: PolicyService | None = None,
 ) -> Trial:
     """Runs tickets, each by the agent that it names."""
 
@@ -140,6 +165,7 @@ def trials_by(
             run=directory.name,
             directory=ticket.folder(directory),
             assets=assets,
+            policy=None if service is None else service.policy,
             on_phase=on_phase,
         )
 
@@ -159,12 +185,14 @@ class EvalRun:
     """Tasks in quarantine that do not run, with the reason."""
     directory: RunDirectory
     evaluation: Evaluation
+    service: PolicyService | None
+    """What answers for the policy, where the agent asks one."""
 
     @classmethod
     def prepare(cls, request: Request) -> "EvalRun":
         """Check all that can be checked before anything is started."""
-        agent = make_agent(request.agent)
         config = load_config(request.config)
+        agent = make_agent(request.agent, layer=request.layer or config.agents.folder)
         backend = make_pool(
             make_backend(request.backend, config),
             config.pool,
@@ -178,7 +206,9 @@ class EvalRun:
         key = assets.key if assets is not None else ""
         tasks, left_out = _admitted(request, config, selection.tasks, key)
         canaries = _canaries(request, tasks, key)
+        wanted = policy_for(agent, config.policy, request.policy, request.model, request.turns)
         directory = RunDirectory.create(request.out, now=datetime.now())
+        service = None if wanted is None else PolicyService(wanted, directory.blobs)
         agents = {"": agent, CANARY_AGENT: make_agent(CANARY_AGENT)}
         policy = Policy(
             group=request.attempts,
@@ -189,16 +219,18 @@ class EvalRun:
             tasks,
             attempts=request.attempts,
             concurrency=request.concurrency,
-            trial=trials_by(agents, backend, assets, directory),
+            trial=trials_by(agents, backend, assets, directory, service),
             directory=directory,
             breaker=Breaker(policy),
             canaries=canaries,
-            hints=hints_for(backend, directory.name, assets),
+            hints=hints_for(backend, directory.name, assets, agents),
         )
-        return cls(request, agent, backend, assets, selection, left_out, directory, evaluation)
+        return cls(
+            request, agent, backend, assets, selection, left_out, directory, evaluation, service
+        )
 
     async def run(self) -> None:
-        async with self.backend:
+        async with self.service or contextlib.nullcontext(), self.backend:
             await self.evaluation.run()
 
     @property

@@ -1,5 +1,8 @@
 """Which pool a run has, and what is told to it of the tickets that come next."""
 
+from collections.abc import Mapping
+
+from plimsoll.agents.protocol import Agent
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.config import PoolConfig
 from plimsoll.runs.tickets import Ticket
@@ -44,16 +47,21 @@ def measured(pool: Pool) -> PoolStats | None:
     return stats if stats.start is not None or stats.failed_starts else None
 
 
-def hints_for(pool: Pool, run: str, assets: Assets | None) -> "PoolHints | None":
+def hints_for(
+    pool: Pool, run: str, assets: Assets | None, agents: Mapping[str, Agent]
+) -> "PoolHints | None":
     """What to tell a pool's demand by; nothing where nothing is started ahead."""
-    return None if pool.options.reuse is Reuse.NONE else PoolHints(pool, run, assets)
+    return None if pool.options.reuse is Reuse.NONE else PoolHints(pool, run, assets, agents)
 
 
 class PoolHints:
     """Tells a pool which sandboxes the coming trials will ask for."""
 
-    def __init__(self, pool: Pool, run: str, assets: Assets | None) -> None:
+    def __init__(
+        self, pool: Pool, run: str, assets: Assets | None, agents: Mapping[str, Agent]
+    ) -> None:
         self._pool = pool
+        self._agents = agents
         self._run = run
         self._assets = assets
         self._expected: dict[Ticket, Expectation] = {}
@@ -61,7 +69,8 @@ class PoolHints:
     def coming(self, ticket: Ticket) -> None:
         labels = labels_for(ticket.task, self._run, ticket.attempt)
         try:
-            wanted = agent_sandbox(ticket.task, labels, self._assets)
+            mounts = self._agents[ticket.agent].mounts
+            wanted = agent_sandbox(ticket.task, labels, self._assets, mounts)
         except PlimsollError:
             return  # Its own trial says so.
         self._expected[ticket] = self._pool.expect(wanted.source, wanted.spec)

@@ -112,7 +112,7 @@ class ValidateRun:
             agents=_AGENTS,
             # Broken tasks are what is looked for: only a fault of our own stops it.
             breaker=Breaker(Policy(), (Bugs(),)),
-            hints=hints_for(backend, directory.name, assets),
+            hints=hints_for(backend, directory.name, assets, agents),
         )
         key = assets.key if assets is not None else ""
         return cls(request, backend, loaded, validation, digests, key, directory, evaluation)

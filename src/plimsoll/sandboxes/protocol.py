@@ -58,6 +58,8 @@ class Mount:
     target: str
     unless_there: bool = False
     """Left out where the image has something at the target already."""
+    key: str = ""
+    """Changes with what the source holds, where somebody knows: then it is not read to find out."""
 
 
 @dataclass(frozen=True, slots=True)

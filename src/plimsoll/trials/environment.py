@@ -44,13 +44,13 @@ class Wanted:
         return self.spec.supplies
 
 
-def agent_sandbox(task: Task, labels: Labels, assets: Assets | None) -> Wanted:
-    """The sandbox that the agent of a trial works in."""
+def agent_sandbox(
+    task: Task, labels: Labels, assets: Assets | None, mounts: tuple[Mount, ...] = ()
+) -> Wanted:
+    """The sandbox that the agent of a trial works in. `mounts` are the agent's own."""
     supplies = supplies_for(task, assets)
-    return Wanted(
-        image_source(task, supplies),
-        sandbox_spec(task.environment, task.network, labels, task.file, supplies),
-    )
+    spec = sandbox_spec(task.environment, task.network, labels, task.file, supplies)
+    return Wanted(image_source(task, supplies), replace(spec, mounts=mounts))
 
 
 def labels_for(task: Task, run: str, attempt: int) -> Labels:

@@ -2,6 +2,7 @@
 
 verdict.json                 written last, by one rename: a folder without it is unfinished
 build.txt                    what the image's build printed, where it was built now
+trajectory.jsonl.zst         what the policy was asked and said, where the agent has one
 agent/stdout.txt, stderr.txt
 verifier/stdout.txt, stderr.txt, logs/       what the tests printed and wrote
 artifacts/                   what the task asks to keep
@@ -16,13 +17,26 @@ from pathlib import Path
 
 import msgspec
 
+from plimsoll.core.endings import Ending
 from plimsoll.core.errors import TransferError
 from plimsoll.sandboxes.protocol import ExecResult, OnOutput, Sandbox, Stream
 from plimsoll.trials.verdicts import Verdict
 
-__all__ = ["Phases", "StepRecord", "TrialRecord", "VerdictFile"]
+__all__ = ["AgentEnd", "Phases", "StepRecord", "TrialRecord", "VerdictFile"]
 
 _LARGEST_LOG = 16 << 20
+
+
+class AgentEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the agent ended a step, apart from what its work is worth."""
+
+    ending: Ending
+    detail: str = ""
+    exit_code: int | None = None
+    turns: int | None = None
+    """Exchanges with the policy; None for an agent that has none."""
+    tokens: int | None = None
+    """What the session had counted by then, prompts and answers."""
 
 
 class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +49,8 @@ class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     steps: dict[str, Verdict]
     """What each step came to; one, called main, in a single-step task."""
+    ends: dict[str, AgentEnd]
+    """How the agent ended each step that it came to the end of."""
     tests: dict[str, str]
     """The digest of the tests that graded each step."""
     seconds: float

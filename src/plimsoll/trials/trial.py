@@ -23,6 +23,7 @@ from plimsoll.core.errors import (
     SetUpError,
     SolutionError,
 )
+from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.assets.manifest import Assets
@@ -30,7 +31,8 @@ from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
 from plimsoll.trials.environment import agent_sandbox, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
-from plimsoll.trials.record import Phases, StepRecord, TrialRecord, VerdictFile
+from plimsoll.trials.policy import Policy, Talk, talk
+from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
 from plimsoll.trials.steps import combine, falls_short
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.trials.verifier import LOGS, Verifier
@@ -63,13 +65,14 @@ async def run_trial(
     run: str,
     directory: Path,
     assets: Assets | None = None,
+    policy: Policy | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
     """Run one trial and write its folder."""
     started, began = time.time(), time.monotonic()
     record = TrialRecord(directory)
     phases = Phases(on_phase)
-    trial = _Trial(task, attempt, agent, backend, run, record, phases, assets)
+    trial = _Trial(task, attempt, agent, backend, run, record, phases, assets, policy)
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
     try:
         verdict = await trial.run()
@@ -88,6 +91,7 @@ async def run_trial(
                 backend=backend.name,
                 verdict=verdict,
                 steps=trial.verdicts,
+                ends=trial.ends,
                 tests=trial.digests,
                 seconds=round(seconds, 6),
                 phases=phases.seconds,
@@ -110,6 +114,7 @@ class _Trial:
         record: TrialRecord,
         phases: Phases,
         assets: Assets | None,
+        policy: Policy | None,
     ) -> None:
         self._task = task
         self._agent = agent
@@ -118,13 +123,21 @@ class _Trial:
         self._phase = phases.phase
         self._labels = labels_for(task, run, attempt)
         self._assets = assets
+        self._policy = policy
+        self._about = {"run": run, "task": task.name, "attempt": str(attempt), "agent": agent.name}
         self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
+        self.ends: dict[str, AgentEnd] = {}
 
     async def run(self) -> Verdict:
+        about = self._about
+        async with talk(self._policy, self._agent, self._record.folder, about) as talking:
+            return await self._course(talking)
+
+    async def _course(self, talking: Talk | None) -> Verdict:
         task = self._task
         with self._phase("build"):
-            wanted = agent_sandbox(task, self._labels, self._assets)
+            wanted = agent_sandbox(task, self._labels, self._assets, self._agent.mounts)
             image = await self._backend.build(wanted.source, on_output=self._record.build_log)
         with self._phase("start"):
             sandbox = await self._backend.create(image, wanted.spec)
@@ -134,7 +147,7 @@ class _Trial:
         try:
             await self._prepare(sandbox)
             for step in task.steps:
-                verdict = await self._step(step, sandbox, verifier)
+                verdict = await self._step(step, sandbox, verifier, talking)
                 self.verdicts[step.name] = verdict
                 if isinstance(verdict, Void) or falls_short(verdict, step.min_reward):
                     break
@@ -154,12 +167,14 @@ class _Trial:
         with self._phase("agent set-up"):
             await self._agent.set_up(self._task, sandbox)
 
-    async def _step(self, step: Step, sandbox: Sandbox, verifier: Verifier) -> Verdict:
+    async def _step(
+        self, step: Step, sandbox: Sandbox, verifier: Verifier, talking: Talk | None
+    ) -> Verdict:
         record = self._record.step(step.name if self._task.is_multi_step else None)
         with self._phase("step set-up"):
             await self._set_up_step(step, sandbox)
         with self._phase("agent"):
-            outcome = await self._run_agent(step, sandbox, record)
+            outcome = await self._run_agent(step, sandbox, record, talking)
         with self._phase("kill"):
             await sandbox.kill_all()
         with self._phase("verifier"):
@@ -182,9 +197,35 @@ class _Trial:
         if step.healthcheck is not None:
             await wait_until_healthy(step.healthcheck, sandbox)
 
-    async def _run_agent(self, step: Step, sandbox: Sandbox, record: StepRecord) -> Outcome:
-        """Let the agent work for as long as the step allows."""
+    async def _run_agent(
+        self, step: Step, sandbox: Sandbox, record: StepRecord, talking: Talk | None
+    ) -> Outcome:
+        """Let the agent work for as long as the step allows; how it ended is kept apart."""
         await sandbox.set_network(step.agent_network)
+        try:
+            if talking is None:
+                outcome = await self._within_time(step, sandbox, record, None)
+            else:
+                async with talking.reach(self._agent, sandbox) as access:
+                    outcome = await self._within_time(step, sandbox, record, access)
+                outcome = talking.judge(self._agent, outcome)
+        except AgentError:
+            if talking is not None and (error := talking.failed()) is not None:
+                raise error from None
+            await self._blame_memory(sandbox)
+            raise
+        self.ends[step.name] = AgentEnd(
+            ending=outcome.ending,
+            detail=outcome.detail,
+            exit_code=outcome.exit_code,
+            turns=None if talking is None else talking.turns,
+            tokens=None if talking is None else talking.tokens,
+        )
+        return outcome
+
+    async def _within_time(
+        self, step: Step, sandbox: Sandbox, record: StepRecord, access: Access | None
+    ) -> Outcome:
         solution = self._task.solution_env if self._agent.reference else dict[str, str]()
         assignment = Assignment(
             task=self._task,
@@ -194,6 +235,7 @@ class _Trial:
             env=task_env(solution, self._task.file, "solution.env"),
             user=step.agent.user,
             on_output=record.agent_log,
+            policy=access,
         )
         limit = step.agent.timeout_sec
         clock = asyncio.timeout(limit)
@@ -206,9 +248,6 @@ class _Trial:
             if self._agent.reference:
                 raise SolutionError(f"the solution did not end within {limit:g} s") from None
             return Outcome(Ending.BUDGET, f"out of time after {limit:g} s")
-        except AgentError:
-            await self._blame_memory(sandbox)
-            raise
 
     async def _blame_memory(self, sandbox: Sandbox) -> None:
         """An agent that failed after the kernel killed for memory failed of that."""

@@ -128,7 +128,7 @@ class Files:
 
     async def carry(self, image: str, spec: SandboxSpec) -> Carried:
         """What a sandbox of this image gets: the init, and the mounts that apply."""
-        wanted = [(mount, "") for mount in spec.mounts]
+        wanted = [(mount, mount.key) for mount in spec.mounts]
         wanted += [(mount, spec.supplies.key) for mount in spec.supplies.mounts]
         modest = {mount.target for mount, _ in wanted if mount.unless_there}
         taken = await self._targets.taken(image, modest)

@@ -1,0 +1,82 @@
+"""mini-swe-agent: speaks Chat Completions, without streaming; prints for people."""
+
+import json
+import re
+
+from plimsoll.agents.adapter import HOME, LOGS, PATIENCE, RETRIES, Launch
+from plimsoll.agents.events import of_failure
+from plimsoll.agents.parts import Part
+from plimsoll.agents.protocol import Outcome
+from plimsoll.core.endings import Ending
+from plimsoll.gateway.access import Access
+from plimsoll.sandboxes.protocol import ExecResult
+
+__all__ = ["MiniSweAgent"]
+
+_PART = Part(
+    "mini-swe-agent",
+    "2.4.6",
+    "pip",
+    # This litellm imports mcp, and does not ask for it.
+    ("mini-swe-agent=={version}", "litellm==1.106.2", "mcp"),
+    for_python=True,
+)
+
+# Its packages are for itself alone: PYTHONPATH would hand them to the commands that it runs, and
+# without -I modules of the task's would come before its own.
+_START = """\
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("minisweagent.run.mini", run_name="__main__", alter_sys=True)
+"""
+_CONFIG = "plimsoll.yaml"
+_ENV = {
+    "MSWEA_CONFIGURED": "true",
+    "MSWEA_GLOBAL_CONFIG_DIR": HOME,
+    "MSWEA_SILENT_STARTUP": "1",
+    "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": str(1 + RETRIES),
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+_EXIT = re.compile(r"^Exit:\n(.*)$", re.MULTILINE)
+_SPENT = ("LimitsExceeded", "TimeExceeded")
+_NO_CALLS = "RepeatedFormatError"
+"""The policy answered without a command, again and again."""
+_ERROR = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exceeded\w*): .+)", re.MULTILINE)
+
+
+class MiniSweAgent:
+    """`mini`, with the instruction in its config."""
+
+    name = "mini-swe-agent"
+    parts = (_PART,)
+
+    def launch(self, access: Access, instruction: str) -> Launch:
+        argv = ("python3", "-I", "-c", _START, _PART.at, "-c", "mini.yaml",
+                "-c", f"{HOME}/{_CONFIG}", "-o", f"{LOGS}/mini-swe-agent.traj.json")  # fmt: skip
+        config = {_CONFIG: json.dumps(_config(access, instruction)).encode()}
+        return Launch(argv, {**_ENV, "OPENAI_API_KEY": access.key}, files=config)
+
+    def outcome(self, done: ExecResult) -> Outcome | None:
+        said = done.stdout.text
+        if done.exit_code and (errors := _ERROR.findall(f"{said}\n{done.stderr.text}")):
+            return of_failure(done, errors[-1])
+        exits = _EXIT.findall(said)
+        if not exits:
+            return None
+        why: str = exits[-1]
+        if why in _SPENT:
+            return Outcome(Ending.BUDGET, why, done.exit_code)
+        return Outcome(detail=why if why == _NO_CALLS else "", exit_code=done.exit_code)
+
+
+def _config(access: Access, instruction: str) -> dict[str, object]:
+    """JSON, which is YAML too."""
+    return {
+        "run": {"task": instruction},
+        "agent": {"mode": "yolo", "confirm_exit": False, "cost_limit": 0},
+        "model": {
+            "model_name": f"openai/{access.model}",
+            "cost_tracking": "ignore_errors",
+            "model_kwargs": {"api_base": access.openai, "timeout": PATIENCE, "drop_params": True},
+        },
+    }

@@ -1,0 +1,335 @@
+"""The built-in agent: one loop, one tool. The loop runs in this process, its commands in the
+sandbox.
+
+    ask the policy → run the commands of its answer → tell it what they printed → ask again
+
+A command is a call of the tool `bash`, or the first ```bash block of an answer without calls:
+small models that cannot call tools can write one. The work is over when the policy calls
+`submit`, or answers without a command. What it may use up is not counted here: the session
+refuses a request over its budget, and the trial cancels `run` when the time is over.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+from msgspec.structs import replace
+
+from plimsoll.agents.protocol import Assignment, Outcome
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import AgentError
+from plimsoll.gateway.access import Access
+from plimsoll.sandboxes.output import Capture
+from plimsoll.sandboxes.protocol import Mount, Sandbox, Stream
+from plimsoll.tasks.task import Task
+
+__all__ = ["Shell"]
+
+SYSTEM = """\
+You work in a Linux sandbox through bash, without anybody to ask. Do what the user asks for.
+
+Run a command with the tool `bash`. If you cannot call tools, write it as one block instead:
+
+```bash
+ls -l
+```
+
+Each command runs in a new shell that starts in {workdir}: a `cd` or an exported variable does
+not outlive it. Nothing can be typed into a running command, and it is killed after {timeout:g}
+seconds. Of a long output you see the beginning and the end.
+
+Look before you change something, and check your work. When it is done, call `submit`, or answer
+without a command.
+"""
+
+TOOLS = msgspec.Raw(
+    b'[{"type":"function","function":{"name":"bash","description":"Run a command in bash.",'
+    b'"parameters":{"type":"object","properties":{"command":{"type":"string"}},'
+    b'"required":["command"]}}},{"type":"function","function":{"name":"submit",'
+    b'"description":"Say that the work is done.",'
+    b'"parameters":{"type":"object","properties":{}}}}]'
+)
+
+BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+OPEN_BLOCK = re.compile(r"^`{3,}(?:bash|sh|shell)[ \t]*$", re.MULTILINE)
+
+OVER_BUDGET = "context_length_exceeded"
+"""The code of a refusal for a conversation that is too long, or a budget that is used up."""
+
+
+class Function(msgspec.Struct, frozen=True):
+    """What is called, with its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A tool call of an answer."""
+
+    id: str
+    function: Function
+    type: str = "function"
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message of Chat Completions. Reasoning goes back under the name that it came by."""
+
+    role: str
+    content: str | None
+    tool_calls: tuple[Call, ...] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The one choice of an answer."""
+
+    message: Message
+    finish_reason: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the policy said."""
+
+    choices: tuple[Choice, ...]
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """The arguments of `bash`."""
+
+    command: str
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Why a request was refused."""
+
+    message: str = ""
+    code: str | None = None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The body of a refusal."""
+
+    error: Fault
+
+
+class OverBudget(Exception):
+    """The session has nothing left to spend, or the conversation is too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something to run, and the call that asks for it; none for a block."""
+
+    text: str
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong with a call or an answer, as the policy is told."""
+
+    problem: str
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """The policy says that it is done."""
+
+
+class Shell:
+    """The agent. `sampling` goes with every request: temperature, max_tokens, and so on."""
+
+    name = "shell"
+    reference = False
+    needs_policy = True
+    inside = False
+    mounts: tuple[Mount, ...] = ()
+
+    def __init__(
+        self,
+        *,
+        sampling: Mapping[str, object] | None = None,
+        command_timeout: float = 180.0,
+        shown: int = 16 * 1024,
+    ) -> None:
+        self._sampling = dict(sampling or {})
+        self._command_timeout = command_timeout
+        self._shown = shown
+        """Bytes of a command's output that the policy gets to see."""
+
+    async def set_up(self, task: Task, sandbox: Sandbox) -> None:
+        del task, sandbox
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        if assignment.policy is None:
+            raise AgentError("the agent shell asks a policy what to do, and it was given none")
+        terminal = Terminal(assignment, self._command_timeout, self._shown)
+        workdir, timeout = assignment.sandbox.workdir, self._command_timeout
+        messages = [
+            Message("system", SYSTEM.format(workdir=workdir, timeout=timeout)),
+            Message("user", assignment.instruction),
+        ]
+        waiting = aiohttp.ClientTimeout(total=None, sock_connect=30)
+        async with aiohttp.ClientSession(timeout=waiting) as http:
+            policy = Policy(http, assignment.policy, self._sampling)
+            try:
+                return await work(policy, terminal, messages)
+            except OverBudget as over:
+                return Outcome(Ending.BUDGET, str(over))
+
+
+async def work(policy: "Policy", terminal: "Terminal", messages: list[Message]) -> Outcome:
+    """The loop. It ends by itself only where the policy does; `messages` grow with each turn."""
+    mistaken = False
+    while True:
+        choice = await policy.ask(messages)
+        if choice.finish_reason == "content_filter":
+            return Outcome(Ending.REFUSED, "the policy refused to answer")
+        steps = read(choice)
+        if not steps:
+            return Outcome()
+        before, mistaken = mistaken, all(isinstance(step, Mistake) for step in steps)
+        if before and mistaken:
+            return Outcome(detail="two answers in a row held nothing that could be run")
+        messages.append(echo(choice.message))
+        for step in steps:
+            if isinstance(step, Submit):
+                return Outcome()
+            told = await terminal.run(step.text) if isinstance(step, Command) else step.problem
+            role = "user" if step.call is None else "tool"
+            messages.append(Message(role, told, tool_call_id=step.call))
+
+
+def read(choice: Choice) -> list[Command | Mistake | Submit]:
+    """What an answer asks for; nothing where the policy says that it is done."""
+    if choice.message.tool_calls:
+        return [read_call(call) for call in choice.message.tool_calls]
+    # Reasoning that the server did not take out of the text is not the answer.
+    text = (choice.message.content or "").rpartition("</think>")[2].partition("<think>")[0]
+    if (block := BLOCK.search(text)) is not None:
+        command = block[2].strip()
+        return [Submit() if command == "submit" else Command(command)]
+    if OPEN_BLOCK.search(text) is not None:
+        return [Mistake("The block with your command does not end: close it with ```.")]
+    if choice.finish_reason == "length":
+        return [Mistake("Your answer was cut off before it held a command. Be shorter.")]
+    if not text.strip():
+        return [Mistake("Your answer is empty. Run a command, or say that you are done.")]
+    return []
+
+
+def read_call(call: Call) -> Command | Mistake | Submit:
+    name = call.function.name
+    if name == "submit":
+        return Submit()
+    if name != "bash":
+        return Mistake(f"There is no tool {name!r}; there are bash and submit.", call.id)
+    try:
+        return Command(
+            msgspec.json.decode(call.function.arguments, type=Arguments).command, call.id
+        )
+    except msgspec.DecodeError as error:
+        wanted = 'bash takes a JSON object such as {"command": "ls -l"}'
+        return Mistake(f"The arguments cannot be read ({error}): {wanted}.", call.id)
+
+
+def echo(said: Message) -> Message:
+    """An answer as it goes back in the next request: unchanged, where servers take it so."""
+    calls = tuple(mended(call) for call in said.tool_calls or ())
+    return replace(said, role="assistant", content=said.content or "", tool_calls=calls or None)
+
+
+def mended(call: Call) -> Call:
+    # A server that renders calls by their parsed arguments refuses a history that has others.
+    try:
+        msgspec.json.decode(call.function.arguments, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return replace(call, function=Function(call.function.name, "{}"))
+    return call
+
+
+class Terminal:
+    """Runs commands in the sandbox, and tells what came of them within bounds."""
+
+    def __init__(self, assignment: Assignment, timeout: float, shown: int) -> None:
+        self._assignment = assignment
+        self._timeout = timeout
+        self._shown = shown
+
+    async def run(self, command: str) -> str:
+        log = self._assignment.on_output
+        log("stdout", f"$ {command}\n".encode())
+        printed = Capture(self._shown)
+
+        def take(stream: Stream, chunk: bytes) -> None:
+            printed.feed(chunk)
+            log(stream, chunk)
+
+        done = await self._assignment.sandbox.exec(
+            command,
+            env=self._assignment.env,
+            user=self._assignment.user,
+            timeout=self._timeout,
+            on_output=take,
+            keep=0,
+        )
+        return f"{done.describe()}\n{printed.captured().text or '(no output)'}"
+
+
+class Policy:
+    """Asks the policy through the gateway."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, access: Access, sampling: dict[str, object]
+    ) -> None:
+        self._http = http
+        self._url = f"{access.openai}/chat/completions"
+        self._headers = {
+            "authorization": f"Bearer {access.key}",
+            "content-type": "application/json",
+        }
+        self._body: dict[str, object] = {**sampling, "model": access.model, "tools": TOOLS}
+
+    async def ask(self, messages: list[Message]) -> Choice:
+        status, data = await self._post(messages)
+        if status == 400 and "tools" in self._body and len(messages) == 2:
+            # Servers without a parser for tool calls refuse the tools: blocks do without.
+            over_budget(data)
+            del self._body["tools"]
+            status, data = await self._post(messages)
+        if status != 200:
+            over_budget(data)
+            raise AgentError(f"the gateway answered {status}: {fault_of(data).message[:500]}")
+        try:
+            return msgspec.json.decode(data, type=Answer).choices[0]
+        except (msgspec.DecodeError, IndexError) as error:
+            raise AgentError(f"the gateway's answer cannot be read: {error}") from error
+
+    async def _post(self, messages: list[Message]) -> tuple[int, bytes]:
+        body = msgspec.json.encode({**self._body, "messages": messages})
+        try:
+            async with self._http.post(self._url, data=body, headers=self._headers) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = str(error) or type(error).__name__
+            raise AgentError(f"the gateway cannot be reached: {why}") from error
+
+
+def over_budget(data: bytes) -> None:
+    """Raise where the refusal says that nothing is left to spend."""
+    fault = fault_of(data)
+    if fault.code == OVER_BUDGET:
+        raise OverBudget(fault.message)
+
+
+def fault_of(data: bytes) -> Fault:
+    try:
+        return msgspec.json.decode(data, type=Refused).error
+    except msgspec.DecodeError:
+        return Fault(message=data[:500].decode("utf-8", "replace"))

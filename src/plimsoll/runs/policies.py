@@ -1,0 +1,90 @@
+"""Who answers for the policy in a run, and the gateway that stands before it."""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plimsoll.agents.protocol import Agent
+from plimsoll.core.errors import UsageError
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.runs.config import PolicyConfig
+from plimsoll.trials.policy import Policy
+
+__all__ = ["PolicyService", "WantedPolicy", "policy_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPolicy:
+    """The policy that a run was asked to use."""
+
+    urls: tuple[str, ...]
+    model: str | None
+    limits: Limits
+
+
+def policy_for(
+    agent: Agent,
+    config: PolicyConfig,
+    urls: tuple[str, ...],
+    model: str | None,
+    turns: int | None,
+) -> WantedPolicy | None:
+    """What the command line says, else the config. None for an agent that asks no policy."""
+    if not agent.needs_policy:
+        if urls:
+            raise UsageError(f"the agent {agent.name} asks no policy: leave --policy out")
+        return None
+    if not (urls or config.urls):
+        raise UsageError(
+            f"the agent {agent.name} needs a policy: name its server with --policy URL, "
+            "or as [policy] urls in plimsoll.toml"
+        )
+    limits = Limits(
+        turns=turns or config.turns,
+        tokens=config.tokens,
+        concurrent=config.concurrent,
+        body_bytes=config.body_mb << 20,
+    )
+    return WantedPolicy(urls or config.urls, model or config.model, limits)
+
+
+class PolicyService:
+    """The gateway of a run, up while it is entered."""
+
+    def __init__(self, wanted: WantedPolicy, blobs: Path) -> None:
+        self._wanted = wanted
+        self._blobs = blobs
+        self._stack = AsyncExitStack()
+        self._policy: Policy | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return self._wanted.urls
+
+    @property
+    def policy(self) -> Policy:
+        assert self._policy is not None, "the service is not entered"
+        return self._policy
+
+    async def __aenter__(self) -> Self:
+        wanted = self._wanted
+        async with AsyncExitStack() as stack:
+            upstream = await make_upstream(wanted.urls, model=wanted.model)
+            stack.push_async_callback(upstream.close)
+            gateway = await stack.enter_async_context(Gateway(upstream))
+            self._stack = stack.pop_all()
+        self._policy = Policy(gateway, wanted.limits, self._blobs)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._policy = None
+        await self._stack.aclose()

@@ -1,0 +1,282 @@
+"""The built-in agent, with a real gateway, a scripted policy and a real sandbox."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from helpers import HOST, long_time, processes_with, write_task_folder
+from plimsoll.agents.protocol import Assignment, Outcome
+from plimsoll.agents.shell import Shell
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import AgentError
+from plimsoll.gateway.access import Access
+from plimsoll.gateway.forms import Answer, Request
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.upstreams.asked import Asked
+from plimsoll.gateway.upstreams.protocol import Call
+from plimsoll.gateway.upstreams.script import CallLine, Script, Turn
+from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.trajectories.messages import Message
+from plimsoll.trajectories.reader import Trajectory, read_trajectory
+
+CUT = Turn(text="```bash\nls", finish="length")
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What came of an agent's work."""
+
+    outcome: Outcome
+    trajectory: Trajectory
+    log: str
+
+    @property
+    def messages(self) -> list[Message]:
+        """The longest conversation, without its last answer."""
+        return self.trajectory.messages_of(self.trajectory.exchanges[-1])
+
+    @property
+    def told(self) -> list[str]:
+        """What the agent told the policy after the task."""
+        return [one.text for one in self.messages[2:] if one.role in ("tool", "user")]
+
+
+Work = Callable[..., Awaitable[Worked]]
+Assign = Callable[[Access | None], Assignment]
+
+
+@pytest.fixture
+def log() -> bytearray:
+    """What the agent prints."""
+    return bytearray()
+
+
+@pytest.fixture
+def assign(sandbox: Sandbox, tmp_path: Path, log: bytearray) -> Assign:
+    task = write_task_folder(
+        tmp_path / "task",
+        {
+            "instruction.md": "Make /tmp/done.\n",
+            "environment/Dockerfile": HOST,
+            "tests/test.sh": "exit 1\n",
+        },
+    )
+
+    def assign(policy: Access | None) -> Assignment:
+        return Assignment(
+            task=task,
+            step=task.steps[0],
+            sandbox=sandbox,
+            instruction="Make /tmp/done.",
+            env={"GREETING": "hello"},
+            user=None,
+            on_output=lambda _, chunk: log.extend(chunk),
+            policy=policy,
+        )
+
+    return assign
+
+
+@pytest.fixture
+def work(assign: Assign, tmp_path: Path, log: bytearray) -> Work:
+    """Lets the agent work with a policy that says these turns."""
+
+    async def work(
+        *turns: Turn,
+        answer: Callable[[Asked], Turn | str] | None = None,
+        upstream: Scripted | None = None,
+        agent: Shell | None = None,
+        limits: Limits | None = None,
+    ) -> Worked:
+        async with Gateway(upstream or Scripted(answer or Script(turns=turns))) as gateway:
+            session = await gateway.open(tmp_path / "t", blobs=tmp_path / "b", limits=limits)
+            outcome = await (agent or Shell()).run(assign(session.access(gateway.port)))
+            path = await session.end()
+        return Worked(outcome, read_trajectory(path), log.decode())
+
+    return work
+
+
+async def test_it_runs_what_the_policy_calls_and_ends_when_it_submits(work: Work, sandbox: Sandbox):
+    worked = await work(
+        Turn(run="echo $GREETING; echo oops >&2; touch /tmp/done", text="I make it."),
+        Turn(run="ls /tmp/done; exit 3"),
+        Turn(submit=True),
+    )
+    assert worked.outcome == Outcome(Ending.SUBMITTED)
+    assert (await sandbox.exec("test -e /tmp/done")).ok
+    first, second = worked.told
+    assert first.startswith("exit 0\n")
+    assert sorted(first.split("\n")[1:]) == ["", "hello", "oops"]
+    assert second == "exit 3\n/tmp/done\n"
+    assert "$ ls /tmp/done; exit 3\n/tmp/done\n" in worked.log
+
+
+async def test_a_conversation_is_one_branch_token_by_token(work: Work):
+    turns = [Turn(run=f"echo {number}", reasoning="Hm.", text="Next.") for number in range(4)]
+    worked = await work(*turns, Turn(text="Done."))
+    assert [one.branch for one in worked.trajectory.exchanges] == ["start", *["extends"] * 4]
+    assert len(worked.trajectory.branches()) == 1
+
+
+async def test_a_policy_that_cannot_call_tools_writes_blocks(work: Work, sandbox: Sandbox):
+    def answer(asked: Asked) -> str:
+        if "exit 0" in asked.last:
+            return "That is done."
+        return "<think>```bash\nfalse\n```</think>Like so:\n```bash\necho a > /tmp/done\n```\nDone?"
+
+    worked = await work(answer=answer)
+    assert worked.outcome == Outcome(Ending.SUBMITTED)
+    assert worked.told == ["exit 0\n(no output)"]
+    assert [one.role for one in worked.messages] == ["system", "user", "assistant", "user"]
+    assert (await sandbox.exec("cat /tmp/done")).stdout.text == "a\n"
+
+
+async def test_a_block_that_says_submit_ends_the_work(work: Work):
+    worked = await work(Turn(text="```sh\nsubmit\n```"))
+    assert worked.outcome == Outcome(Ending.SUBMITTED)
+    assert len(worked.trajectory.exchanges) == 1
+
+
+async def test_a_longer_fence_may_hold_a_shorter_one(work: Work, sandbox: Sandbox):
+    block = "````bash\ncat > /tmp/done <<'E'\n```\nx\n```\nE\n````"
+    await work(answer=lambda asked: "Done." if "exit 0" in asked.last else block)
+    assert (await sandbox.exec("cat /tmp/done")).stdout.text == "```\nx\n```\n"
+
+
+async def test_a_server_that_takes_no_tools_is_asked_without(work: Work, sandbox: Sandbox):
+    def answer(asked: Asked) -> Turn | str:
+        if asked.tools:
+            return Turn(failure=400)
+        return "Done." if "exit 0" in asked.last else "```bash\ntouch /tmp/done\n```"
+
+    worked = await work(answer=answer)
+    assert worked.outcome == Outcome(Ending.SUBMITTED)
+    assert (await sandbox.exec("test -e /tmp/done")).ok
+    assert len(worked.trajectory.troubles) == 1
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (Turn(calls=(CallLine(name="bash", arguments="{not json"),)), 'such as {"command"'),
+        (Turn(calls=(CallLine(name="bash", arguments={"cmd": "ls"}),)), 'such as {"command"'),
+        (Turn(calls=(CallLine(name="edit", arguments={}),)), "There is no tool 'edit'"),
+        (Turn(text=""), "is empty"),
+        (Turn(text="I think that", finish="length"), "was cut off"),
+        (CUT, "does not end"),
+    ],
+    ids=["no-json", "no-command", "no-tool", "empty", "too-long", "open-block"],
+)
+async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, words: str):
+    def answer(asked: Asked) -> Turn:
+        answers = sum(message.role == "assistant" for message in asked.messages)
+        return (mistake, Turn(run="echo fine"), mistake, mistake, Turn(text="Done."))[answers]
+
+    worked = await work(answer=answer)
+    assert worked.outcome.ending is Ending.SUBMITTED
+    assert worked.outcome.detail == "two answers in a row held nothing that could be run"
+    first, second, third = worked.told
+    assert words in first and words in third
+    assert second == "exit 0\nfine\n"
+
+
+async def test_only_arguments_that_a_server_can_render_go_back_to_it(work: Work):
+    broken = CallLine(name="bash", arguments="{not json")
+    fine = CallLine(name="bash", arguments={"command": "true"})
+    worked = await work(Turn(calls=(broken, fine)))
+    sent = [call.arguments for call in worked.messages[2].calls]
+    assert sent == ["{}", '{"command":"true"}']
+
+
+async def test_what_the_policy_sees_of_an_output_is_bounded(work: Work):
+    printed = "seq 100000; echo the end"
+    worked = await work(Turn(run=printed), agent=Shell(shown=2000))
+    (told,) = worked.told
+    assert told.startswith("exit 0\n1\n2\n")
+    assert told.endswith("the end\n")
+    assert "bytes left out" in told
+    assert len(told) < 2200
+
+
+async def test_a_command_that_does_not_end_is_killed_and_told_of(work: Work):
+    time = long_time()
+    worked = await work(Turn(run=f"echo begun; sleep {time}"), agent=Shell(command_timeout=0.5))
+    (told,) = worked.told
+    assert told.startswith("timed out after 0.")
+    assert "begun" in told
+    assert not processes_with(time)
+
+
+async def test_several_calls_of_one_answer_are_each_told_of(work: Work):
+    calls = tuple(
+        CallLine(name="bash", arguments={"command": command}) for command in ("echo a", "exit 2")
+    )
+    worked = await work(Turn(calls=calls))
+    assert worked.told == ["exit 0\na\n", "exit 2\n(no output)"]
+    answer = worked.messages[2]
+    assert [one.call_id for one in worked.messages[3:]] == [call.id for call in answer.calls]
+
+
+async def test_a_used_up_budget_ends_it_as_budget(work: Work):
+    worked = await work(answer=lambda _: Turn(run="echo again"), limits=Limits(turns=3))
+    assert worked.outcome.ending is Ending.BUDGET
+    assert "3" in worked.outcome.detail
+    assert len(worked.trajectory.exchanges) == 3
+
+
+async def test_a_refusal_is_told_as_one(work: Work):
+    worked = await work(Turn(text="No.", finish="content_filter"))
+    assert worked.outcome.ending is Ending.REFUSED
+
+
+async def test_a_policy_that_fails_is_an_error_of_the_trial(work: Work):
+    with pytest.raises(AgentError, match="the gateway answered 50"):
+        await work(Turn(failure=500))
+
+
+async def test_a_gateway_that_is_gone_is_an_error(assign):
+    with pytest.raises(AgentError, match="the gateway cannot be reached"):
+        await Shell().run(assign(Access("http://127.0.0.1:9/s/x", "key", "policy")))
+
+
+async def test_without_a_policy_it_says_so(assign):
+    with pytest.raises(AgentError, match="asks a policy"):
+        await Shell().run(assign(None))
+
+
+class Watched(Scripted):
+    """A policy that keeps what it is asked to heed."""
+
+    settings: dict[str, msgspec.Raw]
+
+    async def answer(self, request: Request, call: Call) -> Answer:
+        self.settings = request.settings
+        return await super().answer(request, call)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.5, "max_tokens": 7}])
+async def test_sampling_parameters_are_sent_only_where_given(work: Work, sampling):
+    policy = Watched(Script())
+    await work(upstream=policy, agent=Shell(sampling=sampling))
+    assert {name: msgspec.json.decode(raw) for name, raw in policy.settings.items()} == sampling
+
+
+async def test_a_command_too_long_to_start_is_told_of(work: Work):
+    worked = await work(Turn(run=f"true {'x' * 300_000}"))
+    (told,) = worked.told
+    assert "Argument list too long" in told
+
+
+async def test_a_cancelled_agent_leaves_no_command_behind(work: Work):
+    time = long_time()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2):
+            await work(Turn(run=f"sleep {time}"))
+    assert not processes_with(time)
