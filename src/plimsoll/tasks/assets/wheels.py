@@ -15,7 +15,7 @@ from plimsoll.tasks.assets.commands import DiskFull, run
 from plimsoll.tasks.assets.place import Place
 from plimsoll.tasks.lint.fetch import Kind
 
-__all__ = ["host_python", "stage_uv", "stage_wheels"]
+__all__ = ["any_pip", "host_python", "stage_uv", "stage_wheels"]
 
 HOW = "pip and uv look for packages among the wheels (find-links, no index)"
 VERSION_OF = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -94,7 +94,7 @@ def _collect(
 def _download(
     made: Path, requirements: Sequence[str], python: str, given: Path | None
 ) -> list[Path]:
-    command = [_any_pip(), "-m", "pip", "download", "--only-binary=:all:"]
+    command = [any_pip(), "-m", "pip", "download", "--only-binary=:all:"]
     return _pip(made, [*command, "--python-version", python, "-d"], requirements, given)
 
 
@@ -112,7 +112,7 @@ def _pip(
 
 
 @cache
-def _any_pip() -> str:
+def any_pip() -> str:
     """A Python that has pip: Plimsoll's own may not."""
     for python in (sys.executable, "python3", "/usr/bin/python3"):
         if _runs([python, "-m", "pip", "--version"]) is not None:

@@ -1,0 +1,69 @@
+"""Sessions written for one test of what is shown or exported, on the toy engine of trajectories."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent / "trajectories"))
+
+from recording_parts import TOOLS, Returned, Spoken, done, generated, prompted, system
+
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.trajectories.messages import Image, Message, Text, ToolCall
+from plimsoll.trajectories.reader import Trajectory, read_trajectory
+from plimsoll.trajectories.recorder import Recorder
+from plimsoll.trajectories.records import Exchange, Finish
+
+__all__ = ["TOOLS", "Talk", "ask", "calling", "generated", "prompted", "result", "say", "system"]
+
+
+def ask(text: str, *images: str) -> Message:
+    return Message("user", (Text(text), *(Image(url) for url in images)))
+
+
+def say(text: str, reasoning: str = "") -> Message:
+    return Message("assistant", (Text(text),), reasoning)
+
+
+def calling(name: str, arguments: str, *, id: str = "c1", text: str = "") -> Message:
+    return Message("assistant", (Text(text),), calls=(ToolCall(id, name, arguments),))
+
+
+def result(text: str, id: str = "c1") -> Message:
+    return Message("tool", (Text(text),), call_id=id)
+
+
+class Talk:
+    """Records one session in a folder, a second a turn."""
+
+    def __init__(
+        self, folder: Path, about: dict[str, str] | None = None, tools: msgspec.Raw | None = TOOLS
+    ) -> None:
+        self.recorder = Recorder.open(folder, folder / "blobs", "s1", about or {})
+        self.tools = tools
+        self.now = 1_700_000_000.0
+
+    def turn(
+        self,
+        messages: Sequence[Message],
+        answer: Message,
+        *,
+        version: Version = FIRST,
+        finish: Finish = "stop",
+        ids: bool = True,
+        odd: int | None = None,
+    ) -> Exchange:
+        """An exchange. With `odd`, the engine's first token for the prompt is this one."""
+        self.now += 1
+        prompt, new = prompted(messages), generated(answer)
+        if odd is not None:
+            prompt[0] = odd
+        returned = Returned(prompt, new, [-0.5] * len(new)) if ids else None
+        place = self.recorder.place(Spoken(messages), self.tools)
+        told = done(messages, answer, version=version, finish=finish, at=self.now, tokens=returned)
+        return self.recorder.commit(place, told)
+
+    async def close(self, ending: str = "submitted") -> Trajectory:
+        return read_trajectory(await self.recorder.close(ending))

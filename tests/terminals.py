@@ -1,0 +1,20 @@
+"""What a program writes to a terminal."""
+
+import errno
+import os
+
+__all__ = ["read_all"]
+
+
+def read_all(terminal: int) -> str:
+    """What was written to a terminal until its other side was closed."""
+    data = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError as error:
+            assert error.errno == errno.EIO
+            return data.decode()
+        if not chunk:
+            return data.decode()
+        data += chunk
