@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format init check-init clean
-.PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger
+.PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -66,6 +66,9 @@ bench-lint: $(READY)  ## how fast a folder of 1,000 tasks is linted
 
 bench-ledger: $(READY)  ## how fast the ledger is written, decides and opens, and what it holds
 	$(BIN)/python bench/bench_ledger.py $(ARGS)
+
+bench-gateway: $(READY)  ## what the gateway costs, beside a bare pass-through and LiteLLM
+	$(BIN)/python bench/bench_gateway.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) .pytest_cache .ruff_cache runs
