@@ -6,6 +6,7 @@ from typing import Any
 
 import anthropic
 import httpx2
+import msgspec
 import openai
 import pytest
 from fuzz_pieces import VALID
@@ -174,6 +175,41 @@ def test_every_way_of_sending_says_the_same(
     pieces += [stream.chunks(some) for some in together(chunks_of(answer, cut=cut), size)]
     LINE.carry(b"".join([*pieces, stream.end(answer)]), "text/event-stream")
     assert streamed() == said
+
+
+commands = st.fixed_dictionaries(
+    {"command": st.lists(texts, max_size=2)},
+    optional={key: texts | st.integers(0, 9) | st.none() for key in ("timeout_ms", "more")},
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(answer=answers(), command=commands, replays=st.booleans())
+def test_an_answer_of_responses_comes_back_as_the_same_message(
+    answer: Answer, command: dict[str, Any], replays: bool
+):
+    shell = ToolCall("sh", "local_shell", json.dumps(command))
+    message = msgspec.structs.replace(answer.message, calls=(*answer.message.calls, shell))
+    answer.message = message
+    request = RESPONSES.read(json.dumps(VALID["responses"]).encode())
+    if replays:
+        events = RESPONSES.replay(request, answer).decode().split("data: ")
+        output = json.loads(events[-1])["response"]["output"]
+    else:
+        output = json.loads(RESPONSES.write(request, answer))["output"]
+    back = RESPONSES.read(json.dumps({"model": "m", "input": output}).encode()).history
+    assert len(back) == 1
+    came = back.message(0)
+    assert (came.role, came.text, came.reasoning) == ("assistant", message.text, message.reasoning)
+    assert [written(call) for call in came.calls] == [written(call) for call in message.calls]
+
+
+def written(call: ToolCall) -> tuple[Any, ...]:
+    """A call; its arguments count as what they say, where they are JSON."""
+    try:
+        return (call.id, call.name, json.loads(call.arguments))
+    except ValueError:
+        return (call.id, call.name, call.arguments)
 
 
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.name)

@@ -145,12 +145,20 @@ def test_a_freeform_tool_is_a_function_with_one_text():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"), [('{"input": "a\\nb"}', "a\nb"), ("not json", "not json"), ("[]", "[]")]
+    ("arguments", "text"),
+    [
+        ('{"input":"a\\nb"}', "a\nb"),
+        ("not json", "not json"),
+        ('["a"]', '["a"]'),
+        ('{"input": "a", "more": 1}', '{"input": "a", "more": 1}'),
+    ],
 )
 def test_a_freeform_tool_is_called_with_its_text(arguments: str, text: str):
     call = ToolCall("c1", "apply_patch", arguments)
     [item] = output_of(an_answer("", call), tools=[PATCH])
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", text)
+    # Whatever the policy wrote, its call comes back as it was.
+    assert read(input=[item]).history.message(0).calls == (call,)
 
 
 def test_a_tool_of_a_namespace_is_called_by_its_own_name():
@@ -310,6 +318,27 @@ def test_events_are_numbered_and_keep_their_ids():
         if "item_id" in event:
             assert event["item_id"] == by_index[event["output_index"]]
     assert [item["id"] for item in events[-1]["response"]["output"]] == list(by_index.values())
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_the_pieces_of_an_item_add_up_to_it(replays: bool):
+    calls = (ToolCall("c1", "shell", '{"a": 1}'), ToolCall("c2", "apply_patch", '{"input": "b"}'))
+    answer = an_answer("I look.", *calls, reasoning="hm")
+    request = read(tools=[SHELL, PATCH])
+    stream = RESPONSES.stream(request)
+    data = RESPONSES.replay(request, answer) if replays else stream.chunks(chunks_of(answer))
+    events = events_of(data if replays else data + stream.end(answer))
+    texts: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "response.output_item.added":
+            item = event["item"]
+            assert not (item.get("content") or item.get("summary"))
+            texts[event["output_index"]] = item.get("arguments", "") + item.get("input", "")
+        elif "delta" in event:
+            texts[event["output_index"]] += event["delta"]
+    assert texts == {0: "hm", 1: "I look.", 2: '{"a": 1}', 3: "b"}
+    whole = [item["type"] for item in events[-1]["response"]["output"]]
+    assert whole == ["reasoning", "message", "function_call", "custom_tool_call"]
 
 
 def test_pieces_that_came_together_are_one_event():

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from plimsoll.gateway.dialects.encoding import decode, encode, joined
-from plimsoll.gateway.dialects.responses_items import turn_of
+from plimsoll.gateway.dialects.responses_items import custom_arguments, turn_of
 from plimsoll.gateway.dialects.responses_tools import LOCAL_SHELL, ToolList, function_name
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.messages import Image, Message, Other, Part, Text, ToolCall
@@ -206,14 +206,17 @@ def _read_custom_call(conversation: Conversation, raw: msgspec.Raw, where: str) 
     item = decode(raw, _CALL, where)
     name = function_name(item.name, item.namespace)
     conversation.answer(item.id, call=True).calls.append(
-        ToolCall(item.call_id, name, encode({"input": item.input}).decode())
+        ToolCall(item.call_id, name, custom_arguments(item.id or "", item.input))
     )
 
 
 def _read_shell_call(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _SHELL_CALL, where)
     # What the policy did not write itself is left out again.
-    action = {key: value for key, value in item.action.items() if key != "type" and value}
+    added = ("type", "env")
+    action = {
+        key: value for key, value in item.action.items() if key not in added and value is not None
+    }
     conversation.answer(item.id, call=True).calls.append(
         ToolCall(item.call_id or item.id or "", LOCAL_SHELL, encode(action).decode())
     )

@@ -9,12 +9,14 @@ from secrets import token_hex
 
 import msgspec
 
+from plimsoll.gateway.dialects.encoding import encode
 from plimsoll.gateway.dialects.responses_tools import Offer
 from plimsoll.trajectories.messages import ToolCall
 
 __all__ = [
     "Item",
     "call_item",
+    "custom_arguments",
     "item_id",
     "message_item",
     "new_turn",
@@ -27,6 +29,11 @@ __all__ = [
 Item = dict[str, object]
 
 _HEX = 24
+
+_UNREAD = "ctr"
+"""The ids of calls of freeform tools whose arguments are not what was asked for. The tool is
+given them as they are: its own complaint is what the policy learns from. When the call comes
+back, its text is the arguments again."""
 
 
 def new_turn() -> str:
@@ -72,13 +79,24 @@ def message_item(id: str, text: str | None, status: str) -> Item:
     }
 
 
-def call_item(id: str, call: ToolCall, status: str, offers: Mapping[str, Offer]) -> Item:
+def call_item(
+    turn: str, number: int, call: ToolCall, status: str, offers: Mapping[str, Offer]
+) -> Item:
     """A call, as one of the tool that the agent offered; of an unknown tool, a function's."""
     offer = offers.get(call.name) or Offer("function", call.name)
-    item: Item = {"id": id, "type": "function_call", "status": status, "call_id": call.id}
+    item: Item = {
+        "id": item_id("fc", turn, number),
+        "type": "function_call",
+        "status": status,
+        "call_id": call.id,
+    }
     match offer.kind:
         case "custom":
-            item |= {"type": "custom_tool_call", "input": _text(call.arguments)}
+            text = _text(call.arguments)
+            prefix = _UNREAD if text is None else "ctc"
+            item["id"] = item_id(prefix, turn, number)
+            item["type"] = "custom_tool_call"
+            item["input"] = call.arguments if text is None else text
         case "local_shell" if (action := _action(call.arguments)) is not None:
             return item | {"type": "local_shell_call", "action": action}
         case _:
@@ -89,23 +107,28 @@ def call_item(id: str, call: ToolCall, status: str, offers: Mapping[str, Offer])
     return item
 
 
-class _Text(msgspec.Struct):
+def custom_arguments(id: str, text: str) -> str:
+    """What the policy wrote to call a freeform tool, from the item that it became."""
+    if id.startswith(_UNREAD) and turn_of(id):
+        return text
+    return encode({"input": text}).decode()
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True):
     input: str
 
 
-class _Action(msgspec.Struct, omit_defaults=True):
+class _Action(msgspec.Struct, forbid_unknown_fields=True):
     command: list[str]
-    working_directory: str | None = None
-    timeout_ms: int | None = None
+    working_directory: str | msgspec.UnsetType = msgspec.UNSET
+    timeout_ms: int | msgspec.UnsetType = msgspec.UNSET
 
 
-def _text(arguments: str) -> str:
-    """What a freeform tool is given. Arguments that are not what was asked for go to it as
-    they are: the tool's own complaint is what the policy learns from."""
+def _text(arguments: str) -> str | None:
     try:
         return msgspec.json.decode(arguments, type=_Text).input
     except (msgspec.DecodeError, RecursionError):
-        return arguments
+        return None
 
 
 def _action(arguments: str) -> Item | None:

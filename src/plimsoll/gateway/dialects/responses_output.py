@@ -110,8 +110,8 @@ def output_of(answer: Answer, frame: Frame) -> list[Item]:
     if message.text or not message.calls:
         items.append(message_item(item_id("msg", turn, len(items)), message.text, status))
     for index, call in enumerate(message.calls):
-        id = item_id("fc", turn, len(items))
-        items.append(call_item(id, named_call(call, turn, index), status, frame.offers))
+        named = named_call(call, turn, index)
+        items.append(call_item(turn, len(items), named, status, frame.offers))
     return items
 
 

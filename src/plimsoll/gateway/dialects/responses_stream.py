@@ -28,14 +28,13 @@ __all__ = ["ResponsesStream"]
 class _Open:
     """An item that has its place, and what of it has been sent."""
 
-    __slots__ = ("begun", "id", "index", "sent", "streamed")
+    __slots__ = ("begun", "id", "index", "sent")
 
     def __init__(self, index: int, id: str) -> None:
         self.index = index
         self.id = id
         self.sent: list[str] = []
         self.begun = False
-        self.streamed = False
 
     @property
     def text(self) -> str:
@@ -195,24 +194,26 @@ class ResponsesStream:
         begun = b""
         if not item.begun:
             offer = self._frame.offers.get(delta.name)
-            if not (delta.id and delta.name) or (offer and offer.kind == "local_shell"):
-                # It cannot be begun from its first piece; the whole answer has it.
+            if not (delta.id and delta.name) or (offer and offer.kind != "function"):
+                # What its item is shows in the whole arguments; the whole answer has them.
                 return b""
             begun = self._begin_call(item, ToolCall(delta.id, delta.name, ""))
         return begun + self._arguments(item, delta.arguments)
 
     def _begin_call(self, item: _Open, call: ToolCall) -> bytes:
-        begun = call_item(item.id, call, "in_progress", self._frame.offers)
+        begun = self._call_item(item, call, "in_progress")
         item.begun = True
-        item.streamed = begun["type"] == "function_call"
+        item.id = str(begun["id"])
         for growing in ("arguments", "input"):
             if growing in begun:
                 begun[growing] = ""
         return self._end_reasoning() + self._added(item, begun)
 
+    def _call_item(self, item: _Open, call: ToolCall, status: str) -> Item:
+        return call_item(self._frame.turn, item.index, call, status, self._frame.offers)
+
     def _arguments(self, item: _Open, arguments: str) -> bytes:
-        if not arguments or not item.streamed:
-            # A freeform tool's text stands inside its arguments: it is sent when it is whole.
+        if not arguments:
             return b""
         item.sent.append(arguments)
         name = "response.function_call_arguments.delta"
@@ -230,7 +231,7 @@ class ResponsesStream:
         return b"".join(events)
 
     def _end_call(self, item: _Open, call: ToolCall, status: str) -> bytes:
-        whole = call_item(item.id, call, status, self._frame.offers)
+        whole = self._call_item(item, call, status)
         events: list[bytes] = []
         match whole["type"]:
             case "function_call":
