@@ -21,12 +21,16 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## run the oracle and the nop agent over the example tasks, then the broken ones
+demo: $(READY)  ## run the oracle, nop and a scripted policy over example tasks, then broken ones
 	@echo "== the oracle runs each task's own solution: every reward should be 1"
 	@$(BIN)/plimsoll eval examples/tasks --agent oracle
 	@echo
 	@echo "== nop does nothing: what a task gives for it, it gives for free"
 	@$(BIN)/plimsoll eval examples/tasks --agent nop
+	@echo
+	@echo "== an agent asks a policy, here a script, through the gateway"
+	@$(BIN)/plimsoll eval examples/tasks/off-by-one --agent shell \
+	  --policy scripted:examples/policies/off-by-one.toml
 	@echo
 	@echo "== tasks whose graders are broken: void with a cause, never a number"
 	@$(BIN)/plimsoll eval examples/broken --agent oracle || test $$? -eq 3
