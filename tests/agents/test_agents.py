@@ -106,11 +106,16 @@ async def test_what_the_solution_leaves_running_is_dead_before_the_tests(run):
 
 
 def test_agents_are_made_by_name():
-    assert AGENTS == ("oracle", "nop")
+    assert AGENTS[:3] == ("oracle", "nop", "shell")
+    assert set(AGENTS[3:]) == {"claude-code", "codex", "opencode", "qwen-code", "mini-swe-agent"}
     for name in AGENTS:
-        assert make_agent(name).name == name
+        agent = make_agent(name)
+        assert agent.name == name
+        assert agent.needs_policy is (name not in ("oracle", "nop"))
+        assert bool(agent.version) is agent.needs_policy
+        assert not agent.mounts
 
 
 def test_an_unknown_agent_is_told_with_those_there_are():
-    with pytest.raises(UsageError, match=r"'oracel'.*oracle, nop"):
+    with pytest.raises(UsageError, match=r"'oracel'.*oracle, nop, shell, claude-code"):
         make_agent("oracel")

@@ -1,34 +1,20 @@
 """The real agents, each on an example task, through the gateway, without a network."""
 
 import os
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from through_gateway import SCRIPT, Work, worker
 
-from helpers import Ran, check_graded, check_void
+from helpers import check_graded, check_void, need_several_users
 from parts import need
+from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import ADAPTERS, make_agent
 from plimsoll.core.endings import Ending
-from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.script import Script, Turn, load_script
-from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.script import Script, Turn
 from plimsoll.sandboxes.protocol import Backend
-from plimsoll.tasks.loader import load_task
-from plimsoll.tasks.task import Task
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
-from plimsoll.trials.policy import Policy
-from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Cause, Graded
-
-HERE = Path(__file__).parent
-TASK = HERE.parents[1] / "examples/tasks/off-by-one"
-SCRIPT = HERE / "scripts/off-by-one.toml"
-MEMORY = 2048
-"""MB: agents in JavaScript take more than the task itself is given."""
 
 
 @pytest.fixture(scope="session")
@@ -40,77 +26,69 @@ def layer() -> Path:
     return Path(str(folder))
 
 
-@pytest.fixture
-def task(tmp_path: Path) -> Task:
-    folder = tmp_path / TASK.name
-    shutil.copytree(TASK, folder)
-    file = folder / "task.toml"
-    file.write_text(file.read_text().replace("memory_mb = 512", f"memory_mb = {MEMORY}"))
-    return load_task(folder)
-
-
-@dataclass(frozen=True, slots=True)
-class Worked(Ran):
-    """A trial of an agent that asked the policy."""
-
-    @property
-    def trajectory(self) -> Trajectory:
-        return read_trajectory(self.folder / "trajectory.jsonl.zst")
-
-
-Work = Callable[..., Awaitable[Worked]]
+@pytest.fixture(params=ADAPTERS)
+def agent(request: pytest.FixtureRequest, layer: Path) -> Agent:
+    """Each of the agents in turn."""
+    return make_agent(request.param, layer=layer)
 
 
 @pytest.fixture
-async def work(backend: Backend, layer: Path, task: Task, tmp_path: Path) -> AsyncIterator[Work]:
-    """Runs a trial of an agent with a policy that says what a script says."""
-
-    async def work(agent: str, script: Script, limits: Limits | None = None) -> Worked:
-        async with Gateway(Scripted(script)) as gateway:
-            result = await run_trial(
-                task,
-                attempt=1,
-                agent=make_agent(agent, layer=layer),
-                backend=backend,
-                run="test",
-                directory=tmp_path / "trial",
-                policy=Policy(gateway, limits or Limits(), tmp_path / "blobs"),
-            )
-        return Worked(result.verdict, tmp_path / "trial", result.phases)
-
-    yield work
+def work(backend: Backend, tmp_path: Path) -> Work:
+    return worker(backend, tmp_path)
 
 
-@pytest.mark.parametrize("agent", ADAPTERS)
-async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Work, agent: str):
-    worked = await work(agent, load_script(SCRIPT))
+async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Work, agent: Agent):
+    worked = await work(agent)
     check_graded(worked, 1.0)
     end = worked.file.ends["main"]
     assert (end.ending, end.exit_code, end.turns) == (Ending.SUBMITTED, 0, 4)
     trajectory = worked.trajectory
     assert trajectory.complete
     assert not trajectory.troubles
-    first, *others = trajectory.exchanges
-    assert first.branch == "start"
-    assert [each.branch for each in others] == ["extends"] * 3
-    assert not any(each.untrainable for each in trajectory.exchanges)
+    branches = [exchange.branch for exchange in trajectory.exchanges]
+    assert branches == ["start", "extends", "extends", "extends"]
+    assert not any(exchange.untrainable for exchange in trajectory.exchanges)
     (sample,) = trajectory.branches()
     assert sample.trained == (0, 1, 2, 3)
     assert sum(sample.mask) == sum(each.answer_tokens or 0 for each in trajectory.exchanges)
 
 
-@pytest.mark.parametrize("agent", ADAPTERS)
-async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Work, agent: str):
-    worked = await work(agent, load_script(SCRIPT), Limits(turns=2))
+async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Work, agent: Agent):
+    worked = await work(agent, limits=Limits(turns=2))
     check_graded(worked, 1.0)
     assert isinstance(worked.verdict, Graded)
     assert worked.verdict.ending is Ending.BUDGET
     assert len(worked.trajectory.exchanges) == 2
 
 
-@pytest.mark.parametrize("agent", ADAPTERS)
-async def test_a_policy_that_fails_makes_the_trial_void_and_never_a_reward(work: Work, agent: str):
-    turns = load_script(SCRIPT).turns[:2]
-    worked = await work(agent, Script(turns=(*turns, Turn(failure=500))))
+@pytest.mark.parametrize("name", ["claude-code", "codex", "qwen-code"])
+async def test_a_policy_that_fails_makes_the_trial_void_and_never_a_reward(
+    work: Work, layer: Path, name: str
+):
+    script = Script(turns=(*SCRIPT.turns[:2], Turn(failure=500)))
+    worked = await work(make_agent(name, layer=layer), script)
     check_void(worked, Cause.POLICY)
     assert len(worked.trajectory.exchanges) == 2
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+async def test_an_agent_works_as_an_ordinary_user_too(work: Work, layer: Path, name: str):
+    need_several_users()
+    script = Script(turns=(Turn(run="id -un > /tmp/who; cat /tmp/who"), Turn(text="Done.")))
+    worked = await work(make_agent(name, layer=layer), script, user="nobody")
+    check_graded(worked, 0.0)
+    told = worked.trajectory.messages_of(worked.trajectory.exchanges[-1])
+    assert "nobody" in told[-1].text
+
+
+async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generated(
+    work: Work, layer: Path
+):
+    """It strips a `cd` to where it is from the command before it sends the answer back."""
+    script = Script(turns=(Turn(run="cd /app && ls"), Turn(run="ls"), Turn(text="Done.")))
+    trajectory = (await work(make_agent("claude-code", layer=layer), script)).trajectory
+    first, second = trajectory.branches()
+    assert first.trained == (0,)
+    assert "cd /app" in trajectory.answer_of(trajectory.exchanges[0]).calls[0].arguments
+    assert second.trained == (1, 2)
+    assert second.branch == "rewritten"

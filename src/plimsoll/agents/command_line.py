@@ -41,6 +41,11 @@ class CommandLineAgent:
         return self._adapter.name
 
     @property
+    def version(self) -> str:
+        *_, own = self._adapter.parts
+        return own.version if self._layer is None else self._layer.version(own)
+
+    @property
     def mounts(self) -> tuple[Mount, ...]:
         return () if self._layer is None else self._layer.mounts(self._adapter.parts)
 

@@ -69,6 +69,10 @@ class Layer:
             for part in parts
         )
 
+    def version(self, part: Part) -> str:
+        """The version that was baked, which may be another than the usual one."""
+        return self._parts[part.name].version
+
     def python(self, part: Part) -> str:
         """The version of Python that a part was baked for; "" where any will do."""
         return self._parts[part.name].python

@@ -11,6 +11,7 @@ class Nop:
     """Ends at once."""
 
     name = "nop"
+    version = ""
     reference = False
     needs_policy = False
     inside = True

@@ -15,6 +15,7 @@ class Oracle:
     """Runs `solution/solve.sh`. A solution that fails is the task's fault, not the agent's."""
 
     name = "oracle"
+    version = ""
     reference = True
     needs_policy = False
     inside = True

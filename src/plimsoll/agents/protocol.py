@@ -51,6 +51,11 @@ class Agent(Protocol):
     def name(self) -> str: ...
 
     @property
+    def version(self) -> str:
+        """Of the agent's own program; "" where it has none."""
+        ...
+
+    @property
     def reference(self) -> bool:
         """Its work is the task's own: where it fails or runs out of time, the task is at fault."""
         ...

@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 from msgspec.structs import replace
 
+from plimsoll import __version__
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import AgentError
@@ -146,6 +147,7 @@ class Shell:
     """The agent. `sampling` goes with every request: temperature, max_tokens, and so on."""
 
     name = "shell"
+    version = __version__
     reference = False
     needs_policy = True
     inside = False
