@@ -10,7 +10,7 @@ import msgspec
 
 from parts import need
 from plimsoll.agents.protocol import Assignment, Outcome
-from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.sandboxes.protocol import Mount, Sandbox
 from plimsoll.tasks.loader import load_task
 from plimsoll.tasks.task import Task
 from plimsoll.trials.record import VerdictFile
@@ -18,6 +18,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 
 __all__ = [
     "HOST",
+    "Plain",
     "Ran",
     "Shell",
     "check_graded",
@@ -48,17 +49,26 @@ class Ran:
         return (self.folder / name).read_text()
 
 
-class Shell:
-    """An agent that is one shell script, whatever becomes of it."""
+class Plain:
+    """What agents made for a test have in common: they need nothing."""
 
-    name = "shell"
+    version = ""
     reference = False
-
-    def __init__(self, script: str) -> None:
-        self._script = script
+    needs_policy = False
+    inside = True
+    mounts: tuple[Mount, ...] = ()
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         pass
+
+
+class Shell(Plain):
+    """An agent that is one shell script, whatever becomes of it."""
+
+    name = "shell"
+
+    def __init__(self, script: str) -> None:
+        self._script = script
 
     async def run(self, assignment: Assignment) -> Outcome:
         await assignment.sandbox.exec(

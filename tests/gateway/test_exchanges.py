@@ -61,9 +61,9 @@ async def test_the_anthropic_client_is_served(tmp_path):
         client = anthropic.AsyncAnthropic(base_url=place.access.anthropic, api_key=place.access.key)
         async with client:
             more = {"model": "m", "messages": HELLO}
-            whole = await client.messages.create(max_tokens=9, **more)
+            whole = await client.messages.create(max_tokens=100, **more)
             assert whole.content[0].text == "heard hello"
-            async with client.messages.stream(max_tokens=9, **more) as stream:
+            async with client.messages.stream(max_tokens=100, **more) as stream:
                 assert await stream.get_final_text() == "heard hello"
             assert (await client.messages.count_tokens(**more)).input_tokens > 0
             assert [model.id async for model in await client.models.list()] == ["policy"]

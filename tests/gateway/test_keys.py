@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 import zstandard
-from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, say
+from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, say
+from raw_http import connected
 
 from plimsoll.gateway.forms import Refusal
 
@@ -105,6 +106,16 @@ async def test_keys_appear_nowhere(place: Place, stepped: Stepped, caplog, capfd
     assert key not in caplog.text
     assert key not in "".join(capfd.readouterr())
     assert _files_with(place.folder, key) == []
+
+
+@pytest.mark.parametrize("broken", ["\x01", "\r\n : x", "\r\nContent-Length: x"])
+async def test_a_request_that_is_not_http_leaves_no_key_in_the_log(place: Place, caplog, broken):
+    caplog.set_level(logging.DEBUG)
+    raw = await connected(place)
+    raw.send(f"GET / HTTP/1.1\r\nAuthorization: Bearer {place.access.key}{broken}\r\n\r\n".encode())
+    assert b" 400 " in await raw.until(b"\r\n")
+    await eventually(lambda: "Error handling request" in caplog.text)
+    assert place.access.key not in caplog.text
 
 
 def _files_with(folder: Path, word: str) -> list[str]:

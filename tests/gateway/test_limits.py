@@ -124,6 +124,7 @@ async def test_many_retries_of_one_request_are_not_all_let_in(tmp_path, stepped:
         done(stepped.calls[0], "fine")
         assert [(await each)[0] for each in waiting] == [200] * 8
         assert place.session.exchanges == 1
+        assert [trouble.what for trouble in (await place.read()).troubles] == ["too_many"] * 4
 
 
 async def test_a_troubled_agent_does_not_fill_the_disk(place: Place, monkeypatch):

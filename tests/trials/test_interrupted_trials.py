@@ -7,24 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from helpers import check_void, long_time, processes_with
+from helpers import Plain, check_void, long_time, processes_with
 from plimsoll.trials.verdicts import Cause
 
 PASS = "echo 1 > /logs/verifier/reward.txt\n"
 
 
-class Waiting:
+class Waiting(Plain):
     """An agent that tells when it works, and works for long."""
 
     name = "waiting"
-    reference = False
 
     def __init__(self) -> None:
         self.working = asyncio.Event()
         self.time = long_time()
-
-    async def set_up(self, task, sandbox) -> None:
-        pass
 
     async def run(self, assignment):
         self.working.set()

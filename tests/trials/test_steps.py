@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers import HOST, check_graded, check_void, need_several_users, write_task_folder
+from helpers import HOST, Plain, check_graded, check_void, need_several_users, write_task_folder
 from plimsoll.agents.oracle import Oracle
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
@@ -34,18 +34,14 @@ def write_steps(tmp_path):
     return write
 
 
-class Scripted:
+class Scripted(Plain):
     """An agent with a script for each step."""
 
     name = "scripted"
-    reference = False
 
     def __init__(self, **scripts: str) -> None:
         self._scripts = scripts
         self.instructions: list[str] = []
-
-    async def set_up(self, task, sandbox) -> None:
-        del task, sandbox
 
     async def run(self, assignment) -> Outcome:
         self.instructions.append(assignment.instruction)

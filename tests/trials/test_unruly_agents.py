@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from helpers import check_graded, check_void, long_time
+from helpers import Plain, check_graded, check_void, long_time
 from parts import need
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
@@ -15,11 +15,10 @@ GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
 DONE = "touch /app/done\n"
 
 
-class Failing:
+class Failing(Plain):
     """An agent that works, and then raises."""
 
     name = "failing"
-    reference = False
 
     def __init__(self, error: BaseException, *, in_set_up: bool = False) -> None:
         self._error = error
@@ -35,17 +34,13 @@ class Failing:
         raise self._error
 
 
-class Ends:
+class Ends(Plain):
     """An agent that works, and says how it ended."""
 
     name = "ends"
-    reference = False
 
     def __init__(self, ending: Ending) -> None:
         self._ending = ending
-
-    async def set_up(self, task, sandbox) -> None:
-        pass
 
     async def run(self, assignment) -> Outcome:
         await assignment.sandbox.exec(DONE)

@@ -120,7 +120,8 @@ def command(
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.evaluate import evaluate
-    from plimsoll.runs.evaluate import Request, default_concurrency
+    from plimsoll.runs.evaluate import Request
+    from plimsoll.runs.run_config import default_concurrency
 
     request = Request(
         path=path,

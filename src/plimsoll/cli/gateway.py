@@ -17,7 +17,7 @@ Variables:
 Exit status:
   0    it was stopped by a signal, with every trajectory closed; a probe found what a run needs
   1    the probe found that it cannot be used
-  2    bad usage, or a port that cannot be had
+  2    bad usage, an upstream that cannot be used, or a port that cannot be had
 """
 
 

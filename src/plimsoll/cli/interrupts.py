@@ -2,6 +2,9 @@
 
 After the first signal the run is cancelled and has `GRACE` seconds to clean up. What has
 not ended by then is left to the end of the process: a sandbox never outlives it.
+
+A run that can drain is asked to by the first signal, and cancelled by the second; a third ends
+the process itself.
 """
 
 import asyncio
@@ -21,10 +24,13 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 class Interrupts:
     """Runs a coroutine until it ends or a signal comes. `signal` says which one came."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain: Callable[[], bool] | None = None) -> None:
+        """`drain` asks a run to end in order; False where there is nothing to drain yet."""
         self.signal: int | None = None
+        self._drain = drain
         self._runner = asyncio.Runner()
         self._abandoned = False
+        self._cancelled = False
         self._before: dict[int, Any] = {}
         self._stop: Callable[[], None] = lambda: None
 
@@ -61,7 +67,7 @@ class Interrupts:
         task = loop.create_task(main)
         stopped = asyncio.Event()
         self._stop = lambda: loop.call_soon_threadsafe(stopped.set) and None
-        if self.signal is not None:
+        if self._cancelled:
             stopped.set()
         waiting = loop.create_task(stopped.wait())
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -75,9 +81,12 @@ class Interrupts:
             task.result()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self._cancelled:
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
             os._exit(128 + number)
         self.signal = number
-        self._stop()
+        drain, self._drain = self._drain, None
+        if drain is None or not drain():
+            self._cancelled = True
+            self._stop()

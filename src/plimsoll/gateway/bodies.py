@@ -38,6 +38,9 @@ def _at_hand(http: web.BaseRequest) -> list[bytes]:
 async def _rest(http: web.BaseRequest, limit: int, presence: Presence) -> list[bytes]:
     pieces: list[bytes] = []
     left = limit
+    if http.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+        # The client holds its body back until it is told that it is wanted.
+        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     late = Refusal("bad_request", "the body of the request did not arrive in time")
     async with presence.within(READ_SECONDS, late):
         while piece := await http.content.readany():

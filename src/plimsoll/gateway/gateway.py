@@ -22,6 +22,7 @@ from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.pending import Pending
 from plimsoll.gateway.sessions.registry import Sessions
 from plimsoll.gateway.sessions.session import Session
+from plimsoll.gateway.terse_log import TerseLog
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.trajectories.recorder import Recorder
 
@@ -77,6 +78,7 @@ class Gateway:
             self._handler,
             handler_cancellation=True,
             access_log=None,
+            logger=TerseLog(log),
             auto_decompress=False,
             lingering_time=LINGER_SECONDS,
         )
@@ -163,5 +165,9 @@ class Gateway:
             await asyncio.sleep(UPKEEP_SECONDS)
             now = time.monotonic()
             self.metrics.upkept = now
-            for session in self.sessions:
-                await session.upkeep(now, SILENCE_SECONDS)
+            await self._upkeep_all(now)
+
+    async def _upkeep_all(self, now: float) -> None:
+        # A call of its own: a variable of the loop above would hold the last session.
+        for session in self.sessions:
+            await session.upkeep(now, SILENCE_SECONDS)

@@ -90,10 +90,11 @@ class StreamReply(Listener):
         return self._response
 
     async def _send(self, data: bytes) -> None:
-        # Where the connection is lost, the handler is cancelled for it, and leaves.
-        with suppress(ConnectionError):
+        try:
             if self._response is None:
                 self._response = web.StreamResponse(headers=EVENTS)
                 self._writer = await self._response.prepare(self._http)
             if self._writer is not None:
                 await self._writer.write(data)
+        except ConnectionError:
+            pass  # the handler is cancelled for it, and leaves

@@ -63,14 +63,12 @@ class Handler:
         if http.method != endpoint.method:
             raise Refusal("wrong_method", f"{route.path} takes {endpoint.method} only")
         session = self._sessions.find(route.session, key_of(http))
-        handler = session.presence.enter()
         try:
-            return await self._act(http, session, endpoint, route.path)
+            with session.presence.entered():
+                return await self._act(http, session, endpoint, route.path)
         except Refusal as refusal:
             session.refused(refusal, endpoint.dialect.name)
             raise
-        finally:
-            session.presence.exit(handler)
 
     async def _act(
         self, http: web.BaseRequest, session: Session, endpoint: Endpoint, path: str

@@ -1,7 +1,6 @@
 """From what a person asks for to an evaluation that is ready to run, and its end."""
 
 import contextlib
-import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,40 +13,32 @@ from msgspec.structs import replace
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
 from plimsoll.runs.backends import make_backend
-from plimsoll.runs.breaker.admission import AdmissionPolicy, Known, admit
+from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.config import Config, load_config
+from plimsoll.runs.candidates import Candidates
+from plimsoll.runs.config import load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Trial
 from plimsoll.runs.policies import PolicyService, policy_for
 from plimsoll.runs.pooling import hints_for, make_pool, measured
 from plimsoll.runs.quarantine import Quarantine
 from plimsoll.runs.results import Diagnosis, Summary
+from plimsoll.runs.run_config import default_concurrency
 from plimsoll.runs.selection import Selection, select_tasks
 from plimsoll.runs.tickets import CANARY_AGENT, Ticket
-from plimsoll.runs.validation import Place, Validation
+from plimsoll.runs.validation import Place
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.assets.plan import unstaged
-from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult, run_trial
 
-__all__ = ["EvalRun", "Request", "command_line", "default_concurrency", "exit_code", "trials_by"]
+__all__ = ["SAME_EVERYWHERE", "EvalRun", "Request", "command_line", "exit_code", "trials_by"]
 
-_SAME_EVERYWHERE = ("oracle", "nop")
+SAME_EVERYWHERE = ("oracle", "nop")
 """Agents whose rewards are meant to be equal: that they are says nothing."""
-
-
-def default_concurrency() -> int:
-    """As many trials as there are cores to use, and never fewer than two.
-
-    A trial waits for its sandbox now and then, and a second one uses that time.
-    """
-    return max(2, len(os.sched_getaffinity(0)))
 
 
 def exit_code(summary: Summary) -> int:
@@ -204,15 +195,25 @@ class EvalRun:
             request.path, pattern=request.pattern, skip_invalid=request.skip_invalid
         )
         key = assets.key if assets is not None else ""
-        tasks, left_out = _admitted(request, config, selection.tasks, key)
-        canaries = _canaries(request, tasks, key)
+        candidates = Candidates(
+            selection.tasks, request.path, request.backend, key, request.validation
+        )
+        policy = AdmissionPolicy(
+            require_validation=request.validated or config.breaker.require_validation,
+            allowed_share=config.breaker.allowed_share,
+            skip_quarantined=request.skip_quarantined,
+        )
+        tasks, left_out = candidates.admit(policy, request.validate_command())
+        canaries = candidates.canaries(tasks, request.canary_every, len(tasks) * request.attempts)
         wanted = policy_for(agent, config.policy, request.policy, request.model, request.turns)
+        # Before there is a folder: a run that nobody would answer leaves nothing behind.
+        wanted = None if wanted is None else wanted.checked()
         directory = RunDirectory.create(request.out, now=datetime.now())
         service = None if wanted is None else PolicyService(wanted, directory.blobs)
         agents = {"": agent, CANARY_AGENT: make_agent(CANARY_AGENT)}
-        policy = Policy(
+        watched = Policy(
             group=request.attempts,
-            expects_equal=agent.name in _SAME_EVERYWHERE,
+            expects_equal=agent.name in SAME_EVERYWHERE,
             stops=not request.keep_going,
         )
         evaluation = Evaluation(
@@ -221,7 +222,7 @@ class EvalRun:
             concurrency=request.concurrency,
             trial=trials_by(agents, backend, assets, directory, service),
             directory=directory,
-            breaker=Breaker(policy),
+            breaker=Breaker(watched),
             canaries=canaries,
             hints=hints_for(backend, directory.name, assets, agents),
         )
@@ -270,42 +271,3 @@ class EvalRun:
         )
         self.directory.finish(summary)
         return summary
-
-
-def _admitted(
-    request: Request, config: Config, tasks: tuple[Task, ...], assets: str
-) -> tuple[tuple[Task, ...], dict[str, str]]:
-    """The tasks that may run, and why the others may not. Asks nothing unless it is told to."""
-    policy = AdmissionPolicy(
-        require_validation=request.validated or config.breaker.require_validation,
-        allowed_share=config.breaker.allowed_share,
-        skip_quarantined=request.skip_quarantined,
-    )
-    if not (policy.require_validation or policy.skip_quarantined):
-        return tasks, {}
-    validation = Validation.load(Place.of(request.path, request.validation))
-    standings = {
-        task.name: validation.standing(task.path, request.backend, assets) for task in tasks
-    }
-    validate = request.validate_command()
-    admitted = admit(standings, policy, backend=request.backend, validate=validate)
-    return tuple(task for task in tasks if task.name in admitted.tasks), admitted.left_out
-
-
-def _canaries(request: Request, tasks: tuple[Task, ...], assets: str) -> Canaries | None:
-    """The canaries of a run, where it is long enough for any."""
-    every = request.canary_every
-    if every is None:
-        every = DEFAULT_EVERY if len(tasks) * request.attempts >= DEFAULT_EVERY else 0
-    if every == 0:
-        return None
-    validation = Validation.load(Place.of(request.path, request.validation))
-    # A sample from all over the set: to know where each task stands would be to read them all.
-    sample = tasks[:: max(1, len(tasks) // ENOUGH_TASKS)]
-    valid = (
-        task
-        for task in sample
-        if validation.standing(task.path, request.backend, assets).known is Known.VALID
-    )
-    failing = (task.name for task in tasks if validation.failed(task.path, request.backend))
-    return Canaries.of(every, (task.name for task in valid), failing)

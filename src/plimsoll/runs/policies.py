@@ -1,16 +1,20 @@
 """Who answers for the policy in a run, and the gateway that stands before it."""
 
+import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from plimsoll.agents.protocol import Agent
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.core.versions import Version
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.gate import Gate
+from plimsoll.gateway.upstreams.make import look_at, make_upstream
 from plimsoll.runs.config import PolicyConfig
 from plimsoll.trials.policy import Policy
 
@@ -24,6 +28,22 @@ class WantedPolicy:
     urls: tuple[str, ...]
     model: str | None
     limits: Limits
+    found: Capabilities | None = None
+    """What its servers can return, once they were looked at; None for a script."""
+
+    def checked(self) -> "WantedPolicy":
+        """The same, after a look at who is to answer. Not to be called from a running loop.
+
+        Raises `PolicyError` where nobody would.
+        """
+        try:
+            found = asyncio.run(look_at(self.urls, model=self.model))
+        except PolicyError as error:
+            first = self.urls[0]
+            raise PolicyError(
+                f"{error}; nothing was started (plimsoll gateway probe {first} looks again)"
+            ) from error
+        return replace(self, found=found)
 
 
 def policy_for(
@@ -60,6 +80,7 @@ class PolicyService:
         self._blobs = blobs
         self._stack = AsyncExitStack()
         self._policy: Policy | None = None
+        self._gate: Gate | None = None
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -70,14 +91,22 @@ class PolicyService:
         assert self._policy is not None, "the service is not entered"
         return self._policy
 
+    def set_version(self, version: Version) -> None:
+        """What is generated from now on is of this version."""
+        assert self._gate is not None, "the service is not entered"
+        self._gate.resume(version)
+
     async def __aenter__(self) -> Self:
         wanted = self._wanted
         async with AsyncExitStack() as stack:
-            upstream = await make_upstream(wanted.urls, model=wanted.model)
+            upstream = await make_upstream(
+                wanted.urls, model=wanted.model, capabilities=wanted.found
+            )
             stack.push_async_callback(upstream.close)
+            self._gate = upstream
             gateway = await stack.enter_async_context(Gateway(upstream))
             self._stack = stack.pop_all()
-        self._policy = Policy(gateway, wanted.limits, self._blobs)
+        self._policy = Policy(gateway, wanted.limits, self._blobs, upstream.model)
         return self
 
     async def __aexit__(
@@ -86,5 +115,5 @@ class PolicyService:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._policy = None
+        self._policy = self._gate = None
         await self._stack.aclose()

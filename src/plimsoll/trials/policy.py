@@ -1,17 +1,19 @@
 """A trial's session with the policy: opened before the agent, sealed after it, judged between.
 
 A policy that did not answer is never a reward: where the agent ended on a failure of the
-policy's server the trial is void, whatever the agent itself made of it.
+policy's server the trial is void, whatever the agent itself made of it. So is one whose agent
+had no answer at all, or spent at least half of its time on a request that nothing came for.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plimsoll.agents.protocol import Agent, Outcome
 from plimsoll.core.endings import Ending
-from plimsoll.core.errors import AgentError, PolicyError
+from plimsoll.core.errors import AgentError, PolicyError, TrajectoryError
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
@@ -19,6 +21,9 @@ from plimsoll.gateway.sessions.session import Session
 from plimsoll.sandboxes.protocol import Sandbox
 
 __all__ = ["Policy", "Talk", "talk"]
+
+TOO_SILENT = 0.5
+"""The share of an agent's time after which a policy that says nothing is at fault for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +35,42 @@ class Policy:
     """Of each trial's session."""
     blobs: Path
     """Where the run keeps what is too large for a trajectory."""
+    model: str = ""
+    """What the policy is called at its server, where that is known."""
 
 
 @asynccontextmanager
 async def talk(
     policy: Policy | None, agent: Agent, folder: Path, about: Mapping[str, str]
 ) -> AsyncGenerator["Talk | None"]:
-    """The session of one trial, where its agent needs one. Its trajectory is kept in `folder`."""
+    """The session of one trial, where its agent needs one. Its trajectory is kept in `folder`.
+
+    The trajectory is closed with the agent's last ending; with `void` where the trial came to
+    none, or `cancelled`. One that cannot be written to its end is the trial's error.
+    """
     if not agent.needs_policy:
         yield None
         return
     if policy is None:
         raise AgentError(f"the agent {agent.name} needs a policy: name one with --policy URL")
+    told = {**about, "agent_version": agent.version, "model": policy.model}
     session = await policy.gateway.open(
-        folder, blobs=policy.blobs, limits=policy.limits, about=about
+        folder,
+        blobs=policy.blobs,
+        limits=policy.limits,
+        about={name: value for name, value in told.items() if value},
     )
+    talking = Talk(policy.gateway, session)
     try:
-        yield Talk(policy.gateway, session)
-    finally:
-        await session.end()
+        yield talking
+    except asyncio.CancelledError:
+        with suppress(TrajectoryError):  # a cancellation comes before what else went wrong
+            await session.end("cancelled")
+        raise
+    except Exception as error:  # whatever ends a trial; only noted here
+        await session.end("void", " ".join(str(error).split()))
+        raise
+    await session.end(talking.last.ending.value, talking.last.detail)
 
 
 class Talk:
@@ -59,6 +81,8 @@ class Talk:
         self._session = session
         self._before = 0
         """Exchanges of earlier steps."""
+        self.last = Outcome()
+        """How the agent ended the step that ran last."""
 
     @property
     def turns(self) -> int:
@@ -83,17 +107,31 @@ class Talk:
         finally:
             await door.close()
 
-    def failed(self) -> PolicyError | None:
-        """Why nothing the agent did says anything of the policy, where that is so."""
-        return PolicyError(self._session.failure) if self._session.failure else None
+    def failed(self, limit: float | None) -> PolicyError | None:
+        """Why what the agent did says nothing of the policy, where that is so.
 
-    def judge(self, agent: Agent, outcome: Outcome) -> Outcome:
+        `limit` is how many seconds the step gave it.
+        """
+        session = self._session
+        if session.failure:
+            return PolicyError(session.failure)
+        silent = session.silent_for
+        if limit is not None and silent >= limit * TOO_SILENT:
+            return PolicyError(
+                f"the policy said nothing for {silent:.3g} s of the agent's {limit:g} s"
+            )
+        if not session.exchanges and session.refusal:
+            return PolicyError(f"the policy answered nothing; it refused: {session.refusal}")
+        return None
+
+    def judge(self, agent: Agent, outcome: Outcome, limit: float | None) -> Outcome:
         """The agent's ending in the light of what the session saw."""
-        if (error := self.failed()) is not None:
+        if (error := self.failed(limit)) is not None:
             raise error
         if self._session.ending is Ending.BUDGET:
-            return replace(outcome, ending=Ending.BUDGET, detail=self._session.detail)
-        if not self.turns and outcome.ending is not Ending.BUDGET:
+            outcome = replace(outcome, ending=Ending.BUDGET, detail=self._session.detail)
+        elif not self.turns:
             said = f" ({outcome.detail})" if outcome.detail else ""
-            raise AgentError(f"{agent.name} ended without asking the policy anything{said}")
+            raise AgentError(f"{agent.name} had no answer of the policy before its end{said}")
+        self.last = outcome
         return outcome

@@ -202,15 +202,16 @@ class _Trial:
     ) -> Outcome:
         """Let the agent work for as long as the step allows; how it ended is kept apart."""
         await sandbox.set_network(step.agent_network)
+        limit = step.agent.timeout_sec
         try:
             if talking is None:
                 outcome = await self._within_time(step, sandbox, record, None)
             else:
                 async with talking.reach(self._agent, sandbox) as access:
                     outcome = await self._within_time(step, sandbox, record, access)
-                outcome = talking.judge(self._agent, outcome)
+                outcome = talking.judge(self._agent, outcome, limit)
         except AgentError:
-            if talking is not None and (error := talking.failed()) is not None:
+            if talking is not None and (error := talking.failed(limit)) is not None:
                 raise error from None
             await self._blame_memory(sandbox)
             raise

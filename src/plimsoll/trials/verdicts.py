@@ -50,7 +50,7 @@ CAUSES: dict[Cause, CauseRule] = {
         retries=2,
         against_task=False,
         stops_run=False,
-        meaning="the sandbox could not be built, started or kept alive",
+        meaning="the sandbox could not be had or kept alive, or the agent could not work in it",
         remedy="read the reason: an image, a set-up command, a limit or the host is at fault",
     ),
     Cause.POLICY: CauseRule(

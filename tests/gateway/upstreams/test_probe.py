@@ -67,7 +67,7 @@ async def test_what_cannot_be_used_at_all_says_why():
     assert "Check the key" in refused.problem and "wrong" not in refused.problem
     gone = await probe(server.url, within=5)
     assert "cannot be reached" in gone.problem
-    assert "Neither evaluation nor training" in "\n".join(render(gone))
+    assert "neither evaluation nor training" in "\n".join(render(gone))
 
 
 async def test_a_server_that_hangs_does_not_hold_up_the_probe():
@@ -137,3 +137,10 @@ async def test_an_upstream_that_does_not_serve_is_not_made():
         await make_upstream([])
     with pytest.raises(UsageError):
         await make_upstream(["scripted:a", server.url])
+
+
+async def test_of_several_models_none_is_chosen_for_a_person():
+    async with serve_script(HELLO, Offers(other_models=("adapter",))) as server:
+        seen = await probe(server.url)
+        assert seen.problem.endswith("serves scripted, adapter; name one with --model")
+        assert not (await probe(server.url, "scripted")).problem

@@ -77,6 +77,8 @@ class Pending:
         self.started = time.monotonic()
         self.heard = self.started
         """When something last came, or a ping was sent."""
+        self.said = self.started
+        """When the policy last said something; until then, when it was asked."""
         self._record = record
         self._over = over
         self._listeners: list[Listener] = []
@@ -169,7 +171,7 @@ class Pending:
                 if not self._begun:
                     self._begun = True
                     forget(self.request)
-                self.heard = time.monotonic()
+                self.heard = self.said = time.monotonic()
                 collected.add(chunks, upstream.version)
                 for listener in tuple(self._followers):
                     await listener.hear(chunks)

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 from plimsoll.gateway.forms import Refusal
 
@@ -28,18 +28,20 @@ class Presence:
     def __len__(self) -> int:
         return len(self._handlers)
 
-    def enter(self) -> "asyncio.Task[object]":
-        task = asyncio.current_task()
-        assert task is not None
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """While a handler is in the session. Raises `Refusal` where there are too many."""
+        handler = asyncio.current_task()
+        assert handler is not None
         if len(self._handlers) >= self._most:
             raise Refusal("too_many", f"{len(self._handlers)} requests are open already")
-        self._handlers.add(task)
-        return task
-
-    def exit(self, task: "asyncio.Task[object]") -> None:
-        self._handlers.discard(task)
-        if self._empty is not None and not self._handlers and not self._empty.done():
-            self._empty.set_result(None)
+        self._handlers.add(handler)
+        try:
+            yield
+        finally:
+            self._handlers.discard(handler)
+            if self._empty is not None and not self._handlers and not self._empty.done():
+                self._empty.set_result(None)
 
     @asynccontextmanager
     async def within(self, seconds: float, late: Refusal) -> AsyncGenerator[None]:

@@ -62,6 +62,8 @@ class Session:
         self.model = model
         self.failure = ""
         """Why the policy failed, if it did and has not answered since."""
+        self.refusal = ""
+        """Why the policy's server refused a request, if it did and has not answered since."""
         self.used = time.monotonic()
         """When a request last came or was answered."""
         self.presence = Presence(limits.concurrent)
@@ -75,6 +77,7 @@ class Session:
         self._flying: dict[Pending, Sameness] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles = 0
+        self._left_silent = 0.0
         self._on_outcome = on_outcome
         self._on_end = on_end
         self._ended: asyncio.Task[Path] | None = None
@@ -107,6 +110,16 @@ class Session:
     @property
     def in_flight(self) -> int:
         return len(self._flying)
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds that a request waits for the policy to say anything, or waited in vain.
+
+        Of the longest, among those in flight and those left by their clients; an answer that
+        came since makes up for the latter.
+        """
+        now = time.monotonic()
+        return max(self._left_silent, *(now - pending.said for pending in self._flying), 0.0)
 
     def access(self, port: int, host: str = "127.0.0.1") -> Access:
         return self.access_at(f"http://{host}:{port}")
@@ -165,13 +178,16 @@ class Session:
             if now - pending.heard >= silence:
                 await pending.ping(now)
 
-    async def end(self) -> Path:
-        """Wake and end every handler, and close the trajectory. May be called again."""
+    async def end(self, ending: str = "", detail: str = "") -> Path:
+        """Wake and end every handler, and close the trajectory. May be called again.
+
+        `ending` is how the agent came to its end, where that is known; it is told once.
+        """
         if self._ended is None:
-            self._ended = asyncio.create_task(self._end())
+            self._ended = asyncio.create_task(self._end(ending, detail))
         return await to_the_end(asyncio.shield(self._ended))
 
-    async def _end(self) -> Path:
+    async def _end(self, ending: str, detail: str) -> Path:
         self._budget.close()
         for pending in tuple(self._flying):
             pending.end(ended(), "cancelled")
@@ -182,8 +198,9 @@ class Session:
                 log.warning("%d calls of the upstream do not end when cancelled", len(deaf))
         self._retries.clear()
         self._on_end(self)
-        ending = self.ending
-        return await self._recorder.close(ending.value if ending is not None else "", self.detail)
+        if not ending and self.ending is not None:
+            ending, detail = self.ending.value, self.detail
+        return await self._recorder.close(ending, detail)
 
     def _record(self, pending: Pending, answered: Answered) -> None:
         answer = answered.answer
@@ -206,7 +223,8 @@ class Session:
         except TrajectoryError as error:
             raise Refusal("upstream", f"the exchange could not be recorded: {error}") from error
         self._budget.add(answer)
-        self.failure = ""
+        self.failure = self.refusal = ""
+        self._left_silent = 0.0
 
     def _over(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
         self.used = time.monotonic()
@@ -214,11 +232,19 @@ class Session:
         self._retries.end(same, pending, outcome if isinstance(outcome, Answer) else None)
         if isinstance(outcome, Refusal):
             self._trouble(what, outcome.message, pending.dialect.name)
-            if what in FAILURES:
-                self.failure = outcome.message
-            elif what == "context_length":
-                self._budget.overflow(outcome.message)
+            self._take_note(pending, outcome, what)
         self._on_outcome(pending, outcome, what)
+
+    def _take_note(self, pending: Pending, refusal: Refusal, what: str) -> None:
+        """Of what a request came to that the policy did not answer."""
+        if what in FAILURES:
+            self.failure = refusal.message
+        elif what == "cancelled":
+            self._left_silent = max(self._left_silent, time.monotonic() - pending.said)
+        elif what != "budget":
+            self.refusal = refusal.message
+            if what == "context_length":
+                self._budget.overflow(refusal.message)
 
     def _trouble(self, what: str, detail: str, dialect: str) -> None:
         self._troubles += 1

@@ -3,6 +3,11 @@
 import msgspec
 
 from plimsoll.gateway.forms import Answer, CallDelta, Chunk, TokenIds, Usage
+from plimsoll.gateway.upstreams.call_ids import (
+    new_call_id,
+    with_call_ids,
+    with_stream_call_ids,
+)
 from plimsoll.gateway.upstreams.failures import Failed, from_error_event, garbage
 from plimsoll.gateway.upstreams.wire import (
     Choice,
@@ -58,6 +63,9 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice) -> Answer:
     if choice.finish_reason is None:
         raise garbage(where, "it does not say why it ends")
     text = said.content or said.refusal or ""
+    calls = tuple(_call(where, call) for call in said.tool_calls or ())
+    if not all(call.id for call in said.tool_calls or ()):
+        raw["choices"] = with_call_ids(raw["choices"], "message", [call.id for call in calls])
     prompt = choice.prompt_token_ids or _ids.decode(raw.get("prompt_token_ids", _NULL))
     return Answer(
         id=_string.decode(raw.get("id", _NULL)) or "",
@@ -65,7 +73,7 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice) -> Answer:
             role="assistant",
             parts=(Text(text),) if text else (),
             reasoning=said.reasoning or said.reasoning_content or "",
-            calls=tuple(_call(where, call) for call in said.tool_calls or ()),
+            calls=calls,
         ),
         finish=_finish(where, choice.finish_reason),
         usage=_usage(_counts.decode(raw.get("usage", _NULL))),
@@ -122,7 +130,7 @@ def _call(where: str, call: WireCall) -> ToolCall:
         raise garbage(where, "a tool call has no name")
     if arguments is None:
         raise garbage(where, f"the call of {name} has no arguments")
-    return ToolCall(call.id or "", name, arguments)
+    return ToolCall(call.id or new_call_id(), name, arguments)
 
 
 class StreamReader:
@@ -162,12 +170,16 @@ class StreamReader:
         chunk.text = said.content or said.refusal or ""
         chunk.reasoning = said.reasoning or said.reasoning_content or ""
         if said.tool_calls:
-            chunk.calls = [self._delta(call) for call in said.tool_calls]
+            chunk.calls = calls = [self._delta(call) for call in said.tool_calls]
+            ids = [call.id for call in calls]
+            if ids != [call.id or "" for call in said.tool_calls]:
+                chunk.data = with_stream_call_ids(chunk.data, ids)
 
     def _delta(self, call: WireCall) -> CallDelta:
-        name = call.function.name or ""
+        name, id = call.function.name or "", call.id or ""
         if call.index not in self._named:
             if not name:
                 raise garbage(self._where, "a tool call has no name")
             self._named.add(call.index)
-        return CallDelta(call.index, call.id or "", name, call.function.arguments or "")
+            id = id or new_call_id()
+        return CallDelta(call.index, id, name, call.function.arguments or "")

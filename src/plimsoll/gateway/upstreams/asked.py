@@ -69,6 +69,8 @@ class Asked:
     tools: list[AskedTool] = field(default_factory=list[AskedTool])
     tools_text: bytes = b""
     session: str = ""
+    limit: int | None = None
+    """The most tokens that the answer may have."""
 
     @property
     def last(self) -> str:
@@ -84,7 +86,13 @@ _messages = msgspec.json.Decoder(list[AskedMessage])
 _tools = msgspec.json.Decoder(list[_Offered] | None)
 
 
-def read_asked(messages: msgspec.Raw, tools: msgspec.Raw | None, session: str = "") -> Asked:
+def read_asked(
+    messages: msgspec.Raw,
+    tools: msgspec.Raw | None,
+    session: str = "",
+    *,
+    limit: int | None = None,
+) -> Asked:
     """Raises `msgspec.DecodeError` for what is no conversation."""
     offered: list[_Offered] = (_tools.decode(tools) if tools else None) or []
     return Asked(
@@ -92,4 +100,5 @@ def read_asked(messages: msgspec.Raw, tools: msgspec.Raw | None, session: str = 
         tools=[tool.function for tool in offered if tool.function is not None],
         tools_text=bytes(tools) if tools and offered else b"",
         session=session,
+        limit=limit,
     )

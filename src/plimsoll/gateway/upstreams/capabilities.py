@@ -51,7 +51,7 @@ def render(found: Capabilities) -> list[str]:
     """Says before a run what the upstream can return, and what to change where that is less
     than a run needs."""
     if found.problem:
-        return [f"{found.url}: {found.problem}", "Neither evaluation nor training is possible."]
+        return [found.problem, "neither evaluation nor training is possible"]
     context = f"{found.context:,} tokens" if found.context else "not told"
     lines = [
         f"policy     {found.model} at {found.url} · context {context}",
@@ -120,5 +120,8 @@ def _changes(found: Capabilities) -> list[str]:
     if not found.logprobs:
         changes.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
     if found.trains and found.streams and not found.streams_all:
-        changes.append("vLLM 0.12 or newer has complete token ids in streams with tools")
+        changes.append(
+            "nothing: token ids in streams with tools are incomplete in some versions of vLLM,"
+            " and whole answers have them"
+        )
     return changes

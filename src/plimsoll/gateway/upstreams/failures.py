@@ -6,6 +6,7 @@ timeouts: the request itself may be their cause.
 """
 
 import asyncio
+import os
 
 import aiohttp
 import msgspec
@@ -122,13 +123,19 @@ def from_exception(where: str, error: BaseException) -> Failed:
         message = f"the certificate of the policy at {where} is not trusted"
         return Failed("upstream", message, down=True)
     if isinstance(error, aiohttp.ClientConnectorError):
-        reason = error.os_error.strerror or str(error.os_error)
-        message = f"the policy at {where} cannot be reached: {reason}"
+        message = f"the policy at {where} cannot be reached: {_reason(error.os_error)}"
         return Failed("upstream", message, again=True, down=True)
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
         message = f"the policy at {where} closed the connection before its answer was complete"
         return Failed("upstream", message, again=True, down=True)
     return garbage(where, f"it does not speak HTTP ({type(error).__name__})")
+
+
+def _reason(error: OSError) -> str:
+    """In the system's words: asyncio's own name the address again."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def _said(body: bytes) -> _Error:

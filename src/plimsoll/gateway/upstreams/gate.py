@@ -17,6 +17,9 @@ class Source(Protocol):
     """What answers behind a gate."""
 
     @property
+    def model(self) -> str: ...
+
+    @property
     def streams(self) -> bool: ...
 
     @property
@@ -50,6 +53,11 @@ class Gate:
     @property
     def version(self) -> Version:
         return self._version
+
+    @property
+    def model(self) -> str:
+        """The name that the policy goes by at its server."""
+        return self._source.model
 
     @property
     def streams(self) -> bool:

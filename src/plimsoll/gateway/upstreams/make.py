@@ -12,13 +12,27 @@ from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.openai import Server, Waits, http_session
 from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.gateway.upstreams.replicas import Replicas
+from plimsoll.gateway.upstreams.script import load_script
 from plimsoll.gateway.upstreams.scripted import Scripted
 
-__all__ = ["KEY_VARIABLE", "make_upstream"]
+__all__ = ["KEY_VARIABLE", "look_at", "make_upstream"]
 
 KEY_VARIABLE = "PLIMSOLL_POLICY_KEY"
 """The environment variable that holds the key of the policy's servers."""
 SCRIPTED = "scripted:"
+
+
+async def look_at(
+    urls: Sequence[str], *, model: str | None = None, key: str | None = None
+) -> Capabilities | None:
+    """What the first of the servers that serves can return; None for a script.
+
+    Raises `PolicyError` where none serves, and `UsageError` for what names none.
+    """
+    if len(urls) == 1 and urls[0].startswith(SCRIPTED):
+        load_script(Path(urls[0].removeprefix(SCRIPTED)))
+        return None
+    return await _first_that_serves(_bases(urls), model, key or _key())
 
 
 async def make_upstream(
@@ -35,17 +49,33 @@ async def make_upstream(
     unless it is known. `scripted:FILE` is a script."""
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         return Gate(Scripted(Path(urls[0].removeprefix(SCRIPTED))), version)
-    if not urls or any(url.startswith(SCRIPTED) for url in urls):
-        raise UsageError("a policy is one or more URLs, or one scripted:FILE")
-    bases = [normal_url(url) for url in urls]
-    key = key or os.environ.get(KEY_VARIABLE)
+    bases = _bases(urls)
+    key = key or _key()
     found = capabilities or await _first_that_serves(bases, model, key)
     http = http_session()
     servers = [
-        Server(http, base, model=found.model, key=key, asks=found.asks, waits=waits)
+        Server(
+            http,
+            base,
+            model=found.model,
+            key=key,
+            asks=found.asks,
+            waits=waits,
+            context=found.context,
+        )
         for base in bases
     ]
     return Gate(Replicas(http, servers, streams=found.streams_all, patience=patience), version)
+
+
+def _bases(urls: Sequence[str]) -> list[str]:
+    if not urls or any(url.startswith(SCRIPTED) for url in urls):
+        raise UsageError("a policy is one or more URLs, or one scripted:FILE")
+    return [normal_url(url) for url in urls]
+
+
+def _key() -> str | None:
+    return os.environ.get(KEY_VARIABLE)
 
 
 async def _first_that_serves(
@@ -57,4 +87,4 @@ async def _first_that_serves(
         if not found.problem:
             return found
         problems.append(found.problem)
-    raise PolicyError("\n".join(problems))
+    raise PolicyError("; ".join(problems))

@@ -15,7 +15,7 @@ from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_sta
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.sse import EventSplitter
 
-__all__ = ["CONNECTION_ERRORS", "Asks", "Server", "Waits", "http_session"]
+__all__ = ["CONNECTION_ERRORS", "LIMITS", "Asks", "Server", "Waits", "http_session"]
 
 TRUE = msgspec.Raw(b"true")
 FALSE = msgspec.Raw(b"false")
@@ -25,6 +25,8 @@ READ_OUT = 0.25
 ANSWER_BYTES = 512 * 1024 * 1024
 """Of a whole answer: a server that never ends one must not fill the memory."""
 ERROR_BYTES = 64 * 1024
+LIMITS = ("max_completion_tokens", "max_tokens")
+"""Fields that say how long an answer may be, the newer name first."""
 CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 """What a connection fails with."""
 
@@ -56,6 +58,7 @@ class _Count(msgspec.Struct):
 
 
 _count = msgspec.json.Decoder(_Count)
+_tokens = msgspec.json.Decoder(int | None)
 
 
 def http_session() -> aiohttp.ClientSession:
@@ -79,10 +82,13 @@ class Server:
         key: str | None = None,
         asks: Asks | None = None,
         waits: Waits | None = None,
+        context: int | None = None,
     ) -> None:
         self.url = url.rstrip("/")
+        self.model = model
         self._http = http
-        self._model = model
+        self._context = context
+        """Tokens of a prompt and its answer, where the server tells it."""
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._asks = asks or Asks()
         self._waits = waits = waits or Waits()
@@ -125,7 +131,7 @@ class Server:
     async def count(self, request: Request) -> int:
         """Asks the server's tokenizer by the route of vLLM and SGLang."""
         fields: dict[str, msgspec.Raw | str] = {
-            "model": self._model,
+            "model": self.model,
             "messages": request.messages,
         }
         if request.tools is not None:
@@ -169,7 +175,10 @@ class Server:
         self, request: Request, call: Call, *, stream: bool
     ) -> dict[str, msgspec.Raw | str]:
         fields: dict[str, msgspec.Raw | str] = {**request.settings}
-        fields["model"] = self._model
+        for limit in LIMITS:
+            if limit in fields and self._is_no_limit(request.settings[limit]):
+                del fields[limit]
+        fields["model"] = self.model
         fields["messages"] = request.messages
         if request.tools is not None:
             fields["tools"] = request.tools
@@ -182,6 +191,20 @@ class Server:
         if stream and self._asks.stream_usage:
             fields["stream_options"] = WITH_USAGE
         return fields
+
+    def _is_no_limit(self, asked: msgspec.Raw) -> bool:
+        """Whether an answer may be as long as half of the context, or longer.
+
+        Agents made for large models ask for that much as a matter of course. Servers refuse a
+        request whose prompt and answer might not fit; without a limit they give what is left.
+        """
+        if self._context is None:
+            return False
+        try:
+            tokens = _tokens.decode(asked)
+        except msgspec.DecodeError:
+            return False  # the server says what is wrong with it
+        return tokens is not None and tokens * 2 >= self._context
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         parts: list[bytes] = []

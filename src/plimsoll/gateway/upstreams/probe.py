@@ -73,9 +73,12 @@ async def probe(
     async with http_session() as http:
         try:
             models = await _models(http, url, key, min(within, 10.0))
-            name = model or (models[0].id if models else "")
+            name = model or (models[0].id if len(models) == 1 else "")
             if not name:
-                return Capabilities(url=url, problem="it names no model; name one yourself")
+                names = tuple(model.id for model in models)
+                told = f"serves {', '.join(names)}" if names else "names no model"
+                problem = f"the policy at {url} {told}; name one with --model"
+                return Capabilities(url=url, problem=problem, models=names)
             return await _Probe(http, url, name, key, within).run(models)
         except Failed as failure:
             return Capabilities(url=url, problem=failure.message)

@@ -49,6 +49,10 @@ class Replicas:
         self.streams = streams
 
     @property
+    def model(self) -> str:
+        return self._replicas[0].server.model
+
+    @property
     def replicas(self) -> list[ReplicaState]:
         return [replica.state for replica in self._replicas]
 

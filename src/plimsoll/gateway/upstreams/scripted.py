@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +15,7 @@ from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.asked import Asked, read_asked
 from plimsoll.gateway.upstreams.byte_tokens import prompt_ids
 from plimsoll.gateway.upstreams.failures import Failed, from_status, garbage
+from plimsoll.gateway.upstreams.openai import LIMITS
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.replica import ReplicaState
 from plimsoll.gateway.upstreams.script import Script, Turn, load_script
@@ -22,6 +24,9 @@ from plimsoll.gateway.upstreams.scripted_engine import Engine, Reply, Wants
 __all__ = ["Scripted"]
 
 WHERE = "the script"
+
+_Tokens = Annotated[int, msgspec.Meta(ge=1)]
+_tokens: "msgspec.json.Decoder[int | None]" = msgspec.json.Decoder(_Tokens | None)
 
 
 class Scripted:
@@ -42,6 +47,10 @@ class Scripted:
         self._pace = pace
         """Seconds between the pieces of a stream."""
         self.version = version
+
+    @property
+    def model(self) -> str:
+        return self._engine.model
 
     @property
     def streams(self) -> bool:
@@ -99,9 +108,11 @@ class Scripted:
 
 def _asked(request: Request, call: Call) -> Asked:
     try:
-        return read_asked(request.messages, request.tools, call.session)
+        limit = next((request.settings[name] for name in LIMITS if name in request.settings), None)
+        tokens = None if limit is None else _tokens.decode(limit)
+        return read_asked(request.messages, request.tools, call.session, limit=tokens)
     except msgspec.DecodeError as error:
-        raise Failed("bad_request", f"the messages cannot be read: {error}") from error
+        raise Failed("bad_request", f"the request cannot be read: {error}") from error
 
 
 def _wants(request: Request, call: Call) -> Wants:

@@ -26,6 +26,7 @@ from plimsoll.gateway.upstreams.byte_tokens import (
 )
 from plimsoll.gateway.upstreams.script import CallLine, Script, Turn
 from plimsoll.gateway.upstreams.script_tools import end_line, offers_submit, run_call
+from plimsoll.gateway.upstreams.scripted_length import Said, ScriptedCall, shortened
 
 __all__ = ["Engine", "Reply", "Wants"]
 
@@ -43,26 +44,22 @@ class Wants:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
 class Reply:
     """An answer that is ready to be written down."""
 
     turn: Turn
-    text: str
-    calls: Sequence[_Call]
+    said: Said
     prompt: list[int]
     ids: list[int]
     key: str
+    cut: bool
+    """It is longer than it was asked to be, so its end is missing."""
 
     @property
     def finish(self) -> str:
-        return "tool_calls" if self.calls else self.turn.finish
+        if self.cut:
+            return "length"
+        return "tool_calls" if self.said.calls else self.turn.finish
 
     @property
     def usage(self) -> dict[str, int]:
@@ -94,20 +91,26 @@ class Engine:
         key = hashlib.blake2b(msgspec.json.encode(prompt), digest_size=6).hexdigest()
         text, lines = _spoken(turn, asked)
         calls = [_call(line, index, key, asked) for index, line in enumerate(lines)]
-        ids = answer_ids(turn.reasoning, text, [(call.name, call.arguments) for call in calls])
-        if turn.reasoning:
-            self._remember(_visible(text, [call.id for call in calls]), turn.reasoning)
-        return Reply(turn, text, calls, prompt, ids, key)
+        spoken = Said(turn.reasoning, text, calls)
+        ids = _ids(spoken)
+        cut = asked.limit is not None and len(ids) > asked.limit
+        if asked.limit is not None and cut:
+            spoken = shortened(spoken, asked.limit)
+            ids = _ids(spoken)[:-1]
+        if spoken.reasoning:
+            self._remember(_visible(spoken.text, [call.id for call in calls]), spoken.reasoning)
+        return Reply(turn, spoken, prompt, ids, key, cut)
 
     def body(self, reply: Reply, wants: Wants) -> bytes:
         """A whole answer."""
-        message: dict[str, object] = {"role": "assistant", "content": reply.text or None}
-        if reply.turn.reasoning:
-            message["reasoning_content"] = reply.turn.reasoning
-        if reply.calls:
+        said = reply.said
+        message: dict[str, object] = {"role": "assistant", "content": said.text or None}
+        if said.reasoning:
+            message["reasoning_content"] = said.reasoning
+        if said.calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": _function(call)}
-                for call in reply.calls
+                for call in said.calls
             ]
         choice = {"index": 0, "message": message, "finish_reason": reply.finish}
         whole = self._head(reply, "chat.completion") | {
@@ -181,16 +184,20 @@ def _spoken(turn: Turn, asked: Asked) -> tuple[str, list[CallLine]]:
     return text, lines
 
 
-def _call(line: CallLine, index: int, key: str, asked: Asked) -> _Call:
+def _ids(said: Said) -> list[int]:
+    return answer_ids(said.reasoning, said.text, [(c.name, c.arguments) for c in said.calls])
+
+
+def _call(line: CallLine, index: int, key: str, asked: Asked) -> ScriptedCall:
     names = [line.name] if isinstance(line.name, str) else line.name
     offered = {tool.name for tool in asked.tools}
     name = next((name for name in names if name in offered), names[0] if names else "")
     given = line.arguments
     arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-    return _Call(f"call_{index}_{key}", name, canonical(arguments))
+    return ScriptedCall(f"call_{index}_{key}", name, canonical(arguments))
 
 
-def _function(call: _Call) -> dict[str, str]:
+def _function(call: ScriptedCall) -> dict[str, str]:
     return {"name": call.name, "arguments": call.arguments}
 
 
@@ -212,21 +219,22 @@ def _entry(token: int, value: float) -> dict[str, object]:
 def _deltas(reply: Reply) -> Iterator[tuple[dict[str, object], list[int]]]:
     """The pieces of an answer with the tokens that each is made of; the last is empty."""
     ids = [THOUGHT]
-    for piece in _pieces(reply.turn.reasoning):
+    said = reply.said
+    for piece in _pieces(said.reasoning):
         yield {"reasoning_content": piece}, [*ids, *piece.encode()]
         ids = []
-    ids = [SAID] if reply.turn.reasoning else []
-    for piece in _pieces(reply.text):
+    ids = [SAID] if said.reasoning else []
+    for piece in _pieces(said.text):
         yield {"content": piece}, [*ids, *piece.encode()]
         ids = []
-    for index, call in enumerate(reply.calls):
+    for index, call in enumerate(said.calls):
         begun = {"index": index, "id": call.id, "type": "function"}
         named = begun | {"function": {"name": call.name, "arguments": ""}}
         yield {"tool_calls": [named]}, [*ids, CALL, *call.name.encode(), ARGUMENTS]
         ids = []
         for piece in _pieces(call.arguments):
             yield _arguments(index, piece), list(piece.encode())
-    yield {}, [*ids, END]
+    yield {}, ids if reply.cut else [*ids, END]
 
 
 def _arguments(index: int, piece: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -34,11 +35,15 @@ class Offers:
     stream_ids: bool = True
     """Whether streams carry ids. SGLang's do not."""
     tools: bool = True
+    call_ids: bool = True
+    """Whether tool calls have ids."""
     count: bool = True
     health: bool = True
     strict: bool = False
     """Whether it refuses fields that it does not know."""
     context: int = 1_000_000
+    other_models: tuple[str, ...] = ()
+    """What else it says that it serves."""
 
 
 class _Fields(msgspec.Struct):
@@ -49,6 +54,12 @@ class _Fields(msgspec.Struct):
     logprobs: bool = False
     return_token_ids: bool = False
     stream_options: dict[str, bool] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
 
 
 _fields = msgspec.json.Decoder(_Fields)
@@ -87,8 +98,9 @@ class ScriptedServer:
             case "/v1/chat/completions":
                 return await self._counted(request)
             case "/v1/models":
-                model = {"id": self.engine.model, "object": "model"}
-                return web.json_response({"data": [model | {"max_model_len": self.offers.context}]})
+                known = {"object": "model", "max_model_len": self.offers.context}
+                names = (self.engine.model, *self.offers.other_models)
+                return web.json_response({"data": [{"id": name, **known} for name in names]})
             case "/health" if self.offers.health:
                 return web.Response(status=200 if self.well else 503)
             case "/tokenize" if self.offers.count:
@@ -114,14 +126,14 @@ class ScriptedServer:
         self.fields = sorted(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
         try:
             fields = _fields.decode(body)
-            asked = read_asked(fields.messages, fields.tools)
+            asked = read_asked(fields.messages, fields.tools, limit=fields.limit)
         except msgspec.DecodeError as error:
             return _error(400, str(error))
         refused = self._refused(fields)
         if refused:
             return _error(400, refused)
         reply = self.engine.reply(asked)
-        if len(reply.prompt) > self.offers.context:
+        if len(reply.prompt) + (fields.limit or 0) > self.offers.context:
             limit = f"This model's maximum context length is {self.offers.context} tokens."
             return _error(400, limit)
         await asyncio.sleep(reply.turn.delay)
@@ -146,11 +158,11 @@ class ScriptedServer:
         )
         if fields.stream:
             usage = bool((fields.stream_options or {}).get("include_usage"))
-            events = list(self.engine.events(reply, wants, usage=usage))
+            events = [self._offered(e) for e in self.engine.events(reply, wants, usage=usage)]
             pieces = [b"data: %s\n\n" % _spoilt(event, fault) for event in events]
             kind, parts = "text/event-stream", [*pieces, DONE]
         else:
-            body = _spoilt(self.engine.body(reply, wants), fault)
+            body = _spoilt(self._offered(self.engine.body(reply, wants)), fault)
             kind, parts = "application/json", [body[: len(body) // 2], body[len(body) // 2 :]]
         if fault == "slow":
             whole = b"".join(parts)
@@ -177,6 +189,9 @@ class ScriptedServer:
             request.transport.close()
         await response.write_eof()
         return response
+
+    def _offered(self, data: bytes) -> bytes:
+        return data if self.offers.call_ids else _without_call_ids(data)
 
     def _refused(self, fields: _Fields) -> str:
         offers = self.offers
@@ -237,6 +252,14 @@ def _without_call_names(data: bytes) -> bytes:
     for choice in body["choices"]:
         said = choice.get("message", choice.get("delta"))
         said["tool_calls"] = [call]
+    return msgspec.json.encode(body)
+
+
+def _without_call_ids(data: bytes) -> bytes:
+    body = msgspec.json.decode(data)
+    for choice in body["choices"]:
+        for call in choice.get("message", choice.get("delta")).get("tool_calls", ()):
+            call.pop("id", None)
     return msgspec.json.encode(body)
 
 

@@ -1,0 +1,155 @@
+"""Trials of agents that ask a policy: small agents, and the gateway in front of a script."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers import Plain, Ran
+from plimsoll.agents.protocol import Agent, Assignment, Outcome
+from plimsoll.core.errors import AgentError
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.upstreams.asked import Asked
+from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.gateway.upstreams.openai import Waits
+from plimsoll.gateway.upstreams.protocol import Upstream
+from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted_server import Offers, ScriptedServer, serve_script
+from plimsoll.sandboxes.protocol import Backend
+from plimsoll.tasks.task import Task
+from plimsoll.trajectories.reader import Trajectory, read_trajectory
+from plimsoll.trials.policy import Policy
+from plimsoll.trials.trial import run_trial
+
+__all__ = ["Asking", "Asks", "Worked", "over_http", "served_aside", "trial_with"]
+
+ASK = """
+import json, os, sys, urllib.error, urllib.request
+url, key = os.environ["POLICY_URL"], os.environ["POLICY_KEY"]
+words = [word for word in sys.argv[1:] if word != "--stream"]
+body = {"model": "m", "messages": [{"role": "user", "content": " ".join(words)}]}
+body["stream"] = "--stream" in sys.argv
+headers = {"authorization": "Bearer " + key, "content-type": "application/json"}
+request = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), headers)
+try:
+    said = urllib.request.urlopen(request).read().decode()
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode()[:300])
+    sys.exit(4)
+if body["stream"]:
+    print("[DONE]" in said)
+    sys.exit("[DONE]" not in said)
+print(json.loads(said)["choices"][0]["message"]["content"])
+"""
+"""A program that asks the policy something, and exits with 4 where it gets no answer."""
+
+
+class Asking(Plain):
+    """An agent in the sandbox: a script that can `ask` the policy. With `gives_up` it raises
+    where the script fails."""
+
+    name = "asking"
+    version = "1.2"
+    needs_policy = True
+
+    def __init__(self, script: str, *, gives_up: bool = False) -> None:
+        self._script = script
+        self._gives_up = gives_up
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        access = assignment.policy
+        assert access is not None
+        done = await assignment.sandbox.exec(
+            f'ask() {{ python3 -c "$ASK" "$@"; }}\n{self._script}',
+            env={"ASK": ASK, "POLICY_URL": access.openai, "POLICY_KEY": access.key},
+            on_output=assignment.on_output,
+        )
+        if self._gives_up and not done.ok:
+            raise AgentError(f"it gave up: {done.describe()}")
+        return Outcome(exit_code=done.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class Worked(Ran):
+    """A trial whose agent was given a policy."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return read_trajectory(self.folder / "trajectory.jsonl.zst")
+
+
+Asks = Callable[..., Awaitable[Worked]]
+
+
+def trial_with(backend: Backend, folder: Path) -> Asks:
+    """Runs a trial of an agent, with this to answer for the policy."""
+
+    async def run(
+        task: Task,
+        agent: Agent,
+        upstream: Upstream,
+        limits: Limits | None = None,
+        attempt: int = 1,
+    ) -> Worked:
+        place = folder / "trials" / f"{task.name}.{attempt}"
+        async with Gateway(upstream) as gateway:
+            result = await run_trial(
+                task,
+                attempt=attempt,
+                agent=agent,
+                backend=backend,
+                run="test",
+                directory=place,
+                policy=Policy(gateway, limits or Limits(), folder / "blobs", "tiny"),
+            )
+        return Worked(result.verdict, place, result.phases)
+
+    return run
+
+
+@asynccontextmanager
+async def over_http(
+    *servers: ScriptedServer, waits: Waits | None = None, patience: float = 0.3
+) -> AsyncGenerator[Upstream]:
+    """An upstream of servers that nobody looked at before, and that are not waited for long."""
+    known = Capabilities(
+        url=servers[0].url,
+        model="scripted",
+        text=True,
+        logprobs=True,
+        token_ids=True,
+        prompt_ids=True,
+        streams=True,
+        stream_usage=True,
+        stream_ids=True,
+        tools=True,
+        tool_stream_ids=True,
+    )
+    urls = [server.url for server in servers]
+    upstream = await make_upstream(urls, waits=waits, patience=patience, capabilities=known)
+    try:
+        yield upstream
+    finally:
+        await upstream.close()
+
+
+@contextmanager
+def served_aside(
+    script: Script | Callable[[Asked], Turn | str], offers: Offers | None = None
+) -> Generator[ScriptedServer]:
+    """A script's server in a thread of its own, for commands that run beside the test."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        served = serve_script(script, offers)
+        yield asyncio.run_coroutine_threadsafe(served.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(served.__aexit__(None, None, None), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

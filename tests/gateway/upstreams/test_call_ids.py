@@ -1,0 +1,79 @@
+"""Tool calls of servers that give them no ids."""
+
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+from upstream_parts import BASH
+
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
+from plimsoll.trajectories.reader import read_trajectory
+
+TWO = Turn(
+    text="Both.",
+    calls=(
+        {"name": "bash", "arguments": {"command": "ls"}},  # type: ignore[arg-type]
+        {"name": "bash", "arguments": {"command": "pwd"}},  # type: ignore[arg-type]
+    ),
+)
+PATHS = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "tools": [BASH]},
+    "/v1/messages": {
+        "max_tokens": 500,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"name": "bash", "input_schema": BASH["function"]["parameters"]}],  # type: ignore[index]
+    },
+}
+
+
+def ids_in(said: str) -> list[str]:
+    """The ids of tool calls in an answer, or in the events of a stream."""
+    lines = [line[6:] for line in said.splitlines() if line.startswith("data: ")]
+    found: list[str] = []
+
+    def look(value: object) -> None:
+        if isinstance(value, dict):
+            if value.get("type") in ("function", "tool_use") and "id" in value:
+                found.append(value["id"])
+            for one in value.values():
+                look(one)
+        elif isinstance(value, list):
+            for one in value:
+                look(one)
+
+    for text in lines or [said]:
+        if text != "[DONE]":
+            look(json.loads(text))
+    return found
+
+
+@pytest.mark.parametrize("call_ids", [False, True], ids=["without", "with"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("path", PATHS)
+async def test_each_call_has_one_id_in_the_answer_and_in_the_record(
+    tmp_path: Path, path: str, stream: bool, call_ids: bool
+):
+    offers = Offers(call_ids=call_ids)
+    async with serve_script(Script(turns=(TWO,)), offers) as server:
+        upstream = await make_upstream([server.url])
+        async with Gateway(upstream) as gateway, aiohttp.ClientSession() as http:
+            session = await gateway.open(tmp_path / "s", blobs=tmp_path / "b")
+            access = session.access(gateway.port)
+            body = {"model": "m", "stream": stream, **PATHS[path]}
+            headers = {"authorization": f"Bearer {access.key}"}
+            async with http.post(access.root + path, json=body, headers=headers) as reply:
+                said = await reply.text()
+                assert reply.status == 200, said
+            trajectory = read_trajectory(await session.end())
+        await upstream.close()
+    (exchange,) = trajectory.exchanges
+    calls = trajectory.answer_of(exchange).calls
+    assert len({call.id for call in calls}) == 2
+    assert all(call.id for call in calls)
+    assert ids_in(said) == [call.id for call in calls]
+    assert [json.loads(call.arguments) for call in calls] == [{"command": "ls"}, {"command": "pwd"}]
+    assert not exchange.untrainable

@@ -1,0 +1,81 @@
+"""Who answers for the policy in a run: the command line before the config, and a look before."""
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from asking import served_aside
+from plimsoll.agents.registry import make_agent
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.upstreams.scripted_server import Offers
+from plimsoll.runs.config import PolicyConfig
+from plimsoll.runs.policies import PolicyService, WantedPolicy, policy_for
+
+SHELL, ORACLE = make_agent("shell"), make_agent("oracle")
+CONFIG = PolicyConfig(urls=("http://config/v1",), model="theirs", turns=7, tokens=100, body_mb=1)
+
+
+def test_the_command_line_comes_before_the_config():
+    wanted = policy_for(SHELL, CONFIG, ("http://mine/v1",), "mine", 3)
+    assert wanted is not None
+    assert (wanted.urls, wanted.model, wanted.limits.turns) == (("http://mine/v1",), "mine", 3)
+
+
+def test_the_config_stands_for_what_the_command_line_leaves_out():
+    wanted = policy_for(SHELL, CONFIG, (), None, None)
+    limits = Limits(turns=7, tokens=100, concurrent=16, body_bytes=1 << 20)
+    assert wanted == WantedPolicy(("http://config/v1",), "theirs", limits)
+
+
+def test_an_agent_that_asks_nothing_takes_no_policy_but_a_config_may_name_one():
+    assert policy_for(ORACLE, CONFIG, (), None, None) is None
+    with pytest.raises(UsageError, match="oracle asks no policy"):
+        policy_for(ORACLE, CONFIG, ("http://mine/v1",), None, None)
+
+
+def test_an_agent_that_asks_needs_a_policy():
+    with pytest.raises(UsageError, match="shell needs a policy"):
+        policy_for(SHELL, PolicyConfig(), (), None, None)
+
+
+def test_a_look_finds_what_the_server_can_return_or_why_nobody_answers(tmp_path: Path):
+    with served_aside(lambda _: "Hello.", Offers(token_ids=False, context=4096)) as server:
+        found = WantedPolicy((server.url,), None, Limits()).checked().found
+    assert found is not None
+    assert (found.model, found.context, found.token_ids) == ("scripted", 4096, False)
+    with pytest.raises(PolicyError, match=r"cannot be reached.*nothing was started"):
+        WantedPolicy((server.url,), None, Limits()).checked()
+
+
+def test_a_look_at_a_script_reads_it(tmp_path: Path):
+    script = tmp_path / "says.toml"
+    script.write_text("otherwise = 'Hi.'\n")
+    assert WantedPolicy((f"scripted:{script}",), None, Limits()).checked().found is None
+    script.write_text("otherwise = 3\n")
+    with pytest.raises(UsageError, match="otherwise"):
+        WantedPolicy((f"scripted:{script}",), None, Limits()).checked()
+
+
+async def test_a_service_is_a_gateway_while_it_is_entered(tmp_path: Path):
+    script = tmp_path / "says.toml"
+    script.write_text("otherwise = 'Hi.'\n")
+    wanted = WantedPolicy((f"scripted:{script}",), None, Limits(turns=1))
+    async with PolicyService(wanted, tmp_path / "blobs") as service:
+        policy = service.policy
+        assert (policy.model, policy.limits.turns) == ("scripted", 1)
+        session = await policy.gateway.open(tmp_path / "s", blobs=policy.blobs)
+        access = session.access(policy.gateway.port)
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
+        headers = {"authorization": f"Bearer {access.key}"}
+        url = f"{access.openai}/chat/completions"
+        async with (
+            aiohttp.ClientSession(headers=headers) as http,
+            http.post(url, json=body) as reply,
+        ):
+            said = await reply.json()
+        assert said["choices"][0]["message"]["content"] == "Hi."
+    assert session.sealed
+    with pytest.raises(AssertionError, match="not entered"):
+        service.policy  # noqa: B018
