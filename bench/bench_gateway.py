@@ -2,10 +2,10 @@
 
 Each round measures every side once in every case, so that a busy machine disturbs them alike.
 CPU of the server's own process counts most: other work on the machine spoils it least. It is
-taken with eight requests under way; latency with one, where nothing queues. Ours opens a session
-for each conversation, records every exchange and closes the trajectory, all within what is
-counted. Token ids and log probabilities, where the upstream returns them, are recorded and not
-sent on: agents did not ask for them.
+taken with eight requests under way; latency with one, where nothing queues. Ours has a session
+for each conversation and writes every exchange to its trajectory; what opening and ending a
+session costs, mostly the file system's work, is told apart. Token ids and log probabilities, where
+the upstream returns them, are recorded and not sent on: agents did not ask for them.
 """
 
 import argparse
@@ -41,13 +41,14 @@ class Figures:
     whole: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
 
-    def busy(self, took: Took, cpu: float) -> None:
-        self.rates.append(len(took.whole) / took.seconds)
-        self.cpu.append(cpu / len(took.whole) * 1000)
+    def busy(self, held: "Held") -> None:
+        requests = len(held.took.whole)
+        self.rates.append(requests / held.took.seconds)
+        self.cpu.append(held.cpu / requests * 1000)
 
-    def alone(self, took: Took) -> None:
-        self.whole += took.whole
-        self.first += took.first
+    def alone(self, held: "Held") -> None:
+        self.whole += held.took.whole
+        self.first += held.took.first
 
 
 Results = dict[tuple[str, str], Figures]
@@ -58,28 +59,43 @@ def percentile(values: list[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Conversations that were held, and the CPU that the server spent on their requests."""
+
+    took: Took
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """The sides that run, and the clients."""
 
     load: Load
     servers: dict[str, Server]
     quick: bool
+    sessions: list[float] = field(default_factory=list[float])
+    """CPU seconds of ours for opening and ending a session."""
 
-    def hold(self, server: Server, case: Case, count: int, turns: int, at_once: int) -> Took:
-        took = self.load.run(Job(case.name, server.open(count), at_once, turns))
+    def hold(self, server: Server, case: Case, count: int, turns: int, at_once: int) -> Held:
+        first = server.process.cpu
+        places = server.open(count)
+        before = server.process.cpu
+        took = self.load.run(Job(case.name, places, at_once, turns))
+        after = server.process.cpu
         server.end()
-        return took
+        if server.name == OURS:
+            self.sessions.append((server.process.cpu - after + before - first) / count)
+        return Held(took, after - before)
 
     def measure(self, server: Server, case: Case, figures: Figures) -> None:
         share = 4 if self.quick else 1
         count, turns = max(case.conversations // share, AT_ONCE), case.turns
         if server.slow:
             count, turns = AT_ONCE, 3
-        before = server.process.cpu
-        took = self.hold(server, case, count, turns, AT_ONCE)
-        figures.busy(took, server.process.cpu - before)
+        held = self.hold(server, case, count, turns, AT_ONCE)
+        figures.busy(held)
         if case.alone == AT_ONCE:
-            figures.alone(took)
+            figures.alone(held)
         else:
             turns = 5 if server.slow or case.stream else case.turns
             figures.alone(self.hold(server, case, 1, turns, case.alone))
@@ -245,6 +261,9 @@ def main() -> None:
     show(console, cases, results)
     if found:
         show_memory(console, found)
+    if bench.sessions:
+        cost = 1000 * statistics.median(bench.sessions)
+        console.print(f"opening and ending a session of ours: {cost:.2f} ms of CPU")
     for told in aims(cases, results, found):
         console.print(told)
 

@@ -6,9 +6,12 @@ server sees twice it sees in another session. The newest message carries a mark,
 upstream knows the answer without parsing anything.
 """
 
+import functools
+import os
 import random
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -76,7 +79,7 @@ CASES = (
     Case("small", "2 KB", 2_000, 32, answer=20, reply=20, tools=0, at_most=2.5),
     Case("middle", "64 KB", 64_000, 24, at_most=2.5),
     Case("large", "1 MB", 1_000_000, 8, reply=6000, at_most=2.0),
-    Case("ids", "64 KB, ids", 64_000, 16, turns=8, answer=4000, ids=1000, at_most=3.5),
+    Case("ids", "64 KB, ids", 64_000, 8, answer=2600, reply=300, ids=1000, at_most=3.5),
     _stream("chunks", "200 chunks", 8),
     _stream("paced", "200 chunks, 2 ms apart", 8, turns=5, gap=0.002, at_most=1.5),
     _stream("streamids", "200 chunks, ids", 8, ids=200),
@@ -87,22 +90,16 @@ CASES = (
 )
 
 
-def _words(count: int) -> list[str]:
-    source = random.Random(0)
-    return ["".join(source.choices(LETTERS, k=source.randint(2, 9))) for _ in range(count)]
-
-
-LETTERS = "etaoinsrhldcum_=(."
-WORDS = _words(4000)
+@functools.cache
+def _library() -> str:
+    """The sources of Python's own library: code, as agents read it."""
+    folder = Path(os.__file__).parent
+    return "".join(file.read_text(errors="replace") for file in sorted(folder.glob("*.py")))
 
 
 def _text(length: int, seed: str) -> str:
-    """So many characters that compress about as well as code does."""
-    source, words = random.Random(seed), [""]
-    words += source.choices(WORDS, k=length // 4 + 4)
-    return "".join(f"{word}{' ' if number % 9 else chr(10)}" for number, word in enumerate(words))[
-        :length
-    ]
+    start = random.Random(seed).randrange(len(_library()) - length)
+    return _library()[start : start + length]
 
 
 def _ids(count: int, seed: str) -> list[int]:
@@ -118,8 +115,8 @@ def _reply(case: Case, turn: int) -> str:
 
 
 def _first(case: Case) -> str:
-    grown = case.turns * (case.answer + case.reply + 250) // 2
-    length = max(case.size - grown - case.tools * 500 - 200, 200)
+    grown = case.turns * (case.answer + case.reply + (250 if case.tools else 120)) // 2
+    length = max(case.size - grown - case.tools * 500 - 200, 100)
     return f"{_text(length, f'{case.name} first')} @bench:{case.name}:0@"
 
 
@@ -216,7 +213,7 @@ def _tokens(case: Case, turn: int) -> _Tokens:
     source = random.Random(f"{case.name} logprobs {turn}")
     logprobs: list[dict[str, object]] = []
     for token in answer:
-        word = WORDS[token % len(WORDS)][:6]
+        word = _library()[token : token + 1 + token % 6]
         logprob = -source.expovariate(2.0)
         entry = {"token": word, "logprob": logprob, "bytes": list(word.encode())}
         logprobs.append({**entry, "top_logprobs": []})

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from plimsoll.gateway.openings import Opening
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.records import Finish
 
@@ -46,6 +47,8 @@ class Request(msgspec.Struct, kw_only=True):
     history: History
     messages: msgspec.Raw
     """The same messages, as the JSON array that an upstream is sent."""
+    opening: Opening | None = None
+    """How the body begins, where a later one may be read from there on."""
     tools: msgspec.Raw | None = None
     """The JSON array of tools in the form of Chat Completions, where there are any."""
     settings: dict[str, msgspec.Raw] = {}
@@ -72,7 +75,8 @@ class Usage(msgspec.Struct, frozen=True):
 class TokenIds(msgspec.Struct, frozen=True):
     """The ids that an engine returned, unchanged."""
 
-    prompt: list[int] | None
+    prompt: list[int] | msgspec.Raw | None
+    """As the JSON that the engine wrote, where nobody has read it."""
     answer: list[int]
     logprobs: list[float] | None
 
@@ -88,6 +92,8 @@ class Answer(msgspec.Struct, kw_only=True):
     raw: dict[str, msgspec.Raw] | None = None
     """The upstream's answer by its fields, where it came as one object: the chat dialect
     sends it on without what the agent did not ask for."""
+    logprobs: msgspec.Raw | None = None
+    """What was cut out of `raw`, where the upstream returned many."""
 
 
 class CallDelta(msgspec.Struct, frozen=True):
@@ -109,7 +115,7 @@ class Chunk(msgspec.Struct):
     calls: Sequence[CallDelta] = ()
     finish: Finish | None = None
     usage: Usage | None = None
-    prompt_ids: list[int] | None = None
+    prompt_ids: list[int] | msgspec.Raw | None = None
     ids: list[int] | None = None
     logprobs: list[float] | None = None
     only_usage: bool = False

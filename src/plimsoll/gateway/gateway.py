@@ -36,6 +36,8 @@ SILENCE_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 """For a client to stop sending a body that was refused."""
 CLOSE_SECONDS = 2.0
+READ_BYTES = 1 << 20
+"""What a connection may have ready to be read before it is paused: most bodies, all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Gateway:
             access_log=None,
             logger=TerseLog(log),
             auto_decompress=False,
+            read_bufsize=READ_BYTES,
             lingering_time=LINGER_SECONDS,
         )
         loop = asyncio.get_running_loop()

@@ -57,7 +57,6 @@ def test_each_reason_to_end_has_its_finish(reason, finish):
         body(finish=None),
         body(finish="abort"),
         body(usage=[1]),
-        body(prompt_token_ids=["a"]),
         body(id=5),
     ],
 )

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from upstream_parts import BASH, CALL, ask, result, sent_back, streamed, text_of, user
+from upstream_parts import BASH, CALL, ask, ids_of, result, sent_back, streamed, text_of, user
 
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.forms import Refusal
@@ -31,8 +31,8 @@ async def test_a_conversation_that_extends_has_tokens_that_extend():
     conversation = [user("hi"), sent_back(first), result(first, "a.txt")]
     second = await policy.answer(ask(*conversation, tools=[BASH]), CALL)
     assert first.tokens and second.tokens and first.tokens.prompt and second.tokens.prompt
-    before = first.tokens.prompt + first.tokens.answer
-    assert second.tokens.prompt[: len(before)] == before
+    before = ids_of(first.tokens.prompt) + first.tokens.answer
+    assert ids_of(second.tokens.prompt)[: len(before)] == before
     assert "Look first. ü" in decode_ids(before)
     assert second.message.text == "All is done."
 
@@ -45,8 +45,8 @@ async def test_tokens_extend_where_the_agent_writes_arguments_down_anew():
     function["arguments"] = json.dumps(dict(reversed(json.loads(function["arguments"]).items())))
     second = await policy.answer(ask(user("hi"), back, result(first, ""), tools=[BASH]), CALL)
     assert first.tokens and second.tokens and first.tokens.prompt and second.tokens.prompt
-    before = first.tokens.prompt + first.tokens.answer
-    assert second.tokens.prompt[: len(before)] == before
+    before = ids_of(first.tokens.prompt) + first.tokens.answer
+    assert ids_of(second.tokens.prompt)[: len(before)] == before
 
 
 async def test_a_stream_has_the_tokens_and_the_text_of_the_whole_answer():
@@ -199,4 +199,4 @@ async def test_the_tokens_of_a_prompt_are_counted():
     request = ask(user("hi"), tools=[BASH])
     answer = await policy.answer(request, CALL)
     assert answer.tokens and answer.tokens.prompt
-    assert await policy.count(request, CALL) == len(answer.tokens.prompt)
+    assert await policy.count(request, CALL) == len(ids_of(answer.tokens.prompt))

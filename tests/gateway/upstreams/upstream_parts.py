@@ -112,3 +112,9 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         await asyncio.sleep(0.005)
+
+
+def ids_of(given: list[int] | msgspec.Raw | None) -> list[int]:
+    """The ids of a prompt, which most readers leave as the JSON that they came as."""
+    assert given is not None
+    return given if isinstance(given, list) else msgspec.json.decode(given)

@@ -9,16 +9,15 @@ from typing import Any
 import msgspec
 
 from plimsoll.gateway.dialects.chat_errors import openai_error
-from plimsoll.gateway.dialects.chat_mending import mended
+from plimsoll.gateway.dialects.chat_history import read_chat_body
 from plimsoll.gateway.dialects.chat_stream import ChatStream, chat_usage, finish_name, stamp
 from plimsoll.gateway.dialects.encoding import (
-    RawHistory,
     decode,
     encode,
     message_to_chat,
-    read_object,
 )
 from plimsoll.gateway.forms import Answer, Refusal, Request
+from plimsoll.gateway.openings import Opening
 
 __all__ = ["ChatDialect"]
 
@@ -27,7 +26,6 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-_MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
 _TOOLS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _STRING = msgspec.json.Decoder(str)
 _FLAG = msgspec.json.Decoder(bool | None)
@@ -43,14 +41,12 @@ class ChatDialect:
 
     name = "chat"
 
-    def read(self, body: bytes) -> Request:
-        fields = read_object(body)
-        if "messages" not in fields:
-            raise Refusal("bad_request", "messages is missing", param="messages")
+    def read(self, body: bytes, known: Opening | None = None, /) -> Request:
+        read = read_chat_body(body, known)
+        fields = read.fields
         if "model" not in fields:
             raise Refusal("bad_request", "model is missing", param="model")
         _refuse_choices(fields)
-        history, messages = _read_messages(fields.pop("messages"))
         options = decode(fields.pop("stream_options", _NULL), _OPTIONS, "stream_options")
         logprobs = decode(fields.get("logprobs", _NULL), _FLAG, "logprobs")
         if not logprobs:
@@ -59,8 +55,9 @@ class ChatDialect:
         return Request(
             model=decode(fields.pop("model"), _STRING, "model"),
             stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
-            history=history,
-            messages=messages,
+            history=read.history,
+            messages=read.messages,
+            opening=read.opening,
             tools=_read_tools(fields.pop("tools", _NULL)),
             settings=fields,
             wants_usage=options is not None and bool(options.include_usage),
@@ -77,6 +74,8 @@ class ChatDialect:
             choice.pop("prompt_token_ids", None)
             if not request.wants_logprobs:
                 choice.pop("logprobs", None)
+            elif answer.logprobs is not None:
+                choice["logprobs"] = answer.logprobs
         return encode({**body, "model": request.model, "choices": choices})
 
     def stream(self, request: Request) -> ChatStream:
@@ -98,17 +97,6 @@ def _refuse_choices(fields: dict[str, msgspec.Raw]) -> None:
 
 def _read_tools(raw: msgspec.Raw) -> msgspec.Raw | None:
     return raw if decode(raw, _TOOLS, "tools") else None
-
-
-def _read_messages(array: msgspec.Raw) -> tuple[RawHistory, msgspec.Raw]:
-    """The messages, and their array as it is sent: nearly always as it came."""
-    messages = decode(array, _MESSAGES, "messages")
-    if not messages:
-        raise Refusal("bad_request", "messages is empty", param="messages")
-    sent = mended(messages)
-    if sent:
-        array = msgspec.Raw(encode([sent.get(index, raw) for index, raw in enumerate(messages)]))
-    return RawHistory(messages), array
 
 
 def _whole(request: Request, answer: Answer) -> dict[str, Any]:

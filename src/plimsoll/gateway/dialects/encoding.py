@@ -17,7 +17,6 @@ from plimsoll.trajectories.messages import Image, Message, Other, Part, Role, Te
 __all__ = [
     "INVALID_ARGUMENTS",
     "ParsedHistory",
-    "RawHistory",
     "chat_to_message",
     "decode",
     "encode",
@@ -73,24 +72,6 @@ def decode(raw: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], where: st
     except RecursionError:
         place, problem = where, f"{where or 'the body'} is nested too deeply"
     raise Refusal("bad_request", problem, param=place or None)
-
-
-class RawHistory:
-    """Messages of a chat request, each read only when somebody asks for it."""
-
-    __slots__ = ("_messages",)
-
-    def __init__(self, messages: Sequence[msgspec.Raw]) -> None:
-        self._messages = messages
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def key(self, index: int) -> bytes:
-        return raw_key(self._messages[index])
-
-    def message(self, index: int) -> Message:
-        return chat_to_message(self._messages[index], f"messages[{index}]")
 
 
 class ParsedHistory:

@@ -14,6 +14,7 @@ from plimsoll.gateway.dialects.messages_history import read_conversation
 from plimsoll.gateway.dialects.messages_settings import read_settings, read_tools, wants_thinking
 from plimsoll.gateway.dialects.messages_stream import MessagesStream
 from plimsoll.gateway.forms import Answer, Refusal, Request
+from plimsoll.gateway.openings import Opening
 
 __all__ = ["MessagesDialect", "write_count"]
 
@@ -31,7 +32,7 @@ class MessagesDialect:
 
     name = "messages"
 
-    def read(self, body: bytes) -> Request:
+    def read(self, body: bytes, _: Opening | None = None, /) -> Request:
         fields = read_object(body)
         for name in ("model", "messages"):
             if name not in fields:

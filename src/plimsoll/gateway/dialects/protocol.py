@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from plimsoll.gateway.forms import Answer, Chunk, Refusal, RefusalKind, Request
+from plimsoll.gateway.openings import Opening
 
 __all__ = ["STATUSES", "Dialect", "EventStream"]
 
@@ -62,8 +63,9 @@ class Dialect(Protocol):
     @property
     def name(self) -> str: ...
 
-    def read(self, body: bytes) -> Request:
-        """Raises `Refusal` for what cannot be asked."""
+    def read(self, body: bytes, known: Opening | None = None, /) -> Request:
+        """Raises `Refusal` for what cannot be asked. `known`: what the body begins with, where
+        that was read before."""
         ...
 
     def write(self, request: Request, answer: Answer) -> bytes:

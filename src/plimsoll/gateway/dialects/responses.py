@@ -15,6 +15,7 @@ from plimsoll.gateway.dialects.responses_output import Frame, ResponsesRequest, 
 from plimsoll.gateway.dialects.responses_stream import ResponsesStream
 from plimsoll.gateway.dialects.responses_tools import ToolList, read_choice, read_tools
 from plimsoll.gateway.forms import Answer, Refusal, Request
+from plimsoll.gateway.openings import Opening
 
 __all__ = ["ResponsesDialect"]
 
@@ -88,7 +89,7 @@ class ResponsesDialect:
 
     name = "responses"
 
-    def read(self, body: bytes) -> Request:
+    def read(self, body: bytes, _: Opening | None = None, /) -> Request:
         given = {name: raw for name, raw in read_object(body).items() if bytes(raw) != _NULL}
         _refuse(given)
         for name in ("model", "input"):

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from plimsoll.gateway.forms import Answer, Refusal
 from plimsoll.gateway.sessions.limits import Limits
 
@@ -57,7 +59,7 @@ class Budget:
         if answer.usage is not None:
             self.tokens += answer.usage.prompt + answer.usage.answer
         elif answer.tokens is not None:
-            self.tokens += len(answer.tokens.prompt or ()) + len(answer.tokens.answer)
+            self.tokens += _length(answer.tokens.prompt) + len(answer.tokens.answer)
 
     def overflow(self, message: str) -> None:
         """The policy's context is full. An agent may still shorten its conversation."""
@@ -79,3 +81,9 @@ class Budget:
 
 def _nothing(_: Refusal) -> None:
     """In place of the session, which would otherwise hold itself."""
+
+
+def _length(ids: list[int] | msgspec.Raw | None) -> int:
+    if isinstance(ids, msgspec.Raw):
+        return bytes(ids).count(b",") + 1
+    return len(ids or ())

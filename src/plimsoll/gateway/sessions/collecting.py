@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from plimsoll.core.versions import Version
 from plimsoll.gateway.forms import Answer, CallDelta, Chunk, Refusal, TokenIds, Usage
 from plimsoll.trajectories.messages import Message, Text, ToolCall
@@ -39,7 +41,7 @@ class Collected:
         self._calls: dict[int, _Call] = {}
         self._finish: Finish | None = None
         self._usage: Usage | None = None
-        self._prompt: list[int] | None = None
+        self._prompt: list[int] | msgspec.Raw | None = None
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._runs: list[tuple[Version, int]] = []

@@ -31,5 +31,6 @@ def forget(request: Request) -> None:
     request.history = _HISTORY
     request.messages = _NOTHING
     request.tools = None
+    request.opening = None
     # A copy, since what was cut out of a body keeps all of it.
     request.settings = {"stop": stop.copy()} if stop is not None else {}

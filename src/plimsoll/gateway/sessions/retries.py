@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.forms import Answer, Request
+from plimsoll.gateway.openings import Fingerprint
 from plimsoll.gateway.sessions.clients import Client
 from plimsoll.gateway.sessions.pending import Pending
 
@@ -25,15 +26,10 @@ KEEP_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Sameness:
-    """Equal for requests of the same bytes. The hash is keyed anew in every process."""
+    """Equal for requests of the same bytes."""
 
     path: str
-    size: int
-    digest: int
-
-    @classmethod
-    def of(cls, path: str, body: bytes) -> "Sameness":
-        return cls(path, len(body), hash(body))
+    body: Fingerprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.waiting import to_the_end
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.dialects.protocol import Dialect
-from plimsoll.gateway.forms import Answer, Refusal
+from plimsoll.gateway.forms import Answer, Refusal, Request
+from plimsoll.gateway.openings import Fingerprint, Openings
 from plimsoll.gateway.sessions.budget import Budget
 from plimsoll.gateway.sessions.clients import Client
 from plimsoll.gateway.sessions.keys import digest_of, new_key
@@ -74,6 +75,7 @@ class Session:
         self._call = Call(id, ids)
         self._budget = Budget(limits, self._out_of_time)
         self._retries = Retries()
+        self._openings = Openings()
         self._flying: dict[Pending, Sameness] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles = 0
@@ -135,12 +137,13 @@ class Session:
         if self.sealed:
             raise ended()
         self.used = time.monotonic()
-        same = Sameness.of(path, body)
+        print = Fingerprint.of(body)
+        same = Sameness(path, print)
         again = self._retries.find(same, client)
         if again is not None:
             return again
         self._budget.check(len(self._flying))
-        request = dialect.read(body)
+        request = self._read(dialect, body, print)
         pending = Pending(
             request,
             dialect,
@@ -155,6 +158,13 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return pending
+
+    def _read(self, dialect: Dialect, body: bytes, print: Fingerprint) -> Request:
+        known = self._openings.find(body, print)
+        request = dialect.read(body, known)
+        if request.opening is not None:
+            self._openings.add(body, print, request.opening, instead=known)
+        return request
 
     def refused(self, refusal: Refusal, dialect: str) -> None:
         """Take a request that came to nothing into the record."""

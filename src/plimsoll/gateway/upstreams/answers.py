@@ -8,6 +8,7 @@ from plimsoll.gateway.upstreams.call_ids import (
     with_call_ids,
     with_stream_call_ids,
 )
+from plimsoll.gateway.upstreams.cutting import Cut, cut, cut_ids
 from plimsoll.gateway.upstreams.failures import Failed, from_error_event, garbage
 from plimsoll.gateway.upstreams.wire import (
     Choice,
@@ -37,7 +38,7 @@ BROKEN = ("abort", "error")
 _body = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _choices = msgspec.json.Decoder(list[Choice])
 _counts = msgspec.json.Decoder(Counts | None)
-_ids = msgspec.json.Decoder(list[int] | None)
+_logprobs = msgspec.json.Decoder(Logprobs)
 _string = msgspec.json.Decoder(str | None)
 _chunk = msgspec.json.Decoder(ChunkBody)
 
@@ -46,27 +47,29 @@ _NULL = msgspec.Raw(b"null")
 
 def read_answer(where: str, data: bytes) -> Answer:
     """A whole answer. Raises `Failed` for what is none."""
+    parts = cut(data)
     try:
-        raw = _body.decode(data)
+        raw = _body.decode(parts.data)
         if "choices" not in raw:
             raise _no_choices(where, raw)
         choices = _choices.decode(raw["choices"])
         if not choices:
             raise garbage(where, "it has no choices")
-        return _answer(where, raw, choices[0])
+        return _answer(where, raw, choices[0], parts)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise garbage(where, str(error)) from error
 
 
-def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice) -> Answer:
+def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice, parts: Cut) -> Answer:
     said = choice.message
+    if parts.logprobs is not None:
+        choice.logprobs = _logprobs.decode(parts.logprobs)
     if choice.finish_reason is None:
         raise garbage(where, "it does not say why it ends")
     text = said.content or said.refusal or ""
     calls = tuple(_call(where, call) for call in said.tool_calls or ())
     if not all(call.id for call in said.tool_calls or ()):
         raw["choices"] = with_call_ids(raw["choices"], "message", [call.id for call in calls])
-    prompt = choice.prompt_token_ids or _ids.decode(raw.get("prompt_token_ids", _NULL))
     return Answer(
         id=_string.decode(raw.get("id", _NULL)) or "",
         message=Message(
@@ -77,8 +80,9 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice) -> Answer:
         ),
         finish=_finish(where, choice.finish_reason),
         usage=_usage(_counts.decode(raw.get("usage", _NULL))),
-        tokens=_tokens(prompt, choice),
+        tokens=_tokens(parts.prompt_ids, choice),
         raw=raw,
+        logprobs=parts.logprobs,
     )
 
 
@@ -106,7 +110,7 @@ def _usage(counts: Counts | None) -> Usage | None:
     )
 
 
-def _tokens(prompt: list[int] | None, choice: Choice) -> TokenIds | None:
+def _tokens(prompt: msgspec.Raw | None, choice: Choice) -> TokenIds | None:
     ids, logprobs = _ids_and_logprobs(choice.token_ids, choice.logprobs)
     return None if ids is None else TokenIds(prompt, ids, logprobs)
 
@@ -139,9 +143,14 @@ class StreamReader:
     def __init__(self, where: str) -> None:
         self._where = where
         self._named: set[int] = set()
+        self._begun = False
         self.finished = False
 
     def read(self, data: bytes) -> Chunk:
+        prompt = None
+        if not self._begun:
+            self._begun = True
+            data, prompt = cut_ids(data)
         try:
             body = _chunk.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -150,13 +159,10 @@ class StreamReader:
             raise from_error_event(self._where, bytes(body.error))
         usage = _usage(body.usage) if body.usage is not None else None
         if not body.choices:
-            return Chunk(data, usage=usage, prompt_ids=body.prompt_token_ids, only_usage=True)
-        return self._chunk(data, body.choices[0], body.prompt_token_ids, usage)
+            return Chunk(data, usage=usage, prompt_ids=prompt, only_usage=True)
+        return self._chunk(Chunk(data, usage=usage, prompt_ids=prompt), body.choices[0])
 
-    def _chunk(
-        self, data: bytes, choice: ChunkChoice, prompt: list[int] | None, usage: Usage | None
-    ) -> Chunk:
-        chunk = Chunk(data, usage=usage, prompt_ids=prompt)
+    def _chunk(self, chunk: Chunk, choice: ChunkChoice) -> Chunk:
         if choice.token_ids is not None or choice.logprobs is not None:
             chunk.ids, chunk.logprobs = _ids_and_logprobs(choice.token_ids, choice.logprobs)
         if choice.delta is not None:

@@ -89,16 +89,23 @@ class Gate:
         self._open.set()
 
     async def answer(self, request: Request, call: Call) -> Answer:
-        async with self._passage():
+        await self._enter()
+        try:
             return await self._source.answer(request, call)
+        finally:
+            self._leave()
 
     @asynccontextmanager
     async def stream(
         self, request: Request, call: Call
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
-        async with self._passage(), self._source.stream(request, call) as pieces:
-            del request
-            yield pieces
+        await self._enter()
+        try:
+            async with self._source.stream(request, call) as pieces:
+                del request
+                yield pieces
+        finally:
+            self._leave()
 
     async def count(self, request: Request, call: Call) -> int:
         return await self._source.count(request, call)
@@ -106,8 +113,7 @@ class Gate:
     async def close(self) -> None:
         await self._source.close()
 
-    @asynccontextmanager
-    async def _passage(self) -> AsyncGenerator[None]:
+    async def _enter(self) -> None:
         # It may be paused again before a request that it woke gets its turn.
         while not self._open.is_set():
             self.held += 1
@@ -117,9 +123,8 @@ class Gate:
                 self.held -= 1
         self.in_flight += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            if self.in_flight == 0:
-                self._idle.set()
+
+    def _leave(self) -> None:
+        self.in_flight -= 1
+        if self.in_flight == 0:
+            self._idle.set()

@@ -13,6 +13,7 @@ from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.body import Body
 from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status, garbage
 from plimsoll.gateway.upstreams.protocol import Call
+from plimsoll.gateway.upstreams.silence import Silence
 from plimsoll.gateway.upstreams.sse import EventSplitter
 
 __all__ = ["CONNECTION_ERRORS", "LIMITS", "Asks", "Server", "Waits", "http_session"]
@@ -25,6 +26,8 @@ READ_OUT = 0.25
 ANSWER_BYTES = 512 * 1024 * 1024
 """Of a whole answer: a server that never ends one must not fill the memory."""
 ERROR_BYTES = 64 * 1024
+READ_BYTES = 1 << 20
+"""What a connection may have ready to be read before it is paused: most answers, all of it."""
 LIMITS = ("max_completion_tokens", "max_tokens")
 """Fields that say how long an answer may be, the newer name first."""
 CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
@@ -67,7 +70,9 @@ def http_session() -> aiohttp.ClientSession:
     # closed under a request that has just been written to it.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
     headers = {"Accept-Encoding": "identity", "User-Agent": "plimsoll"}
-    return aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False)
+    return aiohttp.ClientSession(
+        connector=connector, headers=headers, trust_env=False, read_bufsize=READ_BYTES
+    )
 
 
 class Server:
@@ -222,15 +227,18 @@ class Server:
 
     async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Chunk]]:
         splitter, reader = EventSplitter(), StreamReader(self.url)
-        self._wait_less(response)
+        silence = Silence(response, self._waits.between)
+        content = response.content
         done = False
         try:
-            async for data in response.content.iter_any():
+            while data := await content.readany():
+                silence.broken()
                 events = splitter.feed(data)
                 done = bool(events) and events[-1] == DONE
-                chunks = [reader.read(event) for event in events if event != DONE]
-                if chunks:
-                    yield chunks
+                if done:
+                    events = [event for event in events if event != DONE]
+                if events:
+                    yield [reader.read(event) for event in events]
                 if done:
                     await _read_out(response)
                     break
@@ -238,14 +246,10 @@ class Server:
             raise garbage(self.url, str(error)) from error
         except CONNECTION_ERRORS as error:
             raise from_exception(self.url, error) from error
+        finally:
+            silence.over()
         if not reader.finished:
             raise self._unfinished(done=done)
-
-    def _wait_less(self, response: aiohttp.ClientResponse) -> None:
-        """From the second read on, a stream is given less time than for its first byte."""
-        connection = response.connection
-        if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = self._waits.between
 
     def _unfinished(self, *, done: bool) -> Failed:
         if done:

@@ -200,6 +200,8 @@ def _request(messages: msgspec.Raw, tools: msgspec.Raw | None = None, tokens: in
 
 
 def _has_logprobs(answer: Answer) -> bool:
+    if answer.logprobs is not None:
+        return True
     choices = _choices.decode((answer.raw or {})["choices"])
     logprobs = choices[0].logprobs
     return logprobs is not None and bool(logprobs.content)

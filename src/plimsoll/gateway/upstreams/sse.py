@@ -14,6 +14,14 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Raises ValueError for an event without an end."""
+        if (
+            not self._rest
+            and data.startswith(b"data: ")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"\n\n")
+            and b"\r" not in data
+        ):
+            return [data[6:-2]]  # one event, all of it: how a stream mostly comes
         if self._rest:
             data = self._rest + data
         if b"\r" in data:

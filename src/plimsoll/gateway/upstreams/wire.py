@@ -62,8 +62,6 @@ class Choice(msgspec.Struct):
     message: Said
     finish_reason: str | None = None
     token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    """Servers differ in where the prompt's ids stand: here, or beside `choices`."""
     logprobs: Logprobs | None = None
 
 
@@ -92,5 +90,4 @@ class Counts(msgspec.Struct):
 class ChunkBody(msgspec.Struct):
     choices: list[ChunkChoice] = []
     usage: Counts | None = None
-    prompt_token_ids: list[int] | None = None
     error: msgspec.Raw = ABSENT

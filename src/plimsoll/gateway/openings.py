@@ -1,0 +1,85 @@
+"""What a session remembers of the bodies that it has read, so as not to read it again.
+
+An agent sends its whole conversation in every turn: a body begins with the bytes of the one
+before, up to its last message. Of such a beginning nothing is kept but fingerprints, so that no
+body outlives its request.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+__all__ = ["Fingerprint", "Opening", "Openings"]
+
+BLOCK = 1 << 16
+REMEMBERED = 4
+"""Conversations that an agent may hold in turn without any of it being read twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Equal for the same bytes. The hashes are keyed anew in every process."""
+
+    size: int
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, body: bytes) -> "Fingerprint":
+        return cls(len(body), tuple(_hashes(body, 0, len(body))))
+
+    def of_beginning(self, body: bytes, size: int) -> "Fingerprint":
+        """That of the first bytes of the body whose fingerprint this is."""
+        whole = size // BLOCK
+        return Fingerprint(size, (*self.blocks[:whole], *_hashes(body, whole * BLOCK, size)))
+
+
+def _hashes(body: bytes, start: int, end: int) -> Iterable[int]:
+    # A view of a part would be hashed together with the whole: that is how views are hashed.
+    return (hash(body[at : min(at + BLOCK, end)]) for at in range(start, end, BLOCK))
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A body from its beginning to its last message, as what was read there."""
+
+    start: int
+    """Where the array of messages begins."""
+    size: int
+    """Where its last message ends."""
+    fields: dict[str, msgspec.Raw]
+    """What stands before the messages. Copies: what is cut out of a body keeps all of it."""
+    keys: tuple[bytes, ...]
+    """The key of each message."""
+
+
+class Openings:
+    """The beginnings of a session's latest bodies."""
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[Fingerprint, Opening]] = deque(maxlen=REMEMBERED)
+
+    def find(self, body: bytes, print: Fingerprint) -> Opening | None:
+        """The longest that the body begins with, and goes on after with the next message."""
+        longest: Opening | None = None
+        for known, opening in self._known:
+            size = opening.size
+            if (
+                (longest is None or size > longest.size)
+                and size < print.size
+                and body[size] in b",]"
+                and known.blocks[:-1] == print.blocks[: len(known.blocks) - 1]
+                and known == print.of_beginning(body, size)
+            ):
+                longest = opening
+        return longest
+
+    def add(
+        self, body: bytes, print: Fingerprint, opening: Opening, instead: Opening | None
+    ) -> None:
+        """Remember how a body begins, `instead` of what it goes on from."""
+        kept = [each for each in self._known if each[1] is not instead]
+        self._known.clear()
+        self._known.extend(kept)
+        self._known.append((print.of_beginning(body, opening.size), opening))
