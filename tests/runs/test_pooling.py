@@ -68,7 +68,7 @@ async def test_trials_find_their_sandboxes_ready(
         concurrency=2,
         trial=trials_by({"": Nop()}, pool, None, directory),
         directory=directory,
-        hints=hints_for(pool, directory.name, None),
+        hints=hints_for(pool, directory.name, None, {"": Nop()}),
     )
     async with pool:
         await run.run()
@@ -88,7 +88,7 @@ async def test_a_trial_that_ends_before_it_asks_for_a_sandbox_is_not_waited_for(
 ):
     world = Faulty(backend)
     pool = make_pool(world, PoolConfig(), reuse="fresh", concurrency=2)
-    hints = hints_for(pool, directory.name, None)
+    hints = hints_for(pool, directory.name, None, {"": Nop()})
     assert hints is not None
     task = make("a")
     async with pool:
@@ -105,7 +105,7 @@ async def test_a_task_that_cannot_be_had_is_left_to_its_own_trial(
     backend: Backend, make: Callable[..., Task], directory: RunDirectory
 ):
     pool = make_pool(Faulty(backend), PoolConfig(), reuse="fresh", concurrency=2)
-    hints = hints_for(pool, directory.name, None)
+    hints = hints_for(pool, directory.name, None, {"": Nop()})
     assert hints is not None
     ticket = Ticket(make("a", '[environment.env]\nA = "${NOT_SET_ANYWHERE}"\n'), 1)
     hints.coming(ticket)
@@ -114,5 +114,5 @@ async def test_a_task_that_cannot_be_had_is_left_to_its_own_trial(
 
 def test_without_a_pool_nothing_is_hinted_and_nothing_is_told(directory: RunDirectory):
     pool = make_pool(LocalBackend(), PoolConfig(), reuse="none", concurrency=2)
-    assert hints_for(pool, directory.name, None) is None
+    assert hints_for(pool, directory.name, None, {"": Nop()}) is None
     assert measured(pool) is None
