@@ -52,13 +52,14 @@ class Accounts:
             )
             self.shed()
 
-    def admit(self, order: DataOrder) -> list[Group]:
-        """Admit as many groups as there is room for.
+    def admit(self, order: DataOrder, most: int | None = None) -> list[Group]:
+        """Admit as many groups as there is room for, and no more than `most`.
 
         Prompts that come again go first, the oldest of them first of all.
         """
         admitted: list[Group] = []
-        for _ in range(room(self.books, self.settings)):
+        free = room(self.books, self.settings)
+        for _ in range(free if most is None else min(free, most)):
             event = self._next_prompt(order)
             if event is None:
                 break
@@ -162,14 +163,19 @@ class Accounts:
         if found[0].head.number < first:
             self._withhold(found[0], first - 1)
 
-    def void(self, ticket: str, verdict: Void, seconds: float = 0.0) -> bool:
-        """A rollout came to nothing; the table of causes says whether it is tried again."""
+    def void(
+        self, ticket: str, verdict: Void, seconds: float = 0.0, *, again: bool = False
+    ) -> bool:
+        """A rollout came to nothing; the table of causes says whether it is tried again.
+
+        `again` says so whatever the table does: the run itself gave it up, to go on later.
+        """
         event = ev.Voided(
             ticket=ticket,
             cause=verdict.cause,
             reason=verdict.reason,
             seconds=seconds,
-            retry=self._retries(ticket, verdict.cause),
+            retry=again or self._retries(ticket, verdict.cause),
             at=self._clock(),
         )
         return self._tell(event, ticket)
@@ -195,6 +201,19 @@ class Accounts:
         given_up = surplus(self.books, self.settings)
         for group in given_up:
             self._give_up(group, "it can no longer be trained on in time", counts=False)
+        return given_up
+
+    def distrust(self, tickets: Iterable[str], verdict: Void) -> list[str]:
+        """Give up live groups of which a rollout turns out to be worth nothing, however graded.
+
+        Their prompts come again. What is being trained on, or was, stays as it is.
+        """
+        found = (self.books.find(ticket) for ticket in tickets)
+        groups = {one[0].id: one[0] for one in found if one is not None}
+        live = self.books.groups.keys()
+        given_up = [name for name, group in groups.items() if name in live and not group.training]
+        for name in given_up:
+            self._give_up(name, verdict.reason, counts=False, cause=verdict.cause)
         return given_up
 
     def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
@@ -238,11 +257,11 @@ class Accounts:
             )
         )
 
-    def _give_up(self, group: str, reason: str, *, counts: bool) -> None:
+    def _give_up(
+        self, group: str, reason: str, *, counts: bool, cause: Cause = Cause.STALE
+    ) -> None:
         self._record(
-            ev.GroupVoided(
-                group=group, cause=Cause.STALE, reason=reason, counts=counts, at=self._clock()
-            )
+            ev.GroupVoided(group=group, cause=cause, reason=reason, counts=counts, at=self._clock())
         )
 
     def consume(self, batch: Batch) -> None:

@@ -113,9 +113,9 @@ class Ledger:
         """How many events are written: part of a checkpoint's manifest."""
         return self._journal.seq
 
-    async def admit(self, order: DataOrder) -> list[Group]:
-        """Admit as many groups as there is room for."""
-        return await self._do(lambda: self.accounts.admit(order))
+    async def admit(self, order: DataOrder, most: int | None = None) -> list[Group]:
+        """Admit as many groups as there is room for, and no more than `most`."""
+        return await self._do(lambda: self.accounts.admit(order, most))
 
     async def admit_evaluation(self, name: str, tasks: Sequence[str], size: int) -> list[Group]:
         """Admit groups of an evaluation, as far as the cap on rollouts allows."""
@@ -131,9 +131,15 @@ class Ledger:
         """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
         return await self._do(lambda: self.accounts.finish(ticket, verdict, seconds, segments))
 
-    async def void(self, ticket: str, verdict: Void, seconds: float = 0.0) -> bool:
-        """A rollout came to nothing."""
-        return await self._do(lambda: self.accounts.void(ticket, verdict, seconds))
+    async def void(
+        self, ticket: str, verdict: Void, seconds: float = 0.0, *, again: bool = False
+    ) -> bool:
+        """A rollout came to nothing. `again`: it is tried again, whatever the cause."""
+        return await self._do(lambda: self.accounts.void(ticket, verdict, seconds, again=again))
+
+    async def distrust(self, tickets: Iterable[str], verdict: Void) -> list[str]:
+        """Give up live groups of which a rollout turns out to be worth nothing; their names."""
+        return await self._do(lambda: self.accounts.distrust(tickets, verdict))
 
     async def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
         """Do the first thing that helps about a group that is due and still runs."""

@@ -1,0 +1,44 @@
+"""What a run gives up itself: it admits no more than it can use, and its prompts come again."""
+
+from runs_by_hand import ORDER, Hand
+
+from plimsoll.ledger.group import MemberState
+from plimsoll.trials.verdicts import Cause, Void
+
+
+def test_no_more_groups_are_admitted_than_are_wanted():
+    run = Hand(batch_groups=2, depth=1)
+    assert len(run.accounts.admit(ORDER, 1)) == 1
+    assert run.accounts.admit(ORDER, 0) == []
+    assert len(run.accounts.admit(ORDER, 99)) == 3
+    assert run.is_sound()
+
+
+def test_a_rollout_that_the_run_cancelled_is_tried_again_whatever_the_table_says():
+    for policy in ("complete", "min_graded", "void"):
+        run = Hand(group_policy=policy, requeues=0)
+        run.admit()
+        run.start_all()
+        stopped = Void(Cause.CANCELLED, "the run was stopped")
+        assert run.accounts.void("0-0/0.0", stopped, again=True)
+        (member,) = run.books.groups["0-0"].members
+        assert (member.state, member.attempt) == (MemberState.WAITING, 1)
+        assert not run.books.quarantined
+        assert run.is_sound()
+
+
+def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():
+    run = Hand(batch_groups=1, depth=2, group_size=2)
+    run.admit()
+    run.start_all()
+    for ticket in ("0-0/0.0", "0-0/1.0", "1-0/0.0", "1-0/1.0", "2-0/0.0"):
+        run.finish(ticket)
+    run.accounts.consume(run.choose())
+    doubt = Void(Cause.GRADER, "a canary failed")
+    given_up = run.accounts.distrust(["0-0/0.0", "1-0/1.0", "2-0/0.0", "9-0/0.0", "x"], doubt)
+    # What is being trained on stays.
+    assert given_up == ["1-0", "2-0"]
+    assert set(run.books.pending) == {1, 2}
+    assert run.books.tally.groups_by_cause == {Cause.GRADER: 2}
+    assert [pending.requeues for pending in run.books.pending.values()] == [0, 0]
+    assert run.is_sound()
