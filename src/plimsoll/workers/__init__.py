@@ -1,0 +1,1 @@
+"""Who runs trials: the worker, its supervisor, its memory's upkeep, and the engines."""

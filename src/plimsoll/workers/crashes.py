@@ -1,0 +1,57 @@
+"""When workers that die are no longer bad luck: so many deaths within so long a time."""
+
+import collections
+from dataclasses import dataclass
+
+from plimsoll.core.errors import WorkerError
+
+__all__ = ["Crashes", "Death", "cannot_start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a worker that nobody asked for."""
+
+    worker: str
+    where: str
+    how: str
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.worker} ({self.where}): {self.how}"
+
+    def in_full(self) -> str:
+        """With its last words, for a person who has to find out why."""
+        if not self.words:
+            return f"{self}. It left no last words."
+        return f"{self}. Its last words:\n{_indented(self.words)}"
+
+
+class Crashes:
+    """The deaths of late. A few are replaced; a loop stops the run."""
+
+    def __init__(self, deaths: int, seconds: float) -> None:
+        self._limit = deaths
+        self._seconds = seconds
+        self._times = collections.deque[float](maxlen=deaths)
+
+    def add(self, death: Death, now: float) -> WorkerError | None:
+        """Count a death; the error where it is one too many."""
+        self._times.append(now)
+        over = now - self._times[0]
+        if len(self._times) < self._limit or over > self._seconds:
+            return None
+        return WorkerError(
+            f"workers end again and again: {self._limit} deaths in {over:.0f} s. "
+            f"The last one is {death.in_full()}\n"
+            "The run stops here; mend what this says, then resume it."
+        )
+
+
+def cannot_start(death: Death) -> WorkerError:
+    """The error for a worker that ended before any had answered."""
+    return WorkerError(f"a worker cannot start: {death.in_full()}")
+
+
+def _indented(words: str) -> str:
+    return "\n".join(f"  {line}" for line in words.splitlines())

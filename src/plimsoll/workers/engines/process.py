@@ -1,0 +1,170 @@
+"""Workers as processes of this host: nothing else to install, and no other service.
+
+Each leads a process group of its own, so that it ends with all that it started in it, and a
+key pressed at the run's terminal reaches the run alone.
+"""
+
+import asyncio
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from plimsoll.core.errors import WorkerError
+from plimsoll.workers.engines.protocol import Exit, Invitation
+
+__all__ = ["ProcessEngine", "WorkerProcess"]
+
+_COMMAND = (sys.executable, "-P", "-m", "plimsoll.workers.main")
+_WORDS_BYTES = 8_192
+_WORDS_LINES = 20
+
+
+class WorkerProcess:
+    """A worker that runs here. Its end is seen by the loop at once, and leaves no zombie."""
+
+    def __init__(
+        self,
+        worker: str,
+        process: "subprocess.Popen[bytes]",
+        output: int,
+        on_end: Callable[["WorkerProcess"], None],
+    ) -> None:
+        self._worker = worker
+        self._process = process
+        self._output = output
+        self._on_end = on_end
+        self._tail = collections.deque[bytes]()
+        self._kept = 0
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.create_future()
+        self._watched = os.pidfd_open(process.pid)
+        self._loop.add_reader(self._watched, self._see_end)
+        os.set_blocking(output, False)
+        self._loop.add_reader(output, self._read)
+
+    @property
+    def worker(self) -> str:
+        return self._worker
+
+    @property
+    def where(self) -> str:
+        return f"pid {self._process.pid}"
+
+    async def ended(self) -> Exit:
+        # Shielded: one who stops waiting takes nothing from the others.
+        return await asyncio.shield(self._end)
+
+    async def kill(self) -> None:
+        if not self._end.done():
+            self._kill_group()
+        await self.ended()
+
+    def _kill_group(self) -> None:
+        """Its leader is not reaped yet, so the group's number is surely still its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _see_end(self) -> None:
+        self._loop.remove_reader(self._watched)
+        os.close(self._watched)
+        self._kill_group()
+        code = self._process.wait()  # it has ended: this only reaps it
+        self._read()
+        if self._output >= 0:
+            self._close_output()
+        how = f"killed by signal {-code}" if code < 0 else f"exit {code}"
+        self._end.set_result(Exit(how, self._words(), killed=code < 0))
+        self._on_end(self)
+
+    def _read(self) -> None:
+        """Keep the last of what it prints. Read all the time, or it would wait for us."""
+        while self._output >= 0:
+            try:
+                piece = os.read(self._output, 65_536)
+            except BlockingIOError:
+                return
+            if not piece:
+                self._close_output()
+                return
+            self._tail.append(piece[-_WORDS_BYTES:])
+            self._kept += len(self._tail[-1])
+            while self._kept - len(self._tail[0]) >= _WORDS_BYTES:
+                self._kept -= len(self._tail.popleft())
+
+    def _close_output(self) -> None:
+        self._loop.remove_reader(self._output)
+        os.close(self._output)
+        self._output = -1
+
+    def _words(self) -> str:
+        text = b"".join(self._tail)[-_WORDS_BYTES:].decode(errors="replace")
+        return "\n".join(text.strip().splitlines()[-_WORDS_LINES:])
+
+
+class ProcessEngine:
+    """Starts workers as processes of this host."""
+
+    def __init__(self) -> None:
+        self._alive: set[WorkerProcess] = set()
+
+    @property
+    def name(self) -> str:
+        return "process"
+
+    @property
+    def host(self) -> str:
+        return "127.0.0.1"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.gather(*(worker.kill() for worker in self._alive))
+
+    async def start(self, invitation: Invitation) -> WorkerProcess:
+        output, theirs = os.pipe()
+        try:
+            process = _begin(invitation.environment, theirs)
+        except OSError as error:
+            os.close(output)
+            raise WorkerError(f"{sys.executable} cannot be started: {error}") from error
+        finally:
+            os.close(theirs)
+        worker = WorkerProcess(invitation.worker, process, output, self._alive.discard)
+        self._alive.add(worker)
+        _tell(process, invitation)
+        return worker
+
+
+def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        _COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+
+
+def _tell(process: "subprocess.Popen[bytes]", invitation: Invitation) -> None:
+    """By its standard input: arguments and variables can be read by others of this host."""
+    assert process.stdin is not None
+    words = msgspec.json.encode(replace(invitation, environment={}))
+    # Less than a pipe holds, so this never waits. One that is gone already is seen to end.
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(words)

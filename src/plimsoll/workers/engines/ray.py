@@ -1,0 +1,232 @@
+"""Workers on the nodes of a Ray cluster, each a process held by an actor of its own.
+
+Ray places the actor and sees its node die. The worker is a child of it and not the actor
+itself: it keeps its signals and its memory to itself, leaves last words, and can be killed
+when it is stopped. It dies with its actor. What is said to it never goes through Ray.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
+from plimsoll.workers.engines.protocol import Exit, Invitation
+
+__all__ = ["RayEngine", "RayOptions"]
+
+_ANSWER_SECONDS = 3.0
+_GONE_SECONDS = 10.0
+_LINES = 20
+_AT_START = "actor_init_failed"
+_OWN_NAMES = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Which cluster, and where on it."""
+
+    address: str = ""
+    """`auto`, or a cluster's address; without one, a cluster is started for the run."""
+    resources: dict[str, float] = field(default_factory=dict[str, float])
+    """What a worker takes of its node: CPU, GPU, memory in bytes, or a resource's own name."""
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    """What its node's labels must be."""
+
+    def placement(self) -> dict[str, Any]:
+        """In Ray's words."""
+        own = {
+            _OWN_NAMES[name]: much for name, much in self.resources.items() if name in _OWN_NAMES
+        }
+        others = {name: much for name, much in self.resources.items() if name not in _OWN_NAMES}
+        placed: dict[str, Any] = {**own, "resources": others, "scheduling_strategy": "SPREAD"}
+        return {**placed, "label_selector": self.labels} if self.labels else placed
+
+    def __str__(self) -> str:
+        wanted = {**self.resources, **self.labels}
+        return ", ".join(f"{name} {value}" for name, value in wanted.items()) or "room"
+
+
+class Seat:
+    """What runs in an actor: it holds a worker's process on the actor's node."""
+
+    def __init__(self) -> None:
+        self._engine = ProcessEngine()
+        self._worker: WorkerProcess | None = None
+
+    async def start(self, invitation: Invitation) -> str:
+        """Start the worker, and say where it is."""
+        self._worker = await self._engine.start(invitation)
+        return f"node {_import_ray().util.get_node_ip_address()}, {self._worker.where}"
+
+    async def ended(self) -> Exit:
+        assert self._worker is not None, "no worker was started"
+        return await self._worker.ended()
+
+    async def kill(self) -> None:
+        if self._worker is not None:
+            await self._worker.kill()
+
+
+class RayWorker:
+    """A worker on some node. It is over when its process, its actor or its node is."""
+
+    def __init__(
+        self,
+        actor: Any,  # noqa: ANN401 - Ray's handle of a seat, whose calls have no types
+        invitation: Invitation,
+        options: RayOptions,
+    ) -> None:
+        self._ray = _import_ray()
+        self._actor = actor
+        self._worker = invitation.worker
+        self._placed = False
+        self._where = f"waits for a node with {options}"
+        self._end: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self.life = asyncio.create_task(self._live(invitation))
+
+    @property
+    def worker(self) -> str:
+        return self._worker
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    async def ended(self) -> Exit:
+        return await asyncio.shield(self._end)
+
+    async def kill(self) -> None:
+        """Its process first: an actor that is killed only drops it, some time later."""
+        if self._placed and not self._end.done():
+            with contextlib.suppress(TimeoutError, self._ray.exceptions.RayError):
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await self._actor.kill.remote()
+        self._ray.kill(self._actor)
+        await asyncio.wait([self.life], timeout=_GONE_SECONDS)
+        self.life.cancel()
+        # A node that cannot be reached: its worker ends by itself once it misses the run.
+        self._over(Exit("its node does not answer", killed=True))
+
+    async def _live(self, invitation: Invitation) -> None:
+        try:
+            # Its variables came with the actor, by the runtime environment.
+            self._where = await self._actor.start.remote(replace(invitation, environment={}))
+            self._placed = True
+            self._over(await self._actor.ended.remote())
+        except self._ray.exceptions.RayError as error:
+            self._over(_why(error))
+        finally:
+            self._ray.kill(self._actor)
+
+    def _over(self, exit: Exit) -> None:
+        if not self._end.done():
+            self._end.set_result(exit)
+
+
+class RayEngine:
+    """Starts workers on a Ray cluster: one that is there, or one started for the run."""
+
+    def __init__(self, options: RayOptions | None = None) -> None:
+        self._options = options or RayOptions()
+        self._alive: set[RayWorker] = set()
+        self._seats: Any = None
+        self._joined = False
+        self._folder = ""
+        self._host = ""
+
+    @property
+    def name(self) -> str:
+        return "ray"
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    async def __aenter__(self) -> Self:
+        # In a thread: it takes seconds, and only there leaves the handler of SIGTERM alone.
+        await asyncio.to_thread(self._join)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await asyncio.gather(*(worker.kill() for worker in self._alive))
+        finally:
+            await asyncio.to_thread(self._leave)
+
+    async def start(self, invitation: Invitation) -> RayWorker:
+        environment = {"env_vars": invitation.environment}
+        actor = self._seats.options(runtime_env=environment).remote()
+        worker = RayWorker(actor, invitation, self._options)
+        self._alive.add(worker)
+        worker.life.add_done_callback(lambda _: self._alive.discard(worker))
+        return worker
+
+    def _join(self) -> None:
+        ray = _import_ray()
+        # The program that uses this library may be on a cluster, which then is the run's too.
+        if not ray.is_initialized():
+            self._joined = True
+            try:
+                _probe(self._options.address)
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **self._cluster())
+            except (OSError, RuntimeError, ValueError) as error:
+                self._leave()
+                raise WorkerError(
+                    f"the Ray cluster {self._options.address or 'of the run'} cannot be used: "
+                    f"{error}\nStart one with `ray start --head`, or leave its address out."
+                ) from error
+        self._seats = ray.remote(max_restarts=0, **self._options.placement())(Seat)
+        self._host = ray.util.get_node_ip_address()
+
+    def _cluster(self) -> dict[str, Any]:
+        if self._options.address:
+            return {"address": self._options.address}
+        self._folder = tempfile.mkdtemp(prefix="plimsoll-ray-")
+        return {"address": "local", "include_dashboard": False, "_temp_dir": self._folder}
+
+    def _leave(self) -> None:
+        if self._joined:
+            _import_ray().shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _import_ray() -> Any:  # noqa: ANN401 - it may not be installed where types are checked
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the ray engine needs the package {error.name}: pip install 'plimsoll-rl[ray]'"
+        ) from None
+
+
+def _probe(address: str) -> None:
+    """Raises `OSError` where nobody listens: Ray itself would try for minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+
+
+def _why(error: Exception) -> Exit:
+    """What Ray says of an actor's end. One that failed by itself would fail again."""
+    ray = _import_ray()
+    words = "\n".join(str(error).strip().splitlines()[-_LINES:])
+    if isinstance(error, ray.exceptions.RayActorError) and not getattr(error, _AT_START, False):
+        return Exit("its actor or its node is gone", words, killed=True)
+    return Exit("Ray could not start it", words)

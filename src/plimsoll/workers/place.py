@@ -1,0 +1,81 @@
+"""What a worker runs tickets in: sandboxes, an agent, a gateway. Made where the worker runs.
+
+A worker knows tickets, not what is done for them. It makes its place from a name and options,
+both of which travel as text to wherever an engine starts it.
+"""
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import Version
+from plimsoll.ledger.events import Segment
+from plimsoll.trials.verdicts import Verdict
+
+__all__ = ["Order", "Place", "PlaceMaker", "Result", "find_maker"]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A ticket, with all that a worker needs to run it."""
+
+    ticket: str
+    """Its name in the ledger; a retry has another."""
+    group: str
+    task: str
+    """The task's folder."""
+    name: str = ""
+    """The task's name in the run, where it is not that of its folder."""
+    attempt: int
+    folder: str
+    """Where its trial writes."""
+    agent: str = ""
+    """Who acts, where it is not the run's one agent: a canary's is the oracle."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a ticket. The trajectory itself is in storage, never in a message."""
+
+    ticket: str
+    verdict: Verdict
+    seconds: float
+    phases: dict[str, float] = {}
+    trajectory: str = ""
+    """Where it is, as an fsspec path; empty where there is none."""
+    segments: tuple[Segment, ...] = ()
+
+
+class Place(Protocol):
+    """Runs tickets at the same time on one event loop. What a ticket held is gone at its end."""
+
+    async def run(self, order: Order) -> Result:
+        """Never raises for a bad trial: that is a void verdict. Cancelling it cleans up."""
+        ...
+
+    async def group_over(self, group: str) -> None:
+        """Nothing of the group is needed any more."""
+        ...
+
+    def set_version(self, version: Version) -> None:
+        """What the policy generates from now on is of this version."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """What is alive, by kind: sandboxes, sessions, trajectories, requests."""
+        ...
+
+
+PlaceMaker = Callable[[msgspec.Raw], AbstractAsyncContextManager[Place]]
+"""Makes a place from its options, which are JSON."""
+
+
+def find_maker(name: str) -> PlaceMaker:
+    """The maker that `module:function` names."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"a worker cannot find {name}: {error}") from error

@@ -1,0 +1,153 @@
+"""The workers of a run, and which ticket is with which of them."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.engines.protocol import Exit, Placed
+from plimsoll.workers.messages import Beat
+from plimsoll.workers.place import Order, Result
+from plimsoll.workers.status import Phase, WorkerStatus
+
+__all__ = ["Job", "Member", "Patience", "Roster"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a worker is waited for, in seconds."""
+
+    dead_after: float = 5.0
+    """Without a beat."""
+    hung_after: float = 60.0
+    """With a loop that does not come round, though it beats."""
+    start_within: float = 120.0
+    """From its start until it answers that it is ready."""
+    end_within: float = 10.0
+    """For a worker that was asked to end, to clean up. Then it is killed."""
+
+
+class Job:
+    """An order, and whoever waits for its result. It is resolved once; later words are lost."""
+
+    def __init__(self, order: Order) -> None:
+        loop = asyncio.get_running_loop()
+        self.order = order
+        self.result: asyncio.Future[Result] = loop.create_future()
+        self.worker = ""
+        """Who has it; empty as long as it waits for a place."""
+        self._since = loop.time()
+
+    def resolve(self, result: Result) -> None:
+        if not self.result.done():
+            self.result.set_result(result)
+
+    def void(self, cause: Cause, reason: str) -> None:
+        seconds = asyncio.get_running_loop().time() - self._since
+        verdict = Void(cause, reason)
+        self.resolve(Result(ticket=self.order.ticket, verdict=verdict, seconds=seconds))
+
+    def fail(self, error: BaseException) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A worker, from its invitation to its end."""
+
+    worker: str
+    phase: Phase = Phase.STARTING
+    life: asyncio.Task[Exit] | None = None
+    placed: Placed | None = None
+    greeted: bool = False
+    """It has said hello, so it hears what it is told."""
+    ready: bool = False
+    """It has answered."""
+    host: str = ""
+    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    taken: int = 0
+    finished: int = 0
+    beat: Beat | None = None
+    doom: str = ""
+    """Why it is killed, where that was not asked for."""
+    up: float = 0.0
+    silent: float = 0.0
+    left: float | None = None
+    """Seconds that it has to end by itself, where it was asked to."""
+
+    @property
+    def where(self) -> str:
+        return self.placed.where if self.placed is not None else ""
+
+    def pass_time(self, seconds: float) -> None:
+        self.up += seconds
+        self.silent += seconds
+        if self.left is not None:
+            self.left -= seconds
+
+    def fault(self, patience: Patience) -> str:
+        """Why it cannot be waited for any longer; empty where it can."""
+        if self.phase is Phase.STARTING and self.up > patience.start_within:
+            return f"it did not answer within {patience.start_within:g} s"
+        if self.beat is None:
+            return ""
+        if self.silent > patience.dead_after:
+            return f"no sign of life for {self.silent:.1f} s"
+        if self.beat.lag > patience.hung_after:
+            return f"its loop has not come round for {self.beat.lag:.0f} s"
+        return ""
+
+    def status(self) -> WorkerStatus:
+        return WorkerStatus(
+            worker=self.worker,
+            phase=self.phase,
+            where=self.where,
+            host=self.host,
+            running=len(self.jobs),
+            finished=self.finished,
+            up_seconds=self.up,
+            silent_seconds=self.silent,
+            rss_mb=self.beat.rss_mb if self.beat else 0.0,
+            lag=self.beat.lag if self.beat else 0.0,
+            counts=self.beat.counts if self.beat else {},
+        )
+
+
+class Roster:
+    """Who is there. The least busy of those that are ready is given the next ticket."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._members: dict[str, Member] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, member: Member) -> None:
+        self._members[member.worker] = member
+
+    def find(self, worker: str) -> Member | None:
+        return self._members.get(worker)
+
+    def remove(self, member: Member) -> None:
+        self._members.pop(member.worker, None)
+
+    @property
+    def staffed(self) -> int:
+        """Workers that take tickets, or will."""
+        return sum(m.phase in (Phase.STARTING, Phase.READY) for m in self._members.values())
+
+    @property
+    def free(self) -> int:
+        """Tickets that could be given out now."""
+        ready = (m for m in self._members.values() if m.phase is Phase.READY)
+        return sum(self._concurrency - len(member.jobs) for member in ready)
+
+    def least_busy(self) -> Member | None:
+        ready = [m for m in self._members.values() if m.phase is Phase.READY]
+        least = min(ready, key=lambda member: len(member.jobs), default=None)
+        return least if least is not None and len(least.jobs) < self._concurrency else None

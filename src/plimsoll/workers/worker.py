@@ -1,0 +1,205 @@
+"""A worker: takes tickets from its run, runs them at once on one loop, says what came of each.
+
+It ends when it is told to, when a signal asks it to, or when its run is gone. On each of these
+ways its tickets are cancelled first and its place is left, so that nothing stays behind.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import traceback
+from contextlib import AsyncExitStack
+from typing import assert_never
+
+from plimsoll.core.errors import PlimsollError
+from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.heartbeat import Heart, Load
+from plimsoll.workers.lag import Pulse
+from plimsoll.workers.line import Line
+from plimsoll.workers.memory import find_trim
+from plimsoll.workers.messages import (
+    Begin,
+    Cancel,
+    Drain,
+    Failed,
+    GroupOver,
+    Hello,
+    NewVersion,
+    Ready,
+    Run,
+    Stop,
+    ToWorker,
+    WorkerSpec,
+)
+from plimsoll.workers.place import Place, find_maker
+from plimsoll.workers.tickets import Tickets
+from plimsoll.workers.upkeep import Upkeep
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger(__name__)
+
+_DONE, _CANNOT_START, _RUN_IS_GONE = 0, 1, 3
+"""How a worker's process exits."""
+
+_STOPPED = Void(Cause.CANCELLED, "the run is being stopped")
+_SIGNALLED = Void(Cause.LOST, "its worker was asked to end by a signal")
+_ORPHANED = Void(Cause.LOST, "the run is gone")
+
+
+class Worker:
+    """One worker's life. It runs once, in a process of its own."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        self._invitation = invitation
+        self._load = Load()
+        self._spec = asyncio.Future[WorkerSpec]()
+        self._place: Place | None = None
+        self._tickets: Tickets | None = None
+        self._living: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._verdict = _STOPPED
+        """Of what still runs at its end."""
+        self._stopped = False
+        self._code = _DONE
+
+    async def run(self) -> int:
+        """Live. The answer is how its process should exit."""
+        async with Line(self._invitation) as line, asyncio.TaskGroup() as group:
+            self._living = group.create_task(self._live(line))
+            beside = [group.create_task(self._listen(line)), group.create_task(self._watch(line))]
+            line.send(Hello())
+            try:
+                await asyncio.wait([self._living])
+            finally:
+                for task in beside:
+                    task.cancel()
+        return self._code
+
+    def terminate(self) -> None:
+        """A signal asks it to end: what runs has its grace. The second time it ends at once."""
+        self._verdict = _SIGNALLED
+        if self._load.leaving or self._tickets is None:
+            self._stop(_SIGNALLED)
+        else:
+            self._drain(self._spec.result().grace_seconds)
+
+    def orphan(self) -> None:
+        """Its run is gone: nobody waits for what it does."""
+        self._code = _RUN_IS_GONE
+        self._stop(_ORPHANED)
+
+    async def _live(self, line: Line) -> None:
+        spec = await self._spec
+        async with AsyncExitStack() as stack:
+            pulse = self._start_heart(spec, stack)
+            try:
+                place = await stack.enter_async_context(find_maker(spec.maker)(spec.options))
+            except PlimsollError as error:
+                self._fail(line, str(error))
+                return
+            except Exception:  # noqa: BLE001 - the boundary: becomes the worker's last words
+                self._fail(line, traceback.format_exc())
+                return
+            # What is alive now stays so: not looking at it again keeps collections, which hold
+            # the loop up, short.
+            gc.freeze()
+            tickets = self._tickets = Tickets(place, self._load, line.send)
+            stack.push_async_callback(self._leave, tickets)
+            self._place = place
+            pulse.watch(place.counts)
+            line.send(Ready(self._invitation.worker, socket.gethostname(), os.getpid()))
+            await asyncio.Future[None]()  # until it is stopped
+
+    def _start_heart(self, spec: WorkerSpec, stack: AsyncExitStack) -> Pulse:
+        pulse = Pulse()
+        stack.callback(pulse.stop)
+        loop = asyncio.get_running_loop()
+        heart = Heart(
+            self._invitation,
+            seconds=spec.beat_seconds,
+            pulse=pulse,
+            upkeep=Upkeep(find_trim(), every=spec.trim_seconds, limit_mb=spec.memory_mb),
+            load=self._load,
+            on_broken=lambda: loop.call_soon_threadsafe(self.orphan),
+        )
+        heart.start()
+        stack.push_async_callback(asyncio.to_thread, heart.stop)
+        return pulse
+
+    async def _leave(self, tickets: Tickets) -> None:
+        self._load.leaving = True
+        if self._draining is not None:
+            self._draining.cancel()
+        await tickets.close(self._verdict)
+
+    async def _listen(self, line: Line) -> None:
+        while True:
+            self._hear(await line.receive())
+            await asyncio.sleep(0)  # a burst of messages does not hold the loop up
+
+    async def _watch(self, line: Line) -> None:
+        why = await line.broken()
+        logger.warning("%s: %s", self._invitation.worker, why)
+        self.orphan()
+
+    def _hear(self, message: ToWorker) -> None:
+        match message:
+            case Begin(spec=spec):
+                self._spec.set_result(spec)
+            case Drain(grace=grace):
+                self._drain(grace)
+            case Stop():
+                self._stop(_STOPPED)
+            case _:
+                assert self._tickets is not None and self._place is not None, "it was not ready"
+                self._hear_order(message, self._tickets, self._place)
+
+    def _hear_order(
+        self, message: Run | Cancel | GroupOver | NewVersion, tickets: Tickets, place: Place
+    ) -> None:
+        match message:
+            case Run(order=order):
+                tickets.take(order)
+            case Cancel(ticket=ticket, reason=reason):
+                tickets.cancel(ticket, Void(Cause.CANCELLED, reason))
+            case GroupOver(group=group):
+                tickets.group_over(group)
+            case NewVersion(version=version):
+                place.set_version(version)
+            case _:
+                assert_never(message)
+
+    def _drain(self, grace: float) -> None:
+        """Take no more, and end when what runs has ended; what takes too long is given up."""
+        if self._tickets is None:
+            self._stop(self._verdict)
+            return
+        self._load.leaving = True
+        if self._draining is not None:
+            self._draining.cancel()
+        self._draining = asyncio.create_task(self._end_within(grace, self._tickets))
+
+    async def _end_within(self, grace: float, tickets: Tickets) -> None:
+        try:
+            async with asyncio.timeout(grace):
+                await tickets.wait_empty()
+        except TimeoutError:
+            tickets.cancel_all(self._verdict)
+            await tickets.wait_empty()
+        self._stop(self._verdict)
+
+    def _stop(self, verdict: Void) -> None:
+        """End now. Leaving cleans up, and is not cut short by being told again."""
+        if not self._stopped and self._living is not None:
+            self._stopped = True
+            self._verdict = verdict
+            self._living.cancel()
+
+    def _fail(self, line: Line, words: str) -> None:
+        self._code = _CANNOT_START
+        logger.error("%s cannot start: %s", self._invitation.worker, words)
+        line.send(Failed(words))

@@ -1,0 +1,48 @@
+"""Each engine in turn, on parts that are made once, and a look at what is left behind."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ray_nodes import ray_cluster, why_no_ray
+from supervised import Mark
+
+from parts import need
+from plimsoll.workers.engines.process import ProcessEngine
+from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.engines.ray import RayEngine, RayOptions
+
+__all__ = ["engine", "mark", "ray_part", "shared_cluster"]
+
+
+@pytest.fixture(scope="session")
+def mark() -> Iterator[Mark]:
+    """Whatever is started from here on is marked, and is gone after the last test."""
+    made = Mark()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(made.name, made.value)
+        yield made
+    made.gone()
+
+
+@pytest.fixture(scope="session")
+def ray_part() -> None:
+    """Skips where Ray is not installed."""
+    need("ray", why_no_ray())
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(mark: Mark, ray_part: None) -> Iterator[Any]:
+    """A cluster that tests leave as they found it: a head, and two nodes for workers."""
+    with ray_cluster() as cluster:
+        for _ in range(2):
+            cluster.add_node(num_cpus=4)
+        yield cluster
+
+
+@pytest.fixture(params=["process", "ray"])
+def engine(request: pytest.FixtureRequest, mark: Mark) -> Engine:
+    """Every engine in turn, not entered yet."""
+    if request.param == "process":
+        return ProcessEngine()
+    return RayEngine(RayOptions(address=request.getfixturevalue("shared_cluster").address))

@@ -1,0 +1,148 @@
+"""A place that leaves marks: a file for what was cleaned up, and one when it was left.
+
+An order's task is a word and what it is about.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.trials.verdicts import Graded
+from plimsoll.workers.place import Order, Result
+
+__all__ = ["MarkingPlace", "marking", "refuses", "slow_to_make", "stumbles"]
+
+BODY = 200 << 10
+
+
+class Options(msgspec.Struct):
+    folder: str
+
+
+class MarkingPlace:
+    """Sleeps, blocks its loop, leaks, raises, or takes its time to clean up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._leak: list[bytes] = []
+        self._alive = 0
+        self._version = FIRST
+
+    def mark(self, name: str, text: str = "") -> None:
+        (self._folder / name).write_text(text)
+
+    async def run(self, order: Order) -> Result:
+        began = time.monotonic()
+        word, _, about = order.task.partition(" ")
+        self._alive += 1
+        try:
+            phases = await self._do(word, about)
+        finally:
+            self._alive -= 1
+            if word != "body":
+                self.mark(f"{order.ticket}.cleaned", str(self._version))
+        seconds = time.monotonic() - began
+        verdict = Graded(1.0, Ending.SUBMITTED)
+        return Result(ticket=order.ticket, verdict=verdict, seconds=seconds, phases=phases)
+
+    async def _do(self, word: str, about: str) -> dict[str, float]:
+        match word:
+            case "sleep":
+                await asyncio.sleep(float(about))
+            case "block":
+                time.sleep(float(about))  # noqa: ASYNC251 - a loop that hangs is the point
+            case "leak":
+                self._leak.append(os.urandom(1 << 20) * int(about))
+            case "body":
+                await _converse(int(about))
+            case "raise":
+                raise RuntimeError(about)
+            case "stubborn":
+                await _clean_up_slowly(float(about))
+            case "probe":
+                return await _probe(float(about))
+            case _:
+                raise AssertionError(word)
+        return {}
+
+    async def group_over(self, group: str) -> None:
+        if group == "bad":
+            raise RuntimeError("this group does not end")
+        self.mark(f"{group}.over")
+
+    def set_version(self, version: Version) -> None:
+        self._version = version
+
+    def counts(self) -> dict[str, int]:
+        return {"alive": self._alive}
+
+
+async def _converse(turns: int) -> None:
+    """A history of bodies that grows turn by turn, and is sent as a whole each time."""
+    history: list[bytes] = []
+    for _ in range(turns):
+        history.append(os.urandom(1 << 10) * (BODY >> 10))
+        request = b"".join(history)
+        await asyncio.sleep(0)
+        del request
+
+
+async def _clean_up_slowly(seconds: float) -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(seconds)
+
+
+async def _probe(seconds: float) -> dict[str, float]:
+    """How late the loop is, measured every 10 ms."""
+    loop = asyncio.get_running_loop()
+    late: list[float] = []
+    end = loop.time() + seconds
+    while loop.time() < end:
+        due = loop.time() + 0.01
+        await asyncio.sleep(0.01)
+        late.append(max(0.0, loop.time() - due))
+    late.sort()
+    return {"p99": late[int(len(late) * 0.99)], "worst": late[-1]}
+
+
+@contextlib.asynccontextmanager
+async def marking(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+    place = MarkingPlace(Path(msgspec.json.decode(options, type=Options).folder))
+    try:
+        yield place
+    finally:
+        place.mark("left")
+
+
+@contextlib.asynccontextmanager
+async def slow_to_make(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+    place = MarkingPlace(Path(msgspec.json.decode(options, type=Options).folder))
+    place.mark("begun")
+    try:
+        await asyncio.sleep(2)
+        place.mark("made")
+        yield place
+    finally:
+        place.mark("left")
+
+
+@contextlib.asynccontextmanager
+async def refuses(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+    raise UsageError("no sandboxes here: give the host user namespaces")
+    yield
+
+
+@contextlib.asynccontextmanager
+async def stumbles(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+    raise KeyError("a fault of ours")
+    yield

@@ -1,0 +1,117 @@
+"""A place whose orders say what to do: an order's task is a word and what it is about."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from faults import until
+from plimsoll.core.endings import Ending
+from plimsoll.core.errors import WorkerError
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.trials.verdicts import Graded
+from plimsoll.workers.messages import WorkerSpec
+from plimsoll.workers.place import Order, Result
+
+__all__ = ["ScriptedPlace", "broken", "dies_at_start", "order", "scripted", "shouts", "spec"]
+
+
+def order(ticket: str, task: str = "sleep 0") -> Order:
+    return Order(ticket=ticket, group="g", task=task, attempt=1, folder="")
+
+
+def spec(maker: str = "scripted", *, concurrency: int = 2, **more: object) -> WorkerSpec:
+    """Workers that find this file wherever they are started."""
+    here = Path(__file__).parent
+    environment = {"PYTHONPATH": f"{here}:{here.parent}", **more.pop("environment", {})}
+    return WorkerSpec(
+        run="test",
+        maker=f"scripted_place:{maker}",
+        options=msgspec.Raw(b"{}"),
+        concurrency=concurrency,
+        environment=environment,
+        **{"beat_seconds": 0.2, **more},
+    )
+
+
+class ScriptedPlace:
+    """Sleeps, blocks its loop, dies, holds memory or answers what it is asked."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._version = FIRST
+        self._over: list[str] = []
+
+    async def run(self, order: Order) -> Result:
+        started = time.monotonic()
+        word, _, about = order.task.partition(" ")
+        said = await self._do(word, about)
+        return Result(
+            ticket=order.ticket,
+            verdict=Graded(1.0, Ending.SUBMITTED),
+            seconds=time.monotonic() - started,
+            trajectory=said,
+        )
+
+    async def _do(self, word: str, about: str) -> str:
+        match word:
+            case "sleep":
+                await asyncio.sleep(float(about))
+            case "until":
+                await until(Path(about).exists, 60)
+            case "block":
+                time.sleep(float(about))  # noqa: ASYNC251 - a loop that hangs is the point
+            case "die":
+                print(about, file=sys.stderr, flush=True)
+                os._exit(7)
+            case "start":
+                await asyncio.create_subprocess_exec("sleep", about)
+            case "hold":
+                self._held.append(os.urandom(1 << 20) * int(about))
+            case "variable":
+                return os.environ.get(about, "")
+            case "version":
+                return str(self._version)
+            case "over":
+                return ",".join(self._over)
+            case "pid":
+                return str(os.getpid())
+            case _:
+                raise AssertionError(word)
+        return ""
+
+    async def group_over(self, group: str) -> None:
+        self._over.append(group)
+
+    def set_version(self, version: Version) -> None:
+        self._version = version
+
+    def counts(self) -> dict[str, int]:
+        return {"held": len(self._held)}
+
+
+@contextlib.asynccontextmanager
+async def scripted(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+    yield ScriptedPlace()
+
+
+@contextlib.asynccontextmanager
+async def broken(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+    raise WorkerError("this place cannot be made")
+    yield ScriptedPlace()
+
+
+def dies_at_start(options: msgspec.Raw) -> None:
+    print("the ship went down", file=sys.stderr, flush=True)
+    os._exit(9)
+
+
+def shouts(options: msgspec.Raw) -> None:
+    for number in range(100_000):
+        print("line", number, file=sys.stderr)
+    os._exit(1)

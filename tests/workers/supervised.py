@@ -1,0 +1,57 @@
+"""Supervisors under test: their options, and what they leave running."""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.roster import Patience
+from plimsoll.workers.supervisor import SupervisorOptions
+
+__all__ = ["Engines", "Mark", "options", "pid_of"]
+
+Engines = Callable[[], Engine]
+
+
+def options(deaths: int = 100, **patience: float) -> SupervisorOptions:
+    """Impatient, so that tests are short, but with many deaths forgiven."""
+    waits = {"dead_after": 5.0, "end_within": 5.0, **patience}
+    return SupervisorOptions(patience=Patience(**waits), crash_deaths=deaths)
+
+
+def pid_of(where: str) -> int:
+    found = re.search(r"pid (\d+)", where)
+    assert found is not None, where
+    return int(found[1])
+
+
+class Mark:
+    """A variable that whatever this test starts has, however it calls itself."""
+
+    name = "PLIMSOLL_TEST_MARK"
+
+    def __init__(self) -> None:
+        self.value = secrets.token_hex(8)
+
+    def processes(self) -> dict[int, str]:
+        """What runs, by process id; this process itself is none of it."""
+        found: dict[int, str] = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{self.name}={self.value}".encode() in (entry / "environ").read_bytes():
+                    command = (entry / "cmdline").read_bytes()
+                    found[int(entry.name)] = command.replace(b"\0", b" ").decode()[:200]
+            except OSError:
+                continue
+        found.pop(os.getpid(), None)
+        return found
+
+    def gone(self, within: float = 15.0) -> None:
+        """Fail where something of it is still there after so many seconds."""
+        deadline = time.monotonic() + within
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left

@@ -1,0 +1,136 @@
+"""Workers are killed, stopped and hung at random; no order is lost sight of, none resolved twice.
+
+PLIMSOLL_CHAOS_SECONDS and PLIMSOLL_CHAOS_SEED make it longer, and another.
+"""
+
+import asyncio
+import collections
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from scripted_place import order, spec
+from supervised import Mark, options, pid_of
+
+from faults import until
+from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.place import Result
+from plimsoll.workers.status import Phase
+from plimsoll.workers.supervisor import Supervisor
+
+SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", "15"))
+SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
+WORKERS, TICKETS = 3, 4
+
+
+class Chaos:
+    """Keeps workers busy, and does away with them."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.random = random.Random(SEED)
+        self.results: collections.Counter[str] = collections.Counter()
+        self.said: collections.Counter[str] = collections.Counter()
+        self.done: collections.Counter[str] = collections.Counter()
+        self._supervisor = supervisor
+        self._over = False
+
+    async def rage(self) -> None:
+        hands = [asyncio.create_task(self._work(n)) for n in range(WORKERS * TICKETS + 3)]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SECONDS
+        while loop.time() < until:
+            await asyncio.sleep(self.random.uniform(0.2, 0.8))
+            self._harm()
+        self._over = True
+        await asyncio.wait_for(asyncio.gather(*hands), 45)
+
+    async def _work(self, hand: int) -> None:
+        number = 0
+        while not self._over:
+            number += 1
+            task = self.random.choices(
+                [f"sleep {self.random.uniform(0, 0.5)}", "block 600", "die in chaos"], [97, 1, 1]
+            )[0]
+            self._note(await self._supervisor.run(order(f"h{hand}/{number}", task)))
+
+    def _note(self, result: Result) -> None:
+        self.results[result.ticket] += 1
+        if isinstance(result.verdict, Graded):
+            self.said["graded"] += 1
+        else:
+            assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.LOST, result
+            self.said["lost"] += 1
+
+    def _harm(self) -> None:
+        alive = [s for s in self._supervisor.status() if s.phase is Phase.READY]
+        if not alive:
+            return
+        sign = self.random.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+        try:
+            os.kill(pid_of(self.random.choice(alive).where), sign)
+        except ProcessLookupError:
+            return
+        self.done[sign.name] += 1
+
+
+@pytest.mark.timeout(SECONDS + 120)
+async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: Engine, mark: Mark):
+    before = mark.processes().keys()
+    patience = options(deaths=1000, dead_after=1.0, hung_after=1.5, end_within=2.0)
+    busy = spec(concurrency=TICKETS, grace_seconds=0.5)
+    async with Supervisor(engine, busy, number=WORKERS, options=patience) as supervisor:
+        await supervisor.wait_ready()
+        chaos = Chaos(supervisor)
+        await chaos.rage()
+        assert set(chaos.results.values()) == {1}
+        assert chaos.said["graded"] > 10 and chaos.said["lost"] > 10, chaos.said
+        assert len(chaos.done) == 3, chaos.done
+        await until(lambda: supervisor.free == WORKERS * TICKETS, 60)
+    workers = {
+        pid: what
+        for pid, what in mark.processes().items()
+        if pid not in before and "plimsoll.workers.main" in what
+    }
+    assert not workers
+
+
+RUN = """
+import asyncio, sys
+from scripted_place import order, spec
+from plimsoll.workers.engines.process import ProcessEngine
+from plimsoll.workers.engines.ray import RayEngine, RayOptions
+from plimsoll.workers.supervisor import Supervisor
+
+async def main():
+    address = sys.argv[1]
+    engine = RayEngine(RayOptions(address=address)) if address else ProcessEngine()
+    async with Supervisor(engine, spec(), number=2) as supervisor:
+        await supervisor.run(order("a", "sleep 0.1"))
+        print("ran", flush=True)
+        await supervisor.run(order("b", "block 600"))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["process", "ray"])
+async def test_workers_do_not_outlive_a_run_that_is_killed(
+    name: str, request: pytest.FixtureRequest, mark: Mark
+):
+    address = request.getfixturevalue("shared_cluster").address if name == "ray" else ""
+    before = mark.processes().keys()
+    here = Path(__file__).parent
+    paths = {**os.environ, "PYTHONPATH": f"{here}:{here.parent}"}
+    run = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RUN, address, env=paths, stdout=asyncio.subprocess.PIPE
+    )
+    assert run.stdout is not None
+    assert await run.stdout.readline() == b"ran\n"
+    await asyncio.sleep(0.5)
+    run.kill()
+    await run.wait()
+    await until(lambda: not mark.processes().keys() - before, 30)

@@ -1,0 +1,93 @@
+"""What an engine promises, whichever it is: to start workers, to end them, and to see them end."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from scripted_place import order, spec
+from supervised import Mark, options, pid_of
+
+from faults import until
+from helpers import long_time, processes_with
+from plimsoll.core.errors import WorkerError
+from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.channel import Switchboard
+from plimsoll.workers.engines.protocol import Engine, Invitation, Placed
+from plimsoll.workers.messages import Hello
+from plimsoll.workers.supervisor import Supervisor
+
+
+@asynccontextmanager
+async def started(engine: Engine) -> AsyncIterator[tuple[Placed, Invitation]]:
+    """A worker that has said hello, and was answered nothing."""
+    async with engine, Switchboard(engine.host) as board:
+        invitation = board.invite("worker-1", {"PLIMSOLL_NAMED": "yes"})
+        placed = await engine.start(invitation)
+        heard = await board.receive()
+        assert heard.worker == "worker-1" and heard.message == Hello()
+        await until(lambda: "pid" in placed.where)
+        yield placed, invitation
+
+
+def exists(pid: int) -> bool:
+    """Also as a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_all_who_wait_see_the_end(engine: Engine):
+    async with started(engine) as (placed, _):
+        waits = [asyncio.create_task(placed.ended()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        waits[0].cancel()
+        os.kill(pid_of(placed.where), signal.SIGKILL)
+        for wait in waits[1:]:
+            exit = await wait
+            assert exit.how == "killed by signal 9"
+            assert exit.killed
+        assert await placed.ended() == exit
+
+
+async def test_a_killed_worker_is_gone_when_kill_returns_and_no_zombie(engine: Engine):
+    async with started(engine) as (placed, _):
+        pid = pid_of(placed.where)
+        os.kill(pid, signal.SIGSTOP)
+        await placed.kill()
+        assert not exists(pid)
+        await placed.kill()
+
+
+async def test_leaving_the_engine_leaves_no_worker(engine: Engine):
+    async with started(engine) as (placed, _):
+        pid = pid_of(placed.where)
+        os.kill(pid, signal.SIGSTOP)
+    assert not exists(pid)
+
+
+async def test_a_workers_key_is_where_no_other_process_reads_it(engine: Engine):
+    async with started(engine) as (placed, invitation):
+        entry = Path(f"/proc/{pid_of(placed.where)}")
+        assert b"PLIMSOLL_NAMED=yes" in (entry / "environ").read_bytes()
+        for file in ("cmdline", "environ"):
+            assert invitation.secret_key.encode() not in (entry / file).read_bytes()
+        assert invitation.secret_key not in repr(invitation)
+
+
+async def test_a_worker_ends_with_what_it_started(engine: Engine, mark: Mark):
+    seconds = long_time()
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        await supervisor.run(order("a", f"start {seconds}"))
+        assert processes_with(seconds)
+        result = await supervisor.run(order("b", "die"))
+        assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.LOST
+        await until(lambda: not processes_with(seconds))
+
+
+async def test_of_many_words_the_last_are_kept(engine: Engine):
+    async with Supervisor(engine, spec("shouts"), number=1) as supervisor:
+        with pytest.raises(WorkerError, match="line 99999") as caught:
+            await supervisor.wait_ready()
+        assert len(str(caught.value)) < 10_000

@@ -1,0 +1,140 @@
+"""Workers on Ray: where they are placed, what reaches them there, and what a dead node costs."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import pytest
+from ray_nodes import ray_cluster
+from scripted_place import order, spec
+from supervised import Mark, options
+
+from faults import until
+from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.engines.ray import RayEngine, RayOptions
+from plimsoll.workers.place import Result
+from plimsoll.workers.supervisor import Supervisor
+
+
+async def ask(supervisor: Supervisor, ticket: str, task: str) -> str:
+    result = await supervisor.run(order(ticket, task))
+    assert isinstance(result.verdict, Graded), result
+    return result.trajectory
+
+
+async def test_a_shells_export_does_not_reach_workers_and_a_named_variable_does(
+    shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PLIMSOLL_EXPORTED", "by the shell")
+    engine = RayEngine(RayOptions(address=shared_cluster.address))
+    named = spec(environment={"PLIMSOLL_NAMED": "by the run"})
+    async with Supervisor(engine, named, number=1) as supervisor:
+        assert await ask(supervisor, "a", "variable PLIMSOLL_EXPORTED") == ""
+        assert await ask(supervisor, "b", "variable PLIMSOLL_NAMED") == "by the run"
+
+
+async def test_a_dead_node_costs_time_only(mark: Mark, ray_part: None):
+    with ray_cluster() as cluster:
+        nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+        engine = RayEngine(RayOptions(address=cluster.address, resources={"CPU": 1}))
+        four = spec(concurrency=4)
+        async with Supervisor(engine, four, number=3, options=options()) as supervisor:
+            await until(lambda: supervisor.free == 12, 60)
+            tasks = [asyncio.create_task(keep_on(supervisor, f"t{n}")) for n in range(40)]
+            await asyncio.sleep(0.5)
+            cluster.add_node(num_cpus=2)
+            dead = time.monotonic()
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            tries = await asyncio.gather(*tasks)
+            assert max(tries) > 1, "the node that died had nothing to do"
+            await until(lambda: supervisor.free == 12, 60)
+            assert time.monotonic() - dead < 60
+
+
+async def keep_on(supervisor: Supervisor, ticket: str) -> int:
+    """Run a ticket until it is graded, as a run does, and say how many times it took."""
+    for attempt in range(1, 10):
+        result: Result = await supervisor.run(order(f"{ticket}/{attempt}", "sleep 0.5"))
+        if isinstance(result.verdict, Graded):
+            return attempt
+        assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.LOST
+    raise AssertionError("it was lost again and again")
+
+
+async def test_workers_go_where_resources_and_labels_say(mark: Mark, ray_part: None):
+    with ray_cluster() as cluster:
+        plain = cluster.add_node(num_cpus=2)
+        wanted = cluster.add_node(num_cpus=2, labels={"pool": "a"}, resources={"berth": 2})
+        wishes = RayOptions(address=cluster.address, resources={"berth": 1}, labels={"pool": "a"})
+        async with Supervisor(RayEngine(wishes), spec(), number=2) as supervisor:
+            await until(lambda: supervisor.free == 4, 60)
+            raylets = {await ask(supervisor, f"t{n}", "variable RAY_RAYLET_PID") for n in range(2)}
+            assert raylets == {str(raylet(wanted))} != {str(raylet(plain))}
+
+
+def raylet(node: Any) -> int:
+    (info,) = node.all_processes["raylet"]
+    return info.process.pid
+
+
+async def test_a_worker_that_no_node_has_room_for_is_not_waited_for(shared_cluster: Any):
+    wishes = RayOptions(address=shared_cluster.address, resources={"absent": 1})
+    impatient = options(start_within=1.0)
+    async with Supervisor(RayEngine(wishes), spec(), number=1, options=impatient) as supervisor:
+        with pytest.raises(WorkerError, match=r"waits for a node with absent 1.*did not answer"):
+            await supervisor.wait_ready()
+
+
+async def test_auto_finds_the_cluster_that_is_there(
+    shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", shared_cluster.address)
+    engine = RayEngine(RayOptions(address="auto"))
+    async with Supervisor(engine, spec(), number=1) as supervisor:
+        await supervisor.wait_ready()
+    assert all(node.any_processes_alive() for node in shared_cluster.list_all_nodes())
+
+
+async def test_a_cluster_started_for_the_run_is_gone_after_it(mark: Mark, ray_part: None):
+    before = mark.processes().keys()
+    async with Supervisor(RayEngine(), spec(), number=1) as supervisor:
+        await supervisor.wait_ready()
+        assert mark.processes().keys() - before
+    await until(lambda: not mark.processes().keys() - before, 15)
+
+
+async def test_the_program_that_is_on_ray_already_stays_on_it(shared_cluster: Any):
+    import ray
+
+    ray.init(address=shared_cluster.address, log_to_driver=False)
+    try:
+        async with RayEngine():
+            pass
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+
+
+async def test_the_runs_own_handler_of_sigterm_stays(shared_cluster: Any):
+    seen = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, seen.set)
+    async with RayEngine(RayOptions(address=shared_cluster.address)):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(seen.wait(), 5)
+
+
+async def test_an_address_where_nobody_listens_is_told_at_once(ray_part: None):
+    with pytest.raises(WorkerError, match=r"127.0.0.1:1 cannot be used.*\n.*ray start"):
+        async with RayEngine(RayOptions(address="127.0.0.1:1")):
+            pass
+
+
+async def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"package ray: pip install 'plimsoll-rl\[ray\]'"):
+        async with RayEngine():
+            pass

@@ -1,0 +1,113 @@
+"""One real worker process, and a test in the supervisor's chair."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from plimsoll.workers.channel import Switchboard
+from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
+from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.messages import (
+    Beat,
+    Begin,
+    Finished,
+    FromWorker,
+    Hello,
+    Ready,
+    Run,
+    Taken,
+    ToWorker,
+    WorkerSpec,
+)
+from plimsoll.workers.place import Order, Result
+
+__all__ = ["Hand", "begun", "in_hand", "marking_spec"]
+
+Message = TypeVar("Message", bound=FromWorker)
+
+
+def marking_spec(folder: Path, maker: str = "marking_place:marking", **more: object) -> WorkerSpec:
+    return WorkerSpec(
+        run="test",
+        maker=maker,
+        options=msgspec.Raw(msgspec.json.encode({"folder": str(folder)})),
+        concurrency=4,
+        **{"beat_seconds": 0.1, **more},
+    )
+
+
+class Hand:
+    """What a test says to its worker, and hears of it."""
+
+    def __init__(self, board: Switchboard, invitation: Invitation, placed: WorkerProcess) -> None:
+        self.board = board
+        self.invitation = invitation
+        self.placed = placed
+        self.pid = int(placed.where.removeprefix("pid "))
+        self.beats: list[Beat] = []
+        self.others: list[FromWorker] = []
+
+    def tell(self, message: ToWorker) -> None:
+        self.board.send(self.invitation.worker, message)
+
+    def order(self, ticket: str, task: str) -> None:
+        order = Order(ticket=ticket, group="g", task=task, attempt=1, folder="")
+        self.tell(Run(order))
+
+    async def hear(
+        self, kind: type[Message], fits: Callable[[Message], bool] = lambda _: True
+    ) -> Message:
+        """The next message of a kind. Others are kept."""
+        async with asyncio.timeout(30):
+            while True:
+                message = (await self.board.receive()).message
+                if isinstance(message, Beat):
+                    self.beats.append(message)
+                elif not isinstance(message, Taken):
+                    self.others.append(message)
+                if isinstance(message, kind) and fits(message):
+                    return message
+
+    async def result(self, ticket: str) -> Result:
+        heard = await self.hear(Finished, lambda m: m.result.ticket == ticket)
+        return heard.result
+
+    async def ended(self, within: float) -> str:
+        """How the worker ended, by itself."""
+        async with asyncio.timeout(within):
+            return (await self.placed.ended()).how
+
+    async def listen(self, seconds: float) -> None:
+        """Listen for so long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self.hear(Beat)
+            except TimeoutError:
+                return
+
+
+@asynccontextmanager
+async def begun() -> AsyncIterator[Hand]:
+    """A worker that has said hello, and was told nothing."""
+    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    async with ProcessEngine() as engine, Switchboard(engine.host) as board:
+        invitation = board.invite("worker-1", here)
+        hand = Hand(board, invitation, await engine.start(invitation))
+        await hand.hear(Hello)
+        yield hand
+
+
+@asynccontextmanager
+async def in_hand(spec: WorkerSpec) -> AsyncIterator[Hand]:
+    """A worker that is ready."""
+    async with begun() as hand:
+        hand.tell(Begin(spec))
+        await hand.hear(Ready)
+        yield hand
