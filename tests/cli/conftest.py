@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 from parts import need
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions

@@ -38,10 +38,10 @@ def command(
     config: Path | None,
     as_json: bool,
 ) -> int:
-    """Remove what the run RUN left: its sandboxes, networks and volumes.
+    """Remove what the run RUN left: its sandboxes, networks, volumes and temporary files.
 
-    RUN is the whole name, as `plimsoll ps` shows it. What serves many runs, such as images,
-    goes with --all, or when it expires.
+    RUN is the whole name, as `plimsoll ps` shows it, or the run's directory. What it did is kept.
+    What serves many runs, such as images, goes with --all, or when it expires.
     """
     if [run is not None, expired, everything].count(True) != 1:
         raise click.UsageError("say what to remove: the name of a RUN, --expired or --all")
@@ -54,6 +54,21 @@ def command(
 
     from plimsoll.cli.cleaning import Wanted, clean
     from plimsoll.runs.config import load_config
+    from plimsoll.runs.control import check_idle, controller, end_run, look_for_run
 
-    wanted = Wanted(run, expired, dry_run=dry_run, anyway=force or yes, as_json=as_json)
+    directory = None if run is None else look_for_run(run)
+    if directory is not None and not dry_run:
+        if force and (owner := controller(directory)) is not None:
+            end_run(owner, directory, now=True)
+        check_idle(directory)
+    if directory is not None and config is None:
+        config = directory.config  # it says where its sandboxes are
+    wanted = Wanted(
+        run if directory is None else directory.name,
+        expired,
+        dry_run=dry_run,
+        anyway=force or yes,
+        as_json=as_json,
+        directory=directory,
+    )
     return asyncio.run(clean(wanted, backend, load_config(config)))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,8 @@ from plimsoll.runs.cleaning import (
     of_live_owners,
 )
 from plimsoll.runs.config import Config
+from plimsoll.runs.control import leftovers
+from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.inventories import Stock, open_stock
 from plimsoll.sandboxes.inventory import Item
 from plimsoll.sandboxes.owners import host_name, is_here
@@ -37,6 +40,8 @@ class Wanted:
     anyway: bool
     """Also what belongs to live owners."""
     as_json: bool
+    directory: RunDirectory | None = None
+    """The run's, where it is to be found here."""
 
 
 class Account:
@@ -48,6 +53,7 @@ class Account:
         self.verb = "would remove" if dry_run else "removed"
         self.removed: list[tuple[str, Item]] = []
         self.failed: list[tuple[str, Item, str]] = []
+        self.files: list[str] = []
 
     def note(self, backend: str, item: Item, why: str) -> None:
         """Something was removed, or could not be."""
@@ -57,6 +63,11 @@ class Account:
         else:
             self.removed.append((backend, item))
             self.say(f"{self.verb:<12}  {_described(backend, item)}")
+
+    def note_file(self, path: Path) -> None:
+        """A temporary file was removed."""
+        self.files.append(str(path))
+        self.say(f"{self.verb:<12}  {path}")
 
     def say(self, line: str) -> None:
         if not self._as_json:
@@ -78,6 +89,7 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
         else:
             click.echo("nothing was removed", err=True)
             return 0
+        _clean_directory(wanted, account)
     if wanted.as_json:
         click.echo(msgspec.json.encode(_answer(wanted, stock, choice, account)))
     else:
@@ -86,9 +98,17 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
     return 1 if account.failed else 0
 
 
+def _clean_directory(wanted: Wanted, account: Account) -> None:
+    """Remove what the run left in its directory and nobody will read."""
+    for path in [] if wanted.directory is None else leftovers(wanted.directory):
+        if not wanted.dry_run:
+            path.unlink(missing_ok=True)
+        account.note_file(path)
+
+
 def _choose(wanted: Wanted, stock: Stock) -> Choice:
     if wanted.run is not None:
-        return choose_run(stock, wanted.run)
+        return choose_run(stock, wanted.run, is_known=wanted.directory is not None)
     return choose_expired(stock) if wanted.expired else choose_all(stock)
 
 
@@ -141,8 +161,11 @@ def _remarks(
 
 def _total(stock: Stock, choice: Choice, account: Account) -> str:
     where = " and ".join(stock.backends)
-    if account.removed:
-        parts = [f"{account.verb} {counted(item.kind for _, item in account.removed)}"]
+    things = [counted(item.kind for _, item in account.removed)] if account.removed else []
+    if count := len(account.files):
+        things.append(f"{count:,} temporary {'file' if count == 1 else 'files'}")
+    if things:
+        parts = [f"{account.verb} {', '.join(things)}"]
     else:
         parts = ["nothing removed" if account.failed else f"nothing to remove on {where}"]
     if account.failed:
@@ -159,6 +182,7 @@ def _answer(wanted: Wanted, stock: Stock, choice: Choice, account: Account) -> d
     return {
         "dry_run": wanted.dry_run,
         "removed": [as_object(name, item, stock.now) for name, item in account.removed],
+        "files": account.files,
         "failed": objects(account.failed),
         "left": objects((left.backend, left.item, left.why) for left in choice.left),
         "unreached": stock.unreached,

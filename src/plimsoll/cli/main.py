@@ -19,14 +19,19 @@ __all__ = ["main"]
 COMMANDS = {
     "bake": "plimsoll.cli.bake",
     "clean": "plimsoll.cli.clean",
+    "config": "plimsoll.cli.config",
     "eval": "plimsoll.cli.eval",
     "gateway": "plimsoll.cli.gateway",
     "ledger": "plimsoll.cli.ledger",
     "lint": "plimsoll.cli.lint",
     "ps": "plimsoll.cli.ps",
+    "resume": "plimsoll.cli.resume",
+    "run": "plimsoll.cli.run",
     "show": "plimsoll.cli.show",
     "simulate": "plimsoll.cli.simulate",
     "stage": "plimsoll.cli.stage",
+    "status": "plimsoll.cli.status",
+    "stop": "plimsoll.cli.stop",
     "validate": "plimsoll.cli.validate",
 }
 """The commands, each with the module that holds its `command`."""

@@ -21,6 +21,7 @@ from plimsoll.sandboxes.pool.stats import Figures, PoolStats
 from plimsoll.trials.verdicts import CAUSES, Cause
 
 __all__ = [
+    "NONE",
     "closing",
     "console",
     "diagnosed",

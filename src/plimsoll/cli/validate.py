@@ -60,7 +60,7 @@ def command(
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.validation import validate
-    from plimsoll.runs.evaluate import default_concurrency
+    from plimsoll.runs.run_config import default_concurrency
     from plimsoll.runs.validate import ValidateRequest
 
     request = ValidateRequest(

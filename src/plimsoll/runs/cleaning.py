@@ -61,10 +61,10 @@ def choose_all(stock: Stock) -> Choice:
     return _choose(stock, lambda item: bool(item.labels.run) or item.labels.expires < stock.now)
 
 
-def choose_run(stock: Stock, run: str) -> Choice:
-    """All of one run but what it shares with others."""
+def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
+    """All of one run but what it shares with others. `is_known`: it need not have anything."""
     names = sorted({i.labels.run for s in stock.shelves for i in s.items if i.labels.run})
-    if run not in names:
+    if run not in names and not is_known:
         raise UsageError(_no_such_run(run, names, stock))
     chosen = _choose(stock, lambda item: item.labels.run == run and not item.shared)
     shared = sum(i.shared and i.labels.run == run for s in stock.shelves for i in s.items)

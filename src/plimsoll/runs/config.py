@@ -25,6 +25,8 @@
     [agents]
     layer = "/mnt/shared/agents"
 
+[run], [workers] and [storage] are for `plimsoll run`: see `runs/run_config.py`.
+
 A relative path is relative to the file. A key that is not known is an error, never ignored.
 """
 
@@ -33,10 +35,12 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
+from plimsoll.runs.run_config import RunConfig, StorageConfig, WorkersConfig
+from plimsoll.runs.tables import Table
 from plimsoll.sandboxes.pool.options import DEFAULT_USES
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
@@ -44,6 +48,15 @@ from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
 __all__ = ["Config", "DockerConfig", "LocalConfig", "PolicyConfig", "PoolConfig", "load_config"]
 
 DEFAULT = Path("plimsoll.toml")
+_SCRIPT = "scripted:"
+_PATHS = {
+    "local": "home",
+    "docker": "certificates",
+    "assets": "folder",
+    "agents": "layer",
+    "run": "tasks",
+}
+"""The key of each table that is a path."""
 EXPECTED = {
     "string_type": "text",
     "dict_type": "a table",
@@ -51,18 +64,11 @@ EXPECTED = {
     "tuple_type": "a list",
     "bool_type": "true or false",
     "int_type": "a whole number",
-    "literal_error": "none, fresh or reset",
     "float_type": "a number from 0 to 1",
     "float_parsing": "a number from 0 to 1",
     "greater_than_equal": "a number from 0 to 1",
     "less_than_equal": "a number from 0 to 1",
 }
-
-
-class Table(BaseModel):
-    """A table of the config file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class LocalConfig(Table):
@@ -160,6 +166,9 @@ class Config(Table):
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     agents: AgentsConfig = Field(default_factory=AgentsConfig)
+    run: RunConfig = Field(default_factory=RunConfig)
+    workers: WorkersConfig = Field(default_factory=WorkersConfig)
+    storage: StorageConfig = Field(default_factory=StorageConfig)
 
     def load_assets(self, given: Path | None) -> Assets | None:
         """The assets in the given folder, or in the one that the config names."""
@@ -174,17 +183,6 @@ class Config(Table):
                 f"`plimsoll stage TASKS --to {folder}` mends it"
             )
         return assets
-
-
-_TABLES: dict[str, type[Table]] = {
-    "local": LocalConfig,
-    "docker": DockerConfig,
-    "pool": PoolConfig,
-    "assets": AssetsConfig,
-    "breaker": BreakerConfig,
-    "policy": PolicyConfig,
-    "agents": AgentsConfig,
-}
 
 
 def load_config(file: Path | None) -> Config:
@@ -211,10 +209,33 @@ def load_config(file: Path | None) -> Config:
 
 
 def _with_paths(config: Config, file: Path, text: str) -> Config:
-    """Make paths absolute, and refuse a root file system that is not there."""
-    base, local = file.resolve().parent, config.local
-    roots = {name: str(base / Path(root).expanduser()) for name, root in local.roots.items()}
-    for name, root in roots.items():
+    """Make paths absolute, and refuse those that cannot be meant."""
+    base = file.resolve().parent
+
+    def absolute(path: str | None) -> str | None:
+        return None if path is None else str(base / Path(path).expanduser())
+
+    changed: dict[str, Table] = {}
+    for name, key in _PATHS.items():
+        table: Table = getattr(config, name)
+        changed[name] = table.model_copy(update={key: absolute(getattr(table, key))})
+    roots = {name: str(base / Path(root).expanduser()) for name, root in config.local.roots.items()}
+    changed["local"] = changed["local"].model_copy(update={"roots": roots})
+    urls = tuple(
+        f"{_SCRIPT}{absolute(url.removeprefix(_SCRIPT))}" if url.startswith(_SCRIPT) else url
+        for url in config.policy.urls
+    )
+    changed["policy"] = config.policy.model_copy(update={"urls": urls})
+    stored = config.storage.trajectories
+    if stored is not None and "://" not in stored:
+        changed["storage"] = StorageConfig(trajectories=absolute(stored))
+    made = config.model_copy(update=changed)
+    _check_paths(made.local, file, text)
+    return made
+
+
+def _check_paths(local: LocalConfig, file: Path, text: str) -> None:
+    for name, root in local.roots.items():
         if not Path(root).is_dir():
             place = _place(file, text, ("local", "roots", name))
             raise UsageError(f'{place}: local.roots: "{name}": {root} is not a folder')
@@ -222,40 +243,42 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
         if not path.startswith("/"):
             place = _place(file, text, ("local", "host_paths"))
             raise UsageError(f'{place}: local.host_paths: "{path}" is not an absolute path')
-    home = None if local.home is None else str(base / Path(local.home).expanduser())
-    staged = config.assets.folder
-    assets = AssetsConfig(folder=staged and str(base / Path(staged).expanduser()))
-    layer = config.agents.layer
-    agents = AgentsConfig(layer=layer and str(base / Path(layer).expanduser()))
-    certificates = config.docker.certificates
-    docker = config.docker.model_copy(
-        update={"certificates": certificates and str(base / Path(certificates).expanduser())}
-    )
-    return config.model_copy(
-        update={
-            "local": LocalConfig(roots=roots, host_paths=local.host_paths, home=home),
-            "docker": docker,
-            "assets": assets,
-            "agents": agents,
-        }
-    )
 
 
 def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
     path = problem["loc"]
     place = _place(file, text, path)
     if problem["type"] == "extra_forbidden":
-        table = _TABLES.get(str(path[0]), Config) if len(path) > 1 else Config
-        known = list(table.model_fields)
+        known = list(_table(path[:-1]).model_fields)
         close = difflib.get_close_matches(str([*path][-1]), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{place}: unknown key {show_key(path)} ({hint})"
-    expected = EXPECTED.get(problem["type"])
-    least = problem.get("ctx", {}).get("ge")
-    if isinstance(least, int):
-        expected = f"a whole number, {least} or more"
+    expected = _expected(problem)
     said = f"expected {expected}" if expected else problem["msg"]
     return f"{place}: {show_key(path)}: {said}"
+
+
+def _table(path: KeyPath) -> type[BaseModel]:
+    """The table at a path of the file."""
+    table: type[BaseModel] = Config
+    for key in path:
+        found = table.model_fields[str(key)].annotation
+        assert isinstance(found, type) and issubclass(found, BaseModel), f"{key} is no table"
+        table = found
+    return table
+
+
+def _expected(problem: ErrorDetails) -> str | None:
+    around = problem.get("ctx", {})
+    match problem["type"], around.get("ge"):
+        case "literal_error", _:
+            return str(around["expected"]).replace("'", "")
+        case "greater_than", _:
+            return f"a number above {around['gt']:g}"
+        case _, int(least):
+            return f"a whole number, {least} or more"
+        case kind, _:
+            return EXPECTED.get(kind)
 
 
 def _place(file: Path, text: str, path: KeyPath) -> str:

@@ -8,7 +8,17 @@
     ├── canaries.jsonl              the same of each canary
     └── summary.json                the whole run, written once at its end
 
-A trial that a failed canary made void has a second line in results.jsonl, which counts.
+What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
+
+    ├── config.toml                 the config as it was understood, with paths made absolute
+    ├── ledger.db                   every rollout, from before it starts
+    ├── trajectories/               what was said, a file a ticket, where no other place is named
+    ├── steps.jsonl                 one line a step that was committed
+    ├── status.json                 how it fares, written anew each second
+    └── controller.json             the process that drives it; gone when it ends in order
+
+A trial that a failed canary or a crash made void has a second line in results.jsonl, which
+counts.
 
 Nothing in it is ever overwritten: a directory that holds trials is refused.
 """
@@ -22,11 +32,15 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.results import Row, Summary
+from plimsoll.runs.results import Row
 
-__all__ = ["RunDirectory"]
+__all__ = ["CONFIG", "PART", "RUNS", "RunDirectory", "write_whole"]
 
 RUNS = Path("runs")
+CONFIG = "config.toml"
+PART = ".part"
+"""What the name of a file ends in while it is written."""
+_LONGEST_LINE = 1 << 20
 
 
 class RunDirectory:
@@ -39,6 +53,10 @@ class RunDirectory:
         self.results = path / "results.jsonl"
         self.canaries = path / "canaries.jsonl"
         self.summary = path / "summary.json"
+        self.config = path / CONFIG
+        self.steps = path / "steps.jsonl"
+        self.status = path / "status.json"
+        self.controller = path / "controller.json"
 
     @classmethod
     def create(cls, out: Path | None, *, now: datetime, kind: str = "eval") -> "RunDirectory":
@@ -54,6 +72,15 @@ class RunDirectory:
             directory.results.touch()
         return directory
 
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """A run's own, to go on in it. Lines that a crash cut short are dropped."""
+        directory = cls(path)
+        with _writing(path):
+            for file in (directory.results, directory.canaries, directory.steps):
+                _mend(file)
+        return directory
+
     @property
     def name(self) -> str:
         return self.path.resolve().name
@@ -66,6 +93,15 @@ class RunDirectory:
         """The folder of one canary."""
         return self.path / "canaries" / f"{task}.{number}"
 
+    def rollout(self, task: str, ticket: str) -> Path:
+        """The folder of one ticket of the ledger."""
+        return self.trials / f"{task}.{ticket.replace('/', '_')}"
+
+    def next_canary(self) -> int:
+        """The number of the next canary: none is ever used again."""
+        numbers = (path.name.rpartition(".")[2] for path in (self.path / "canaries").glob("*.*"))
+        return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
+
     def append(self, row: Row) -> None:
         """Keep a finished trial. Opened and closed each time: a crash leaves what finished."""
         _append(self.results, row)
@@ -73,20 +109,42 @@ class RunDirectory:
     def append_canary(self, row: Row) -> None:
         _append(self.canaries, row)
 
-    def finish(self, summary: Summary) -> None:
-        """Write the summary under a temporary name and rename it: whole, or not there."""
-        part = self.summary.with_name("summary.json.part")
-        with _writing(self.summary):
-            with part.open("wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    def append_step(self, step: msgspec.Struct) -> None:
+        _append(self.steps, step)
+
+    def finish(self, summary: msgspec.Struct) -> None:
+        """Write the summary: whole, or not there."""
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
+        write_whole(self.summary, text, lasting=True)
+
+
+def write_whole(path: Path, data: bytes, *, lasting: bool = False) -> None:
+    """Write a file under a temporary name and rename it. `lasting`: onto the disk itself."""
+    part = path.with_name(f"{path.name}{PART}")
+    with _writing(path):
+        with part.open("wb") as file:
+            file.write(data)
+            if lasting:
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(self.summary)
+        part.replace(path)
 
 
-def _append(path: Path, row: Row) -> None:
+def _append(path: Path, row: msgspec.Struct) -> None:
     with _writing(path), path.open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")
+
+
+def _mend(path: Path) -> None:
+    """Cut off a last line without its end: what is appended would be lost with it."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE)
+        file.seek(start)
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            file.truncate(start + tail.rfind(b"\n") + 1)
 
 
 def _new_folder(kind: str, now: datetime) -> Path:

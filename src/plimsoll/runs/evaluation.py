@@ -28,7 +28,7 @@ from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Evidence, Void
 
-__all__ = ["Evaluation", "Running", "Trial"]
+__all__ = ["Evaluation", "Running", "Trial", "first_error", "is_proof"]
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Evaluation:
                 for slot in range(min(self._concurrency, self.total)):
                     group.create_task(self._work(slot, upcoming))
         except* PlimsollError as errors:
-            raise _first(errors) from None
+            raise first_error(errors) from None
         finally:
             upcoming.stop()
             self._ended = time.monotonic()
@@ -146,7 +146,7 @@ class Evaluation:
         self._directory.append(row)
         if self.canaries is not None:
             self.canaries.trial_finished((row.task, row.attempt))
-            if self.canaries.wants_tasks and _is_proof(ticket.task, row):
+            if self.canaries.wants_tasks and is_proof(ticket.task, row):
                 self.canaries.prove(row.task)
         self.breaker.trial(row)
 
@@ -184,7 +184,7 @@ class Evaluation:
         return TrialResult(ticket.task.name, ticket.attempt, verdict, running.seconds, {})
 
 
-def _is_proof(task: Task, row: Row) -> bool:
+def is_proof(task: Task, row: Row) -> bool:
     """The task can be graded at its maximum, and has a solution that should be."""
     if row.reward is None or row.reward < task.reward_range[1]:
         return False
@@ -192,7 +192,7 @@ def _is_proof(task: Task, row: Row) -> bool:
     return all(folder is not None and (folder / "solve.sh").is_file() for folder in folders)
 
 
-def _first(errors: BaseExceptionGroup[PlimsollError]) -> PlimsollError:
+def first_error(errors: BaseExceptionGroup[PlimsollError]) -> PlimsollError:
     """One error for a person, where several slots met the same one."""
     first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -34,6 +34,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     agent: str = ""
     """Who acted, where it was not the run's one agent."""
+    ticket: str = ""
+    """Its name in the ledger, where the run keeps one."""
+    trajectory: str = ""
+    """Where its trajectory is, as an fsspec path."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +72,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the run's sandboxes were started, where any was."""
 
 
-def row_of(result: TrialResult, *, agent: str = "") -> Row:
+def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory: str = "") -> Row:
     """Keep what a table needs of a trial; the rest is in its folder."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
@@ -83,6 +87,8 @@ def row_of(result: TrialResult, *, agent: str = "") -> Row:
         reason=None if graded else verdict.reason,
         seconds=round(result.seconds, 3),
         agent=agent,
+        ticket=ticket,
+        trajectory=trajectory,
     )
 
 

@@ -1,0 +1,36 @@
+"""A trainer's whole contract with Plimsoll: python examples/rollouts.py [RUN]
+
+Here the trainer only counts tokens. Run it again with the same RUN after killing it: it goes on.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import plimsoll
+
+CONFIG = Path(__file__).with_name("rollout.toml")
+
+
+def train(batch, weights):
+    """One step: what the policy generated, each token with the advantage of its rollout."""
+    for sample, advantage in batch.samples():
+        weights["tokens"] += sum(sample.mask)
+        weights["credit"] += advantage * sum(sample.mask)
+
+
+async def main(run):
+    async with plimsoll.Rollouts(CONFIG, out=run) as rollouts:
+        weights = {"tokens": 0, "credit": 0.0}
+        if rollouts.checkpoint is not None:
+            weights = json.loads((rollouts.checkpoint / "weights.json").read_text())
+        async for batch in rollouts.batches():
+            await asyncio.to_thread(train, batch, weights)
+            text = json.dumps(weights)
+            await rollouts.commit(batch, lambda to, t=text: (to / "weights.json").write_text(t))
+            print(f"step {batch.step}: reward {batch.reward}, {weights['tokens']} tokens so far")
+    print(f"{rollouts.summary.ended}: {rollouts.directory.path}")
+
+
+asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -1,0 +1,33 @@
+"""`plimsoll config`: the config as it is understood, with every default."""
+
+from pathlib import Path
+
+import click
+
+from plimsoll.cli import options
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Exit status:
+  0    it was shown
+  2    the file cannot be read, or has a mistake
+"""
+
+
+@click.command("config", epilog=EPILOG)
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@options.json_output
+def command(file: Path | None, as_json: bool) -> int:
+    """Print the config in FILE with every default, as TOML that says what each key means.
+
+    Without FILE, plimsoll.toml where it is there, else the defaults. What is printed can be
+    used as a config.
+    """
+    # Imported here: `plimsoll --help` needs none of it.
+    from plimsoll.runs.config import load_config
+    from plimsoll.runs.config_text import config_text
+
+    config = load_config(file)
+    click.echo(config.model_dump_json() if as_json else config_text(config), nl=as_json)
+    return 0

@@ -1,0 +1,29 @@
+"""`plimsoll resume`: go on with a run that was stopped or killed."""
+
+import click
+
+from plimsoll.cli import options
+from plimsoll.cli.run import EPILOG, keep_going
+
+__all__ = ["command"]
+
+
+@click.command("resume", epilog=EPILOG)
+@click.argument("run")
+@keep_going
+@options.json_output
+def command(run: str, keep_going: bool, as_json: bool) -> int:
+    """Go on with RUN, the directory of a run or its name below runs/.
+
+    Trials that ran when it ended are tried again; what had finished is kept. Its config.toml
+    may be edited before: rules and numbers hold from here on.
+    """
+    # Imported here: `plimsoll --help` needs none of it.
+    from plimsoll.cli.running import roll_out
+    from plimsoll.runs.control import check_idle, find_run
+    from plimsoll.runs.rollouts import Rollouts
+
+    directory = find_run(run)
+    check_idle(directory)
+    rollouts = Rollouts(directory.config, out=directory.path, trains=False, keep_going=keep_going)
+    return roll_out(rollouts, as_json=as_json)

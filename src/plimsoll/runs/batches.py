@@ -1,0 +1,121 @@
+"""What a trainer is given: a batch of groups, each the rollouts of one prompt.
+
+A batch holds names, not data: the tokens of a rollout are read from its trajectory when they
+are asked for, and kept by nobody.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from plimsoll.core.versions import Version
+from plimsoll.runs.groups import advantages
+from plimsoll.runs.results import mean
+from plimsoll.runs.storage import read_stored
+from plimsoll.trajectories.reader import Trajectory
+from plimsoll.trajectories.samples import Sample
+
+__all__ = ["Batch", "BatchGroup", "Rollout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One member of a group."""
+
+    ticket: str
+    task: str
+    reward: float | None
+    """None where it is void: it has no part in the baseline."""
+    trajectory: str
+    """Where what was said is, as an fsspec path; empty where no policy was asked."""
+    head: Version | None
+    """Tokens of older weights than these are not trained on."""
+    oldest: Version | None
+    newest: Version | None
+    """The first and the last version that generated a token of it."""
+    withheld: bool
+    """Its reward shapes the baseline, and none of its tokens is trained on."""
+    seconds: float
+    folder: Path
+
+    @property
+    def trained(self) -> bool:
+        """Whether its tokens are trained on."""
+        return self.reward is not None and not self.withheld
+
+    def read(self) -> Trajectory:
+        """All that was said in it."""
+        return read_stored(self.trajectory)
+
+    def samples(self) -> Iterator[Sample]:
+        """What is trained on of it; what older weights than `head` generated is masked."""
+        if self.trained and self.trajectory:
+            for sample in self.read().branches():
+                yield _masked(sample, self.head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchGroup:
+    """The rollouts of one prompt."""
+
+    id: str
+    task: str
+    prompt: int
+    members: tuple[Rollout, ...]
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        return tuple(member.reward for member in self.members)
+
+    def advantages(self, *, by_std: bool = False) -> tuple[float | None, ...]:
+        """Each member's reward above the baseline; a void one has none."""
+        return advantages(self.rewards, by_std=by_std)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The groups of one step, the oldest first."""
+
+    step: int
+    """Counted from 1: the number of the version that it makes."""
+    version: Version
+    """The version that the step starts from."""
+    groups: tuple[BatchGroup, ...]
+
+    @property
+    def reward(self) -> float | None:
+        """The mean over graded members; None of nothing."""
+        rewards = (reward for group in self.groups for reward in group.rewards)
+        return mean(reward for reward in rewards if reward is not None)
+
+    @property
+    def age(self) -> int:
+        """How many versions old the oldest token is that it trains on."""
+        trained = (member for group in self.groups for member in group.members if member.trained)
+        versions = [first for member in trained if (first := member.oldest or member.head)]
+        return max((self.version.number - first.number for first in versions), default=0)
+
+    def samples(self) -> Iterator[tuple[Sample, float]]:
+        """What is trained on, with the advantage of its rollout; read one after another."""
+        for group in self.groups:
+            yield from _with_advantage(group.members, group.advantages())
+
+
+def _with_advantage(
+    members: Sequence[Rollout], values: Sequence[float | None]
+) -> Iterator[tuple[Sample, float]]:
+    for member, value in zip(members, values, strict=True):
+        if value is not None:
+            for sample in member.samples():
+                yield sample, value
+
+
+def _masked(sample: Sample, head: Version | None) -> Sample:
+    """Without what older weights generated."""
+    if head is None or all(version is None or version >= head for version in sample.versions):
+        return sample
+    mask = bytearray(
+        wanted if version is not None and version >= head else 0
+        for wanted, version in zip(sample.mask, sample.versions, strict=True)
+    )
+    return replace(sample, mask=mask)

@@ -1,0 +1,122 @@
+"""Who drives a run: `controller.json` names the process, by which it is found, asked and ended."""
+
+import os
+import select
+import signal
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.ledger import FILE as LEDGER
+from plimsoll.runs.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
+from plimsoll.sandboxes.owners import host_name, is_alive, is_here, myself
+
+__all__ = [
+    "check_idle",
+    "claim",
+    "controller",
+    "end_run",
+    "find_run",
+    "leftovers",
+    "look_for_run",
+    "release",
+]
+
+_SHOWN_RUNS = 10
+_APART_SECONDS = 0.3
+"""Two signals in a row may be seen as one."""
+
+
+def find_run(name: str) -> RunDirectory:
+    """The run of that name below `runs/`, or in that folder. Raises where there is none."""
+    if (found := look_for_run(name)) is None:
+        said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
+        raise UsageError(f"{said}; {_known()}")
+    return found
+
+
+def look_for_run(name: str) -> RunDirectory | None:
+    """The run of that name below `runs/`, or in that folder; None where there is none.
+
+    Raises where the name stands for two.
+    """
+    if not name.strip():
+        return None
+    places = (Path(name),) if "/" in name else (Path(name), RUNS / name)
+    found = [path for path in places if (path / CONFIG).is_file() and (path / LEDGER).is_file()]
+    if len({path.resolve() for path in found}) > 1:
+        raise UsageError(f"{name!r} is two runs: say ./{found[0]} or {found[1]}")
+    return RunDirectory(found[0]) if found else None
+
+
+def leftovers(directory: RunDirectory) -> list[Path]:
+    """What a run that was killed left in its directory and nobody will read."""
+    return [*sorted(directory.path.glob(f"*{PART}")), *filter(Path.exists, [directory.controller])]
+
+
+def claim(directory: RunDirectory) -> None:
+    """Note that this process drives the run. The ledger's lock keeps others out."""
+    write_whole(directory.controller, msgspec.json.encode(myself()), lasting=True)
+
+
+def release(directory: RunDirectory) -> None:
+    directory.controller.unlink(missing_ok=True)
+
+
+def controller(directory: RunDirectory) -> Owner | None:
+    """The process that drives the run, where one does, or may on another host."""
+    try:
+        owner = msgspec.json.decode(directory.controller.read_bytes(), type=Owner)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return owner if is_alive(owner) else None
+
+
+def check_idle(directory: RunDirectory) -> None:
+    """Refuse a run that is driven by a process that lives, or may live."""
+    if (owner := controller(directory)) is not None:
+        raise UsageError(
+            f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}; "
+            f"`plimsoll stop {directory.path}` ends it"
+        )
+
+
+def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
+    """Ask the process that drives a run to end, and wait for it. `now`: without running trials."""
+    if not is_here(owner):
+        raise UsageError(
+            f"{directory.path} is driven by pid {owner.pid} on {host_name(owner)}: stop it there"
+        )
+    try:
+        # By a descriptor: the number could be another process's by the time of a signal.
+        descriptor = os.pidfd_open(owner.pid)
+    except OSError:
+        return  # it has ended just now
+    try:
+        if is_alive(owner):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            if now and not _ends(descriptor, within=_APART_SECONDS):
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            _ends(descriptor, within=None)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise UsageError(
+            f"pid {owner.pid}, which drives {directory.path}, belongs to another user"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _ends(process: int, *, within: float | None) -> bool:
+    """Wait for the end of a process; whether it came in time."""
+    return bool(select.select([process], [], [], within)[0])
+
+
+def _known() -> str:
+    names = sorted(path.parent.name for path in RUNS.glob(f"*/{CONFIG}"))
+    shown = ", ".join(names[-_SHOWN_RUNS:])
+    more = f" and {len(names) - _SHOWN_RUNS:,} more" if len(names) > _SHOWN_RUNS else ""
+    return f"runs here: {shown}{more}" if names else f"there is no run in {RUNS}/"

@@ -1,0 +1,121 @@
+"""What is kept of rollouts until their group is trained on: a row each, on the disk first."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.group import Group, Member, MemberState
+from plimsoll.runs.batches import Batch, BatchGroup, Rollout
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.results import Row, voided
+from plimsoll.trials.verdicts import Cause, Void
+
+__all__ = ["Kept", "attempt_of"]
+
+
+class Kept:
+    """The rows of graded members of live groups."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._rows: dict[str, Row] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @classmethod
+    def load(cls, directory: RunDirectory, books: Books) -> "Kept":
+        """Those that a run had when it ended, in whatever way."""
+        made = cls(directory)
+        for row in _rows(directory.results):
+            found = books.find(row.ticket) if row.ticket else None
+            if found is not None and found[1].state is MemberState.GRADED:
+                made._rows[row.ticket] = row
+        return made
+
+    def add(self, row: Row) -> None:
+        """A trial has come to its end."""
+        self._directory.append(row)
+        if row.reward is not None:
+            self._rows[row.ticket] = row
+
+    def void(self, tickets: Iterable[str], verdict: Void) -> None:
+        """The grades of these are worth nothing."""
+        for ticket in tickets:
+            if (row := self._rows.pop(ticket, None)) is not None:
+                self._directory.append(voided(row, verdict.cause, verdict.reason))
+
+    def note_lost(self, books: Books) -> int:
+        """Note tickets that ran when the run was killed; how many."""
+        lost = [
+            _lost(group, place)
+            for group in books.groups.values()
+            for place, member in enumerate(group.members)
+            if member.state is MemberState.RUNNING
+        ]
+        for row in lost:
+            self._directory.append(row)
+        return len(lost)
+
+    def forget(self, books: Books) -> None:
+        """Drop what belongs to groups that are no more."""
+        gone = [ticket for ticket in self._rows if books.find(ticket) is None]
+        for ticket in gone:
+            del self._rows[ticket]
+
+    def batch(self, groups: Iterable[Group], books: Books) -> Batch:
+        """What a trainer is given of groups."""
+        return Batch(
+            step=books.version.number + 1,
+            version=books.version,
+            groups=tuple(self._group(group) for group in groups),
+        )
+
+    def _group(self, group: Group) -> BatchGroup:
+        members = [self._rollout(group, place, one) for place, one in enumerate(group.members)]
+        return BatchGroup(id=group.id, task=group.task, prompt=group.prompt, members=tuple(members))
+
+    def _rollout(self, group: Group, place: int, member: Member) -> Rollout:
+        ticket = group.ticket(place)
+        row = self._rows.get(ticket)
+        return Rollout(
+            ticket=ticket,
+            task=group.task,
+            reward=member.reward if member.state is MemberState.GRADED else None,
+            trajectory=row.trajectory if row is not None else "",
+            head=member.head,
+            oldest=member.oldest,
+            newest=member.newest,
+            withheld=member.withheld,
+            seconds=member.seconds,
+            folder=self._directory.rollout(group.task, ticket),
+        )
+
+
+def attempt_of(group: Group, place: int) -> int:
+    """The number of a trial among those of its prompt's task, counted from 1."""
+    return group.prompt * len(group.members) + place + 1
+
+
+def _rows(path: Path) -> Iterable[Row]:
+    decoder = msgspec.json.Decoder(Row)
+    if path.exists():
+        with path.open("rb") as file:
+            yield from map(decoder.decode, file)
+
+
+def _lost(group: Group, place: int) -> Row:
+    return Row(
+        task=group.task,
+        attempt=attempt_of(group, place),
+        verdict="void",
+        reward=None,
+        rewards=None,
+        ending=None,
+        cause=Cause.LOST,
+        reason="the run was killed while it ran",
+        seconds=0.0,
+        ticket=group.ticket(place),
+    )

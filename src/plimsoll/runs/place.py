@@ -1,0 +1,155 @@
+"""What a run's workers run trials in: sandboxes, the gateway before the policy, storage.
+
+What a trial held is gone at its end, whichever way it ends: its sandbox, its session and its
+trajectory, of which only the file is left. Nothing is kept for its group.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from plimsoll.agents.protocol import Agent
+from plimsoll.agents.registry import make_agent
+from plimsoll.core.errors import PlimsollError, TrajectoryError
+from plimsoll.core.versions import Version
+from plimsoll.runs.backends import make_backend
+from plimsoll.runs.config import Config
+from plimsoll.runs.counting import CountingBackend
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.policies import PolicyService, policy_for
+from plimsoll.runs.pooling import make_pool
+from plimsoll.runs.storing import Store
+from plimsoll.tasks.loader import load_task
+from plimsoll.trials.trial import run_trial
+from plimsoll.trials.verdicts import Graded
+from plimsoll.trials.voids import void_of
+from plimsoll.workers.place import Order, Result
+
+__all__ = ["PlaceOptions", "TrialPlace", "trial_place"]
+
+_TASKS_KEPT = 256
+
+
+class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker is told of its run."""
+
+    config: msgspec.Raw
+    """The effective config, as JSON."""
+    directory: str
+
+
+class TrialPlace:
+    """Runs trials. Made by `trial_place`."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        backend: CountingBackend,
+        service: PolicyService | None,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._backend = backend
+        self._service = service
+        self._assets = config.load_assets(None)
+        self._store = Store(config.storage.trajectories, directory.path)
+        self._load_task = functools.lru_cache(_TASKS_KEPT)(load_task)
+        self._agents: dict[str, Agent] = {}
+        self._trials = 0
+        self._storing = 0
+
+    async def run(self, order: Order) -> Result:
+        """Run a ticket's trial, and store what was said in it."""
+        began = time.monotonic()
+        self._trials += 1
+        try:
+            result = await self._trial(order)
+        except PlimsollError as error:
+            # Before there was a trial: its task or its agent cannot be had.
+            seconds = time.monotonic() - began
+            return Result(ticket=order.ticket, verdict=void_of(error), seconds=seconds)
+        finally:
+            self._trials -= 1
+        return await self._with_trajectory(order, result)
+
+    async def group_over(self, group: str) -> None:
+        """Nothing is kept for a group: what it is scored by is in storage."""
+
+    def set_version(self, version: Version) -> None:
+        if self._service is not None:
+            self._service.set_version(version)
+
+    def counts(self) -> dict[str, int]:
+        sessions = [] if self._service is None else list(self._service.policy.gateway.sessions)
+        return {
+            "trials": self._trials,
+            "sandboxes": self._backend.alive,
+            "sessions": len(sessions),
+            "requests": sum(session.in_flight for session in sessions),
+            "trajectories": len(sessions) + self._storing,
+        }
+
+    async def _trial(self, order: Order) -> Result:
+        # Read beside the loop: a task folder may be on a slow disk.
+        task = await asyncio.to_thread(self._load_task, Path(order.task), order.name or None)
+        done = await run_trial(
+            task,
+            attempt=order.attempt,
+            agent=self._agent(order.agent or self._config.run.agent),
+            backend=self._backend,
+            run=self._directory.name,
+            directory=Path(order.folder),
+            assets=self._assets,
+            policy=None if self._service is None else self._service.policy,
+        )
+        return Result(
+            ticket=order.ticket, verdict=done.verdict, seconds=done.seconds, phases=done.phases
+        )
+
+    def _agent(self, name: str) -> Agent:
+        if name not in self._agents:
+            self._agents[name] = make_agent(name, layer=self._config.agents.folder)
+        return self._agents[name]
+
+    async def _with_trajectory(self, order: Order, result: Result) -> Result:
+        """The result, with where its trajectory is. What cannot be stored cannot be graded:
+        it could not be trained on."""
+        self._storing += 1
+        try:
+            stored = await asyncio.to_thread(self._store.keep, Path(order.folder), order.ticket)
+        except TrajectoryError as error:
+            graded = isinstance(result.verdict, Graded)
+            return replace(result, verdict=void_of(error)) if graded else result
+        finally:
+            self._storing -= 1
+        return replace(result, trajectory=stored.path, segments=stored.segments)
+
+
+@asynccontextmanager
+async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
+    """The place of a run's worker; up while it is entered."""
+    wanted = msgspec.json.decode(options, type=PlaceOptions)
+    config = Config.model_validate_json(bytes(wanted.config))
+    directory = RunDirectory(Path(wanted.directory))
+    run = config.run
+    agent = make_agent(run.agent, layer=config.agents.folder)
+    asked = policy_for(agent, config.policy, (), None, None)
+    async with AsyncExitStack() as stack:
+        service = None if asked is None else PolicyService(asked, directory.blobs)
+        if service is not None:
+            await stack.enter_async_context(service)
+        pool = make_pool(
+            make_backend(run.backend, config),
+            config.pool,
+            reuse=None,
+            concurrency=config.workers.concurrency,
+        )
+        backend = await stack.enter_async_context(CountingBackend(pool))
+        yield TrialPlace(config, directory, backend, service)

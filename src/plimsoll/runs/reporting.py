@@ -1,0 +1,184 @@
+"""What a run says of itself: its status now, a line for each step, its summary at the end."""
+
+import asyncio
+import shlex
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import Version
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.report import make_report
+from plimsoll.runs.batches import Batch
+from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
+from plimsoll.runs.controller import Controller
+from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.plan import Plan, validate_command
+from plimsoll.runs.results import Diagnosis, mean
+from plimsoll.runs.status import RunSummary, Status, Step
+from plimsoll.runs.watching import Watching
+from plimsoll.tasks.assets.plan import unstaged
+from plimsoll.workers.supervisor import Supervisor
+
+__all__ = ["Reporter"]
+
+_SHOWN_STEPS = 60
+_STATUS_SECONDS = 1.0
+_CHECKED_EVENTS = 200_000
+"""A longer journal is not proven at the end of a run: it would take a while."""
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Looks at the parts of a run, and writes down what they are like."""
+
+    plan: Plan
+    directory: RunDirectory
+    ledger: Ledger
+    supervisor: Supervisor
+    watching: Watching
+    controller: Controller
+    steps: list[Step]
+    """Those that were committed, in earlier lives of the run too."""
+    began: float = field(default_factory=time.monotonic)
+    _last: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def trials_per_second(self) -> float:
+        return round(self.controller.finished / self.seconds, 3) if self.seconds > 0 else 0.0
+
+    def step(self, batch: Batch, version: Version) -> Step:
+        """Keep a line of a step that was committed."""
+        members = [member for group in batch.groups for member in group.members]
+        now = time.monotonic()
+        made = Step(
+            step=batch.step,
+            version=str(version),
+            reward=batch.reward,
+            age=batch.age,
+            groups=len(batch.groups),
+            graded=sum(member.reward is not None for member in members),
+            withheld=sum(member.withheld for member in members),
+            seconds=round(now - self._last, 3),
+        )
+        self._last = now
+        self.steps.append(made)
+        self.directory.append_step(made)
+        return made
+
+    def status(self) -> Status:
+        books, controller = self.ledger.books, self.controller
+        last = self.steps[-_SHOWN_STEPS:]
+        return Status(
+            run=self.directory.name,
+            state="stopping" if controller.why else "running",
+            why=controller.why,
+            at=time.time(),
+            seconds=round(self.seconds, 1),
+            step=books.version.number,
+            steps=self.plan.steps,
+            version=str(books.version),
+            rewards=[step.reward for step in last],
+            age=last[-1].age if last else 0,
+            max_staleness=self.plan.settings.max_staleness,
+            trials=self._trials,
+            graded=books.tally.graded,
+            void=self._void,
+            trials_per_second=self.trials_per_second,
+            running=controller.running,
+            waiting=max(0, books.running - controller.running),
+            buffered=books.buffered,
+            requeued=books.tally.requeued,
+            quarantined=books.quarantined,
+            canaries=_canaries(self.watching),
+            workers=self.supervisor.status(),
+        )
+
+    async def keep_status(self) -> None:
+        """Write the status each second, until it is cancelled."""
+        while True:
+            await asyncio.to_thread(self._write, self.status())
+            await asyncio.sleep(_STATUS_SECONDS)
+
+    def end_status(self) -> None:
+        self._write(msgspec.structs.replace(self.status(), state="ended", workers=[]))
+
+    def summary(self) -> RunSummary:
+        """The whole run, once nothing of it runs any more."""
+        books, controller = self.ledger.books, self.controller
+        rewards = [step.reward for step in self.steps]
+        return RunSummary(
+            run=self.directory.name,
+            path=str(self.directory.path),
+            ended=controller.why,
+            done=controller.is_done,
+            steps=books.version.number,
+            version=str(books.version),
+            trials=self._trials,
+            graded=books.tally.graded,
+            void=self._void,
+            reward=mean(reward for reward in rewards if reward is not None),
+            rewards=rewards,
+            oldest=max(books.tally.token_ages, default=0),
+            seconds=round(self.seconds, 1),
+            trials_per_second=self.trials_per_second,
+            left_over=books.buffered,
+            quarantined=books.quarantined,
+            problems=self._problems(),
+            breaker=self.diagnosis(),
+        )
+
+    def diagnosis(self) -> Diagnosis | None:
+        """Why the breaker tripped, if it did."""
+        breaker = self.watching.breaker
+        if (trip := breaker.trip) is None:
+            return None
+        look, fetched = None, ()
+        if (row := trip.example) is not None:
+            canary = self.directory.canary(row.task, row.attempt)
+            look = str(canary if trip.canary else self.directory.rollout(row.task, row.ticket))
+            fetched = unstaged(self.plan.tasks[row.task], self.plan.assets)
+        resume = f"plimsoll resume {shlex.quote(str(self.directory.path))}"
+        around = Circumstances(
+            path=shlex.quote(self.plan.config.run.tasks or ""),
+            validate=validate_command(self.plan.config),
+            unstaged=fetched,
+            again=resume,
+            keep_going=f"{resume} --keep-going",
+        )
+        return diagnose(trip, around, look=look, stopped=breaker.tripped)
+
+    @property
+    def _trials(self) -> int:
+        tally = self.ledger.books.tally
+        return tally.graded + sum(tally.tickets_by_cause.values())
+
+    @property
+    def _void(self) -> dict[str, int]:
+        causes = self.ledger.books.tally.tickets_by_cause
+        return {cause.value: causes[cause] for cause in sorted(causes, key=lambda c: -causes[c])}
+
+    def _problems(self) -> list[str] | None:
+        if self.ledger.position > _CHECKED_EVENTS:
+            return None
+        return make_report(self.directory.path, check=True, task=None).problems
+
+    def _write(self, status: Status) -> None:
+        try:
+            write_whole(self.directory.status, msgspec.json.encode(status))
+        except UsageError:
+            # The results would not be kept either, and say so; a status can be missed.
+            return
+
+
+def _canaries(watching: Watching) -> str:
+    canaries = watching.canaries
+    if canaries is None:
+        return "none"
+    return f"{canaries.good:,} of {canaries.good + canaries.failed:,} good"

@@ -1,0 +1,69 @@
+"""Where a run goes on from, after whatever happened to the process that drove it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import FIRST
+from plimsoll.ledger.checkpoints import FOLDER, Checkpoint, Checkpoints
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.kept import Kept
+from plimsoll.runs.plan import Plan
+
+__all__ = ["Restored", "checkpoints_of", "restore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a run begins with."""
+
+    kept: Kept
+    checkpoint: Checkpoint | None
+    """The weights to go on from; None where the first ones are meant, or nothing is trained."""
+    folder: Path | None
+    """Where its files are."""
+    lost: int
+    """Trials that ran when the process before was killed."""
+
+
+def checkpoints_of(directory: RunDirectory) -> Checkpoints:
+    return Checkpoints(directory.path / FOLDER)
+
+
+async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains: bool) -> Restored:
+    """Bring the books to where the run can go on, which for a new run is where they are.
+
+    Workers die with the process that drives a run, so whatever ran is lost, and tried again.
+    A trainer goes on from its last checkpoint; where nothing is trained, every version is as
+    good as the first, and none has to be gone back to.
+    """
+    _check_tasks(ledger, plan)
+    checkpoints = checkpoints_of(directory)
+    found = checkpoints.latest(ledger.books)
+    if found is not None and not trains:
+        raise UsageError(
+            f"{directory.path} has checkpoints: a trainer drives it, and goes on with it"
+        )
+    lost = Kept(directory).note_lost(ledger.books)
+    at = ledger.books.version if not trains else FIRST if found is None else found.version
+    await ledger.recover(at, lambda _ticket, _worker: False)
+    return Restored(
+        Kept.load(directory, ledger.books),
+        found,
+        None if found is None else checkpoints.path(found),
+        lost,
+    )
+
+
+def _check_tasks(ledger: Ledger, plan: Plan) -> None:
+    """What is under way must have its task."""
+    books = ledger.books
+    begun = {group.task for group in books.groups.values()}
+    begun |= {pending.task for pending in books.pending.values()}
+    if missing := sorted(begun - plan.tasks.keys()):
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise UsageError(
+            f"the run has rollouts of the task {missing[0]}{more}, which is not in "
+            f"{plan.config.run.tasks} any more: put it back"
+        )

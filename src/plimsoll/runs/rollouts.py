@@ -1,0 +1,229 @@
+"""Rollouts for a trainer: batches of groups, each used once whatever happens.
+
+    async with plimsoll.Rollouts("run.toml") as rollouts:
+        async for batch in rollouts.batches():
+            ...
+            await rollouts.commit(batch, save)
+
+Rollouts go on while a batch is trained on, on the same event loop: train in a thread.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.core.versions import Version
+from plimsoll.ledger.checkpoints import Checkpoint
+from plimsoll.ledger.ledger import FILE as LEDGER
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs import control
+from plimsoll.runs.batches import Batch
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.config import Config, load_config
+from plimsoll.runs.config_text import config_text
+from plimsoll.runs.controller import Controller
+from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.engines import make_engine
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.reporting import Reporter
+from plimsoll.runs.resume import checkpoints_of, restore
+from plimsoll.runs.status import RunSummary, Status, read_steps
+from plimsoll.runs.watching import Watching
+from plimsoll.runs.worker_spec import worker_spec
+from plimsoll.sandboxes.owners import host_name, myself
+from plimsoll.workers.supervisor import Supervisor
+
+__all__ = ["Rollouts", "Save"]
+
+Save = Callable[[Path], None]
+"""Writes a checkpoint's files into a folder."""
+
+
+class Rollouts:
+    """A run. Where its directory is that of a run already, it goes on with it.
+
+    `trains`: the caller trains, so that after a crash the run goes back to the last checkpoint,
+    or to its start where there is none. Without it every version is as good as the first.
+    """
+
+    def __init__(
+        self,
+        config: Config | Path | str,
+        *,
+        out: Path | str | None = None,
+        trains: bool = True,
+        keep_going: bool = False,
+    ) -> None:
+        file = None if isinstance(config, Config) else Path(config)
+        self.plan = Plan.make(config if isinstance(config, Config) else load_config(file))
+        self._kind = "run" if file is None else file.stem
+        self._out = None if out is None else Path(out)
+        self._trains = trains
+        self._keep_going = keep_going
+        self._stack = contextlib.AsyncExitStack()
+        self._loop: asyncio.Task[None] | None = None
+        self._summary: RunSummary | None = None
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            self.directory = self._open_directory()
+            self._ledger = await stack.enter_async_context(
+                Ledger(self.directory.path, self.plan.settings, myself(), time.time)
+            )
+            # After the ledger: whoever holds that is the run's only controller.
+            control.claim(self.directory)
+            stack.callback(control.release, self.directory)
+            self.restored = await restore(
+                self._ledger, self.directory, self.plan, trains=self._trains
+            )
+            supervisor = await stack.enter_async_context(self._supervisor())
+            supervisor.set_version(self._ledger.books.version)
+            await supervisor.wait_ready()
+            self._control(supervisor)
+            self._loop = asyncio.create_task(self._controller.run())
+            self._status = asyncio.create_task(self._reporter.keep_status())
+            stack.push_async_exit(self._end)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(exc_type, exc, traceback)
+
+    @property
+    def version(self) -> Version:
+        """The version that rollouts are generated with now."""
+        return self._ledger.books.version
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the checkpoint to go on from; None where the first weights are meant."""
+        return self.restored.folder
+
+    async def batches(self) -> AsyncGenerator[Batch]:
+        """Batch after batch, each of which is to be committed before the next is asked for."""
+        assert self._loop is not None, "enter it first: async with Rollouts(…)"
+        while (batch := await self._controller.next_batch(self._loop)) is not None:
+            yield batch
+
+    async def commit(self, batch: Batch, checkpoint: Save | None = None) -> Version:
+        """The step is done; the version that it made.
+
+        `checkpoint` writes the weights into a folder, in a thread. The step counts when they
+        are on the disk; one that is committed without is undone by a crash.
+        """
+        if batch.version != self.version:
+            raise LedgerError(
+                f"the batch is of version {batch.version}, and the run is at {self.version}: "
+                "each is committed once"
+            )
+        if checkpoint is not None and not self._trains:
+            raise UsageError("a run that trains nothing has no weights to keep: trains=False")
+        name = "" if checkpoint is None else (await self._save(checkpoint)).name
+        version = await self._controller.commit(name)
+        self._reporter.step(batch, version)
+        return version
+
+    def stop(self, why: str = "it was stopped") -> bool:
+        """Start nothing more, and let `batches` end. False where it has not begun."""
+        if self._loop is None:
+            return False
+        self._controller.stop(why)
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to an end in order, and there is a summary."""
+        return self._summary is not None
+
+    def status(self) -> Status:
+        return self._reporter.status()
+
+    @property
+    def summary(self) -> RunSummary:
+        """The whole run, after its end."""
+        assert self._summary is not None, "the run is not over"
+        return self._summary
+
+    def _open_directory(self) -> RunDirectory:
+        if self._out is not None and (self._out / LEDGER).exists():
+            directory = RunDirectory.open(self._out)
+        else:
+            directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
+        write_whole(directory.config, config_text(self.plan.config).encode(), lasting=True)
+        return directory
+
+    def _supervisor(self) -> Supervisor:
+        workers = self.plan.config.workers
+        spec = worker_spec(self.plan, self.directory)
+        return Supervisor(make_engine(workers), spec, number=workers.number)
+
+    def _control(self, supervisor: Supervisor) -> None:
+        """Put together what drives the run and what tells of it."""
+        plan, directory, owner = self.plan, self.directory, myself()
+        policy = Policy(
+            group=plan.settings.group_size,
+            expects_equal=plan.expects_equal,
+            stops=not self._keep_going,
+        )
+        watching = Watching(Breaker(policy), plan.canaries, plan.tasks, directory.next_canary())
+        self._controller = Controller(
+            plan,
+            directory,
+            self._ledger,
+            supervisor,
+            watching,
+            self.restored.kept,
+            f"{host_name(owner)}:{owner.pid}",
+        )
+        self._reporter = Reporter(
+            plan,
+            directory,
+            self._ledger,
+            supervisor,
+            watching,
+            self._controller,
+            read_steps(directory.steps),
+        )
+
+    async def _save(self, checkpoint: Save) -> Checkpoint:
+        now = self.version
+        return await asyncio.to_thread(
+            checkpoints_of(self.directory).write,
+            Version(now.lineage, now.number + 1),
+            self._ledger.position,
+            checkpoint,
+            self._ledger.books.lineages,
+        )
+
+    async def _end(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let what runs come to its end, or cut it short where something went wrong."""
+        del exc_type, traceback
+        assert self._loop is not None
+        grace = self.plan.config.workers.grace_seconds if exc is None else 0.0
+        try:
+            await self._controller.drain(grace)
+        finally:
+            for task in (self._loop, self._status):
+                task.cancel()
+            # What ended the loop has been raised to whoever asked for a batch.
+            await asyncio.gather(self._loop, self._status, return_exceptions=True)
+            self._reporter.end_status()
+        self._summary = await asyncio.to_thread(self._reporter.summary)
+        self.directory.finish(self._summary)

@@ -1,0 +1,42 @@
+"""The clock for groups that are due and still run: how long each is waited for."""
+
+import math
+
+from plimsoll.ledger.batching import Waiting
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.stragglers import Remedy
+
+__all__ = ["Slack"]
+
+
+class Slack:
+    """Begins when a group is in the way of others, and is the same for all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends: dict[str, float] = {}
+
+    @property
+    def soonest(self) -> float:
+        """When the next one is over."""
+        return min(self._ends.values(), default=math.inf)
+
+    async def attend(self, ledger: Ledger, now: float) -> None:
+        """Have the ledger do what helps about every group that is due.
+
+        A rollout goes on with newer weights by itself: workers ask the policy for every turn.
+        """
+        # Each remedy makes a group younger or gives it up, so there are not more than groups.
+        for _ in range(1 + len(ledger.books.groups)):
+            choice = ledger.choose()
+            due = choice.due if isinstance(choice, Waiting) else ()
+            self._ends = {group: end for group, end in self._ends.items() if group in due}
+            waits = 0
+            for group in due:
+                end = self._ends.setdefault(group, now + self._seconds)
+                remedy = await ledger.attend(group, slack_left=now < end, can_resume=True)
+                if remedy is not Remedy.WAIT:
+                    break
+                waits += 1
+            if waits == len(due):
+                return

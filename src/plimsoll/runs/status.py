@@ -1,0 +1,111 @@
+"""How a run fares: `status.json`, which its controller writes anew each second."""
+
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.results import Diagnosis
+from plimsoll.workers.status import WorkerStatus
+
+__all__ = ["RunSummary", "Status", "Step", "read_status", "read_steps"]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was committed: one line of `steps.jsonl`."""
+
+    step: int
+    version: str
+    reward: float | None
+    """The mean over graded members."""
+    age: int
+    """How many versions old the oldest token was."""
+    groups: int
+    graded: int
+    withheld: int
+    seconds: float
+    """Since the step before."""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one moment."""
+
+    run: str
+    state: str
+    """`starting`, `running`, `stopping` or `ended`."""
+    why: str
+    """What it ended or is being stopped for, where that is not the last step."""
+    at: float
+    """Seconds since the epoch."""
+    seconds: float
+    """How long it has been running since it was last started."""
+    step: int
+    steps: int | None
+    version: str
+    rewards: list[float | None]
+    """Of the last steps."""
+    age: int
+    """Of the last batch."""
+    max_staleness: int
+    trials: int
+    graded: int
+    void: dict[str, int]
+    trials_per_second: float
+    """Since it was last started."""
+    running: int
+    waiting: int
+    """Trials that no worker has taken yet."""
+    buffered: int
+    """Groups that are ready for a batch."""
+    requeued: int
+    quarantined: dict[str, str]
+    canaries: str
+    workers: list[WorkerStatus]
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that `plimsoll run --json` prints and `summary.json` holds."""
+
+    run: str
+    path: str
+    ended: str
+    """Why: `all steps are done`, or what it was stopped for."""
+    done: bool
+    """Whether it came to its last step, or to the end of its epochs."""
+    steps: int
+    version: str
+    trials: int
+    graded: int
+    void: dict[str, int]
+    reward: float | None
+    """The mean over all steps."""
+    rewards: list[float | None]
+    """Of each step."""
+    oldest: int
+    """The greatest age that was trained on, in versions."""
+    seconds: float
+    trials_per_second: float
+    left_over: int
+    """Groups that are ready, and too few for a batch."""
+    quarantined: dict[str, str]
+    problems: list[str] | None
+    """What is wrong with the ledger; None where it was not checked."""
+    breaker: Diagnosis | None = None
+
+
+def read_status(path: Path) -> Status:
+    """The last that a run's controller wrote."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Status)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path}: not the status of a run ({error})") from error
+
+
+def read_steps(path: Path) -> list[Step]:
+    """The steps that were committed; of one that was made again, the last."""
+    if not path.exists():
+        return []
+    lines = msgspec.json.Decoder(Step).decode_lines(path.read_bytes())
+    return sorted({line.step: line for line in lines}.values(), key=lambda line: line.step)

@@ -1,0 +1,137 @@
+"""Carries a finished rollout's trajectory to where trajectories are stored."""
+
+import contextlib
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import msgspec
+from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
+    url_to_fs,  # pyright: ignore[reportUnknownVariableType]
+)
+
+from plimsoll.core.errors import TrajectoryError, UsageError
+from plimsoll.core.versions import Version
+from plimsoll.ledger.events import Segment
+from plimsoll.trajectories.frames import NAME, frames
+
+__all__ = ["Store", "Stored"]
+
+_EXCHANGE = b'"kind":"exchange"'
+_BLOB = re.compile(rb"blob:sha256:([0-9a-f]{64})")
+_FOLDER = "trajectories"
+_BLOBS = "blobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a trajectory is, and which versions generated how much of it."""
+
+    path: str = ""
+    segments: tuple[Segment, ...] = ()
+
+
+class _Tokens(msgspec.Struct):
+    versions: tuple[tuple[Version, int], ...] = ()
+
+
+class _Exchange(msgspec.Struct):
+    """As much of an exchange as the ledger wants to know; the rest is not even decoded."""
+
+    version: Version
+    answer_tokens: int | None = None
+    tokens: _Tokens | None = None
+
+
+_decoder = msgspec.json.Decoder(_Exchange)
+
+
+class _FileSystem(Protocol):
+    """As much of an fsspec file system as is needed."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None: ...
+
+    def put_file(self, lpath: str, rpath: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+
+class Store:
+    """Where a run's trajectories go: its own directory, or any fsspec URL."""
+
+    def __init__(self, url: str | None, directory: Path) -> None:
+        self._url = (url or str(directory)).rstrip("/")
+        self._own = directory if url is None else None
+        self._blobs = directory / _BLOBS
+        try:
+            found = cast("tuple[_FileSystem, str]", url_to_fs(self._url))
+        except (ImportError, ValueError) as error:
+            raise UsageError(
+                f"storage.trajectories: {self._url} cannot be used: {error}"
+            ) from error
+        self._storage, self._root = found[0], found[1].rstrip("/")
+
+    def keep(self, folder: Path, ticket: str) -> Stored:
+        """Store the trajectory of a trial's folder, if there is one. Takes its time.
+
+        Raises `TrajectoryError` where it cannot be read or stored; it stays where it is then.
+        """
+        file = folder / NAME
+        if not file.is_file():
+            return Stored()
+        name = f"{ticket.replace('/', '_')}.jsonl.zst"
+        try:
+            segments, blobs = _survey(file.read_bytes())
+            if self._own is not None:
+                return Stored(_link(file, self._own / _FOLDER / name), segments)
+            self._put_blobs(blobs)
+            self._put(file, f"{_FOLDER}/{name}")
+            file.unlink()
+        except (OSError, ValueError) as error:
+            raise TrajectoryError(f"{file} cannot be stored at {self._url}: {error}") from error
+        return Stored(f"{self._url}/{_FOLDER}/{name}", segments)
+
+    def _put_blobs(self, names: set[str]) -> None:
+        for name in names:
+            here, there = self._blobs / name, f"{_BLOBS}/{name}"
+            if here.is_file() and not self._storage.exists(f"{self._root}/{there}"):
+                self._put(here, there)
+
+    def _put(self, file: Path, name: str) -> None:
+        target = f"{self._root}/{name}"
+        self._storage.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self._storage.put_file(str(file), target)
+
+
+def _link(file: Path, target: Path) -> str:
+    """Under its ticket's name too, without a copy where that can be had."""
+    target.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        try:
+            target.hardlink_to(file)
+        except PermissionError:  # a file system without hard links
+            shutil.copyfile(file, target)
+    return str(target)
+
+
+def _survey(data: bytes) -> tuple[tuple[Segment, ...], set[str]]:
+    """Which versions generated how many tokens, in order, and which blobs are named."""
+    segments: list[Segment] = []
+    blobs: set[str] = set()
+    for frame in frames(data):
+        blobs.update(name.decode() for name in _BLOB.findall(frame.lines))
+        for line in frame.lines.splitlines():
+            if _EXCHANGE in line[:64]:
+                _add(segments, _decoder.decode(line))
+    return tuple(segments), blobs
+
+
+def _add(segments: list[Segment], exchange: _Exchange) -> None:
+    versions = exchange.tokens.versions if exchange.tokens is not None else ()
+    for version, tokens in versions or ((exchange.version, exchange.answer_tokens or 0),):
+        if segments and segments[-1].version == version:
+            segments[-1] = Segment(version, segments[-1].tokens + tokens)
+        else:
+            segments.append(Segment(version, tokens))

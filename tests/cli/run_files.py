@@ -1,0 +1,63 @@
+"""Runs started from the command line, and what they leave running."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+__all__ = ["MARK", "Plimsoll", "Start", "marked", "prompts", "wait_for", "write_run"]
+
+Plimsoll = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
+
+MARK = "PLIMSOLL_TEST_MARK"
+
+
+def write_run(folder: Path, **run: object) -> Path:
+    """A config for a run of the tasks in `tasks`, with sandboxes in a home of its own."""
+    settings = {"agent": "oracle", "group_size": 2, "batch_groups": 2, "steps": 3, **run}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    file = folder / "night.toml"
+    file.write_text(
+        '[run]\ntasks = "tasks"\n'
+        + "\n".join(lines)
+        + f'\n[workers]\nconcurrency = 2\ngrace_seconds = 1\n[local]\nhome = "{folder}/home"\n'
+    )
+    return file
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Processes that were started with this mark in their environment, with what they are."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(holds: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until something is so; fail with what a process said where it ends before."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        if process is not None and process.poll() is not None:
+            pytest.fail("\n".join(process.communicate()))
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+
+
+def prompts(run: Path) -> list[int]:
+    """The prompts of all batches that were committed, by the ledger."""
+    from plimsoll.ledger.audit import Auditor
+    from plimsoll.ledger.journal import Journal
+
+    journal, auditor = Journal.open(run / "ledger.db"), Auditor()
+    for _, event in journal.read():
+        auditor.take(event)
+    journal.close()
+    return [prompt for batch in auditor.prompts() for prompt in batch]

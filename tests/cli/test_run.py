@@ -1,0 +1,270 @@
+"""`plimsoll run`, `resume`, `stop`, `status` and `clean` as a person uses them: real workers, real
+sandboxes."""
+
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_files import MARK, Plimsoll, Start, marked, prompts, wait_for, write_run
+
+WriteTask = Callable[..., Path]
+
+UNGRADED = "#!/bin/bash\ntrue\n"
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What every process that the test starts has in its environment."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, value)
+    return value
+
+
+def rows(run: Path) -> list[dict[str, object]]:
+    path = run / "results.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def no_sandbox(folder: Path) -> bool:
+    return not any((folder / "home/sandboxes").iterdir())
+
+
+def checked(plimsoll: Plimsoll, run: str) -> None:
+    ended = plimsoll("ledger", run, "--check")
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_a_run_does_its_steps_keeps_all_in_its_directory_and_exits_0(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, mark: str
+):
+    for name in ("a", "b", "c"):
+        write_task(name)
+    write_run(tmp_path)
+    ended = plimsoll("run", "night.toml", "--out", "runs/night")
+    assert ended.returncode == 0, ended.stderr
+    first, *_, proof, look = ended.stdout.splitlines()
+    assert first.startswith("plimsoll 0.1 · local sandboxes (namespaces, no daemon) · agent oracle")
+    assert "3 tasks · 3 steps of 2 × 2 trials" in first
+    assert "nothing lost, nothing twice (ledger checked)" in proof
+    assert look.startswith("look: runs/night/summary.json")
+    run = tmp_path / "runs/night"
+    assert prompts(run) == list(range(6))
+    assert {row["reward"] for row in rows(run)} == {1.0}
+    assert len(list((run / "trials").iterdir())) == len(rows(run)) == 12
+    assert (run / "config.toml").exists()
+    assert marked(mark) == {}
+    assert no_sandbox(tmp_path)
+    checked(plimsoll, "runs/night")
+    # What it was told is all in its own config: it can be resumed from anywhere.
+    again = plimsoll("resume", "night", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["steps"] == 3
+
+
+def test_json_is_all_of_stdout_and_the_shell_agents_trajectories_are_kept_by_their_tickets(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task(
+        "a", test="#!/bin/bash\ntest -f /tmp/done; echo $((1-$?)) >/logs/verifier/reward.txt\n"
+    )
+    (tmp_path / "policy.toml").write_text('[[turns]]\nrun = "touch /tmp/done"\n')
+    with write_run(tmp_path, agent="shell", steps=2).open("a") as file:
+        file.write('[policy]\nurls = ["scripted:policy.toml"]\n')
+    ended = plimsoll("run", "night.toml", "--out", "out", "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["done"], told["steps"], told["graded"], told["void"]) == (True, 2, 8, {})
+    assert (told["reward"], told["problems"]) == (1.0, [])
+    assert json.loads((tmp_path / "out/summary.json").read_text()) == told
+    stored = {path.name for path in (tmp_path / "out/trajectories").iterdir()}
+    assert stored == {
+        f"{row['ticket'].replace('/', '_')}.jsonl.zst" for row in rows(tmp_path / "out")
+    }
+    assert all(row["trajectory"] for row in rows(tmp_path / "out"))
+
+
+def test_a_run_that_comes_to_nothing_exits_3_and_says_why(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a", test=UNGRADED)
+    write_run(tmp_path, requeues=0)
+    ended = plimsoll("run", "night.toml", "--out", "out")
+    assert ended.returncode == 3, ended.stderr
+    assert "every task is out" in ended.stdout
+    assert "out: a: void" in ended.stdout
+    assert "go on: plimsoll resume out" in ended.stdout
+
+
+def test_a_directory_that_is_a_run_already_is_not_begun_again(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    write_run(tmp_path, steps=1)
+    assert plimsoll("run", "night.toml", "--out", "out").returncode == 0
+    ended = plimsoll("run", "night.toml", "--out", "out")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "`plimsoll resume out` goes on with it" in ended.stderr
+
+
+def test_killing_workers_and_the_controller_loses_no_prompt_uses_none_twice_and_leaves_nothing(
+    write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
+):
+    for number in range(5):
+        write_task(f"t{number}", solve="sleep 0.2")
+    write_run(tmp_path, steps=8)
+    run, chance = tmp_path / "runs/night", random.Random(7)
+    command = ("run", "night.toml", "--out", "runs/night")
+    for _ in range(3):
+        process = start(*command)
+        for victim in (a_worker, lambda _mark, p=process: p.pid):
+            done = len(rows(run))
+            wait_for(lambda n=done: len(rows(run)) > n, process)
+            time.sleep(chance.uniform(0.0, 0.7))
+            os.kill(victim(mark), signal.SIGKILL)
+        process.communicate()
+        wait_for(lambda: marked(mark) == {})
+        command = ("resume", "runs/night")
+    ended = plimsoll(*command, "--json")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout)
+    assert sorted(prompts(run)) == list(range(16))
+    # What ran when something was killed is told as lost, once each.
+    lost = [row["ticket"] for row in rows(run) if row["cause"] == "lost"]
+    assert len(lost) == len(set(lost)) == told["void"].get("lost", 0)
+    assert lost
+    checked(plimsoll, "runs/night")
+    assert marked(mark) == {}
+    assert no_sandbox(tmp_path)
+
+
+def a_worker(mark: str) -> int:
+    return next(pid for pid, what in marked(mark).items() if "plimsoll.workers.main" in what)
+
+
+def at_work(start: Start, tmp_path: Path) -> tuple[object, Path]:
+    """A run whose trials take long, once two of them run."""
+    process = start("run", "night.toml", "--out", "runs/night")
+    run = tmp_path / "runs/night"
+    wait_for(lambda: len(list(run.glob("trials/*/agent"))) >= 2, process)
+    wait_for((run / "status.json").exists, process)
+    return process, run
+
+
+def test_stop_drains_a_run_and_status_tells_before_and_after(
+    write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
+):
+    for name in ("a", "b"):
+        write_task(name, solve="sleep 60")
+    write_run(tmp_path)
+    process, run = at_work(start, tmp_path)
+    wait_for(lambda: json.loads((run / "status.json").read_text())["running"] == 2)
+    alive = plimsoll("status", "night")
+    assert alive.returncode == 0, alive.stderr
+    assert f"run runs/night · running · pid {process.pid} on" in alive.stdout
+    assert "step 0/3" in alive.stdout
+    assert "worker-1" in alive.stdout
+    refused = plimsoll("resume", "night")
+    assert refused.returncode == 2
+    assert f"is running: pid {process.pid}" in refused.stderr
+    assert plimsoll("clean", "night").returncode == 2
+    began = time.monotonic()
+    stopped = plimsoll("stop", "night")
+    assert stopped.returncode == 0, stopped.stderr
+    assert 1 <= time.monotonic() - began < 15
+    assert "has ended · go on: plimsoll resume runs/night" in stopped.stdout
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "stopping: running trials have 1 s" in err
+    assert "cancelled 2" in out
+    assert marked(mark) == {}
+    assert no_sandbox(tmp_path)
+    after = json.loads(plimsoll("status", "night", "--json").stdout)
+    assert (after["state"], after["why"], after["void"]) == (
+        "ended",
+        "it was stopped",
+        {"cancelled": 2},
+    )
+    assert "is not running" in plimsoll("stop", "night").stdout
+    checked(plimsoll, "runs/night")
+
+
+def test_stop_now_does_not_wait_for_trials(
+    write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", solve="sleep 60")
+    config = write_run(tmp_path)
+    config.write_text(config.read_text().replace("grace_seconds = 1", "grace_seconds = 50"))
+    process, _ = at_work(start, tmp_path)
+    began = time.monotonic()
+    assert plimsoll("stop", "night", "--now").returncode == 0
+    assert time.monotonic() - began < 10
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "go on: plimsoll resume runs/night" in err
+    wait_for(lambda: marked(mark) == {})
+    wait_for(lambda: no_sandbox(tmp_path))
+
+
+def test_clean_removes_what_a_killed_run_left_and_nothing_that_it_did(
+    write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", solve="sleep 60")
+    write_run(tmp_path)
+    process, run = at_work(start, tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: marked(mark) == {})
+    (run / "status.json.part").write_text("{")
+    killed = plimsoll("status", "runs/night")
+    assert "run runs/night · killed" in killed.stdout
+    before = {path.name for path in run.iterdir()}
+    ended = plimsoll("clean", "night", "--backend", "local", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["files"] == [
+        "runs/night/status.json.part",
+        "runs/night/controller.json",
+    ]
+    assert no_sandbox(tmp_path)
+    assert before - {path.name for path in run.iterdir()} == {"status.json.part", "controller.json"}
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "resume", "clean"])
+@pytest.mark.parametrize("name", ["", " ", "nigh", "nowhere/at/all"])
+def test_a_name_that_is_no_runs_is_refused(
+    plimsoll: Plimsoll, tmp_path: Path, command: str, name: str
+):
+    (tmp_path / "runs/night").mkdir(parents=True)
+    ended = plimsoll(command, name)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "the name of the run is empty" in ended.stderr or "no run is called" in ended.stderr
+
+
+def test_a_name_that_stands_for_two_runs_is_refused(plimsoll: Plimsoll, tmp_path: Path):
+    for folder in (tmp_path / "night", tmp_path / "runs/night"):
+        folder.mkdir(parents=True)
+        (folder / "config.toml").touch()
+        (folder / "ledger.db").touch()
+    for command in ("status", "stop", "resume", "clean"):
+        ended = plimsoll(command, "night")
+        assert ended.returncode == 2
+        assert "is two runs: say ./night or runs/night" in ended.stderr
+
+
+def test_workers_that_cannot_start_are_told_with_their_last_words(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    with write_run(tmp_path, agent="shell").open("a") as file:
+        file.write('[policy]\nurls = ["http://127.0.0.1:9/v1"]\n')
+    began = time.monotonic()
+    ended = plimsoll("run", "night.toml", "--out", "out")
+    assert ended.returncode == 2
+    assert "a worker cannot start" in ended.stderr
+    assert "127.0.0.1:9" in ended.stderr
+    assert time.monotonic() - began < 30

@@ -1,0 +1,242 @@
+"""What a worker's place holds while trials run in it, and that nothing is left of them."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from faults import until
+from helpers import HOST, long_time, processes_with, write_task_folder
+from plimsoll.core.errors import PolicyError, TrajectoryError, UsageError
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.sessions.pending import Pending
+from plimsoll.ledger.events import Segment
+from plimsoll.runs.config import Config
+from plimsoll.runs.place import TrialPlace, trial_place
+from plimsoll.runs.storage import read_stored
+from plimsoll.trajectories.graph import Graph
+from plimsoll.trajectories.holding import GroupHolding, Holding, Loan
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.heartbeat import Load
+from plimsoll.workers.messages import Finished, FromWorker
+from plimsoll.workers.place import Order, Result
+from plimsoll.workers.tickets import Tickets
+
+POLICY = """
+otherwise = "Done."
+
+[[turns]]
+text = "I do it."
+run = "{command}"
+
+[[turns]]
+submit = true
+text = "Done."
+"""
+HELD = (Pending, Graph, Trajectory, Holding, Loan)
+"""What holds bodies, messages or tokens."""
+
+
+class Setting:
+    """A run's directory, its one task and its policy, which runs one command."""
+
+    def __init__(self, folder: Path, home: Path, command: str = "touch /app/done") -> None:
+        self.directory = folder / "run"
+        self.directory.mkdir()
+        self.task = folder / "tasks" / "touch"
+        write_task_folder(
+            self.task,
+            {
+                "instruction.md": "Make the file /app/done.\n",
+                "environment/Dockerfile": HOST,
+                "tests/test.sh": "test -e /app/done && r=1 || r=0\n"
+                "echo $r > /logs/verifier/reward.txt\n",
+                "solution/solve.sh": "touch /app/done\n",
+            },
+        )
+        script = folder / "policy.toml"
+        script.write_text(POLICY.format(command=command))
+        self.config = Config.model_validate(
+            {
+                "run": {"tasks": str(folder / "tasks"), "agent": "shell"},
+                "policy": {"urls": [f"scripted:{script}"]},
+                "local": {"home": str(home)},
+                "workers": {"concurrency": 4},
+            }
+        )
+
+    def order(self, ticket: str = "g/0", **more: str) -> Order:
+        folder = str(self.directory / "trials" / f"touch.{ticket.replace('/', '_')}")
+        given = {"task": str(self.task), "group": "g", "folder": folder, **more}
+        return Order(ticket=ticket, attempt=1, **given)
+
+    @asynccontextmanager
+    async def place(self, **tables: dict[str, object]) -> AsyncIterator[TrialPlace]:
+        config = Config.model_validate({**self.config.model_dump(mode="json"), **tables})
+        options = {"config": config.model_dump(mode="json"), "directory": str(self.directory)}
+        async with trial_place(msgspec.Raw(msgspec.json.encode(options))) as place:
+            yield place
+
+
+@pytest.fixture
+def setting(tmp_path: Path, home: Path) -> Setting:
+    return Setting(tmp_path, home)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """What is freed here is freed by its last reference, not by the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def check_released(place: TrialPlace) -> None:
+    assert set(place.counts().values()) == {0}, place.counts()
+    left = [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, HELD)]
+    assert left == []
+
+
+def check_stored(result: Result, path: str) -> Trajectory:
+    assert result.trajectory == path
+    trajectory = read_stored(path)
+    assert trajectory.complete
+    assert len(trajectory.exchanges) == 2
+    return trajectory
+
+
+async def test_a_graded_rollout_leaves_its_trajectory_and_nothing_else(setting: Setting):
+    async with setting.place() as place:
+        with no_collections():
+            result = await place.run(setting.order())
+            check_released(place)
+    assert result.verdict == Graded(1.0, result.verdict.ending, {"reward": 1.0})
+    check_stored(result, str(setting.directory / "trajectories" / "g_0.jsonl.zst"))
+    assert (Path(setting.order().folder) / "trajectory.jsonl.zst").exists(), "`show` reads it here"
+    assert result.phases["agent"] > 0
+
+
+async def test_segments_say_which_version_generated_how_much(setting: Setting):
+    async with setting.place() as place:
+        first = await place.run(setting.order("g/0"))
+        place.set_version(Version(1, 5))
+        second = await place.run(setting.order("g/1"))
+    said = read_stored(first.trajectory).exchanges
+    tokens = sum(exchange.answer_tokens or 0 for exchange in said)
+    assert tokens > 0
+    assert first.segments == (Segment(FIRST, tokens),)
+    assert second.segments == (Segment(Version(1, 5), tokens),)
+
+
+async def test_a_failed_rollout_leaves_nothing(setting: Setting):
+    (setting.task / "tests" / "test.sh").write_text("exit 1\n")
+    async with setting.place() as place:
+        with no_collections():
+            result = await place.run(setting.order())
+            check_released(place)
+    assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.GRADER
+
+
+async def test_a_cancelled_rollout_leaves_nothing(tmp_path: Path, home: Path):
+    seconds = long_time()
+    setting = Setting(tmp_path, home, command=f"sleep {seconds}")
+    said: list[FromWorker] = []
+    async with setting.place() as place:
+        tickets = Tickets(place, Load(), said.append)
+        with no_collections():
+            tickets.take(setting.order())
+            await until(lambda: processes_with(seconds))
+            assert place.counts()["sandboxes"] == place.counts()["sessions"] == 1
+            tickets.cancel("g/0", Void(Cause.CANCELLED, "too old"))
+            await tickets.wait_empty()
+            check_released(place)
+        assert not processes_with(seconds)
+    assert isinstance(said[-1], Finished)
+    assert said[-1].result.verdict == Void(Cause.CANCELLED, "too old")
+
+
+async def test_a_task_that_cannot_be_loaded_is_a_void_trial(setting: Setting):
+    async with setting.place() as place:
+        result = await place.run(setting.order(task=str(setting.task.parent / "none")))
+        check_released(place)
+    assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.TASK
+
+
+async def test_many_rollouts_at_once_are_counted_and_then_gone(setting: Setting):
+    async with setting.place() as place:
+        running = [asyncio.create_task(place.run(setting.order(f"g/{n}"))) for n in range(4)]
+        await asyncio.sleep(0)
+        assert place.counts()["trials"] == 4
+        results = await asyncio.gather(*running)
+        running.clear()
+        check_released(place)
+    assert {Path(result.trajectory).name for result in results} == {
+        f"g_{n}.jsonl.zst" for n in range(4)
+    }
+
+
+async def test_an_order_may_name_another_agent(setting: Setting):
+    async with setting.place() as place:
+        result = await place.run(setting.order(agent="oracle", name="tasks/touch"))
+    assert isinstance(result.verdict, Graded) and result.verdict.reward == 1
+    assert (result.trajectory, result.segments) == ("", ())
+    verdict = msgspec.json.decode((Path(setting.order().folder) / "verdict.json").read_bytes())
+    assert verdict["task"] == "tasks/touch"
+
+
+async def test_trajectories_go_to_any_storage_and_stay_nowhere_else(setting: Setting):
+    async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
+        result = await place.run(setting.order())
+    check_stored(result, "memory://bucket/night/trajectories/g_0.jsonl.zst")
+    assert not list(setting.directory.rglob("*.zst*"))
+
+
+async def test_a_trajectory_that_cannot_be_stored_is_no_reward(setting: Setting):
+    (setting.directory / "trajectories").write_text("in the way")
+    async with setting.place() as place:
+        result = await place.run(setting.order())
+        check_released(place)
+    assert isinstance(result.verdict, Void) and "cannot be stored" in result.verdict.reason
+    assert result.trajectory == ""
+
+
+async def test_a_policy_that_nobody_serves_is_said_when_the_place_is_made(setting: Setting):
+    with pytest.raises(PolicyError):
+        async with setting.place(policy={"urls": ["http://127.0.0.1:1/v1"]}):
+            pass
+    with pytest.raises(UsageError, match=r"storage\.trajectories"):
+        async with setting.place(storage={"trajectories": "no-such-scheme://x"}):
+            pass
+
+
+async def test_scoring_that_starts_a_task_still_finds_its_parent(setting: Setting):
+    """A group's scoring holds what it needs; what it lends keeps nothing alive."""
+
+    async def child(loan: Loan) -> int:
+        await asyncio.sleep(0.01)
+        return len(loan.trajectory.exchanges)
+
+    async with setting.place() as place:
+        results = [await place.run(setting.order(f"g/{n}")) for n in range(2)]
+        with no_collections():
+            loans: list[Loan] = []
+            with GroupHolding() as group:
+                for result in results:
+                    with Holding(read_stored(result.trajectory)) as rollout:
+                        loans.append(group.adopt(rollout))
+                del rollout
+                async with asyncio.TaskGroup() as tasks:
+                    found = [tasks.create_task(child(loan)) for loan in loans]
+                assert [one.result() for one in found] == [2, 2]
+            with pytest.raises(TrajectoryError, match="has left memory"):
+                await child(loans[0])
+            del group, loans, found, tasks
+            check_released(place)

@@ -1,0 +1,330 @@
+"""Rollouts: the ledger's rules with real workers, whose trials are told what to come to."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from faults import until
+from plimsoll.core.errors import LedgerError, UsageError, WorkerError
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.report import make_report
+from plimsoll.runs import worker_spec
+from plimsoll.runs.batches import Batch
+from plimsoll.runs.config import Config, load_config
+from plimsoll.runs.results import Row
+from plimsoll.runs.rollouts import Rollouts
+
+MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture
+def make_config(
+    make_tasks: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> MakeConfig:
+    """A run of tasks whose names say what becomes of their trials."""
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}")
+    monkeypatch.setattr(worker_spec, "MAKER", "rollout_place:named")
+
+    def make(*tasks: str, **run: object) -> Config:
+        make_tasks(*tasks)
+        settings = {"group_size": 2, "batch_groups": 2, "canary_every": 0, **run}
+        lines = [
+            f"{key} = {msgspec.json.encode(value).decode()}" for key, value in settings.items()
+        ]
+        text = "\n".join(
+            [
+                "[run]",
+                'tasks = "tasks"',
+                'agent = "nop"',
+                *lines,
+                "[workers]",
+                "concurrency = 4",
+                "grace_seconds = 1",
+            ]
+        )
+        (tmp_path / "run.toml").write_text(text)
+        return load_config(tmp_path / "run.toml")
+
+    return make
+
+
+async def all_batches(rollouts: Rollouts) -> list[Batch]:
+    batches: list[Batch] = []
+    async for batch in rollouts.batches():
+        batches.append(batch)
+        await rollouts.commit(batch)
+    return batches
+
+
+def prompts(batches: list[Batch]) -> list[int]:
+    return [group.prompt for batch in batches for group in batch.groups]
+
+
+def rows(run: Path) -> list[Row]:
+    return msgspec.json.Decoder(Row).decode_lines((run / "results.jsonl").read_bytes())
+
+
+def proven(run: Path) -> None:
+    assert make_report(run, check=True, task=None).problems == []
+
+
+async def test_each_prompt_is_used_once_and_no_more_is_rolled_out_than_steps_need(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        batches = await all_batches(rollouts)
+    assert sorted(prompts(batches)) == list(range(8))
+    assert [batch.step for batch in batches] == [1, 2, 3, 4]
+    summary = rollouts.summary
+    assert (summary.done, summary.steps, summary.trials, summary.void) == (True, 4, 16, {})
+    assert all(batch.age <= 2 for batch in batches)
+    for group in (group for batch in batches for group in batch.groups):
+        assert all(reward in (0.0, 1.0) for reward in group.rewards)
+    assert len(rows(tmp_path / "run")) == 16
+    assert not (tmp_path / "run/controller.json").exists()
+    proven(tmp_path / "run")
+
+
+async def test_epochs_end_a_run_and_what_is_left_over_is_told(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", "coin-c", epochs=1)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        batches = await all_batches(rollouts)
+    assert len(batches) == 1
+    assert (rollouts.summary.done, rollouts.summary.left_over) == (True, 1)
+
+
+async def test_a_batch_must_be_committed_before_the_next_and_only_once(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", steps=3)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        batches = rollouts.batches()
+        batch = await anext(batches)
+        with pytest.raises(LedgerError, match="not committed"):
+            await anext(batches)
+        await rollouts.commit(batch)
+        with pytest.raises(LedgerError, match="each is committed once"):
+            await rollouts.commit(batch)
+
+
+async def test_what_a_dead_worker_had_is_tried_again_and_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("lost-a", "coin-b", steps=3)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        batches = await all_batches(rollouts)
+    assert len(batches) == 3
+    assert rollouts.summary.void["lost"] >= 1
+    assert all(r is not None for b in batches for g in b.groups for r in g.rewards)
+    proven(tmp_path / "run")
+
+
+async def test_a_task_that_cannot_be_graded_is_out_and_never_in_a_batch(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", "void-c", steps=4, requeues=0)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        batches = await all_batches(rollouts)
+    assert {group.task for batch in batches for group in batch.groups} == {"coin-a", "coin-b"}
+    assert set(rollouts.summary.quarantined) == {"void-c"}
+    assert rollouts.summary.done
+    proven(tmp_path / "run")
+
+
+async def test_a_run_whose_trials_are_all_void_is_stopped_by_the_breaker(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("void-a", "void-b", steps=100, requeues=50)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        assert await all_batches(rollouts) == []
+    summary = rollouts.summary
+    assert (summary.done, summary.ended) == (False, "the breaker tripped")
+    assert summary.breaker is not None
+    assert summary.breaker.rule == "dead-start"
+    assert any("plimsoll resume" in line for line in summary.breaker.go_on)
+    assert summary.breaker.look is not None
+
+
+async def test_trials_of_a_group_that_is_given_up_are_cancelled(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("half-a", steps=1, requeues=1, group_policy="void")
+    async with asyncio.timeout(30), Rollouts(config, out=tmp_path / "run") as rollouts:
+        assert await all_batches(rollouts) == []
+    assert "every task is out" in rollouts.summary.ended
+    assert rollouts.summary.void["task"] >= 2
+    proven(tmp_path / "run")
+
+
+async def test_where_every_task_is_out_the_run_says_so(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("void-a", steps=3, requeues=0)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        assert await all_batches(rollouts) == []
+    assert not rollouts.summary.done
+    assert "every task is out" in rollouts.summary.ended
+
+
+async def test_a_failed_canary_stops_the_run_and_no_grade_that_nothing_vouches_for_is_used_later(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("sick-a", "sick-b", steps=50, canary_every=6)
+    for name in ("sick-a", "sick-b"):
+        (tmp_path / "tasks" / name / "solution").mkdir()
+        (tmp_path / "tasks" / name / "solution/solve.sh").write_text("true\n")
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        await all_batches(rollouts)
+    summary = rollouts.summary
+    assert summary.breaker is not None
+    assert summary.breaker.rule == "canary"
+    report = make_report(tmp_path / "run", check=True, task=None)
+    assert report.problems == []
+    assert report.groups.buffered == 0
+    canaries = (tmp_path / "run/canaries.jsonl").read_text().splitlines()
+    assert len(canaries) == 1
+
+
+async def test_a_run_that_is_stopped_gives_its_trials_up_after_their_grace_and_goes_on_later(
+    make_config: MakeConfig, tmp_path: Path
+):
+    # Were it held against them, both tasks would be out.
+    config = make_config("waits-a", "waits-b", steps=2, group_policy="void", requeues=0)
+    run = tmp_path / "run"
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        batches = rollouts.batches()
+        waiting = asyncio.create_task(anext(batches, None))
+        await until(lambda: rollouts.status().running == 4, 20)
+        rollouts.stop()
+        assert await waiting is None
+    assert (rollouts.summary.done, rollouts.summary.void) == (False, {"cancelled": 4})
+    proven(run)
+    (run / "go").touch()
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        assert rollouts.restored.lost == 0
+        assert sorted(prompts(await all_batches(rollouts))) == [0, 1, 2, 3]
+    proven(run)
+
+
+async def test_a_trainer_goes_on_from_its_last_checkpoint(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("coin-a", "coin-b", steps=4)
+    run = tmp_path / "run"
+    used: list[list[int]] = []
+
+    def save(number: int) -> Callable[[Path], None]:
+        return lambda folder: (folder / "weights").write_text(str(number)) and None
+
+    async with Rollouts(config, out=run) as rollouts:
+        assert rollouts.checkpoint is None
+        async for batch in rollouts.batches():
+            used.append([group.prompt for group in batch.groups])
+            await rollouts.commit(batch, save(batch.step) if batch.step == 1 else None)
+            if batch.step == 3:
+                break
+    async with Rollouts(config, out=run) as rollouts:
+        assert rollouts.checkpoint is not None
+        assert (rollouts.checkpoint / "weights").read_text() == "1"
+        assert (rollouts.version.lineage, rollouts.version.number) == (1, 1)
+        again = await all_batches(rollouts)
+    assert sorted(used[0] + prompts(again)) == list(range(8))
+    proven(run)
+
+
+async def test_a_run_that_trains_nothing_goes_on_where_it_was(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", steps=4)
+    run = tmp_path / "run"
+    used: list[Batch] = []
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        async for batch in rollouts.batches():
+            used.append(batch)
+            await rollouts.commit(batch)
+            if batch.step == 2:
+                break
+        with pytest.raises(UsageError, match="no weights to keep"):
+            await rollouts.commit(await anext(rollouts.batches()), lambda _: None)
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        used += await all_batches(rollouts)
+    assert sorted(prompts(used)) == list(range(8))
+    assert [batch.step for batch in used] == [1, 2, 3, 4]
+    proven(run)
+
+
+async def test_one_process_drives_a_run_at_a_time(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("waits-a", steps=2)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        before = (tmp_path / "run/controller.json").read_bytes()
+        with pytest.raises(LedgerError, match="is held by process"):
+            async with Rollouts(config, out=tmp_path / "run"):
+                pass
+        assert (tmp_path / "run/controller.json").read_bytes() == before
+        rollouts.stop()
+
+
+async def test_workers_that_die_again_and_again_end_the_run_with_their_last_words(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("dies-a", steps=2, group_size=1, batch_groups=1)
+    rollouts = Rollouts(config, out=tmp_path / "run")
+    with pytest.raises(WorkerError, match="the ship went down"):
+        async with rollouts:
+            await all_batches(rollouts)
+    assert not (tmp_path / "run/controller.json").exists()
+
+
+async def test_a_slow_group_does_not_hold_up_the_others_for_longer_than_its_slack(
+    make_config: MakeConfig, tmp_path: Path
+):
+    names = ["waits-a", *(f"coin-{number}" for number in range(9))]
+    seed = next(n for n in range(99) if DataOrder(names, seed=n).task(0) == "waits-a")
+    config = make_config(*names, steps=5, seed=seed, slack_seconds=0.3, max_staleness=2)
+    run = tmp_path / "run"
+    batches: list[Batch] = []
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        async for batch in rollouts.batches():
+            batches.append(batch)
+            await rollouts.commit(batch)
+            if batch.step == 4:
+                (run / "go").touch()
+    assert rollouts.summary.done
+    (slow,) = (group for group in batches[-1].groups if group.task == "waits-a")
+    # It went on with newer weights: what it said before is not trained on.
+    for member in slow.members:
+        assert member.head is not None
+        assert member.head.number >= 4 - 2
+    assert batches[-1].age <= 2
+    proven(run)
+
+
+async def test_nothing_of_groups_that_are_over_is_kept_in_memory(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", steps=10)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        await all_batches(rollouts)
+        await until(lambda: len(rollouts.restored.kept) == 0, 5)
+
+
+def test_a_config_without_tasks_or_an_end_is_refused(make_config: MakeConfig, tmp_path: Path):
+    with pytest.raises(UsageError, match=r"\[run\] steps"):
+        Rollouts(make_config("coin-a"))
+    with pytest.raises(UsageError, match=r"\[run\] tasks"):
+        Rollouts(Config())
+
+
+def test_importing_plimsoll_and_its_rollouts_pulls_in_neither_torch_nor_ray():
+    script = (
+        "import sys, plimsoll; before = set(sys.modules); plimsoll.Rollouts; "
+        "from plimsoll.runs.config import Config; "
+        "print({'torch', 'ray'} & set(sys.modules), 'plimsoll.runs' in before)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert said.stdout.strip() == "set() False", said.stderr
