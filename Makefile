@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format init check-init clean
-.PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway
+.PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway bench-workers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -73,6 +73,9 @@ bench-ledger: $(READY)  ## how fast the ledger is written, decides and opens, an
 
 bench-gateway: $(READY)  ## what the gateway costs, beside a bare pass-through and LiteLLM
 	$(BIN)/python bench/bench_gateway.py $(ARGS)
+
+bench-workers: $(READY)  ## what a worker holds and costs over many rollouts, beside verifiers
+	$(BIN)/python bench/bench_workers.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) .pytest_cache .ruff_cache runs
