@@ -1,0 +1,82 @@
+"""The agent of `bench_workers.py`, which both sides run in their workers' own process, or apart.
+
+It holds a conversation that grows by one message a turn. It speaks from a bare socket and sends
+its history piece by piece, so that what is counted is the worker and not its client. It needs
+nothing but Python, since the other side lives in an environment of its own.
+"""
+
+import asyncio
+import base64
+import json
+import random
+import sys
+
+__all__ = ["play"]
+
+MARK = b"@bench:small:0@"
+"""By which the policy knows what to answer, without parsing anything."""
+PATIENCE = 120.0
+
+
+async def play(address: str, key: str, turns: int, size: int) -> None:
+    """So many turns at an address that ends in /v1, each with a new message of so many bytes.
+
+    A large message is an image, a small one is text.
+    """
+    host, _, path = address.removeprefix("http://").partition("/")
+    name, _, port = host.partition(":")
+    head = (
+        f"POST /{path}/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: "
+    ).encode()
+    history = [b'{"model":"policy","messages":[']
+    reader, writer = await asyncio.open_connection(name, int(port))
+    try:
+        for _ in range(turns):
+            history.append(_message(size))
+            async with asyncio.timeout(PATIENCE):
+                answer = await _ask(reader, writer, head, history)
+            history.append(b",%b," % answer)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def _message(size: int) -> bytes:
+    if size < 10_000:
+        text = base64.b64encode(random.randbytes(size * 3 // 4))
+        return b'{"role":"user","content":"%b %b"}' % (text, MARK)
+    image = base64.b64encode(random.randbytes(size * 3 // 4))
+    return (
+        b'{"role":"user","content":[{"type":"image_url","image_url":'
+        b'{"url":"data:image/png;base64,%b"}},{"type":"text","text":"%b"}]}' % (image, MARK)
+    )
+
+
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, history: list[bytes]
+) -> bytes:
+    """Send the history, and return the answer as a message of it."""
+    length = sum(map(len, history)) + 2
+    writer.write(head + b"%d\r\n\r\n" % length)
+    for piece in history:
+        writer.write(piece)
+        await writer.drain()
+    writer.write(b"]}")
+    said = (await reader.readuntil(b"\r\n\r\n")).lower()
+    if b" 200 " not in said.partition(b"\r\n")[0]:
+        raise ConnectionError(f"not an answer: {said!r} {await reader.read(600)!r}")
+    wanted = int(said.partition(b"content-length:")[2].partition(b"\r\n")[0])
+    body = json.loads(await reader.readexactly(wanted))
+    content = body["choices"][0]["message"]["content"]
+    return json.dumps({"role": "assistant", "content": content}).encode()
+
+
+def main() -> None:
+    """ADDRESS, TURNS and SIZE are arguments; the key comes by standard input."""
+    address, *figures = sys.argv[1:]
+    asyncio.run(play(address, sys.stdin.readline().strip(), *map(int, figures)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What the workers of `bench_workers.py` run their orders in: a gateway, and no sandboxes.
+
+An order's task is a word and its figures: `play TURNS BYTES` is a rollout, `apart TURNS BYTES` one
+whose agent is a process of its own, as agents in sandboxes are, `alone TURNS BYTES` one whose agent
+asks the policy itself, `sleep SECONDS` one that waits between two turns, and `probe SECONDS`
+measures how late the loop is meanwhile.
+"""
+
+import asyncio
+import contextlib
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+import workers_agent
+from plimsoll.core.endings import Ending
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.access import Access
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.ledger.events import Segment
+from plimsoll.trials.verdicts import Graded
+from plimsoll.workers.place import Order, Result
+from workers_agent import play
+
+__all__ = ["PlaceOptions", "bench_place", "cannot_be_made"]
+
+SMALL = 1024
+TICK = 0.01
+
+
+class PlaceOptions(msgspec.Struct, frozen=True):
+    """Where the policy is, where trajectories go, and whether garbage is collected."""
+
+    policy: str
+    folder: str
+    collects: bool = True
+
+
+class BenchPlace:
+    """Runs orders, each with a session of the gateway where it needs one."""
+
+    def __init__(self, gateway: Gateway, options: PlaceOptions) -> None:
+        self._gateway = gateway
+        self._policy = options.policy
+        self._folder = Path(options.folder)
+        self._version = FIRST
+        self._running = 0
+
+    async def run(self, order: Order) -> Result:
+        began = time.monotonic()
+        word, *figures = order.task.split()
+        phases: dict[str, float] = {}
+        trajectory = ""
+        self._running += 1
+        try:
+            match word:
+                case "probe":
+                    phases = await _lateness(float(figures[0]))
+                case "alone":
+                    await play(f"{self._policy}/v1", "none", *map(int, figures))
+                case _:
+                    trajectory = await self._converse(order, word, figures)
+        finally:
+            self._running -= 1
+        return Result(
+            ticket=order.ticket,
+            verdict=Graded(1.0, Ending.SUBMITTED),
+            seconds=time.monotonic() - began,
+            phases=phases,
+            trajectory=trajectory,
+            segments=(Segment(self._version, 1),),
+        )
+
+    async def _converse(self, order: Order, word: str, figures: list[str]) -> str:
+        session = await self._gateway.open(
+            self._folder / order.ticket.replace("/", "_"), blobs=self._folder / "blobs"
+        )
+        try:
+            access = session.access(self._gateway.port)
+            match word:
+                case "play":
+                    await play(access.openai, access.key, *map(int, figures))
+                case "apart":
+                    await _play_apart(access, figures)
+                case _:
+                    await play(access.openai, access.key, 1, SMALL)
+                    await asyncio.sleep(float(figures[0]))
+                    await play(access.openai, access.key, 1, SMALL)
+        finally:
+            path = await session.end("submitted")
+        return str(path)
+
+    async def group_over(self, group: str) -> None:
+        pass
+
+    def set_version(self, version: Version) -> None:
+        self._version = version
+
+    def counts(self) -> dict[str, int]:
+        return {"sessions": len(self._gateway.sessions), "orders": self._running}
+
+
+async def _play_apart(access: Access, figures: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, workers_agent.__file__, access.openai, *figures), stdin=subprocess.PIPE
+    )
+    await process.communicate(f"{access.key}\n".encode())
+    if process.returncode:
+        raise ConnectionError(f"the agent ended with {process.returncode}")
+
+
+async def _lateness(seconds: float) -> dict[str, float]:
+    loop = asyncio.get_running_loop()
+    late: list[float] = []
+    end = loop.time() + seconds
+    while (due := loop.time() + TICK) < end:
+        await asyncio.sleep(TICK)
+        late.append(max(0.0, loop.time() - due))
+    late.sort()
+    return {"p99": late[int(len(late) * 0.99)], "worst": late[-1]}
+
+
+@contextlib.asynccontextmanager
+async def bench_place(raw: msgspec.Raw) -> AsyncIterator[BenchPlace]:
+    options = msgspec.json.decode(raw, type=PlaceOptions)
+    if not options.collects:
+        gc.disable()
+    upstream = await make_upstream([options.policy], model="policy")
+    async with Gateway(upstream) as gateway:
+        yield BenchPlace(gateway, options)
+    await upstream.close()
+
+
+@contextlib.asynccontextmanager
+async def cannot_be_made(raw: msgspec.Raw) -> AsyncIterator[BenchPlace]:  # noqa: ARG001
+    raise ImportError("no module named what-this-worker-needs")
+    yield

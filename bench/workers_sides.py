@@ -1,0 +1,194 @@
+"""The workers of `bench_workers.py`: ours, and verifiers' from an environment of its own."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from plimsoll.trials.verdicts import Void
+from plimsoll.workers.engines.process import ProcessEngine
+from plimsoll.workers.messages import WorkerSpec
+from plimsoll.workers.place import Order
+from plimsoll.workers.supervisor import Supervisor
+from workers_place import PlaceOptions
+
+__all__ = ["VERIFIERS", "Churn", "Proc", "Side", "order", "ours", "spec", "verifiers"]
+
+BENCH = Path(__file__).parent
+CORES = sorted(os.sched_getaffinity(0))
+VERIFIERS = "0.4.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """What every rollout does, and how many do it at once."""
+
+    turns: int = 45
+    size: int = 200_000
+    at_once: int = 4
+
+    @property
+    def live_mb(self) -> float:
+        """The histories of those that run, at their longest."""
+        return self.at_once * self.turns * self.size / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Proc:
+    """A process, as the kernel sees it. It is kept to the last core."""
+
+    pid: int
+
+    def settle(self) -> None:
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {CORES[-1]})
+
+    @property
+    def cpu(self) -> float:
+        """Seconds so far, of all its threads."""
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    @property
+    def rss(self) -> float:
+        return self._megabytes("VmRSS:")
+
+    @property
+    def peak(self) -> float:
+        return self._megabytes("VmHWM:")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def _megabytes(self, field: str) -> float:
+        said = Path(f"/proc/{self.pid}/status").read_text()
+        return int(said.partition(field)[2].split()[0]) / 1024
+
+
+class Side(Protocol):
+    """A worker that is ready, and has run nothing yet."""
+
+    process: Proc
+
+    async def run(self, count: int, on_end: Callable[[], None]) -> None:
+        """So many rollouts of the churn; says when each has ended."""
+        ...
+
+
+def spec(options: PlaceOptions, concurrency: int, maker: str = "bench_place") -> WorkerSpec:
+    return WorkerSpec(
+        run="bench",
+        maker=f"workers_place:{maker}",
+        options=msgspec.Raw(msgspec.json.encode(options)),
+        concurrency=concurrency,
+        environment={"PYTHONPATH": str(BENCH)},
+    )
+
+
+def order(ticket: str, task: str) -> Order:
+    return Order(ticket=ticket, group="bench", task=task, attempt=1, folder="")
+
+
+class _Ours:
+    def __init__(self, supervisor: Supervisor, churn: Churn, word: str) -> None:
+        self.process = Proc(int(supervisor.status()[0].where.removeprefix("pid ")))
+        self._supervisor = supervisor
+        self._task = f"{word} {churn.turns} {churn.size}"
+        self._begun = 0
+
+    async def run(self, count: int, on_end: Callable[[], None]) -> None:
+        async def one(number: int) -> None:
+            result = await self._supervisor.run(order(f"churn-{number}", self._task))
+            if isinstance(result.verdict, Void):
+                raise SystemExit(f"a rollout came to nothing: {result.verdict}")
+            on_end()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                self._begun += 1
+                group.create_task(one(self._begun))
+
+
+@asynccontextmanager
+async def ours(
+    policy: str, folder: Path, churn: Churn, *, collects: bool = True, word: str = "play"
+) -> AsyncIterator[Side]:
+    """The word is that of the orders: `play`, `apart` or `alone`."""
+    asked = spec(PlaceOptions(policy, str(folder), collects), churn.at_once)
+    async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
+        await supervisor.wait_ready()
+        yield _Ours(supervisor, churn, word)
+
+
+class _Verifiers:
+    """A worker of its, and its client, each a process of its own."""
+
+    def __init__(self, server: "asyncio.subprocess.Process", client: "asyncio.subprocess.Process"):
+        self.process = Proc(server.pid)
+        self._client = client
+
+    async def run(self, count: int, on_end: Callable[[], None]) -> None:
+        assert self._client.stdin and self._client.stdout
+        self._client.stdin.write(b"%d\n" % count)
+        for _ in range(count):
+            line = await self._client.stdout.readline()
+            if line != b"done\n":
+                raise SystemExit(f"a rollout of verifiers: {line.decode() or 'its client ended'}")
+            on_end()
+
+
+@asynccontextmanager
+async def verifiers(
+    policy: str, folder: Path, churn: Churn, *, collects: bool = True
+) -> AsyncIterator[Side]:
+    """`OSError` where it cannot be had."""
+    python = await asyncio.to_thread(_verifiers_python)
+    address = f"ipc://{folder}/verifiers.sock"
+    made: list[asyncio.subprocess.Process] = []
+
+    async def start(role: str) -> "asyncio.subprocess.Process":
+        figures = (churn.turns, churn.size, churn.at_once, int(collects))
+        process = await asyncio.create_subprocess_exec(
+            *(str(python), str(BENCH / "workers_verifiers.py"), role, address, policy),
+            *map(str, figures),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(BENCH), "XDG_CACHE_HOME": str(folder)},
+        )
+        made.append(process)
+        return process
+
+    try:
+        server, client = await start("server"), await start("client")
+        assert client.stdout
+        if await client.stdout.readline() != b"ready\n":
+            raise OSError("its worker did not start")
+        yield _Verifiers(server, client)
+    finally:
+        for process in reversed(made):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+def _verifiers_python() -> Path:
+    """The Python that has it, installed where it is not yet."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "plimsoll-bench" / f"verifiers-{VERIFIERS}"
+    ready = home / ".ready"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        wanted = f"verifiers=={VERIFIERS}"
+        install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", wanted]
+        if subprocess.run(install, stderr=subprocess.DEVNULL).returncode:
+            raise OSError(f"{wanted} cannot be installed here")
+        ready.touch()
+    return home / "bin/python"
