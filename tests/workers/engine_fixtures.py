@@ -1,5 +1,6 @@
 """Each engine in turn, on parts that are made once, and a look at what is left behind."""
 
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,9 +27,16 @@ def mark() -> Iterator[Mark]:
 
 
 @pytest.fixture(scope="session")
-def ray_part() -> None:
-    """Skips where Ray is not installed."""
+def ray_part() -> Iterator[None]:
+    """Skips where Ray is not installed. All clusters of these tests have one token.
+
+    A process that has started a cluster with a token can use none without: Ray never forgets.
+    """
     need("ray", why_no_ray())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
+        yield
 
 
 @pytest.fixture(scope="session")

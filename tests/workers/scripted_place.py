@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,16 @@ from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import WorkerSpec
 from plimsoll.workers.place import Order, Result
 
-__all__ = ["ScriptedPlace", "broken", "dies_at_start", "order", "scripted", "shouts", "spec"]
+__all__ = [
+    "ScriptedPlace",
+    "broken",
+    "broken_and_slow",
+    "dies_at_start",
+    "order",
+    "scripted",
+    "shouts",
+    "spec",
+]
 
 
 def order(ticket: str, task: str = "sleep 0") -> Order:
@@ -102,6 +112,13 @@ async def scripted(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
 
 @contextlib.asynccontextmanager
 async def broken(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+    raise WorkerError("this place cannot be made")
+    yield ScriptedPlace()
+
+
+@contextlib.asynccontextmanager
+async def broken_and_slow(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+    threading.Thread(target=time.sleep, args=(4,)).start()  # its process waits for it
     raise WorkerError("this place cannot be made")
     yield ScriptedPlace()
 

@@ -8,7 +8,10 @@ import collections
 import os
 import random
 import signal
+import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -90,47 +93,73 @@ async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: 
         assert chaos.said["graded"] > 10 and chaos.said["lost"] > 10, chaos.said
         assert len(chaos.done) == 3, chaos.done
         await until(lambda: supervisor.free == WORKERS * TICKETS, 60)
-    workers = {
-        pid: what
-        for pid, what in mark.processes().items()
-        if pid not in before and "plimsoll.workers.main" in what
-    }
-    assert not workers
+    assert not workers_of(mark) - before
 
 
 RUN = """
 import asyncio, sys
 from scripted_place import order, spec
+from supervised import options
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
 from plimsoll.workers.supervisor import Supervisor
 
 async def main():
-    address = sys.argv[1]
+    address, task = sys.argv[1:]
     engine = RayEngine(RayOptions(address=address)) if address else ProcessEngine()
-    async with Supervisor(engine, spec(), number=2) as supervisor:
+    patience = options(dead_after=1.0)
+    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         await supervisor.run(order("a", "sleep 0.1"))
         print("ran", flush=True)
-        await supervisor.run(order("b", "block 600"))
+        result = await supervisor.run(order("b", task))
+        print(result.verdict.verdict, flush=True)
 
 asyncio.run(main())
 """
 
 
+@asynccontextmanager
+async def run_apart(address: str, task: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A run in a process of its own, with a worker that is about its second ticket."""
+    here = Path(__file__).parent
+    paths = {**os.environ, "PYTHONPATH": f"{here}:{here.parent}"}
+    command = [sys.executable, "-c", RUN, address, task]
+    run = await asyncio.create_subprocess_exec(*command, env=paths, stdout=subprocess.PIPE)
+    try:
+        assert await heard(run) == "ran"
+        await asyncio.sleep(0.5)
+        yield run
+    finally:
+        if run.returncode is None:
+            run.kill()
+        await run.wait()
+
+
+async def heard(run: asyncio.subprocess.Process) -> str:
+    assert run.stdout is not None
+    return (await run.stdout.readline()).decode().strip()
+
+
+@pytest.mark.parametrize("task", ["sleep 600", "block 600"])
 @pytest.mark.parametrize("name", ["process", "ray"])
 async def test_workers_do_not_outlive_a_run_that_is_killed(
-    name: str, request: pytest.FixtureRequest, mark: Mark
+    name: str, task: str, request: pytest.FixtureRequest, mark: Mark
 ):
     address = request.getfixturevalue("shared_cluster").address if name == "ray" else ""
     before = mark.processes().keys()
-    here = Path(__file__).parent
-    paths = {**os.environ, "PYTHONPATH": f"{here}:{here.parent}"}
-    run = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", RUN, address, env=paths, stdout=asyncio.subprocess.PIPE
-    )
-    assert run.stdout is not None
-    assert await run.stdout.readline() == b"ran\n"
-    await asyncio.sleep(0.5)
-    run.kill()
-    await run.wait()
-    await until(lambda: not mark.processes().keys() - before, 30)
+    async with run_apart(address, task) as run:
+        run.kill()
+    await until(lambda: not workers_of(mark) - before, 30)
+
+
+def workers_of(mark: Mark) -> set[int]:
+    return {pid for pid, what in mark.processes().items() if "plimsoll.workers.main" in what}
+
+
+async def test_a_run_that_stood_still_does_not_hold_it_against_its_workers(mark: Mark):
+    async with run_apart("", "sleep 4") as run:
+        run.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(2.5)
+        run.send_signal(signal.SIGCONT)
+        assert await heard(run) == "graded"
+        assert await run.wait() == 0

@@ -98,20 +98,19 @@ async def test_a_busy_worker_is_not_taken_for_a_dead_one(engine: Engine):
         assert isinstance(result.verdict, Graded)
 
 
-async def test_what_the_run_itself_sleeps_through_is_not_held_against_workers(engine: Engine):
-    patience = options(dead_after=1.0)
-    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
-        (task,) = await begin(supervisor, ("a", "sleep 1"))
-        time.sleep(2.5)  # noqa: ASYNC251 - this loop hangs, and theirs does not
-        assert isinstance((await task).verdict, Graded)
-
-
 async def test_a_place_that_cannot_be_made_is_told_at_once(engine: Engine):
     async with Supervisor(engine, spec("broken"), number=2) as supervisor:
         with pytest.raises(WorkerError, match="this place cannot be made"):
             await supervisor.wait_ready()
         with pytest.raises(WorkerError, match="this place cannot be made"):
             await supervisor.run(order("a"))
+
+
+async def test_that_a_worker_cannot_start_does_not_wait_for_its_end(engine: Engine):
+    async with Supervisor(engine, spec("broken_and_slow"), number=1) as supervisor:
+        with pytest.raises(WorkerError, match="this place cannot be made"):
+            await supervisor.wait_ready()
+        assert supervisor.status(), "it has ended already"
 
 
 async def test_a_worker_that_dies_at_its_start_leaves_its_last_words(engine: Engine):

@@ -8,7 +8,7 @@ from typing import cast
 
 from worker_in_hand import in_hand, marking_spec
 
-from plimsoll.workers.memory import find_trim, rss_mb
+from plimsoll.workers.memory import find_trim, keep_freed, rss_mb
 from plimsoll.workers.messages import Beat, Finished
 from plimsoll.workers.upkeep import Upkeep
 
@@ -135,3 +135,7 @@ async def test_memory_does_not_depend_on_how_many_tickets_have_run(tmp_path: Pat
         later = await churn(50, 300)
         print(f"resting {resting:.1f} MB after 50 tickets, {later:.1f} MB after 350")
         assert later < resting + 10
+
+
+def test_a_libc_without_mallopt_is_no_error():
+    keep_freed(cast(ctypes.CDLL, SimpleNamespace()))

@@ -5,6 +5,7 @@ a dead one, and a hung one is not taken for a busy one. It also sees that the ru
 makes sure that the worker does not outlive it, even where the loop never comes round again.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -91,5 +92,7 @@ class Heart:
         """The run is gone: the loop is told, and is not waited for any longer than this."""
         self._on_broken()
         if not self._stopped.wait(_CLEAN_UP_SECONDS):
-            os.write(2, b"the run is gone, and this worker did not clean up in time\n")
+            # Whoever read what it prints may be gone as well.
+            with contextlib.suppress(OSError):
+                os.write(2, b"the run is gone, and this worker did not clean up in time\n")
             os._exit(1)

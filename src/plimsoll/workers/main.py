@@ -11,6 +11,7 @@ import sys
 import msgspec
 
 from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.memory import keep_freed
 from plimsoll.workers.worker import Worker
 
 __all__ = ["main"]
@@ -20,6 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     """Live as a worker, and end as its run wants."""
+    keep_freed()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         invitation = msgspec.json.decode(sys.stdin.buffer.read(), type=Invitation)
