@@ -94,11 +94,8 @@ class Bench:
             count, turns = AT_ONCE, 3
         held = self.hold(server, case, count, turns, AT_ONCE)
         figures.busy(held)
-        if case.alone == AT_ONCE:
-            figures.alone(held)
-        else:
-            turns = 5 if server.slow or case.stream else case.turns
-            figures.alone(self.hold(server, case, 1, turns, case.alone))
+        turns = 5 if server.slow or case.stream else case.turns
+        figures.alone(self.hold(server, case, 1, turns, 1))
 
     def run(self, cases: list[Case], rounds: int, say: Callable[[str], None]) -> Results:
         results: Results = {}

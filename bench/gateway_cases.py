@@ -63,12 +63,6 @@ class Case:
     def stream(self) -> bool:
         return self.chunks > 0
 
-    @property
-    def alone(self) -> int:
-        """How many requests are under way while latency is measured. A paced stream leaves a
-        server idle, so there is nothing to queue behind."""
-        return 8 if self.gap else 1
-
 
 def _stream(name: str, title: str, conversations: int, **more: object) -> Case:
     settings: dict[str, object] = {"size": 16_000, "answer": 1000, "reply": 200, "chunks": 200}

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from through_gateway import SCRIPT, Work, worker
+from through_gateway import SCRIPT, worker
 
+from asking import Asks
 from helpers import check_graded, check_void, need_several_users
 from parts import need
 from plimsoll.agents.protocol import Agent
@@ -13,6 +14,7 @@ from plimsoll.agents.registry import ADAPTERS, make_agent
 from plimsoll.core.endings import Ending
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.verdicts import Cause, Graded
 
@@ -33,11 +35,11 @@ def agent(request: pytest.FixtureRequest, layer: Path) -> Agent:
 
 
 @pytest.fixture
-def work(backend: Backend, tmp_path: Path) -> Work:
+def work(backend: Backend, tmp_path: Path) -> Asks:
     return worker(backend, tmp_path)
 
 
-async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Work, agent: Agent):
+async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Asks, agent: Agent):
     worked = await work(agent)
     check_graded(worked, 1.0)
     end = worked.file.ends["main"]
@@ -53,7 +55,7 @@ async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Work, agent:
     assert sum(sample.mask) == sum(each.answer_tokens or 0 for each in trajectory.exchanges)
 
 
-async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Work, agent: Agent):
+async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Asks, agent: Agent):
     worked = await work(agent, limits=Limits(turns=2))
     check_graded(worked, 1.0)
     assert isinstance(worked.verdict, Graded)
@@ -61,18 +63,20 @@ async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Work, 
     assert len(worked.trajectory.exchanges) == 2
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex", "qwen-code"])
+@pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "qwen-code"])
 async def test_a_policy_that_fails_makes_the_trial_void_and_never_a_reward(
-    work: Work, layer: Path, name: str
+    work: Asks, layer: Path, name: str
 ):
     script = Script(turns=(*SCRIPT.turns[:2], Turn(failure=500)))
     worked = await work(make_agent(name, layer=layer), script)
     check_void(worked, Cause.POLICY)
     assert len(worked.trajectory.exchanges) == 2
+    troubles = [trouble.what for trouble in worked.trajectory.troubles]
+    assert troubles.count("upstream") <= 10  # however often it would ask by itself
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
-async def test_an_agent_works_as_an_ordinary_user_too(work: Work, layer: Path, name: str):
+async def test_an_agent_works_as_an_ordinary_user_too(work: Asks, layer: Path, name: str):
     need_several_users()
     script = Script(turns=(Turn(run="id -un > /tmp/who; cat /tmp/who"), Turn(text="Done.")))
     worked = await work(make_agent(name, layer=layer), script, user="nobody")
@@ -82,7 +86,7 @@ async def test_an_agent_works_as_an_ordinary_user_too(work: Work, layer: Path, n
 
 
 async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generated(
-    work: Work, layer: Path
+    work: Asks, layer: Path
 ):
     """It strips a `cd` to where it is from the command before it sends the answer back."""
     script = Script(turns=(Turn(run="cd /app && ls"), Turn(run="ls"), Turn(text="Done.")))
@@ -92,3 +96,25 @@ async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generate
     assert "cd /app" in trajectory.answer_of(trajectory.exchanges[0]).calls[0].arguments
     assert second.trained == (1, 2)
     assert second.branch == "rewritten"
+
+
+@pytest.fixture(params=["docker_engine", "tls_engine"])
+def engine(request: pytest.FixtureRequest) -> DockerOptions:
+    """An engine on this host, which can mount the layer; and one on another, which cannot."""
+    found = request.getfixturevalue(request.param)
+    if isinstance(found, str):
+        return DockerOptions(host=found)
+    return DockerOptions(host=found.url, certificates=found.certificates)
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+async def test_an_agent_works_in_a_container_wherever_its_engine_is(
+    engine: DockerOptions, layer: Path, tmp_path: Path, name: str
+):
+    async with DockerBackend(engine) as backend:
+        worked = await worker(backend, tmp_path)(make_agent(name, layer=layer))
+    check_graded(worked, 1.0)
+    trajectory = worked.trajectory
+    assert [exchange.branch for exchange in trajectory.exchanges] == ["start"] + ["extends"] * 3
+    assert not any(exchange.untrainable for exchange in trajectory.exchanges)
+    assert not trajectory.troubles

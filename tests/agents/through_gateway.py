@@ -1,23 +1,17 @@
 """Trials of agents that ask a scripted policy, through a gateway, in a sandbox without network."""
 
 import shutil
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import Ran
+from asking import Asks, Worked, trial_with
 from plimsoll.agents.protocol import Agent
-from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.script import Script, load_script
 from plimsoll.gateway.upstreams.scripted import Scripted
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.loader import load_task
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
-from plimsoll.trials.policy import Policy
-from plimsoll.trials.trial import run_trial
 
-__all__ = ["SCRIPT", "SCRIPTS", "Work", "Worked", "worker"]
+__all__ = ["SCRIPT", "SCRIPTS", "worker"]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = load_script(SCRIPTS / "off-by-one.toml")
@@ -26,19 +20,7 @@ MEMORY = 2048
 """MB: agents in JavaScript take more than the task itself is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worked(Ran):
-    """A trial of an agent that asked the policy."""
-
-    @property
-    def trajectory(self) -> Trajectory:
-        return read_trajectory(self.folder / "trajectory.jsonl.zst")
-
-
-Work = Callable[..., Awaitable[Worked]]
-
-
-def worker(backend: Backend, folder: Path) -> Work:
+def worker(backend: Backend, folder: Path) -> Asks:
     """Runs a trial of an agent on the task `off-by-one`, with a policy that follows a script."""
 
     async def work(
@@ -49,16 +31,7 @@ def worker(backend: Backend, folder: Path) -> Work:
         file = task / "task.toml"
         text = file.read_text().replace("memory_mb = 512", f"memory_mb = {MEMORY}")
         file.write_text(text.replace("[agent]\n", f'[agent]\nuser = "{user}"\n'))
-        async with Gateway(Scripted(script)) as gateway:
-            result = await run_trial(
-                load_task(task),
-                attempt=1,
-                agent=agent,
-                backend=backend,
-                run="test",
-                directory=folder / "trial",
-                policy=Policy(gateway, limits or Limits(), folder / "blobs"),
-            )
-        return Worked(result.verdict, folder / "trial", result.phases)
+        trial = trial_with(backend, folder)
+        return await trial(load_task(task), agent, Scripted(script), limits)
 
     return work

@@ -146,7 +146,29 @@ def test_a_policy_that_fails_is_void_and_counted(write_task: WriteTask, plimsoll
     assert ended.returncode == 3
     told = json.loads(ended.stdout)
     assert (told["graded"], told["void"], told["mean_reward"]) == (0, {"policy": 1}, None)
-    assert "500" in told["results"][0]["reason"]
+    row = told["results"][0]
+    assert "500" in row["reason"]
+    assert (row["turns"], told["turns"]) == (1, 1)
+    assert row["answer_tokens"] > 0
+    assert row["prompt_tokens"] > row["answer_tokens"]
+
+
+def test_what_the_policy_was_asked_is_summed_up(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a", test=GRADER)
+    write_task("b", test=GRADER)
+    with served_aside(WORKS) as server:
+        options = ("--agent", "shell", "--policy", server.url, "--out", "out")
+        ended = plimsoll("eval", "tasks", *options)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("policy: ")]
+    summary = json.loads((tmp_path / "out/summary.json").read_bytes())
+    rows = summary["results"]
+    for figure in ("turns", "prompt_tokens", "answer_tokens"):
+        assert summary[figure] == sum(row[figure] for row in rows)
+        assert f"{summary[figure]:,}" in line
+    assert "plimsoll show out/trials/" in ended.stdout.splitlines()[-1]
 
 
 def test_ctrl_c_closes_the_trajectory(write_task: WriteTask, start: Start, tmp_path: Path):

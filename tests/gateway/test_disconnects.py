@@ -6,6 +6,8 @@ import pytest
 from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, say
 from raw_http import Raw, connected
 
+from plimsoll.gateway.sessions import session as session_module
+
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 
 
@@ -83,6 +85,24 @@ async def test_while_it_does_not_read(place: Place, stepped: Stepped):
     raw.cut()
     await eventually(lambda: step.cancelled)
     await _gone(place)
+
+
+async def test_a_client_that_never_reads_does_not_hold_the_policy_for_ever(
+    place: Place, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session_module, "STUCK_SECONDS", 0.3)
+    raw = await _sent(place, "/v1/chat/completions", stream=True)
+    raw.reader._transport.pause_reading()
+    step = await stepped.call()
+    for _ in range(300):
+        say(step, "x" * 65536)
+    await eventually(lambda: step.cancelled)
+    assert step.queue.qsize() > 100
+    assert not place.session.in_flight
+    assert place.session.silent_for < 0.3  # nothing that the policy is to blame for
+    raw.cut()
+    await _gone(place)
+    assert [trouble.what for trouble in (await place.read()).troubles] == ["cancelled"]
 
 
 async def test_one_of_two_who_wait(place: Place, stepped: Stepped):

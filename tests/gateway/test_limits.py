@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from gateway_parts import ENDPOINTS, Place, Stepped, done, serving
+from gateway_parts import ENDPOINTS, Place, Stepped, done, say, serving
 
-from plimsoll.gateway.forms import Usage
+from plimsoll.gateway.forms import Refusal, Usage
 from plimsoll.gateway.sessions.limits import Limits
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
@@ -134,3 +134,72 @@ async def test_a_troubled_agent_does_not_fill_the_disk(place: Place, monkeypatch
         async with place.client.post(url, data=b"{") as reply:
             assert reply.status == 400
     assert len((await place.read()).troubles) == 5
+
+
+async def _fail(place: Place, stepped: Stepped, number: int, path: str, **more) -> int:
+    asking = place.asking(path, number, **more)
+    say(await stepped.call(number), Refusal("upstream", f"failure {number}"))
+    return (await asking)[0]
+
+
+@every_path
+async def test_a_policy_that_fails_ten_times_in_a_row_is_asked_no_more(tmp_path, stepped, path):
+    async with serving(stepped, tmp_path) as place:
+        assert {await _fail(place, stepped, n, path, stream=n % 2 == 0) for n in range(10)} == {502}
+        for stream in (False, True):
+            status, body = await place.ask(path, 10, stream=stream)
+            assert status == 400
+            assert b"failed 10 times in a row; at last: failure 9" in body
+        assert len(stepped.calls) == 10
+        assert place.session.failure == "failure 9"
+        assert place.session.ending is None
+        trajectory = await place.read()
+    troubles = [trouble.what for trouble in trajectory.troubles]
+    assert troubles == ["upstream"] * 10 + ["gave_up"] * 2
+
+
+async def test_who_may_ask_again_is_told_when(tmp_path, stepped: Stepped):
+    """Agents that are not told wait for longer and longer."""
+    async with serving(stepped, tmp_path) as place:
+
+        async def post() -> tuple[int, str | None]:
+            async with place.post(stream=True) as reply:
+                return reply.status, reply.headers.get("Retry-After")
+
+        asking = asyncio.create_task(post())
+        say(await stepped.call(), Refusal("upstream", "down"))
+        assert await asking == (502, "1")
+
+
+async def test_an_answer_makes_up_for_the_failures_before_it(tmp_path, stepped: Stepped):
+    async with serving(stepped, tmp_path) as place:
+        path = "/v1/messages"
+        for number in range(30):
+            failing = (number + 1) % 10
+            act = _fail if failing else _answer
+            assert await act(place, stepped, number, path) == (502 if failing else 200)
+        assert place.session.exchanges == 3
+        assert place.session.failure == ""
+
+
+async def test_requests_that_fail_together_are_one_failure(tmp_path, stepped: Stepped):
+    async with serving(stepped, tmp_path) as place:
+        asking = [place.asking(number=number) for number in range(12)]
+        await stepped.call(11)
+        for step in stepped.calls:
+            say(step, Refusal("upstream", "down"))
+        assert {(await each)[0] for each in asking} == {502}
+        assert await _answer(place, stepped, 12, "/v1/responses") == 200
+
+
+async def test_a_policy_that_was_given_up_may_be_asked_again_after_a_rest(
+    tmp_path, stepped: Stepped, monkeypatch
+):
+    monkeypatch.setattr("plimsoll.gateway.sessions.failures.REST_SECONDS", 0.2)
+    async with serving(stepped, tmp_path) as place:
+        for number in range(10):
+            await _fail(place, stepped, number, "/v1/messages")
+        assert (await place.ask(number=10))[0] == 400
+        await asyncio.sleep(0.25)
+        assert await _answer(place, stepped, 10, "/v1/messages") == 200
+        assert await _answer(place, stepped, 11, "/v1/messages") == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import resource
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -224,3 +225,23 @@ async def test_the_admin_key_is_kept_nowhere(tmp_path: Path):
     made = Standalone(Scripted(lambda _: "fine"), tmp_path, listen=Listen())
     assert made.admin_key not in repr(made) + repr(made._admin)
     assert made.admin_key != Standalone(Stepped(), tmp_path, listen=Listen()).admin_key
+
+
+async def test_a_folder_that_cannot_be_written_to_is_told_to_the_admin(desk: Desk):
+    desk.folder.parent.mkdir(exist_ok=True)
+    desk.folder.write_text("a file where the folder should be")
+    status, told = await desk.call("POST", "/sessions", {})
+    assert status == 503
+    assert "cannot begin a trajectory" in told["error"]["message"]
+    assert (await desk.metrics())["internal_errors_total"] == 0
+
+
+async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        async with Standalone(Scripted(lambda _: "yes"), tmp_path, listen=Listen()):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -46,6 +46,26 @@ def test_one_other_id_ends_what_is_kept(talk: Talk, cut: int):
     assert second.tokens.kept == cut
 
 
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"[1,12]", b"1,12,"),
+        (b"[ 1, 12 ]", b"1,12,"),
+        (b"[1,\n12]", b"1,12,"),
+        (b"[]", b""),
+        (b"[ ]", b""),
+    ],
+)
+def test_ids_have_one_text_however_an_engine_spaces_them(raw: bytes, text: bytes):
+    assert text_of_ids(msgspec.Raw(raw)) == text
+
+
+@pytest.mark.parametrize("raw", [b"1", b"12", b"null", b'"1,2"', b'{"a":1}', b"[ x]", b""])
+def test_what_is_no_list_of_ids_is_not_taken_for_one(raw: bytes):
+    with pytest.raises(msgspec.DecodeError):
+        text_of_ids(msgspec.Raw(raw))
+
+
 def test_ids_that_begin_with_the_same_digits_are_not_the_same():
     line = Line(None, 0, text_of_ids([1, 12]), text_of_ids([345]), 3)
     assert line.common(text_of_ids([1, 12, 3456])).ids == 2

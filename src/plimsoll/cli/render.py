@@ -3,8 +3,8 @@
 Where no trial is graded no number is shown, only a dash.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -15,7 +15,7 @@ from plimsoll import __version__
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Running
-from plimsoll.runs.results import Diagnosis, Row, Tally
+from plimsoll.runs.results import Diagnosis, Summary, Tally
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Figures, PoolStats
 from plimsoll.trials.verdicts import CAUSES, Cause
@@ -24,6 +24,7 @@ __all__ = [
     "NONE",
     "closing",
     "console",
+    "count",
     "diagnosed",
     "duration",
     "figure",
@@ -60,6 +61,11 @@ def figure(value: float | None) -> str:
     return short if float(short) == value or not float(short).is_integer() else f"{value:.6g}"
 
 
+def count(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -69,8 +75,8 @@ def duration(seconds: float) -> str:
 
 def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
     version = ".".join(__version__.split(".")[:2])
-    noun = "task" if tasks == 1 else "tasks"
-    return Text(f"plimsoll {version} · {backend} · {doing} · {tasks:,} {noun} × {attempts}")
+    many = count(tasks, "task")
+    return Text(f"plimsoll {version} · {backend} · {doing} · {many} × {attempts}")
 
 
 def progress_line(evaluation: Evaluation) -> str:
@@ -156,6 +162,8 @@ def closing(
         yield Text(_canaries(evaluation.canaries))
     if pool is not None:
         yield Text(pool_line(pool))
+    if (asked := _asked(evaluation.summary)) is not None:
+        yield Text(asked)
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
     yield Text(f"look: {_look(tally, directory)}")
 
@@ -209,6 +217,15 @@ def _canaries(canaries: Canaries) -> str:
     return f"canaries: {canaries.good:,} of {run:,} good, one in {canaries.every:,} trials"
 
 
+def _asked(summary: Summary) -> str | None:
+    """What the policy was asked; nothing where the agent asks none."""
+    if summary.turns is None:
+        return None
+    prompts, answers = summary.prompt_tokens or 0, summary.answer_tokens or 0
+    turns = f"{summary.turns:,} {'turn' if summary.turns == 1 else 'turns'}"
+    return f"policy: {turns} · tokens: prompts {prompts:,}, answers {answers:,}"
+
+
 def _table(tally: Tally) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("task", overflow="fold")
@@ -259,12 +276,12 @@ def _spent(evaluation: Evaluation, interrupted: bool) -> str:
 
 
 def _look(tally: Tally, directory: RunDirectory) -> str:
-    """Where to look next: the first void trial if there is one, and the summary."""
-    places: list[Path] = [directory.summary]
-    first: Row | None = next((row for row in tally.rows if row.cause), None)
-    if first is not None:
-        places.append(directory.trial(first.task, first.attempt))
-    return " · ".join(str(place) for place in places)
+    """Where to look next: the summary, and a trial, a void one if there is any."""
+    rows = sorted(tally.rows, key=lambda row: row.cause is None)
+    if not rows:
+        return str(directory.summary)
+    trial = directory.trial(rows[0].task, rows[0].attempt)
+    return f"{directory.summary} · {shlex.join(('plimsoll', 'show', str(trial)))}"
 
 
 def _causes(void: Mapping[str, int]) -> str:

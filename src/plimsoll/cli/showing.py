@@ -77,14 +77,17 @@ def _verdict(folder: Path) -> VerdictFile | None:
 def print_shown(shown: Shown, *, branch: int | None, full: bool, tokens: bool) -> None:
     """The verdict, the figures, and what was said or its tokens."""
     out = console(stderr=False)
+    trajectory = shown.trajectory
+    branches: list[Conversation] = []
+    if trajectory is not None:
+        branches = conversations(trajectory)
+    # Before anything is printed: there may be no such branch.
+    chosen = branches if trajectory is None else choose(branches, branch)
     for line in _head(shown):
         out.print(line, soft_wrap=not out.is_terminal)
-    trajectory = shown.trajectory
     if trajectory is None:
         out.print(Text("no trajectory: the agent asked no policy", style="dim"))
         return
-    branches = conversations(trajectory)
-    chosen = choose(branches, branch)
     for line in _summary(trajectory, branches):
         out.print(line, soft_wrap=not out.is_terminal)
     if tokens:

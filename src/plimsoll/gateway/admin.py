@@ -1,11 +1,13 @@
 """The calls by which sessions of a standalone gateway are opened, looked at and ended."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
 from aiohttp import hdrs, web
 
+from plimsoll.core.errors import TrajectoryError
 from plimsoll.gateway.bearer import key_of
 from plimsoll.gateway.bodies import read_body
 from plimsoll.gateway.forms import Refusal
@@ -81,7 +83,8 @@ class Admin:
             case hdrs.METH_GET:
                 return whole(msgspec.json.encode(_status(session)))
             case hdrs.METH_DELETE:
-                file = await session.end()
+                with _storage():
+                    file = await session.end()
                 return whole(msgspec.json.encode({**_status(session), "trajectory": str(file)}))
             case _:
                 raise Refusal("wrong_method", f"{path[:200]} takes GET and DELETE only")
@@ -92,7 +95,8 @@ class Admin:
             wanted = _WANTED.decode(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refusal("bad_request", f"the body cannot be read: {error}") from None
-        session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)
+        with _storage():
+            session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)
         access = session.access_at(f"http://{http.host}")
         said = {
             "id": session.id,
@@ -103,6 +107,15 @@ class Admin:
             "anthropic": access.anthropic,
         }
         return whole(msgspec.json.encode(said), 201)
+
+
+@contextmanager
+def _storage() -> Generator[None]:
+    """A disk that is full, or no more files to open, is told to whoever asked."""
+    try:
+        yield
+    except TrajectoryError as error:
+        raise Refusal("busy", str(error)) from error
 
 
 def _status(session: Session) -> dict[str, object]:

@@ -19,6 +19,7 @@ __all__ = [
     "CallDelta",
     "Chunk",
     "History",
+    "NoHistory",
     "Refusal",
     "RefusalKind",
     "Request",
@@ -37,6 +38,19 @@ class History(Protocol):
         ...
 
     def message(self, index: int) -> Message: ...
+
+
+class NoHistory:
+    """For a request whose messages nobody looks at, or not any more."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def key(self, index: int) -> bytes:
+        raise IndexError(index)
+
+    def message(self, index: int) -> Message:
+        raise IndexError(index)
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -136,6 +150,7 @@ RefusalKind = Literal[
     "busy",
     "upstream",
     "timeout",
+    "gave_up",
 ]
 """bad_request     the body is not what the dialect asks for
 too_many        more requests at once than the session may have
@@ -145,6 +160,7 @@ ended           the session is over
 busy            the upstream is overloaded, or no replica is up
 upstream        the upstream failed, or answered with garbage
 timeout         the upstream did not answer in time
+gave_up         the upstream has failed too often to be asked again
 """
 
 

@@ -17,6 +17,7 @@ from plimsoll.core.ids import short_id
 from plimsoll.gateway.doors import relay
 from plimsoll.gateway.forms import Answer, Refusal
 from plimsoll.gateway.metrics import Metrics
+from plimsoll.gateway.open_files import allow_many
 from plimsoll.gateway.server import Elsewhere, Handler
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.pending import Pending
@@ -85,6 +86,7 @@ class Gateway:
             read_bufsize=READ_BYTES,
             lingering_time=LINGER_SECONDS,
         )
+        allow_many()
         loop = asyncio.get_running_loop()
         where = self._listen
         try:

@@ -6,20 +6,18 @@ body outlives its request.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 __all__ = ["Fingerprint", "Opening", "Openings"]
 
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 REMEMBERED = 4
 """Conversations that an agent may hold in turn without any of it being read twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """Equal for the same bytes. The hashes are keyed anew in every process."""
 
     size: int
@@ -27,21 +25,20 @@ class Fingerprint:
 
     @classmethod
     def of(cls, body: bytes) -> "Fingerprint":
-        return cls(len(body), tuple(_hashes(body, 0, len(body))))
+        return cls(len(body), _hashes(body, 0, len(body)))
 
     def of_beginning(self, body: bytes, size: int) -> "Fingerprint":
         """That of the first bytes of the body whose fingerprint this is."""
         whole = size // BLOCK
-        return Fingerprint(size, (*self.blocks[:whole], *_hashes(body, whole * BLOCK, size)))
+        return Fingerprint(size, self.blocks[:whole] + _hashes(body, whole * BLOCK, size))
 
 
-def _hashes(body: bytes, start: int, end: int) -> Iterable[int]:
+def _hashes(body: bytes, start: int, end: int) -> tuple[int, ...]:
     # A view of a part would be hashed together with the whole: that is how views are hashed.
-    return (hash(body[at : min(at + BLOCK, end)]) for at in range(start, end, BLOCK))
+    return tuple([hash(body[at : min(at + BLOCK, end)]) for at in range(start, end, BLOCK)])
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """A body from its beginning to its last message, as what was read there."""
 
     start: int

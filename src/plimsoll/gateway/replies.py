@@ -18,6 +18,11 @@ EVENTS = {
     "X-Accel-Buffering": "no",
 }
 
+RETRIED = frozenset({429, 502, 503, 504})
+"""Statuses after which clients ask again."""
+RETRY_AFTER = "1"
+"""Seconds. The upstream has waited for as long as that is of use; agents would for minutes."""
+
 
 def whole(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, headers=JSON)
@@ -30,6 +35,8 @@ def events_at_once(body: bytes) -> web.Response:
 
 def refusal_reply(dialect: Dialect, refusal: Refusal) -> web.Response:
     reply = whole(dialect.refuse(refusal), STATUSES[refusal.kind])
+    if reply.status in RETRIED:
+        reply.headers["Retry-After"] = RETRY_AFTER
     if refusal.kind == "too_large":
         reply.force_close()  # the rest of the body is not read
     return reply

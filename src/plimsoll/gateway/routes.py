@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.dialects.registry import CHAT, DIALECTS, MESSAGES, speaks_anthropic
 
@@ -21,8 +23,7 @@ class Endpoint:
     dialect: Dialect
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """A path below a session's address."""
 
     session: str

@@ -64,8 +64,11 @@ class Handler:
             raise Refusal("wrong_method", f"{route.path} takes {endpoint.method} only")
         session = self._sessions.find(route.session, key_of(http))
         try:
-            with session.presence.entered():
+            handler = session.presence.enter()
+            try:
                 return await self._act(http, session, endpoint, route.path)
+            finally:
+                session.presence.leave(handler)
         except Refusal as refusal:
             session.refused(refusal, endpoint.dialect.name)
             raise

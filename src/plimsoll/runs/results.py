@@ -38,6 +38,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its name in the ledger, where the run keeps one."""
     trajectory: str = ""
     """Where its trajectory is, as an fsspec path."""
+    turns: int | None = None
+    """Answers of the policy; None where the agent asks none."""
+    prompt_tokens: int | None = None
+    """Of all prompts, each with all that it repeats."""
+    answer_tokens: int | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +75,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Only where it tripped."""
     pool: PoolStats | None = None
     """How the run's sandboxes were started, where any was."""
+    turns: int | None = None
+    """Of all trials, where the agent asks a policy."""
+    prompt_tokens: int | None = None
+    answer_tokens: int | None = None
 
 
 def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory: str = "") -> Row:
     """Keep what a table needs of a trial; the rest is in its folder."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
+    spent = result.spent
     return Row(
         task=result.task,
         attempt=result.attempt,
@@ -89,12 +99,21 @@ def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory
         agent=agent,
         ticket=ticket,
         trajectory=trajectory,
+        turns=None if spent is None else spent.turns,
+        prompt_tokens=None if spent is None else spent.prompt_tokens,
+        answer_tokens=None if spent is None else spent.answer_tokens,
     )
 
 
 def voided(row: Row, cause: Cause, reason: str) -> Row:
     """The row of a trial whose grade turned out to be worth nothing."""
     return replace(row, verdict="void", reward=None, rewards=None, cause=cause, reason=reason)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """What is known of it, or None where nothing is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def mean(rewards: Iterable[float]) -> float | None:
@@ -156,4 +175,7 @@ class Tally:
             mean_reward=self.mean_reward,
             trials_per_minute=round(60 * self.trials / seconds, 2) if seconds > 0 else 0.0,
             results=sorted(self.rows, key=lambda row: (row.task, row.attempt)),
+            turns=_sum(row.turns for row in self.rows),
+            prompt_tokens=_sum(row.prompt_tokens for row in self.rows),
+            answer_tokens=_sum(row.answer_tokens for row in self.rows),
         )

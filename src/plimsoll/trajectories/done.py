@@ -1,7 +1,6 @@
 """An answered request, as the gateway hands it over."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -28,8 +27,7 @@ class Ids(Protocol):
     def logprobs(self) -> list[float] | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a request."""
 
     answer: Message

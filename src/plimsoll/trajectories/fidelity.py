@@ -5,7 +5,6 @@ Ids that do not add up are never trained on: the exchange says why instead.
 
 import math
 import struct
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,8 +21,7 @@ class Unreliable(Exception):
     """Why there are no ids to rely on, in words for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True):
     """The ids of an exchange, before it is known what they add to another's."""
 
     ids: Ids
@@ -31,8 +29,7 @@ class Reported:
     """As text, the form that lines are compared in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
+class Addition(msgspec.Struct, frozen=True):
     """What an exchange's ids add to those of its parent."""
 
     tokens: Tokens

@@ -55,10 +55,8 @@ def message_digest(message: Message) -> bytes:
     for call in message.calls:
         fields += [b"call", call.id.encode(), call.name.encode(), _arguments(call.arguments)]
     # The lengths come first, so that nothing in one field reads as the beginning of the next.
-    digest = hashlib.sha256(",".join(str(len(field)) for field in fields).encode())
-    for field in fields:
-        digest.update(field)
-    return digest.digest()[:_SIZE]
+    lengths = ",".join([str(len(field)) for field in fields]).encode()
+    return hashlib.sha256(b"".join((lengths, *fields))).digest()[:_SIZE]
 
 
 def _arguments(arguments: str) -> bytes:

@@ -6,7 +6,6 @@ what it adds.
 """
 
 import sys
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,13 +17,11 @@ _encode = msgspec.json.Encoder().encode
 
 def text_of_ids(ids: list[int] | msgspec.Raw) -> bytes:
     """Raises `msgspec.DecodeError` for JSON that is no list of numbers."""
-    if isinstance(ids, list):
-        text = _encode(ids)
-    else:
-        text = bytes(ids)
-        if b" " in text or b"\n" in text or text[:1] != b"[":
-            text = _encode(_ids.decode(text))
-    return text[1:-1] + b"," if len(text) > 2 else b""
+    array = memoryview(_encode(ids) if isinstance(ids, list) else ids)
+    text = b"".join((array[1:-1], b",")) if len(array) > 2 else b""
+    if b" " in text or b"\n" in text or bytes(array[:1]) != b"[":
+        return text_of_ids(_ids.decode(array))
+    return text
 
 
 def ids_of_text(text: bytes) -> list[int]:
@@ -32,8 +29,7 @@ def ids_of_text(text: bytes) -> list[int]:
     return _ids.decode(b"[" + text[:-1] + b"]")
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+class Common(msgspec.Struct, frozen=True):
     """What a prompt begins with of a line: so many ids, so many bytes of text."""
 
     ids: int = 0

@@ -33,22 +33,19 @@ class History(Protocol):
     def message(self, index: int) -> Message: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _NewMessage:
+class _NewMessage(msgspec.Struct, frozen=True):
     key: bytes
     digest: bytes
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class _NewTools:
+class _NewTools(msgspec.Struct, frozen=True):
     key: bytes
     digest: bytes
     tools: msgspec.Raw
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a request stands: the last message that is known, and what comes after it."""
 
     known: int

@@ -20,7 +20,7 @@ from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.sandboxes.protocol import Sandbox
 
-__all__ = ["Policy", "Talk", "talk"]
+__all__ = ["Policy", "Spent", "Talk", "talk"]
 
 TOO_SILENT = 0.5
 """The share of an agent's time after which a policy that says nothing is at fault for its end."""
@@ -37,6 +37,15 @@ class Policy:
     """Where the run keeps what is too large for a trajectory."""
     model: str = ""
     """What the policy is called at its server, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a trial used of the policy. Every prompt counts, whatever it repeats."""
+
+    turns: int
+    prompt_tokens: int
+    answer_tokens: int
 
 
 @asynccontextmanager
@@ -93,6 +102,12 @@ class Talk:
     def tokens(self) -> int:
         """What the session has counted so far."""
         return self._session.tokens
+
+    @property
+    def spent(self) -> Spent:
+        """By all steps so far."""
+        session = self._session
+        return Spent(session.exchanges, session.prompt_tokens, session.answer_tokens)
 
     @asynccontextmanager
     async def reach(self, agent: Agent, sandbox: Sandbox) -> AsyncGenerator[Access]:

@@ -31,7 +31,7 @@ from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
 from plimsoll.trials.environment import agent_sandbox, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
-from plimsoll.trials.policy import Policy, Talk, talk
+from plimsoll.trials.policy import Policy, Spent, Talk, talk
 from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
 from plimsoll.trials.steps import combine, falls_short
 from plimsoll.trials.verdicts import Cause, Verdict, Void
@@ -54,6 +54,8 @@ class TrialResult:
     verdict: Verdict
     seconds: float
     phases: dict[str, float]
+    spent: Spent | None = None
+    """None where the agent asks no policy."""
 
 
 async def run_trial(
@@ -98,7 +100,7 @@ async def run_trial(
                 started=started,
             )
         )
-    return TrialResult(task.name, attempt, verdict, seconds, phases.seconds)
+    return TrialResult(task.name, attempt, verdict, seconds, phases.seconds, trial.spent)
 
 
 class _Trial:
@@ -128,11 +130,15 @@ class _Trial:
         self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.ends: dict[str, AgentEnd] = {}
+        self.spent: Spent | None = None
 
     async def run(self) -> Verdict:
         about = self._about
         async with talk(self._policy, self._agent, self._record.folder, about) as talking:
-            return await self._course(talking)
+            try:
+                return await self._course(talking)
+            finally:
+                self.spent = None if talking is None else talking.spent
 
     async def _course(self, talking: Talk | None) -> Verdict:
         task = self._task

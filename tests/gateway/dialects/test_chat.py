@@ -220,7 +220,7 @@ def test_a_stream_ends_with_usage_only_where_it_was_asked_for(whole: bool):
         request = read(stream=True, stream_options={"include_usage": asked})
         stream = CHAT.stream(request)
         if whole:
-            events = data_of(CHAT.replay(request, answer))
+            events = data_of(CHAT.stream(request).whole(answer))
         else:
             events = data_of(stream.chunks(chunks_of(answer)) + stream.end(answer))
         counted = [event for event in events[:-1] if event.get("usage")]

@@ -168,7 +168,7 @@ def test_every_way_of_sending_says_the_same(
     request = dialect.read(json.dumps(VALID[dialect.name]).encode())
     LINE.carry(dialect.write(request, answer), "application/json")
     said = whole()
-    LINE.carry(dialect.replay(request, answer), "text/event-stream")
+    LINE.carry(dialect.stream(request).whole(answer), "text/event-stream")
     assert streamed() == said
     stream = dialect.stream(request)
     pieces = [stream.start()]
@@ -193,7 +193,7 @@ def test_an_answer_of_responses_comes_back_as_the_same_message(
     answer.message = message
     request = RESPONSES.read(json.dumps(VALID["responses"]).encode())
     if replays:
-        events = RESPONSES.replay(request, answer).decode().split("data: ")
+        events = RESPONSES.stream(request).whole(answer).decode().split("data: ")
         output = json.loads(events[-1])["response"]["output"]
     else:
         output = json.loads(RESPONSES.write(request, answer))["output"]

@@ -40,7 +40,7 @@ def take(dialect: Dialect, body: bytes) -> bool:
     for raw in (request.tools or b"null", *request.settings.values()):
         strictly(raw)
     msgspec.json.decode(dialect.write(request, an_answer("hello", reasoning="hm")))
-    dialect.replay(request, an_answer("hello", reasoning="hm"))
+    dialect.stream(request).whole(an_answer("hello", reasoning="hm"))
     return True
 
 

@@ -300,7 +300,7 @@ def test_a_thought_is_shown_only_to_an_agent_that_asked_for_thinking():
         request = read(thinking=thinking, stream=True)
         body = json.loads(MESSAGES.write(request, answer))
         assert [block["type"] for block in body["content"]] == kinds
-        assert (b"hm" in MESSAGES.replay(request, answer)) == ("thinking" in kinds)
+        assert (b"hm" in MESSAGES.stream(request).whole(answer)) == ("thinking" in kinds)
 
 
 @pytest.mark.parametrize(

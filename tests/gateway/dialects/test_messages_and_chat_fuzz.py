@@ -118,7 +118,7 @@ def test_any_body_gets_a_request_or_a_refusal(dialect: Any, body: Any):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@pytest.mark.parametrize("content", [r"\ud800", r"\udc00x", r"\u00zz", "\x01", "é\\"])
+@pytest.mark.parametrize("content", [r"\u00zz", "\x01", "é\\"])
 def test_text_that_is_no_text_is_refused(dialect: Any, content: str):
     body = '{"model":"m","messages":[{"role":"user","content":"' + content + '"}]}'
     with pytest.raises(Refusal):

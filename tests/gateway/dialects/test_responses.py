@@ -133,6 +133,23 @@ def test_outputs_may_hold_images():
     ]
 
 
+def test_parts_that_are_only_passed_on_are_sent_as_they_came():
+    audio = {"type": "input_audio", "input_audio": {"data": "abc", "format": "wav"}}
+    parts = [{"type": "input_text", "text": "hear"}, audio]
+    said = sent({"type": "message", "role": "user", "content": parts})
+    assert said == [{"role": "user", "content": [{"type": "text", "text": "hear"}, audio]}]
+    output = {"type": "function_call_output", "call_id": "c", "output": parts}
+    assert sent(calls("c"), output)[-1]["content"][1] == audio
+
+
+def test_an_item_is_known_by_its_type_wherever_that_stands():
+    items = [says("user", "a"), calls("c"), {"call_id": "c", "output": "b"}]
+    items[2]["type"] = "function_call_output"
+    last = [dict(reversed(item.items())) for item in items]
+    spaced = [{"role": "user", "type": "message", "content": "a"}, *last[1:]]
+    assert sent(*last) == sent(*items) == sent(*spaced)
+
+
 def test_a_freeform_tool_is_a_function_with_one_text():
     request = read(tools=[PATCH], tool_choice={"type": "custom", "name": "apply_patch"})
     assert request.tools is not None
@@ -279,7 +296,7 @@ def test_an_answer_that_was_cut_is_incomplete(finish: Any, reason: str):
     response = json.loads(RESPONSES.write(read(), answer))
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": reason}
-    assert events_of(RESPONSES.replay(read(), answer))[-1]["type"] == "response.incomplete"
+    assert events_of(RESPONSES.stream(read()).whole(answer))[-1]["type"] == "response.incomplete"
 
 
 def test_reasoning_is_sealed_only_where_the_agent_asked_for_it():
@@ -326,7 +343,7 @@ def test_the_pieces_of_an_item_add_up_to_it(replays: bool):
     answer = an_answer("I look.", *calls, reasoning="hm")
     request = read(tools=[SHELL, PATCH])
     stream = RESPONSES.stream(request)
-    data = RESPONSES.replay(request, answer) if replays else stream.chunks(chunks_of(answer))
+    data = RESPONSES.stream(request).whole(answer) if replays else stream.chunks(chunks_of(answer))
     events = events_of(data if replays else data + stream.end(answer))
     texts: dict[int, str] = {}
     for event in events:

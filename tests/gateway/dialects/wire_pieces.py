@@ -177,7 +177,7 @@ async def serving(
         await response.prepare(http)
         stream = dialect.stream(request)
         if replays:
-            await response.write(stream.ping() + dialect.replay(request, answer))
+            await response.write(stream.ping() + stream.whole(answer))
             return response
         await response.write(stream.ping() + stream.start())
         for chunk in chunks_of(answer):

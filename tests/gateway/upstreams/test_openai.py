@@ -4,11 +4,13 @@ import logging
 
 import msgspec
 import pytest
+from aiohttp import web
 from upstream_parts import BASH, CALL, HELLO, ask, client, streamed, text_of, until, user
 
 from plimsoll.gateway.forms import Refusal, Request
 from plimsoll.gateway.upstreams import openai
-from plimsoll.gateway.upstreams.openai import Asks, Waits
+from plimsoll.gateway.upstreams.failures import Failed
+from plimsoll.gateway.upstreams.openai import Asks, Server, Waits, http_session
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
@@ -238,3 +240,22 @@ async def test_tokens_are_counted_where_the_server_can():
         assert await policy.count(ask()) == answer.usage.prompt
         server.offers.count = False
         assert (await refused(policy.count(ask()))).kind == "unsupported"
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
+async def test_a_whole_answer_where_a_stream_was_asked_for_is_said_to_be_so(kind: str):
+    async def whole(_: web.BaseRequest) -> web.Response:
+        return web.Response(text="{}", content_type=kind)
+
+    runner = web.ServerRunner(web.Server(whole))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with http_session() as http:
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+            with pytest.raises(Failed, match=f"and {kind} came") as failed:
+                await streamed(Server(http, url, model="m"), ask())
+    finally:
+        await runner.cleanup()
+    assert not failed.value.again

@@ -159,7 +159,15 @@ async def test_a_failure_happens_as_often_as_the_script_says():
     assert (await policy.answer(ask(), CALL)).message.text == "at last"
 
 
-async def test_a_stream_that_fails_has_begun():
+@pytest.mark.parametrize("failure", [500, 429, "drop"])
+async def test_a_failure_instead_of_an_answer_comes_before_a_stream_begins(failure):
+    policy = Scripted(Script(turns=(Turn(text="never heard", failure=failure),)))
+    with pytest.raises(Refusal):
+        async with policy.stream(ask(), CALL):
+            pytest.fail("it began")
+
+
+async def test_a_stream_that_is_cut_has_begun():
     policy = Scripted(Script(turns=(Turn(text="some words that are cut off", failure="cut"),)))
     came = []
     with pytest.raises(Refusal) as refusal:

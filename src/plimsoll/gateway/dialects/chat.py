@@ -81,9 +81,6 @@ class ChatDialect:
     def stream(self, request: Request) -> ChatStream:
         return ChatStream(request)
 
-    def replay(self, request: Request, answer: Answer) -> bytes:
-        return ChatStream(request).whole(answer)
-
     def refuse(self, refusal: Refusal) -> bytes:
         return openai_error(refusal)
 

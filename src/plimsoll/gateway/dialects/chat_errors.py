@@ -30,6 +30,7 @@ _CODES: dict[RefusalKind, str] = {
     "busy": "overloaded",
     "upstream": "upstream_failed",
     "timeout": "upstream_timeout",
+    "gave_up": "policy_failed",
 }
 
 

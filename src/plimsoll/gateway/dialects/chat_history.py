@@ -1,7 +1,6 @@
 """The messages of a chat request, of which those that were read before are not read again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -50,8 +49,7 @@ class RawHistory:
         return chat_to_message(self._last[from_end], f"messages[{index}]")
 
 
-@dataclass(frozen=True, slots=True)
-class ChatBody:
+class ChatBody(msgspec.Struct, frozen=True):
     """A body, cut into its messages and all other fields."""
 
     fields: dict[str, msgspec.Raw]

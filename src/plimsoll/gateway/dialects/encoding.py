@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from plimsoll.gateway.dialects.surrogates import without_halves
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.identity import raw_key
 from plimsoll.trajectories.messages import Image, Message, Other, Part, Role, Text, ToolCall
@@ -44,9 +45,17 @@ _STRING = msgspec.json.Decoder(str)
 
 def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec.Raw]:
     """The fields of a JSON object, each still as the bytes that it came as."""
-    if not where:
-        _check_text(bytes(body))
-    return decode(body, _FIELDS, where)
+    if where:
+        return decode(body, _FIELDS, where)
+    data = bytes(body)
+    _check_text(data)
+    try:
+        return decode(data, _FIELDS, where)
+    except Refusal:
+        mended = without_halves(data)
+        if mended is data:
+            raise
+        return decode(mended, _FIELDS, where)
 
 
 def _check_text(body: bytes) -> None:
@@ -95,7 +104,7 @@ class ParsedHistory:
 
 def history(messages: Sequence[Message]) -> tuple[ParsedHistory, msgspec.Raw]:
     """What a dialect other than chat puts in `Request.history` and `Request.messages`."""
-    encoded = [encode(message_to_chat(_sendable(message))) for message in messages]
+    encoded = [encode(message_to_chat(message, sendable=True)) for message in messages]
     return ParsedHistory(messages, encoded), msgspec.Raw(b"[" + b",".join(encoded) + b"]")
 
 
@@ -115,15 +124,6 @@ def joined(parts: Iterable[Part], by: str) -> tuple[Part, ...]:
     return tuple(merged)
 
 
-def _sendable(message: Message) -> Message:
-    if not message.calls:
-        return message
-    calls = tuple(
-        ToolCall(call.id, call.name, sendable_arguments(call.arguments)) for call in message.calls
-    )
-    return msgspec.structs.replace(message, calls=calls)
-
-
 def sendable_arguments(arguments: str) -> str:
     """Arguments that are a JSON object for certain: see `INVALID_ARGUMENTS`."""
     if not arguments.strip():
@@ -135,8 +135,8 @@ def sendable_arguments(arguments: str) -> str:
     return arguments
 
 
-def message_to_chat(message: Message) -> Json:
-    """A message as an object of Chat Completions."""
+def message_to_chat(message: Message, *, sendable: bool = False) -> Json:
+    """A message as an object of Chat Completions; `sendable`, with arguments that servers take."""
     chat: Json = {"role": message.role, "content": _content(message)}
     if message.name:
         chat["name"] = message.name
@@ -144,21 +144,21 @@ def message_to_chat(message: Message) -> Json:
         # Servers know one or the other name, after their age, and skip the one they do not.
         chat["reasoning_content"] = chat["reasoning"] = message.reasoning
     if message.calls:
-        chat["tool_calls"] = [_call(call) for call in message.calls]
+        chat["tool_calls"] = [_call(call, sendable=sendable) for call in message.calls]
     if message.role == "tool" or message.call_id:
         chat["tool_call_id"] = message.call_id
     return chat
 
 
 def _content(message: Message) -> object:
-    match message.parts:
-        case ():
-            # Servers ask for a content everywhere but beside calls.
-            return None if message.calls else ""
-        case (Text(text),) if text:
-            return text
-        case parts:
-            return [_part(part) for part in parts]
+    parts = message.parts
+    if not parts:
+        # Servers ask for a content everywhere but beside calls.
+        return None if message.calls else ""
+    first = parts[0]
+    if len(parts) == 1 and isinstance(first, Text) and first.text:
+        return first.text
+    return [_part(part) for part in parts]
 
 
 def _part(part: Part) -> object:
@@ -171,11 +171,12 @@ def _part(part: Part) -> object:
             return value
 
 
-def _call(call: ToolCall) -> Json:
+def _call(call: ToolCall, *, sendable: bool) -> Json:
+    arguments = sendable_arguments(call.arguments) if sendable else call.arguments
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
+        "function": {"name": call.name, "arguments": arguments},
     }
 
 

@@ -74,9 +74,6 @@ class MessagesDialect:
     def stream(self, request: Request) -> MessagesStream:
         return MessagesStream(request)
 
-    def replay(self, request: Request, answer: Answer) -> bytes:
-        return MessagesStream(request).whole(answer)
-
     def refuse(self, refusal: Refusal) -> bytes:
         return anthropic_error(refusal)
 

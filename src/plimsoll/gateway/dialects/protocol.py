@@ -22,10 +22,12 @@ STATUSES: dict[RefusalKind, int] = {
     "busy": 503,
     "upstream": 502,
     "timeout": 504,
+    "gave_up": 400,
 }
 """The status of each refusal, in every dialect.
 
-A used-up budget is a 400: clients retry 429 and 5xx, and there is nothing to wait for.
+A used-up budget is a 400, and so is a policy that was given up: clients retry 429 and 5xx, and
+there is nothing to wait for.
 """
 
 
@@ -45,7 +47,8 @@ class EventStream(Protocol):
         ...
 
     def whole(self, answer: Answer) -> bytes:
-        """All of the stream, where nothing but pings was sent."""
+        """All of the stream, where nothing but pings was sent: for a retry, or an upstream that
+        does not stream."""
         ...
 
     def ping(self) -> bytes:
@@ -73,10 +76,6 @@ class Dialect(Protocol):
         ...
 
     def stream(self, request: Request) -> EventStream: ...
-
-    def replay(self, request: Request, answer: Answer) -> bytes:
-        """A whole answer as a whole stream: for a retry, or an upstream that does not stream."""
-        ...
 
     def refuse(self, refusal: Refusal) -> bytes:
         """The body of an error."""

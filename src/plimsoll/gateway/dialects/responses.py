@@ -119,9 +119,6 @@ class ResponsesDialect:
     def stream(self, request: Request) -> ResponsesStream:
         return ResponsesStream(request)
 
-    def replay(self, request: Request, answer: Answer) -> bytes:
-        return ResponsesStream(request).end(answer)
-
     def refuse(self, refusal: Refusal) -> bytes:
         return openai_error(refusal)
 

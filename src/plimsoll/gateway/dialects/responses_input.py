@@ -5,6 +5,7 @@ policy. What a policy is told before all else is one message too, since chat tem
 no second system message; what an agent's developer says later is said as the user.
 """
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -30,7 +31,7 @@ class _Part(msgspec.Struct):
     image_url: str | None = None
 
 
-_Content = str | list[msgspec.Raw]
+_Content = str | list[_Part]
 
 
 class _Message(msgspec.Struct):
@@ -70,9 +71,18 @@ class _Tools(msgspec.Struct):
     tools: msgspec.Raw
 
 
-_CONTENT: msgspec.json.Decoder[_Content] = msgspec.json.Decoder(_Content)
+class _RawContent(msgspec.Struct):
+    content: list[msgspec.Raw] = []
+    output: list[msgspec.Raw] = []
+
+
+_INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(
+    str | list[msgspec.Raw]
+)
+_RAW_CONTENT = msgspec.json.Decoder(_RawContent)
+# Most clients write the type first; then nothing else needs to be parsed for it.
+_TYPE_FIRST = re.compile(rb'\{"type": ?"(\w+)"')
 _KIND = msgspec.json.Decoder(_Kind)
-_PART = msgspec.json.Decoder(_Part)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _REASONING = msgspec.json.Decoder(_Reasoning)
 _CALL = msgspec.json.Decoder(_Call)
@@ -152,18 +162,23 @@ class Conversation:
 def read_input(raw: msgspec.Raw, instructions: str) -> Conversation:
     """`input`: a text, or a list of items."""
     conversation = Conversation(instructions)
-    given = decode(raw, _CONTENT, "input")
+    given = decode(raw, _INPUT, "input")
     if isinstance(given, str):
         conversation.add(Message(role="user", parts=(Text(given),) if given else ()))
         return conversation
     for index, item in enumerate(given):
         where = f"input[{index}]"
-        kind = decode(item, _KIND, where).type or "message"
+        kind = _kind(item, where)
         reader = _READERS.get(kind)
         if reader is None:
             raise _unknown(kind, where)
         reader(conversation, item, where)
     return conversation
+
+
+def _kind(item: msgspec.Raw, where: str) -> str:
+    found = _TYPE_FIRST.match(item)
+    return found[1].decode() if found else decode(item, _KIND, where).type or "message"
 
 
 def _unknown(kind: str, where: str) -> Refusal:
@@ -176,7 +191,7 @@ def _unknown(kind: str, where: str) -> Refusal:
 
 def _read_message(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _MESSAGE, where)
-    parts = _read_content(item.content, f"{where}.content")
+    parts = _read_content(item.content, raw, f"{where}.content")
     match item.role:
         case "assistant":
             answer = conversation.answer(item.id)
@@ -224,7 +239,7 @@ def _read_shell_call(conversation: Conversation, raw: msgspec.Raw, where: str) -
 
 def _read_output(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _OUTPUT, where)
-    parts = joined(_read_content(item.output, f"{where}.output"), "\n")
+    parts = joined(_read_content(item.output, raw, f"{where}.output"), "\n")
     # Outputs of the local shell name their call by their own id.
     call_id = item.call_id or item.id or ""
     conversation.add(Message(role="tool", parts=parts, call_id=call_id))
@@ -248,14 +263,13 @@ _READERS: dict[str, Callable[[Conversation, msgspec.Raw, str], None]] = {
 }
 
 
-def _read_content(content: _Content, where: str) -> tuple[Part, ...]:
+def _read_content(content: _Content, item: msgspec.Raw, where: str) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content),) if content else ()
-    return tuple(_read_part(raw, f"{where}[{index}]") for index, raw in enumerate(content))
+    return tuple([_read_part(part, item, where, index) for index, part in enumerate(content)])
 
 
-def _read_part(raw: msgspec.Raw, where: str) -> Part:
-    part = decode(raw, _PART, where)
+def _read_part(part: _Part, item: msgspec.Raw, where: str, index: int) -> Part:
     match part.type:
         case "input_text" | "output_text" | "text" if part.text is not None:
             return Text(part.text)
@@ -264,12 +278,13 @@ def _read_part(raw: msgspec.Raw, where: str) -> Part:
         case "input_image" if part.image_url is not None:
             return Image(part.image_url)
         case "input_audio":
+            whole = _RAW_CONTENT.decode(item)
             # A copy: the raw piece would keep the whole body of the request in memory.
-            return Other(msgspec.Raw(bytes(raw)))
+            return Other((whole.content or whole.output)[index].copy())
         case _:
             raise Refusal(
                 "unsupported",
-                f"{where}: a part of type `{part.type}` is not taken here, or holds nothing; "
-                "send text, or an image by its `image_url`",
-                param=where,
+                f"{where}[{index}]: a part of type `{part.type}` is not taken here, or holds "
+                "nothing; send text, or an image by its `image_url`",
+                param=f"{where}[{index}]",
             )

@@ -83,19 +83,19 @@ def function_name(name: str, namespace: str | None) -> str:
 
 def read_tools(lists: Iterable[ToolList]) -> tuple[msgspec.Raw | None, dict[str, Offer]]:
     """The tools for an upstream, and what each of them is to the agent, by its name there."""
-    functions: dict[str, msgspec.Raw] = {}
+    functions: dict[str, object] = {}
     offers: dict[str, Offer] = {}
     for tools in lists:
         _add(tools, None, functions, offers)
     if not functions:
         return None, offers
-    return msgspec.Raw(b"[" + b",".join(bytes(each) for each in functions.values()) + b"]"), offers
+    return msgspec.Raw(encode(list(functions.values()))), offers
 
 
 def _add(
     tools: ToolList,
     namespace: str | None,
-    functions: dict[str, msgspec.Raw],
+    functions: dict[str, object],
     offers: dict[str, Offer],
 ) -> None:
     for index, tool in enumerate(decode(tools.raw, _TOOLS, tools.where)):
@@ -109,9 +109,8 @@ def _add(
         offer = _offer(tool, namespace, where)
         name = function_name(offer.name, offer.namespace)
         offers[name] = offer
-        functions[name] = msgspec.Raw(
-            encode({"type": "function", "function": {"name": name, **_function(tool, where)}})
-        )
+        function = {"name": name, **_function(tool, where)}
+        functions[name] = {"type": "function", "function": function}
 
 
 def _offer(tool: _Tool, namespace: str | None, where: str) -> Offer:

@@ -16,7 +16,8 @@ class Budget:
 
     def __init__(self, limits: Limits, on_time_up: Callable[[Refusal], None]) -> None:
         self.turns = 0
-        self.tokens = 0
+        self.prompt_tokens = 0
+        self.answer_tokens = 0
         self._limits = limits
         self._refusal: Refusal | None = None
         self._overflow = ""
@@ -26,6 +27,10 @@ class Budget:
         if limits.seconds is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(limits.seconds, self._time_is_up, limits.seconds)
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.answer_tokens
 
     @property
     def spent(self) -> str:
@@ -57,9 +62,11 @@ class Budget:
         self.turns += 1
         self._overflow = ""
         if answer.usage is not None:
-            self.tokens += answer.usage.prompt + answer.usage.answer
+            self.prompt_tokens += answer.usage.prompt
+            self.answer_tokens += answer.usage.answer
         elif answer.tokens is not None:
-            self.tokens += _length(answer.tokens.prompt) + len(answer.tokens.answer)
+            self.prompt_tokens += _length(answer.tokens.prompt)
+            self.answer_tokens += len(answer.tokens.answer)
 
     def overflow(self, message: str) -> None:
         """The policy's context is full. An agent may still shorten its conversation."""

@@ -2,26 +2,12 @@
 
 import msgspec
 
-from plimsoll.gateway.forms import Request
-from plimsoll.trajectories.messages import Message
+from plimsoll.gateway.forms import NoHistory, Request
 
 __all__ = ["forget"]
 
 
-class _Forgotten:
-    """The history of a request whose messages are dropped."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def key(self, index: int) -> bytes:
-        raise IndexError(index)
-
-    def message(self, index: int) -> Message:
-        raise IndexError(index)
-
-
-_HISTORY = _Forgotten()
+_HISTORY = NoHistory()
 _NOTHING = msgspec.Raw(b"[]")
 
 

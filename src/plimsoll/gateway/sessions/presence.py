@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from plimsoll.gateway.forms import Refusal
 
@@ -28,20 +28,20 @@ class Presence:
     def __len__(self) -> int:
         return len(self._handlers)
 
-    @contextmanager
-    def entered(self) -> Generator[None]:
-        """While a handler is in the session. Raises `Refusal` where there are too many."""
+    def enter(self) -> asyncio.Task[object]:
+        """Take the handler that runs in, until `leave`. Raises `Refusal` where there are too
+        many."""
         handler = asyncio.current_task()
         assert handler is not None
         if len(self._handlers) >= self._most:
             raise Refusal("too_many", f"{len(self._handlers)} requests are open already")
         self._handlers.add(handler)
-        try:
-            yield
-        finally:
-            self._handlers.discard(handler)
-            if self._empty is not None and not self._handlers and not self._empty.done():
-                self._empty.set_result(None)
+        return handler
+
+    def leave(self, handler: asyncio.Task[object]) -> None:
+        self._handlers.discard(handler)
+        if self._empty is not None and not self._handlers and not self._empty.done():
+            self._empty.set_result(None)
 
     @asynccontextmanager
     async def within(self, seconds: float, late: Refusal) -> AsyncGenerator[None]:
@@ -56,7 +56,7 @@ class Presence:
         except TimeoutError:
             raise (ended() if self._leaving else late) from None
 
-    async def leave(self, seconds: float) -> None:
+    async def clear(self, seconds: float) -> None:
         """Wake who waits, wait for all to go, and cut off who does not."""
         self._leaving = True
         now = asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ one is wanted. It is wanted too by a client that says that it never retried
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.forms import Answer, Request
@@ -24,8 +25,7 @@ KEEP_BYTES = 256 * 1024
 """Of one answer; a longer one is asked for again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sameness:
+class Sameness(NamedTuple):
     """Equal for requests of the same bytes."""
 
     path: str
@@ -45,8 +45,9 @@ class Kept:
 
     def write(self) -> bytes:
         """The answer once more, whole or as a stream, as it was asked for."""
-        write = self.dialect.replay if self.request.stream else self.dialect.write
-        return write(self.request, self.answer)
+        if self.request.stream:
+            return self.dialect.stream(self.request).whole(self.answer)
+        return self.dialect.write(self.request, self.answer)
 
 
 class Retries:

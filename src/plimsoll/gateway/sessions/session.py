@@ -23,6 +23,7 @@ from plimsoll.gateway.forms import Answer, Refusal, Request
 from plimsoll.gateway.openings import Fingerprint, Openings
 from plimsoll.gateway.sessions.budget import Budget
 from plimsoll.gateway.sessions.clients import Client
+from plimsoll.gateway.sessions.failures import Failures
 from plimsoll.gateway.sessions.keys import digest_of, new_key
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.pending import FAILURES, Answered, Pending
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 COUNT_SECONDS = 60.0
 END_SECONDS = 5.0
 """How long a session that ends waits for its handlers to say so to their clients."""
+STUCK_SECONDS = 300.0
+"""How long a client may take nothing of its stream."""
 MOST_TROUBLES = 1000
 """What a trajectory takes of them: an agent that loops must not fill a disk."""
 
@@ -61,8 +64,6 @@ class Session:
         self.id = id
         self.limits = limits
         self.model = model
-        self.failure = ""
-        """Why the policy failed, if it did and has not answered since."""
         self.refusal = ""
         """Why the policy's server refused a request, if it did and has not answered since."""
         self.used = time.monotonic()
@@ -74,6 +75,7 @@ class Session:
         self._upstream = upstream
         self._call = Call(id, ids)
         self._budget = Budget(limits, self._out_of_time)
+        self._failures = Failures()
         self._retries = Retries()
         self._openings = Openings()
         self._flying: dict[Pending, Sameness] = {}
@@ -93,6 +95,14 @@ class Session:
         return self._budget.tokens
 
     @property
+    def prompt_tokens(self) -> int:
+        return self._budget.prompt_tokens
+
+    @property
+    def answer_tokens(self) -> int:
+        return self._budget.answer_tokens
+
+    @property
     def ending(self) -> Ending | None:
         """`budget`, where a limit was crossed or the context was full at the last."""
         return Ending.BUDGET if self._budget.spent else None
@@ -100,6 +110,11 @@ class Session:
     @property
     def detail(self) -> str:
         return self._budget.spent
+
+    @property
+    def failure(self) -> str:
+        """Why the policy failed, if it did and has not answered since."""
+        return self._failures.last
 
     @property
     def sealed(self) -> bool:
@@ -121,7 +136,7 @@ class Session:
         came since makes up for the latter.
         """
         now = time.monotonic()
-        return max(self._left_silent, *(now - pending.said for pending in self._flying), 0.0)
+        return max(self._left_silent, *(each.silence(now) for each in self._flying), 0.0)
 
     def access(self, port: int, host: str = "127.0.0.1") -> Access:
         return self.access_at(f"http://{host}:{port}")
@@ -143,6 +158,7 @@ class Session:
         if again is not None:
             return again
         self._budget.check(len(self._flying))
+        self._failures.check()
         request = self._read(dialect, body, print)
         pending = Pending(
             request,
@@ -185,7 +201,10 @@ class Session:
         """Let go of old answers, and ping who has heard nothing for `silence` seconds."""
         self._retries.expire(now)
         for pending in tuple(self._flying):
-            if now - pending.heard >= silence:
+            if pending.is_stuck(now, STUCK_SECONDS):
+                # The policy would be held up for as long as the client holds on.
+                pending.end(Refusal("ended", "the client does not take its answer"), "cancelled")
+            elif now - pending.heard >= silence:
                 await pending.ping(now)
 
     async def end(self, ending: str = "", detail: str = "") -> Path:
@@ -201,7 +220,7 @@ class Session:
         self._budget.close()
         for pending in tuple(self._flying):
             pending.end(ended(), "cancelled")
-        await self.presence.leave(END_SECONDS)
+        await self.presence.clear(END_SECONDS)
         if self._tasks:
             _, deaf = await asyncio.wait(self._tasks, timeout=END_SECONDS)
             if deaf:
@@ -233,7 +252,8 @@ class Session:
         except TrajectoryError as error:
             raise Refusal("upstream", f"the exchange could not be recorded: {error}") from error
         self._budget.add(answer)
-        self.failure = self.refusal = ""
+        self._failures.clear()
+        self.refusal = ""
         self._left_silent = 0.0
 
     def _over(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
@@ -248,9 +268,9 @@ class Session:
     def _take_note(self, pending: Pending, refusal: Refusal, what: str) -> None:
         """Of what a request came to that the policy did not answer."""
         if what in FAILURES:
-            self.failure = refusal.message
+            self._failures.add(refusal.message, pending.started)
         elif what == "cancelled":
-            self._left_silent = max(self._left_silent, time.monotonic() - pending.said)
+            self._left_silent = max(self._left_silent, pending.silence(time.monotonic()))
         elif what != "budget":
             self.refusal = refusal.message
             if what == "context_length":

@@ -16,7 +16,9 @@ from plimsoll.gateway.upstreams.wire import (
     ChunkChoice,
     Counts,
     Logprobs,
+    LogprobValues,
     Said,
+    WholeBody,
     WireCall,
 )
 from plimsoll.trajectories.messages import Message, Text, ToolCall
@@ -35,35 +37,39 @@ FINISHES: dict[str, Finish] = {
 BROKEN = ("abort", "error")
 """The engine gave up: what it generated until then is no answer."""
 
-_body = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_choices = msgspec.json.Decoder(list[Choice])
-_counts = msgspec.json.Decoder(Counts | None)
+_whole = msgspec.json.Decoder(WholeBody)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _logprobs = msgspec.json.Decoder(Logprobs)
-_string = msgspec.json.Decoder(str | None)
+_values = msgspec.json.Decoder(LogprobValues)
 _chunk = msgspec.json.Decoder(ChunkBody)
 
 _NULL = msgspec.Raw(b"null")
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def read_answer(where: str, data: bytes) -> Answer:
     """A whole answer. Raises `Failed` for what is none."""
-    parts = cut(data)
     try:
-        raw = _body.decode(parts.data)
-        if "choices" not in raw:
-            raise _no_choices(where, raw)
-        choices = _choices.decode(raw["choices"])
-        if not choices:
-            raise garbage(where, "it has no choices")
-        return _answer(where, raw, choices[0], parts)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _read(where, cut(data))
+    except _UNREADABLE:
+        pass  # it may be the cut that went wrong
+    try:
+        return _read(where, Cut(data))
+    except _UNREADABLE as error:
         raise garbage(where, str(error)) from error
 
 
-def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice, parts: Cut) -> Answer:
+def _read(where: str, parts: Cut) -> Answer:
+    body = _whole.decode(parts.data)
+    raw = _fields.decode(parts.data)
+    if not body.choices:
+        raise _no_choices(where, raw)
+    return _answer(where, raw, body, parts)
+
+
+def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut) -> Answer:
+    choice = body.choices[0]
     said = choice.message
-    if parts.logprobs is not None:
-        choice.logprobs = _logprobs.decode(parts.logprobs)
     if choice.finish_reason is None:
         raise garbage(where, "it does not say why it ends")
     text = said.content or said.refusal or ""
@@ -71,7 +77,7 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice, parts: Cut)
     if not all(call.id for call in said.tool_calls or ()):
         raw["choices"] = with_call_ids(raw["choices"], "message", [call.id for call in calls])
     return Answer(
-        id=_string.decode(raw.get("id", _NULL)) or "",
+        id=body.id or "",
         message=Message(
             role="assistant",
             parts=(Text(text),) if text else (),
@@ -79,8 +85,8 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], choice: Choice, parts: Cut)
             calls=calls,
         ),
         finish=_finish(where, choice.finish_reason),
-        usage=_usage(_counts.decode(raw.get("usage", _NULL))),
-        tokens=_tokens(parts.prompt_ids, choice),
+        usage=_usage(body.usage),
+        tokens=_tokens(parts.prompt_ids or _prompt_ids(raw, choice), choice, parts.logprobs),
         raw=raw,
         logprobs=parts.logprobs,
     )
@@ -110,9 +116,20 @@ def _usage(counts: Counts | None) -> Usage | None:
     )
 
 
-def _tokens(prompt: msgspec.Raw | None, choice: Choice) -> TokenIds | None:
-    ids, logprobs = _ids_and_logprobs(choice.token_ids, choice.logprobs)
-    return None if ids is None else TokenIds(prompt, ids, logprobs)
+def _prompt_ids(raw: dict[str, msgspec.Raw], choice: Choice) -> msgspec.Raw | None:
+    """Those that are not written as engines write them."""
+    given = (raw.get("prompt_token_ids", _NULL), choice.prompt_token_ids)
+    return next((ids for ids in given if bytes(ids) not in (b"", b"null")), None)
+
+
+def _tokens(prompt: msgspec.Raw | None, choice: Choice, cut: msgspec.Raw | None) -> TokenIds | None:
+    ids, logprobs = choice.token_ids, choice.logprobs
+    if cut is not None and ids is not None:
+        return TokenIds(prompt, ids, [each.logprob for each in _values.decode(cut).content])
+    if cut is not None:
+        logprobs = _logprobs.decode(cut)
+    ids, values = _ids_and_logprobs(ids, logprobs)
+    return None if ids is None else TokenIds(prompt, ids, values)
 
 
 def _ids_and_logprobs(
@@ -143,17 +160,13 @@ class StreamReader:
     def __init__(self, where: str) -> None:
         self._where = where
         self._named: set[int] = set()
-        self._begun = False
         self.finished = False
 
     def read(self, data: bytes) -> Chunk:
-        prompt = None
-        if not self._begun:
-            self._begun = True
-            data, prompt = cut_ids(data)
+        data, prompt = cut_ids(data)
         try:
             body = _chunk.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise garbage(self._where, f"a piece of its stream: {error}") from error
         if body.error and bytes(body.error) != b"null":
             raise from_error_event(self._where, bytes(body.error))

@@ -26,6 +26,8 @@ READ_OUT = 0.25
 ANSWER_BYTES = 512 * 1024 * 1024
 """Of a whole answer: a server that never ends one must not fill the memory."""
 ERROR_BYTES = 64 * 1024
+NO_STREAM = ("application/json", "text/html")
+"""Types of an answer that is whole by itself, and was read as a stream in vain."""
 READ_BYTES = 1 << 20
 """What a connection may have ready to be read before it is paused: most answers, all of it."""
 LIMITS = ("max_completion_tokens", "max_tokens")
@@ -214,7 +216,7 @@ class Server:
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         parts: list[bytes] = []
         size = 0
-        async for data in response.content.iter_any():
+        while data := await response.content.readany():
             size += len(data)
             if size > ANSWER_BYTES:
                 raise garbage(self.url, f"it is longer than {ANSWER_BYTES} bytes")
@@ -249,11 +251,13 @@ class Server:
         finally:
             silence.over()
         if not reader.finished:
-            raise self._unfinished(done=done)
+            raise self._unfinished(response, done=done)
 
-    def _unfinished(self, *, done: bool) -> Failed:
+    def _unfinished(self, response: aiohttp.ClientResponse, *, done: bool) -> Failed:
         if done:
             return garbage(self.url, "its stream ends without a finish_reason")
+        if response.content_type in NO_STREAM:
+            return garbage(self.url, f"a stream was asked for, and {response.content_type} came")
         return from_exception(self.url, aiohttp.ServerDisconnectedError())
 
 

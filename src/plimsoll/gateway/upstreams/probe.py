@@ -5,14 +5,13 @@ from contextlib import suppress
 import aiohttp
 import msgspec
 
-from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.forms import Answer, Chunk, NoHistory, Request
 from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status
 from plimsoll.gateway.upstreams.openai import CONNECTION_ERRORS, Asks, Server, Waits, http_session
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.wire import Choice
-from plimsoll.trajectories.messages import Message
 
 __all__ = ["probe"]
 
@@ -46,19 +45,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model] = []
-
-
-class _NoHistory:
-    """Nobody looks at the history of these requests."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def key(self, index: int) -> bytes:
-        raise IndexError(index)
-
-    def message(self, index: int) -> Message:
-        raise IndexError(index)
 
 
 _choices = msgspec.json.Decoder(list[Choice])
@@ -196,7 +182,7 @@ class _Refused(Exception):
 
 def _request(messages: msgspec.Raw, tools: msgspec.Raw | None = None, tokens: int = 8) -> Request:
     limit = {"max_tokens": msgspec.Raw(str(tokens).encode())}
-    return Request(model="", history=_NoHistory(), messages=messages, tools=tools, settings=limit)
+    return Request(model="", history=NoHistory(), messages=messages, tools=tools, settings=limit)
 
 
 def _has_logprobs(answer: Answer) -> bool:

@@ -4,8 +4,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from plimsoll.gateway.forms import Answer, Request
 from plimsoll.gateway.upstreams.failures import Failed
 from plimsoll.gateway.upstreams.openai import Server
+from plimsoll.gateway.upstreams.protocol import Call
 
 __all__ = ["Replica", "ReplicaState"]
 
@@ -64,6 +66,13 @@ class Replica:
 
     def ready(self, now: float) -> bool:
         return self.up and now >= self.not_before
+
+    async def answer(self, request: Request, call: Call) -> Answer:
+        self.in_flight += 1
+        try:
+            return await self.server.answer(request, call)
+        finally:
+            self.in_flight -= 1
 
     @contextmanager
     def busy(self) -> Generator[None]:

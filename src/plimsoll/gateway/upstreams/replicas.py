@@ -61,8 +61,7 @@ class Replicas:
         while True:
             replica = await self._choose(call.session, attempts)
             try:
-                with replica.busy():
-                    answer = await replica.server.answer(request, call)
+                answer = await replica.answer(request, call)
             except Failed as failure:
                 await self._failed(replica, failure, attempts)
             else:
@@ -121,6 +120,10 @@ class Replicas:
 
     async def _choose(self, session: str, attempts: "_Attempts") -> Replica:
         """The session's replica, or another if it is down; waits while all are."""
+        known = self._sessions.get(session)
+        if known is not None and not attempts.tried and known.ready(_now()):
+            self._sessions.move_to_end(session)
+            return known
         while True:
             now = _now()
             ready = [replica for replica in self._replicas if replica.ready(now)]

@@ -72,7 +72,10 @@ class Scripted:
         self, request: Request, call: Call
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
         reply = await self._reply(request, call)
-        pieces = self._pieces(reply, _wants(request, call))
+        fails = self._fails(reply)
+        if fails and not _begins(reply):
+            raise await _failure(reply)
+        pieces = self._pieces(reply, _wants(request, call), fails=fails)
         try:
             yield pieces
         finally:
@@ -89,8 +92,9 @@ class Scripted:
         await asyncio.sleep(reply.turn.delay)
         return reply
 
-    async def _pieces(self, reply: Reply, wants: Wants) -> AsyncGenerator[list[Chunk]]:
-        fails = self._fails(reply)
+    async def _pieces(
+        self, reply: Reply, wants: Wants, *, fails: bool
+    ) -> AsyncGenerator[list[Chunk]]:
         reader = StreamReader(WHERE)
         events = list(self._engine.events(reply, wants))
         for event in events[: len(events) // 2] if fails else events:
@@ -117,6 +121,12 @@ def _asked(request: Request, call: Call) -> Asked:
 
 def _wants(request: Request, call: Call) -> Wants:
     return Wants(ids=call.ids, logprobs=call.ids or request.wants_logprobs)
+
+
+def _begins(reply: Reply) -> bool:
+    """Whether a stream that is to fail begins first."""
+    failure = reply.turn.failure
+    return not isinstance(failure, int) and failure not in ("hang", "drop")
 
 
 async def _failure(reply: Reply) -> Failed:

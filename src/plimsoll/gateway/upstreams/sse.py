@@ -11,6 +11,9 @@ class EventSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._more: list[bytes] = []
+        """What came after the rest, all of it in the same line."""
+        self._held = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Raises ValueError for an event without an end."""
@@ -23,10 +26,25 @@ class EventSplitter:
         ):
             return [data[6:-2]]  # one event, all of it: how a stream mostly comes
         if self._rest:
-            data = self._rest + data
+            if b"\n" not in data and b"\r" not in data:
+                return self._hold(data)
+            data = b"".join((self._rest, *self._more, data))
+            self._more.clear()
+            self._held = 0
         if b"\r" in data:
             return self._feed_with_returns(data)
         return self._split(data)
+
+    def _hold(self, data: bytes) -> list[bytes]:
+        """A long line is put together once, however many reads it comes in."""
+        self._more.append(data)
+        self._held += len(data)
+        self._check(len(self._rest) + self._held)
+        return []
+
+    def _check(self, size: int) -> None:
+        if size > LIMIT:
+            raise ValueError(f"an event of its stream is longer than {LIMIT} bytes")
 
     def _feed_with_returns(self, data: bytes) -> list[bytes]:
         # A return at the very end may be half of a line's end: it waits for the next read.
@@ -41,8 +59,7 @@ class EventSplitter:
     def _split(self, data: bytes) -> list[bytes]:
         blocks = data.split(b"\n\n")
         self._rest = blocks.pop()
-        if len(self._rest) > LIMIT:
-            raise ValueError(f"an event of its stream is longer than {LIMIT} bytes")
+        self._check(len(self._rest))
         return [found for block in blocks if (found := _data(block))]
 
 

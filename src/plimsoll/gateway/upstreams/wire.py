@@ -12,8 +12,11 @@ __all__ = [
     "Counts",
     "Function",
     "Logprob",
+    "LogprobValue",
+    "LogprobValues",
     "Logprobs",
     "Said",
+    "WholeBody",
     "WireCall",
 ]
 
@@ -46,10 +49,19 @@ class Said(msgspec.Struct):
     refusal: str | None = None
 
 
-class Logprob(msgspec.Struct, gc=False):
+class LogprobValue(msgspec.Struct, gc=False):
     """Thousands come with an answer, and none holds anything else: the collector may skip them."""
 
     logprob: float
+
+
+class LogprobValues(msgspec.Struct):
+    """Where nothing else is wanted of them: each field that is looked for costs."""
+
+    content: list[LogprobValue]
+
+
+class Logprob(LogprobValue, gc=False):
     id: int | None = None
     """The token's id, where a server (llama.cpp) gives it here and not in `token_ids`."""
 
@@ -61,6 +73,7 @@ class Logprobs(msgspec.Struct):
 class Choice(msgspec.Struct):
     message: Said
     finish_reason: str | None = None
+    prompt_token_ids: msgspec.Raw = ABSENT
     token_ids: list[int] | None = None
     logprobs: Logprobs | None = None
 
@@ -85,6 +98,12 @@ class Counts(msgspec.Struct):
     completion_tokens: int = 0
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: AnswerDetails | None = None
+
+
+class WholeBody(msgspec.Struct):
+    id: str | None = None
+    choices: list[Choice] = []
+    usage: Counts | None = None
 
 
 class ChunkBody(msgspec.Struct):

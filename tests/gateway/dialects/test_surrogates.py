@@ -1,0 +1,38 @@
+"""Halves of characters, as programs in JavaScript leave them when they cut a text."""
+
+import json
+
+import pytest
+
+from plimsoll.gateway.dialects.registry import DIALECTS
+from plimsoll.gateway.dialects.surrogates import without_halves
+
+FIRST, SECOND = "\ud83d", "\ude00"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("plain \n\t\u20ac", "plain \n\t\u20ac"),
+        (FIRST + SECOND, FIRST + SECOND),
+        (f"cut {FIRST}", "cut \ufffd"),
+        (f"{SECOND} cut", "\ufffd cut"),
+        (FIRST + FIRST + SECOND, "\ufffd" + FIRST + SECOND),
+        (f"\\{FIRST}", "\\\ufffd"),
+        ("\\ud83d", "\\ud83d"),
+    ],
+)
+def test_a_half_becomes_a_mark_and_all_else_stays(text: str, left: str):
+    body = json.dumps(text).encode()
+    assert json.loads(without_halves(body)) == json.loads(json.dumps(left))
+    assert (without_halves(body) is body) == (text == left)
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_a_history_with_half_a_character_is_answered(path: str):
+    said = [{"role": "user", "content": f"cut {FIRST}"}]
+    field = "input" if path.endswith("responses") else "messages"
+    request = DIALECTS[path].read(json.dumps({"model": "m", field: said}).encode())
+    assert request.history.message(0).text == "cut \ufffd"
+    (sent,) = json.loads(bytes(request.messages))
+    assert sent["content"] == "cut \ufffd"
