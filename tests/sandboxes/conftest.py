@@ -9,12 +9,19 @@ import pytest
 Left = Callable[..., list[str]]
 
 
-def _processes() -> dict[int, str]:
-    """Every process of this host that is ours by descent, zombies included.
+_before: set[int] = set()
+"""Children of this process when a test began: engines, trackers and the like of other tests."""
 
-    Not a Docker engine that other tests have started, nor the process with which Python watches
-    over the resources of its pools: they run until the last of the tests ends.
-    """
+
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    """Taken before anything else of a test is made."""
+    _before.clear()
+    _before.update(_processes())
+
+
+def _processes() -> dict[int, str]:
+    """Every process that is ours by descent, zombies included, but for those of other tests."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -27,22 +34,12 @@ def _processes() -> dict[int, str]:
             parents[int(entry.name)] = (int(parent), f"{name} {state}")
     found: dict[int, str] = {}
     grown = {os.getpid()}
-    others = {pid for pid, (_, name) in parents.items() if name.startswith("dockerd ")}
-    others |= {pid for pid, (parent, _) in parents.items() if _tracks(pid, parent)}
+    # What those start meanwhile is theirs too.
     while grown:
         grown = {pid for pid, (parent, _) in parents.items() if parent in grown}
-        grown -= {*found, *others}
+        grown -= {*found, *_before}
         found |= {pid: parents[pid][1] for pid in grown}
     return found
-
-
-def _tracks(pid: int, parent: int) -> bool:
-    if parent != os.getpid():
-        return False
-    try:
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def _left(home: Path, ids: list[str] | None = None) -> list[str]:
