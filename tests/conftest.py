@@ -1,6 +1,7 @@
 import os
+import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Sandbox
+from ray_nodes import why_no_ray
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +72,19 @@ def tls_engine() -> TlsEngine:
 def compose() -> None:
     """Skips where Compose V2 is not installed."""
     need("compose", why_no_compose())
+
+
+@pytest.fixture(scope="session")
+def ray_part() -> Iterator[None]:
+    """Skips where Ray is not installed. All clusters of all tests have one token.
+
+    A process that has started a cluster with a token can use none without: Ray never forgets.
+    """
+    need("ray", why_no_ray())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
+        yield
 
 
 @pytest.fixture

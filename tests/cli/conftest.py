@@ -2,12 +2,15 @@ import asyncio
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from run_files import MARK
 
 from parts import need
 from plimsoll.core.errors import SandboxUnavailable
@@ -71,6 +74,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         with process:
             process.kill()
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What every process that the test starts has in its environment."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, value)
+    return value
 
 
 @pytest.fixture

@@ -8,7 +8,21 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["MARK", "Plimsoll", "Start", "marked", "prompts", "wait_for", "write_run"]
+from plimsoll.ledger.audit import Auditor
+from plimsoll.ledger.journal import Journal
+
+__all__ = [
+    "MARK",
+    "Plimsoll",
+    "Start",
+    "checked",
+    "marked",
+    "no_sandbox",
+    "prompts",
+    "rows",
+    "wait_for",
+    "write_run",
+]
 
 Plimsoll = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -53,11 +67,22 @@ def wait_for(holds: Callable[[], object], process: subprocess.Popen[str] | None 
 
 def prompts(run: Path) -> list[int]:
     """The prompts of all batches that were committed, by the ledger."""
-    from plimsoll.ledger.audit import Auditor
-    from plimsoll.ledger.journal import Journal
-
     journal, auditor = Journal.open(run / "ledger.db"), Auditor()
     for _, event in journal.read():
         auditor.take(event)
     journal.close()
     return [prompt for batch in auditor.prompts() for prompt in batch]
+
+
+def rows(run: Path) -> list[dict[str, object]]:
+    path = run / "results.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def no_sandbox(folder: Path) -> bool:
+    return not any((folder / "home/sandboxes").iterdir())
+
+
+def checked(plimsoll: Plimsoll, run: str) -> None:
+    ended = plimsoll("ledger", run, "--check")
+    assert ended.returncode == 0, ended.stdout

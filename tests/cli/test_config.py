@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, Popen
+
+import pytest
 
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.config_text import config_text, documented
@@ -22,6 +24,16 @@ def test_what_is_printed_is_the_config_with_every_default(plimsoll: Plimsoll, tm
     assert json.loads(plimsoll("config", "night.toml", "--json").stdout) == config.model_dump(
         mode="json"
     )
+
+
+@pytest.mark.parametrize("asked", [("--help",), ("config",), ("run", "--help"), ("status", "x")])
+def test_a_command_that_runs_nothing_pulls_in_neither_torch_nor_ray(
+    start: Callable[..., Popen[str]], asked: tuple[str, ...]
+):
+    _, said = start(*asked, python=("-X", "importtime", "-m", "plimsoll")).communicate()
+    pulled = {line.rpartition("|")[2].strip().partition(".")[0] for line in said.splitlines()}
+    assert "click" in pulled
+    assert not pulled & {"torch", "ray"}
 
 
 def test_every_key_is_told_with_what_it_means():

@@ -121,6 +121,7 @@ def test_one_branch_is_shown_alone_and_whole(trial: Path, plimsoll: Plimsoll):
     ended = plimsoll("show", str(trial), "--branch", "2")
     assert ended.returncode == 2
     assert ended.stderr == "plimsoll: the trajectory has no branch 2: its branches are 0 to 1\n"
+    assert not ended.stdout
 
 
 def test_tokens_are_shown_turn_by_turn(trial: Path, plimsoll: Plimsoll):

@@ -105,6 +105,19 @@ def test_the_allowed_share_is_a_share(tmp_path: Path):
         assert ":2: breaker.allowed_share: expected a number from 0 to 1" in said
 
 
+def test_a_number_is_a_number_within_its_bounds(tmp_path: Path):
+    for wrong in ('"30"', "-1", "inf", "true"):
+        said = refusal(tmp_path, f"[workers]\ngrace_seconds = {wrong}\n")
+        assert ":2: workers.grace_seconds: expected a number, 0 or more" in said
+    for text, said in (
+        ("[run]\nslack_seconds = nan\n", "run.slack_seconds: expected a number above 0"),
+        ("[run]\nseed = 1.5\n", "run.seed: expected a whole number"),
+        ('[workers]\nray.resources.CPU = "a"\n', "workers.ray.resources.CPU: expected a number"),
+    ):
+        assert f":2: {said}" in refusal(tmp_path, text)
+    assert load_config(write(tmp_path, "[workers]\ngrace_seconds = 3\n")).workers.grace_seconds == 3
+
+
 def test_a_pool_is_one_of_three_and_its_numbers_are_whole(tmp_path: Path):
     text = '[pool]\nreuse = "reset"\nuses = 7\nahead = 0\n'
     pool = load_config(write(tmp_path, text)).pool

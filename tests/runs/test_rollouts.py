@@ -18,6 +18,7 @@ from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.results import Row
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.status import read_status
 
 MakeConfig = Callable[..., Config]
 
@@ -269,6 +270,83 @@ async def test_one_process_drives_a_run_at_a_time(make_config: MakeConfig, tmp_p
         rollouts.stop()
 
 
+async def test_who_is_refused_a_run_changes_nothing_of_it(make_config: MakeConfig, tmp_path: Path):
+    run = tmp_path / "run"
+    async with Rollouts(make_config("waits-a", steps=2), out=run) as rollouts:
+        with (run / "results.jsonl").open("a") as file:
+            file.write('{"half of')
+        before = {path.name: path.read_bytes() for path in run.glob("*.*l")}
+        config = rollouts.plan.config
+        changed = config.model_copy(update={"run": config.run.model_copy(update={"steps": 9})})
+        with pytest.raises(LedgerError, match="is held by process"):
+            async with Rollouts(changed, out=run):
+                pass
+        assert {path.name: path.read_bytes() for path in run.glob("*.*l")} == before
+        rollouts.stop()
+
+
+async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = make_config("coin-a", "coin-b", steps=2)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "notes.txt").write_text("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_spec, "MAKER", "nowhere:named")
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="cannot find nowhere:named"):
+                async with Rollouts(config, out=run):
+                    pass
+            assert [path.name for path in run.iterdir()] == ["notes.txt"]
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        await all_batches(rollouts)
+    # A run that has begun stays, and says why it could not go on.
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_spec, "MAKER", "nowhere:named")
+        with pytest.raises(WorkerError):
+            async with Rollouts(config, out=run, trains=False):
+                pass
+    status = read_status(run / "status.json")
+    assert (status.state, status.step) == ("ended", 2)
+    assert "a worker cannot start" in status.why
+    proven(run)
+
+
+async def test_tasks_of_one_folder_name_are_told_apart(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("one/coin", "two/coin", steps=2)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        await all_batches(rollouts)
+    told = (tmp_path / "run/names").read_text().split()
+    assert set(told) == set(rollouts.plan.tasks)
+    assert len(rollouts.plan.tasks) == 2
+
+
+async def test_what_ended_a_run_is_raised_though_nobody_asks_for_a_batch_any_more(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("dies-a", steps=2, group_size=1, batch_groups=1)
+    with pytest.raises(WorkerError, match="the ship went down"):
+        async with Rollouts(config, out=tmp_path / "run") as rollouts:
+            await until(lambda: not rollouts.status().workers, 60)
+            await asyncio.sleep(0.3)
+    assert "workers end again and again" in read_status(tmp_path / "run/status.json").why
+
+
+async def test_steps_that_a_crash_undid_are_not_told(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("coin-a", "coin-b", steps=4)
+    run = tmp_path / "run"
+    async with Rollouts(config, out=run) as rollouts:
+        async for batch in rollouts.batches():
+            await rollouts.commit(batch)
+            if batch.step == 3:
+                break
+    async with Rollouts(config, out=run) as rollouts:
+        assert rollouts.status().rewards == []
+        await all_batches(rollouts)
+    assert len(rollouts.summary.rewards) == 4
+
+
 async def test_workers_that_die_again_and_again_end_the_run_with_their_last_words(
     make_config: MakeConfig, tmp_path: Path
 ):
@@ -318,6 +396,16 @@ def test_a_config_without_tasks_or_an_end_is_refused(make_config: MakeConfig, tm
         Rollouts(make_config("coin-a"))
     with pytest.raises(UsageError, match=r"\[run\] tasks"):
         Rollouts(Config())
+
+
+def test_storage_that_nothing_can_be_kept_in_is_refused_before_anything_starts(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", steps=1)
+    storage = config.storage.model_copy(update={"trajectories": "nowhere://bucket"})
+    with pytest.raises(UsageError, match="nowhere://bucket cannot be used"):
+        Rollouts(config.model_copy(update={"storage": storage}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_importing_plimsoll_and_its_rollouts_pulls_in_neither_torch_nor_ray():

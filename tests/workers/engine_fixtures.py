@@ -1,19 +1,17 @@
 """Each engine in turn, on parts that are made once, and a look at what is left behind."""
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ray_nodes import ray_cluster, why_no_ray
 from supervised import Mark
 
-from parts import need
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
+from ray_nodes import ray_cluster
 
-__all__ = ["engine", "mark", "ray_part", "shared_cluster"]
+__all__ = ["engine", "mark", "shared_cluster"]
 
 
 @pytest.fixture(scope="session")
@@ -24,19 +22,6 @@ def mark() -> Iterator[Mark]:
         patch.setenv(made.name, made.value)
         yield made
     made.gone()
-
-
-@pytest.fixture(scope="session")
-def ray_part() -> Iterator[None]:
-    """Skips where Ray is not installed. All clusters of these tests have one token.
-
-    A process that has started a cluster with a token can use none without: Ray never forgets.
-    """
-    need("ray", why_no_ray())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
-        yield
 
 
 @pytest.fixture(scope="session")

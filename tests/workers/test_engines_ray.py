@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from ray_nodes import ray_cluster
 from scripted_place import order, spec
 from supervised import Mark, options
 
@@ -18,6 +17,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
 from plimsoll.workers.place import Result
 from plimsoll.workers.supervisor import Supervisor
+from ray_nodes import ray_cluster
 
 
 async def ask(supervisor: Supervisor, ticket: str, task: str) -> str:
@@ -125,6 +125,34 @@ async def test_the_runs_own_handler_of_sigterm_stays(shared_cluster: Any):
     async with RayEngine(RayOptions(address=shared_cluster.address)):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(seen.wait(), 5)
+
+
+TERMINATED = """
+import asyncio, signal, sys
+from plimsoll.workers.engines.ray import RayEngine, RayOptions
+
+async def main():
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(told.set))
+    async with RayEngine(RayOptions(address=sys.argv[1])):
+        print("on it", flush=True)
+        await told.wait()
+        await asyncio.sleep(4)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_run_that_is_terminated_has_all_the_time_it_needs(shared_cluster: Any):
+    command = [sys.executable, "-c", TERMINATED, shared_cluster.address]
+    both = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    run = await asyncio.create_subprocess_exec(*command, **both)
+    assert run.stdout is not None
+    assert await run.stdout.readline() == b"on it\n"
+    run.terminate()
+    _, said = await run.communicate()
+    assert (run.returncode, said) == (0, b"")
 
 
 async def test_an_address_where_nobody_listens_is_told_at_once(ray_part: None):

@@ -26,6 +26,7 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.inventories import Stock, open_stock
 from plimsoll.sandboxes.inventory import Item
 from plimsoll.sandboxes.owners import host_name, is_here
+from plimsoll.sandboxes.removal import remove_folder
 
 __all__ = ["Wanted", "clean"]
 
@@ -99,10 +100,10 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
 
 
 def _clean_directory(wanted: Wanted, account: Account) -> None:
-    """Remove what the run left in its directory and nobody will read."""
+    """Remove what the run left in files and nobody will read."""
     for path in [] if wanted.directory is None else leftovers(wanted.directory):
         if not wanted.dry_run:
-            path.unlink(missing_ok=True)
+            remove_folder(path)
         account.note_file(path)
 
 

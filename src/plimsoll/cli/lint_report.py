@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from plimsoll import __version__
-from plimsoll.cli.render import console, plain
+from plimsoll.cli.render import console, count, plain
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.config import load_config
@@ -130,7 +130,7 @@ def _print(
 def _first_line(summary: Summary) -> Text:
     version = ".".join(__version__.split(".")[:2])
     where = f"{summary.backend}, offline" if summary.offline else summary.backend
-    return Text(f"plimsoll {version} · lint for {where} · {_count(summary.tasks, 'task')}")
+    return Text(f"plimsoll {version} · lint for {where} · {count(summary.tasks, 'task')}")
 
 
 def _print_task(out: Console, one: Linted) -> None:
@@ -162,14 +162,14 @@ def _print_rules(out: Console, findings: Iterable[Finding]) -> None:
 
 def _closing_line(summary: Summary, linted: Sequence[Linted]) -> Text:
     if not summary.findings:
-        return Text(f"clean: {_count(summary.tasks, 'task')} in {summary.seconds:.1f} s")
+        return Text(f"clean: {count(summary.tasks, 'task')} in {summary.seconds:.1f} s")
     wrong = sum(
         any(finding.severity is Severity.ERROR for finding in one.findings) for one in linted
     )
     parts = [
-        f"{_count(summary.errors, 'error')} in {_count(wrong, 'task')}",
-        _count(summary.warnings, "warning"),
-        f"{_count(summary.tasks, 'task')} in {summary.seconds:.1f} s",
+        f"{count(summary.errors, 'error')} in {count(wrong, 'task')}",
+        count(summary.warnings, "warning"),
+        f"{count(summary.tasks, 'task')} in {summary.seconds:.1f} s",
     ]
     return Text(" · ".join(parts), style="red" if summary.errors else "yellow")
 
@@ -181,7 +181,3 @@ def _look(summary: Summary, request: Request, sarif_file: Path | None) -> Iterat
         yield str(sarif_file)
     if summary.findings:
         yield "docs/lint.md"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, redirect_stdout, suppress
 
 import msgspec
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.text import Text
 from plimsoll import __version__
 from plimsoll.cli.evaluate import warn_of_unknown_keys
 from plimsoll.cli.interrupts import Interrupts
-from plimsoll.cli.render import console, diagnosed, duration, figure, plain
+from plimsoll.cli.render import console, count, diagnosed, duration, figure, plain
 from plimsoll.cli.status_report import progress_line, voids
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.plan import Plan
@@ -33,9 +33,13 @@ def roll_out(rollouts: Rollouts, *, as_json: bool) -> int:
     out = err if as_json else console(stderr=False)
     _begin(rollouts.plan, out, err)
     with Interrupts(lambda: _drain(rollouts, err)) as interrupts:
-        interrupts.run(_run(rollouts, err))
+        # Some libraries print what they notice, such as the death of a node.
+        with redirect_stdout(sys.stderr):
+            interrupts.run(_run(rollouts, err))
         if not rollouts.is_over:
-            said = f"ended at once · go on: plimsoll resume {rollouts.directory.path}"
+            said = "ended before anything was started"
+            if rollouts.has_begun:
+                said = f"ended at once · go on: plimsoll resume {rollouts.directory.path}"
             err.print(Text(said, style="yellow"), soft_wrap=True)
             return interrupts.exit_code or 1
         summary = rollouts.summary
@@ -62,7 +66,8 @@ def _drain(rollouts: Rollouts, err: Console) -> bool:
 async def _run(rollouts: Rollouts, err: Console) -> None:
     async with rollouts:
         if lost := rollouts.restored.lost:
-            err.print(f"{lost:,} trials ran when the run was killed; they are tried again")
+            said = f"{count(lost, 'trial')} ran when the run was killed: tried again"
+            err.print(Text(said), soft_wrap=True)
         async with _showing(rollouts, err):
             async for batch in rollouts.batches():
                 await rollouts.commit(batch)
@@ -98,13 +103,14 @@ def _begin(plan: Plan, out: Console, err: Console) -> None:
     run, workers = plan.config.run, plan.config.workers
     version = ".".join(__version__.split(".")[:2])
     tasks = len(plan.tasks) - len(plan.left_out)
-    long = f"{run.steps:,} steps" if run.steps is not None else f"{run.epochs:,} epochs"
+    epochs = count(run.epochs or 0, "epoch")
+    long = epochs if run.steps is None else count(run.steps, "step")
     parts = [
         f"plimsoll {version}",
         BACKENDS[run.backend],
         f"agent {run.agent}",
         *([f"policy {plan.policy.urls[0]}"] if plan.policy is not None else []),
-        f"{tasks:,} {'task' if tasks == 1 else 'tasks'}",
+        count(tasks, "task"),
         f"{long} of {run.batch_groups} × {run.group_size} trials",
         f"{workers.number} × {workers.concurrency} at once ({workers.engine})",
     ]
@@ -117,9 +123,9 @@ def _begin(plan: Plan, out: Console, err: Console) -> None:
 def _closing(summary: RunSummary) -> Iterator[Text]:
     """How it ended, what came of it, what was not done, where to look."""
     style = "" if summary.done else "yellow"
-    steps = f"{summary.steps:,} {'step' if summary.steps == 1 else 'steps'}"
+    steps, trials = count(summary.steps, "step"), count(summary.trials, "trial")
     yield Text(
-        f"{summary.ended} · {steps}, {summary.trials:,} trials in {duration(summary.seconds)} · "
+        f"{summary.ended} · {steps}, {trials} in {duration(summary.seconds)} · "
         f"reward {figure(summary.reward)} · void {voids(summary.void)}",
         style=style,
     )
@@ -128,7 +134,7 @@ def _closing(summary: RunSummary) -> Iterator[Text]:
     for task, why in summary.quarantined.items():
         yield Text(f"out: {plain(task)}: {plain(why)}", style="yellow")
     if summary.left_over:
-        yield Text(f"{summary.left_over:,} groups are left over: too few for a batch")
+        yield Text(f"left over: {count(summary.left_over, 'group')}, too few for a batch")
     yield _proof(summary)
     again = "" if summary.done else f" · go on: plimsoll resume {summary.path}"
     yield Text(f"look: {summary.path}/summary.json · plimsoll ledger {summary.path}{again}")
@@ -139,5 +145,7 @@ def _proof(summary: RunSummary) -> Text:
         return Text(f"the ledger was not checked: plimsoll ledger {summary.path} --check does it")
     if summary.problems:
         return Text(f"the ledger is wrong: {'; '.join(summary.problems)}", style="red")
-    age = f"{summary.oldest} {'version' if summary.oldest == 1 else 'versions'} old"
-    return Text(f"nothing lost, nothing twice (ledger checked) · oldest sample in a batch: {age}")
+    age = count(summary.oldest, "version")
+    return Text(
+        f"nothing lost, nothing twice (ledger checked) · oldest sample in a batch: {age} old"
+    )

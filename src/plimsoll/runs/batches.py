@@ -11,7 +11,7 @@ from pathlib import Path
 from plimsoll.core.versions import Version
 from plimsoll.runs.groups import advantages
 from plimsoll.runs.results import mean
-from plimsoll.runs.storage import read_stored
+from plimsoll.runs.storage import read_blob, read_stored
 from plimsoll.trajectories.reader import Trajectory
 from plimsoll.trajectories.samples import Sample
 
@@ -46,6 +46,10 @@ class Rollout:
     def read(self) -> Trajectory:
         """All that was said in it."""
         return read_stored(self.trajectory)
+
+    def blob(self, address: str) -> bytes:
+        """The content of a `blob:` address in it: an image that was too large for a line."""
+        return read_blob(self.trajectory, address)
 
     def samples(self) -> Iterator[Sample]:
         """What is trained on of it; what older weights than `head` generated is masked."""

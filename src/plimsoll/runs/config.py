@@ -35,7 +35,15 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
@@ -63,12 +71,16 @@ EXPECTED = {
     "model_type": "a table",
     "tuple_type": "a list",
     "bool_type": "true or false",
-    "int_type": "a whole number",
-    "float_type": "a number from 0 to 1",
-    "float_parsing": "a number from 0 to 1",
-    "greater_than_equal": "a number from 0 to 1",
-    "less_than_equal": "a number from 0 to 1",
 }
+_NUMBERS = {
+    "int_type",
+    "float_type",
+    "finite_number",
+    "greater_than",
+    "greater_than_equal",
+    "less_than_equal",
+}
+"""What is said of a number that is none, or is out of bounds."""
 
 
 class LocalConfig(Table):
@@ -95,9 +107,9 @@ class DockerConfig(Table):
     """Hosts that may be spoken to without TLS. Whoever reaches such an engine is root there."""
     dns: tuple[StrictStr, ...] = ()
     """Name servers for sandboxes that have a network; without any, the engine's own."""
-    keep_images_gb: float = Field(default=50.0, gt=0)
+    keep_images_gb: StrictFloat = Field(default=50.0, gt=0)
     """Built images beyond this are removed, those unused for longest first."""
-    keep_images_days: float = Field(default=14.0, gt=0)
+    keep_images_days: StrictFloat = Field(default=14.0, gt=0)
     """Built images unused for longer are removed."""
 
 
@@ -124,7 +136,7 @@ class BreakerConfig(Table):
 
     require_validation: StrictBool = False
     """Every task is validated on the backend."""
-    allowed_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    allowed_share: StrictFloat = Field(default=0.0, ge=0.0, le=1.0)
     """The largest share of tasks that may run although they are not."""
 
 
@@ -249,7 +261,9 @@ def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
     path = problem["loc"]
     place = _place(file, text, path)
     if problem["type"] == "extra_forbidden":
-        known = list(_table(path[:-1]).model_fields)
+        table = _table(path[:-1])
+        assert table is not None, f"{path} is in no table of known keys"
+        known = list(table.model_fields)
         close = difflib.get_close_matches(str([*path][-1]), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{place}: unknown key {show_key(path)} ({hint})"
@@ -258,27 +272,46 @@ def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
     return f"{place}: {show_key(path)}: {said}"
 
 
-def _table(path: KeyPath) -> type[BaseModel]:
-    """The table at a path of the file."""
+def _table(path: KeyPath) -> type[BaseModel] | None:
+    """The table at a path of the file; None where its keys are a person's own."""
     table: type[BaseModel] = Config
     for key in path:
         found = table.model_fields[str(key)].annotation
-        assert isinstance(found, type) and issubclass(found, BaseModel), f"{key} is no table"
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            return None
         table = found
     return table
 
 
 def _expected(problem: ErrorDetails) -> str | None:
-    around = problem.get("ctx", {})
-    match problem["type"], around.get("ge"):
-        case "literal_error", _:
-            return str(around["expected"]).replace("'", "")
-        case "greater_than", _:
-            return f"a number above {around['gt']:g}"
-        case _, int(least):
-            return f"a whole number, {least} or more"
-        case kind, _:
-            return EXPECTED.get(kind)
+    kind = problem["type"]
+    if kind == "literal_error":
+        return str(problem.get("ctx", {})["expected"]).replace("'", "")
+    return _number(problem["loc"]) if kind in _NUMBERS else EXPECTED.get(kind)
+
+
+def _number(path: KeyPath) -> str:
+    """Which number a key wants."""
+    table, key = _table(path[:-1]), str(path[-1])
+    if table is None or key not in table.model_fields:
+        return "a number"  # of a table whose keys are a person's own
+    field = table.model_fields[key]
+    bounds = {
+        name: limit
+        for bound in field.metadata
+        for name in ("ge", "gt", "le")
+        if (limit := getattr(bound, name, None)) is not None
+    }
+    noun = "a number" if field.annotation is float else "a whole number"
+    match bounds:
+        case {"ge": least, "le": most}:
+            return f"{noun} from {least:g} to {most:g}"
+        case {"ge": least}:
+            return f"{noun}, {least:g} or more"
+        case {"gt": least}:
+            return f"{noun} above {least:g}"
+        case _:
+            return noun
 
 
 def _place(file: Path, text: str, path: KeyPath) -> str:

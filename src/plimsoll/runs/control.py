@@ -12,6 +12,7 @@ from plimsoll.core.ids import Owner
 from plimsoll.ledger.ledger import FILE as LEDGER
 from plimsoll.runs.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
 from plimsoll.sandboxes.owners import host_name, is_alive, is_here, myself
+from plimsoll.workers import scratch
 
 __all__ = [
     "check_idle",
@@ -52,8 +53,10 @@ def look_for_run(name: str) -> RunDirectory | None:
 
 
 def leftovers(directory: RunDirectory) -> list[Path]:
-    """What a run that was killed left in its directory and nobody will read."""
-    return [*sorted(directory.path.glob(f"*{PART}")), *filter(Path.exists, [directory.controller])]
+    """What a run that was killed left in its directory, or its workers elsewhere on this host,
+    and nobody will read."""
+    files = [*sorted(directory.path.glob(f"*{PART}")), directory.controller]
+    return [*filter(Path.exists, files), *scratch.leftovers(directory.name)]
 
 
 def claim(directory: RunDirectory) -> None:

@@ -58,6 +58,7 @@ class Controller:
         """Whether that is the end of its steps or of its epochs."""
         self.finished = 0
         """Trials that came to their end since the controller was made."""
+        self._has_begun = False
         self._plan = plan
         self._order = plan.order()
         self._directory = directory
@@ -80,8 +81,15 @@ class Controller:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def state(self) -> str:
+        if self.why:
+            return "stopping"
+        return "running" if self._has_begun else "starting"
+
     async def run(self) -> None:
         """Go on until it is cancelled. Raises why the run cannot go on."""
+        self._has_begun = True
         try:
             async with self._tasks:
                 self._tasks.create_task(self._supervisor.failed())
@@ -216,6 +224,7 @@ class Controller:
             ticket=ticket,
             group=group.id,
             task=str(self._plan.tasks[group.task].path),
+            name=group.task,
             attempt=attempt_of(group, place),
             folder=str(self._directory.rollout(group.task, ticket).absolute()),
         )
@@ -227,6 +236,7 @@ class Controller:
             ticket=f"canary-{canary.number}",
             group=f"canary-{canary.number}",
             task=str(task.path),
+            name=task.name,
             attempt=canary.number,
             folder=str(self._directory.canary(task.name, canary.number).absolute()),
             agent=CANARY_AGENT,

@@ -11,7 +11,7 @@
 What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
 
     ├── config.toml                 the config as it was understood, with paths made absolute
-    ├── ledger.db                   every rollout, from before it starts
+    ├── ledger.db                   every rollout, from before it starts, and ledger.lock
     ├── trajectories/               what was said, a file a ticket, where no other place is named
     ├── steps.jsonl                 one line a step that was committed
     ├── status.json                 how it fares, written anew each second
@@ -23,9 +23,9 @@ counts.
 Nothing in it is ever overwritten: a directory that holds trials is refused.
 """
 
+import contextlib
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -72,14 +72,20 @@ class RunDirectory:
             directory.results.touch()
         return directory
 
-    @classmethod
-    def open(cls, path: Path) -> "RunDirectory":
-        """A run's own, to go on in it. Lines that a crash cut short are dropped."""
-        directory = cls(path)
-        with _writing(path):
-            for file in (directory.results, directory.canaries, directory.steps):
+    def mend(self) -> None:
+        """Drop lines that a crash cut short. For the one process that drives the run."""
+        with _writing(self.path):
+            for file in (self.results, self.canaries, self.steps):
                 _mend(file)
-        return directory
+
+    def discard(self) -> None:
+        """Remove a run that came to nothing before its first trial, and no file of others."""
+        with contextlib.suppress(OSError):
+            own = (self.results, self.config, self.status)
+            for file in (*own, *self.path.glob("ledger.*")):
+                file.unlink(missing_ok=True)
+            self.trials.rmdir()
+            self.path.rmdir()
 
     @property
     def name(self) -> str:
@@ -163,7 +169,7 @@ def _new_folder(kind: str, now: datetime) -> Path:
                 return path
 
 
-@contextmanager
+@contextlib.contextmanager
 def _writing(path: Path) -> Generator[None]:
     """Turn what the system says about a file into one line that says what to do."""
     try:

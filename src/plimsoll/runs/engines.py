@@ -7,8 +7,8 @@ from plimsoll.workers.engines.protocol import Engine
 __all__ = ["make_engine"]
 
 
-def make_engine(workers: WorkersConfig) -> Engine:
-    """Make an engine. It starts nothing before it is entered."""
+def make_engine(workers: WorkersConfig, run: str) -> Engine:
+    """Make an engine for a run. It starts nothing before it is entered."""
     if workers.engine == "process":
         return ProcessEngine()
     # Imported here: nothing else needs Ray.
@@ -16,5 +16,10 @@ def make_engine(workers: WorkersConfig) -> Engine:
 
     ray = workers.ray
     return RayEngine(
-        RayOptions(address=ray.address, resources=dict(ray.resources), labels=dict(ray.labels))
+        RayOptions(
+            address=ray.address,
+            resources=dict(ray.resources),
+            labels=dict(ray.labels),
+            run=run,
+        )
     )

@@ -17,6 +17,7 @@ from plimsoll.runs.evaluate import SAME_EVERYWHERE, command_line
 from plimsoll.runs.policies import WantedPolicy, policy_for
 from plimsoll.runs.run_config import ledger_settings
 from plimsoll.runs.selection import select_tasks
+from plimsoll.runs.storage import open_storage
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
@@ -54,6 +55,8 @@ class Plan:
         agent = make_agent(run.agent, layer=config.agents.folder)
         policy = policy_for(agent, config.policy, (), None, None)
         make_backend(run.backend, config)
+        if config.storage.trajectories is not None:
+            open_storage(config.storage.trajectories)
         assets = config.load_assets(None)
         selection = select_tasks(Path(run.tasks), pattern=None, skip_invalid=False)
         key = assets.key if assets is not None else ""

@@ -60,8 +60,8 @@ def policy_for(
         return None
     if not (urls or config.urls):
         raise UsageError(
-            f"the agent {agent.name} needs a policy: name its server with --policy URL, "
-            "or as [policy] urls in plimsoll.toml"
+            f"the agent {agent.name} needs a policy: name its server as [policy] urls in the "
+            "config, or for `plimsoll eval` with --policy URL"
         )
     limits = Limits(
         turns=turns or config.turns,

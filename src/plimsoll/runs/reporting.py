@@ -1,7 +1,9 @@
 """What a run says of itself: its status now, a line for each step, its summary at the end."""
 
 import asyncio
+import contextlib
 import shlex
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -44,6 +46,8 @@ class Reporter:
     """Those that were committed, in earlier lives of the run too."""
     began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _ended: bool = False
 
     @property
     def seconds(self) -> float:
@@ -54,7 +58,7 @@ class Reporter:
         return round(self.controller.finished / self.seconds, 3) if self.seconds > 0 else 0.0
 
     def step(self, batch: Batch, version: Version) -> Step:
-        """Keep a line of a step that was committed."""
+        """Keep a line of a step that is about to be committed, as this version."""
         members = [member for group in batch.groups for member in group.members]
         now = time.monotonic()
         made = Step(
@@ -77,7 +81,7 @@ class Reporter:
         last = self.steps[-_SHOWN_STEPS:]
         return Status(
             run=self.directory.name,
-            state="stopping" if controller.why else "running",
+            state=controller.state,
             why=controller.why,
             at=time.time(),
             seconds=round(self.seconds, 1),
@@ -107,7 +111,9 @@ class Reporter:
             await asyncio.sleep(_STATUS_SECONDS)
 
     def end_status(self) -> None:
-        self._write(msgspec.structs.replace(self.status(), state="ended", workers=[]))
+        """Write it a last time. Whatever else is about to write it comes too late."""
+        last = msgspec.structs.replace(self.status(), state="ended", workers=[])
+        self._write(last, is_last=True)
 
     def summary(self) -> RunSummary:
         """The whole run, once nothing of it runs any more."""
@@ -169,12 +175,15 @@ class Reporter:
             return None
         return make_report(self.directory.path, check=True, task=None).problems
 
-    def _write(self, status: Status) -> None:
-        try:
-            write_whole(self.directory.status, msgspec.json.encode(status))
-        except UsageError:
+    def _write(self, status: Status, *, is_last: bool = False) -> None:
+        # A thread that nobody waits for any more may still be at the one before.
+        with self._writing:
+            if self._ended:
+                return
+            self._ended = is_last
             # The results would not be kept either, and say so; a status can be missed.
-            return
+            with contextlib.suppress(UsageError):
+                write_whole(self.directory.status, msgspec.json.encode(status))
 
 
 def _canaries(watching: Watching) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.core.errors import LedgerError, PlimsollError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.checkpoints import Checkpoint
 from plimsoll.ledger.ledger import FILE as LEDGER
@@ -72,26 +72,39 @@ class Rollouts:
         self._summary: RunSummary | None = None
 
     async def __aenter__(self) -> Self:
-        async with contextlib.AsyncExitStack() as stack:
-            self.directory = self._open_directory()
-            self._ledger = await stack.enter_async_context(
-                Ledger(self.directory.path, self.plan.settings, myself(), time.time)
-            )
-            # After the ledger: whoever holds that is the run's only controller.
-            control.claim(self.directory)
-            stack.callback(control.release, self.directory)
-            self.restored = await restore(
-                self._ledger, self.directory, self.plan, trains=self._trains
-            )
-            supervisor = await stack.enter_async_context(self._supervisor())
-            supervisor.set_version(self._ledger.books.version)
-            await supervisor.wait_ready()
-            self._control(supervisor)
-            self._loop = asyncio.create_task(self._controller.run())
-            self._status = asyncio.create_task(self._reporter.keep_status())
-            stack.push_async_exit(self._end)
-            self._stack = stack.pop_all()
+        is_new = self._open_directory()
+        is_held = False
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                self._ledger = await stack.enter_async_context(
+                    Ledger(self.directory.path, self.plan.settings, myself(), time.time)
+                )
+                is_held = True
+                await self._begin(stack, is_new)
+                self._stack = stack.pop_all()
+        except BaseException:
+            # Nothing was started, so there is nothing to go on with: the next try is a new run.
+            if is_new and is_held:
+                self.directory.discard()
+            raise
         return self
+
+    async def _begin(self, stack: contextlib.AsyncExitStack, is_new: bool) -> None:
+        """With the ledger held: whoever holds that is the run's only controller."""
+        control.claim(self.directory)
+        stack.callback(control.release, self.directory)
+        if not is_new:
+            self.directory.mend()
+            self._write_config()
+        self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
+        supervisor = await stack.enter_async_context(self._supervisor())
+        supervisor.set_version(self._ledger.books.version)
+        self._control(supervisor)
+        self._status = asyncio.create_task(self._reporter.keep_status())
+        stack.push_async_exit(self._end_status)
+        await supervisor.wait_ready()
+        self._loop = asyncio.create_task(self._controller.run())
+        stack.push_async_exit(self._end)
 
     async def __aexit__(
         self,
@@ -131,9 +144,9 @@ class Rollouts:
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
         name = "" if checkpoint is None else (await self._save(checkpoint)).name
-        version = await self._controller.commit(name)
-        self._reporter.step(batch, version)
-        return version
+        # Its line first: one of a step that is not committed is known by its number.
+        self._reporter.step(batch, self._next_version)
+        return await self._controller.commit(name)
 
     def stop(self, why: str = "it was stopped") -> bool:
         """Start nothing more, and let `batches` end. False where it has not begun."""
@@ -141,6 +154,11 @@ class Rollouts:
             return False
         self._controller.stop(why)
         return True
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether workers were ready, so that there is something to go on with."""
+        return self._loop is not None
 
     @property
     def is_over(self) -> bool:
@@ -156,18 +174,24 @@ class Rollouts:
         assert self._summary is not None, "the run is not over"
         return self._summary
 
-    def _open_directory(self) -> RunDirectory:
+    def _open_directory(self) -> bool:
+        """Take the run's own directory, or make one; whether it is new."""
         if self._out is not None and (self._out / LEDGER).exists():
-            directory = RunDirectory.open(self._out)
-        else:
-            directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
-        write_whole(directory.config, config_text(self.plan.config).encode(), lasting=True)
-        return directory
+            self.directory = RunDirectory(self._out)
+            return False
+        self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
+        # Before the ledger: what has one is a run, and can be resumed by its own config.
+        self._write_config()
+        return True
+
+    def _write_config(self) -> None:
+        write_whole(self.directory.config, config_text(self.plan.config).encode(), lasting=True)
 
     def _supervisor(self) -> Supervisor:
         workers = self.plan.config.workers
         spec = worker_spec(self.plan, self.directory)
-        return Supervisor(make_engine(workers), spec, number=workers.number)
+        engine = make_engine(workers, self.directory.name)
+        return Supervisor(engine, spec, number=workers.number)
 
     def _control(self, supervisor: Supervisor) -> None:
         """Put together what drives the run and what tells of it."""
@@ -194,14 +218,17 @@ class Rollouts:
             supervisor,
             watching,
             self._controller,
-            read_steps(directory.steps),
+            read_steps(directory.steps, up_to=self.version.number),
         )
 
+    @property
+    def _next_version(self) -> Version:
+        return Version(self.version.lineage, self.version.number + 1)
+
     async def _save(self, checkpoint: Save) -> Checkpoint:
-        now = self.version
         return await asyncio.to_thread(
             checkpoints_of(self.directory).write,
-            Version(now.lineage, now.number + 1),
+            self._next_version,
             self._ledger.position,
             checkpoint,
             self._ledger.books.lineages,
@@ -216,14 +243,33 @@ class Rollouts:
         """Let what runs come to its end, or cut it short where something went wrong."""
         del exc_type, traceback
         assert self._loop is not None
-        grace = self.plan.config.workers.grace_seconds if exc is None else 0.0
+        # Where nobody has asked for a batch since, nobody was told what ended the loop.
+        untold = self._loop.exception() if exc is None and self._loop.done() else None
+        self._stop_for(exc or untold)
         try:
+            grace = self.plan.config.workers.grace_seconds if exc is None else 0.0
             await self._controller.drain(grace)
         finally:
-            for task in (self._loop, self._status):
-                task.cancel()
-            # What ended the loop has been raised to whoever asked for a batch.
-            await asyncio.gather(self._loop, self._status, return_exceptions=True)
-            self._reporter.end_status()
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
         self._summary = await asyncio.to_thread(self._reporter.summary)
         self.directory.finish(self._summary)
+        if untold is not None:
+            raise untold
+
+    def _stop_for(self, error: BaseException | None) -> None:
+        """The run is over for this reason, if it is one for a person."""
+        if isinstance(error, PlimsollError):
+            self._controller.stop(str(error).partition("\n")[0])
+
+    async def _end_status(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        del exc_type, traceback
+        self._stop_for(exc)
+        self._status.cancel()
+        await asyncio.gather(self._status, return_exceptions=True)
+        await asyncio.to_thread(self._reporter.end_status)

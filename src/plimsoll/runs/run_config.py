@@ -18,7 +18,7 @@ trajectories = "s3://bucket/night-run"
 import os
 from typing import Literal
 
-from pydantic import Field, StrictInt, StrictStr
+from pydantic import Field, StrictFloat, StrictInt, StrictStr
 
 from plimsoll.ledger.settings import GroupPolicy, Settings
 from plimsoll.runs.tables import Table
@@ -73,7 +73,7 @@ class RunConfig(Table):
     """k: graded members that are enough under the policy `min_graded`."""
     requeues: StrictInt = Field(default=3, ge=0)
     """R: how often a prompt comes again after its group was void, before its task is out."""
-    slack_seconds: float = Field(default=60.0, gt=0)
+    slack_seconds: StrictFloat = Field(default=60.0, gt=0)
     """How long a batch waits for a group that is due before something is done about it."""
     canary_every: StrictInt | None = Field(default=None, ge=0)
     """An oracle trial of a solvable task for every so many trials; 0 for none. Where it is left
@@ -86,7 +86,7 @@ class RayConfig(Table):
     address: StrictStr = ""
     """An existing cluster, or `auto` for the one of this host. Where it is left out, one is
     started for the run, and ends with it."""
-    resources: dict[str, float] = Field(default_factory=dict)
+    resources: dict[str, StrictFloat] = Field(default_factory=dict)
     """What a worker takes of its node: CPU, GPU, memory in bytes, or a resource's own name."""
     labels: dict[str, StrictStr] = Field(default_factory=dict)
     """Labels that a node must have."""
@@ -107,7 +107,7 @@ class WorkersConfig(Table):
     env: tuple[StrictStr, ...] = ()
     """Environment variables that workers get from the run: a shell's export does not reach the
     workers of a cluster."""
-    grace_seconds: float = Field(default=30.0, ge=0)
+    grace_seconds: StrictFloat = Field(default=30.0, ge=0)
     """How long running trials may go on when the run is stopped."""
     ray: RayConfig = Field(default_factory=RayConfig)
 

@@ -103,9 +103,10 @@ def read_status(path: Path) -> Status:
         raise UsageError(f"{path}: not the status of a run ({error})") from error
 
 
-def read_steps(path: Path) -> list[Step]:
-    """The steps that were committed; of one that was made again, the last."""
+def read_steps(path: Path, *, up_to: int) -> list[Step]:
+    """The steps up to one, in order; of one that was made again, the last."""
     if not path.exists():
         return []
     lines = msgspec.json.Decoder(Step).decode_lines(path.read_bytes())
-    return sorted({line.step: line for line in lines}.values(), key=lambda line: line.step)
+    steps = {line.step: line for line in lines if line.step <= up_to}
+    return [steps[number] for number in sorted(steps)]

@@ -5,24 +5,19 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
 
 import msgspec
-from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
-    url_to_fs,  # pyright: ignore[reportUnknownVariableType]
-)
 
-from plimsoll.core.errors import TrajectoryError, UsageError
+from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
+from plimsoll.runs.storage import BLOBS, TRAJECTORIES, open_storage
 from plimsoll.trajectories.frames import NAME, frames
 
 __all__ = ["Store", "Stored"]
 
 _EXCHANGE = b'"kind":"exchange"'
 _BLOB = re.compile(rb"blob:sha256:([0-9a-f]{64})")
-_FOLDER = "trajectories"
-_BLOBS = "blobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +43,15 @@ class _Exchange(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Exchange)
 
 
-class _FileSystem(Protocol):
-    """As much of an fsspec file system as is needed."""
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None: ...
-
-    def put_file(self, lpath: str, rpath: str) -> None: ...
-
-    def exists(self, path: str) -> bool: ...
-
-
 class Store:
     """Where a run's trajectories go: its own directory, or any fsspec URL."""
 
     def __init__(self, url: str | None, directory: Path) -> None:
         self._url = (url or str(directory)).rstrip("/")
         self._own = directory if url is None else None
-        self._blobs = directory / _BLOBS
-        try:
-            found = cast("tuple[_FileSystem, str]", url_to_fs(self._url))
-        except (ImportError, ValueError) as error:
-            raise UsageError(
-                f"storage.trajectories: {self._url} cannot be used: {error}"
-            ) from error
-        self._storage, self._root = found[0], found[1].rstrip("/")
+        self._blobs = directory / BLOBS
+        self._storage, root = open_storage(self._url)
+        self._root = root.rstrip("/")
 
     def keep(self, folder: Path, ticket: str) -> Stored:
         """Store the trajectory of a trial's folder, if there is one. Takes its time.
@@ -85,17 +65,17 @@ class Store:
         try:
             segments, blobs = _survey(file.read_bytes())
             if self._own is not None:
-                return Stored(_link(file, self._own / _FOLDER / name), segments)
+                return Stored(_link(file, self._own / TRAJECTORIES / name), segments)
             self._put_blobs(blobs)
-            self._put(file, f"{_FOLDER}/{name}")
+            self._put(file, f"{TRAJECTORIES}/{name}")
             file.unlink()
         except (OSError, ValueError) as error:
             raise TrajectoryError(f"{file} cannot be stored at {self._url}: {error}") from error
-        return Stored(f"{self._url}/{_FOLDER}/{name}", segments)
+        return Stored(f"{self._url}/{TRAJECTORIES}/{name}", segments)
 
     def _put_blobs(self, names: set[str]) -> None:
         for name in names:
-            here, there = self._blobs / name, f"{_BLOBS}/{name}"
+            here, there = self._blobs / name, f"{BLOBS}/{name}"
             if here.is_file() and not self._storage.exists(f"{self._root}/{there}"):
                 self._put(here, there)
 

@@ -28,7 +28,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     """The task's folder."""
     name: str = ""
-    """The task's name in the run, where it is not that of its folder."""
+    """The task's name in the run; that of its folder where it is left out."""
     attempt: int
     folder: str
     """Where its trial writes."""

@@ -35,6 +35,7 @@ from plimsoll.workers.messages import (
     WorkerSpec,
 )
 from plimsoll.workers.place import Place, find_maker
+from plimsoll.workers.scratch import remove_leftovers, scratch
 from plimsoll.workers.tickets import Tickets
 from plimsoll.workers.upkeep import Upkeep
 
@@ -96,6 +97,8 @@ class Worker:
         spec = await self._spec
         async with AsyncExitStack() as stack:
             pulse = self._start_heart(spec, stack)
+            await asyncio.to_thread(remove_leftovers)
+            stack.enter_context(scratch(spec.run))
             try:
                 place = await stack.enter_async_context(find_maker(spec.maker)(spec.options))
             except PlimsollError as error:

@@ -10,16 +10,19 @@ import contextlib
 import importlib
 import logging
 import os
-import shutil
+import signal
 import socket
-import tempfile
+import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.sandboxes.removal import remove_folder
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Exit, Invitation
+from plimsoll.workers.scratch import make_folder, remove_leftovers
 
 __all__ = ["RayEngine", "RayOptions"]
 
@@ -40,6 +43,8 @@ class RayOptions:
     """What a worker takes of its node: CPU, GPU, memory in bytes, or a resource's own name."""
     labels: dict[str, str] = field(default_factory=dict[str, str])
     """What its node's labels must be."""
+    run: str = ""
+    """Whose the temporary files are of a cluster that is started."""
 
     def placement(self) -> dict[str, Any]:
         """In Ray's words."""
@@ -140,7 +145,7 @@ class RayEngine:
         self._alive: set[RayWorker] = set()
         self._seats: Any = None
         self._joined = False
-        self._folder = ""
+        self._folder: Path | None = None
         self._host = ""
 
     @property
@@ -152,8 +157,9 @@ class RayEngine:
         return self._host
 
     async def __aenter__(self) -> Self:
-        # In a thread: it takes seconds, and only there leaves the handler of SIGTERM alone.
+        # In a thread: it takes seconds, and only there leaves Python's handler of SIGTERM alone.
         await asyncio.to_thread(self._join)
+        _take_sigterm_back()
         return self
 
     async def __aexit__(
@@ -195,14 +201,16 @@ class RayEngine:
     def _cluster(self) -> dict[str, Any]:
         if self._options.address:
             return {"address": self._options.address}
-        self._folder = tempfile.mkdtemp(prefix="plimsoll-ray-")
-        return {"address": "local", "include_dashboard": False, "_temp_dir": self._folder}
+        remove_leftovers()
+        self._folder = make_folder(self._options.run)
+        return {"address": "local", "include_dashboard": False, "_temp_dir": str(self._folder)}
 
     def _leave(self) -> None:
         if self._joined:
             _import_ray().shutdown()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # the next run removes it
+                remove_folder(self._folder)
 
 
 def _import_ray() -> Any:  # noqa: ANN401 - it may not be installed where types are checked
@@ -212,6 +220,13 @@ def _import_ray() -> Any:  # noqa: ANN401 - it may not be installed where types 
         raise UsageError(
             f"the ray engine needs the package {error.name}: pip install 'plimsoll-rl[ray]'"
         ) from None
+
+
+def _take_sigterm_back() -> None:
+    """Ray's own, beneath Python's, writes a trace and aborts the process three seconds later."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _probe(address: str) -> None:
