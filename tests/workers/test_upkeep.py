@@ -1,6 +1,8 @@
 """Memory goes back to the system, beside the loop; a worker that is full says so."""
 
 import ctypes
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +10,7 @@ from typing import cast
 
 from worker_in_hand import in_hand, marking_spec
 
-from plimsoll.workers.memory import find_trim, keep_freed, rss_mb
+from plimsoll.workers.memory import find_trim, keep_freed
 from plimsoll.workers.messages import Beat, Finished
 from plimsoll.workers.upkeep import Upkeep
 
@@ -91,19 +93,29 @@ def test_freed_memory_is_given_back_before_a_worker_counts_as_full():
     assert upkeep.full, "what was once full is replaced"
 
 
-def test_memory_that_was_freed_goes_back_to_the_system():
-    trim = find_trim()
-    if trim is None:
-        return
-    before = rss_mb()
-    pieces = [bytes(4_000) for _ in range(20_000)]
-    held = rss_mb()
-    assert held > before + 60
-    last = pieces[-1]  # at the top of the heap, which therefore does not shrink by itself
-    del pieces
+FREEING = """
+from plimsoll.workers.memory import find_trim, rss_mb
+before = rss_mb()
+pieces = [bytes(4_000) for _ in range(20_000)]
+held = rss_mb()
+last = pieces[-1]  # at the top of the heap, which therefore does not shrink by itself
+del pieces
+trim = find_trim()
+if trim is not None:
     trim()
-    assert rss_mb() < before + 30
-    assert last
+    print(held - before, rss_mb() - before)
+"""
+
+
+def test_memory_that_was_freed_goes_back_to_the_system():
+    # In a process of its own: this one may have room from tests before.
+    ran = subprocess.run(
+        [sys.executable, "-c", FREEING], capture_output=True, text=True, check=True
+    )
+    if ran.stdout:
+        held, left = map(float, ran.stdout.split())
+        assert held > 60
+        assert left < 30
 
 
 async def test_a_worker_above_its_limit_says_so_and_finishes_what_it_has(tmp_path: Path):

@@ -123,7 +123,7 @@ async def _last_use(engine: Engine, row: ImageRow) -> float:
     if found is None:
         return row.created
     try:
-        tagged = datetime.fromisoformat(f"{found.metadata.last_tag_time[:19]}+00:00")
+        tagged = datetime.fromisoformat(found.metadata.last_tag_time)
     except ValueError:
         return row.created
     # The engine has the year 1 for an image whose tags it does not remember.
