@@ -13,6 +13,7 @@
     ├── TrajectoryError       what was said cannot be written down, or cannot be read back
     ├── WorkerError           workers cannot be started, or end again and again
     ├── LedgerError           the books of a run cannot be opened, written or trusted
+    ├── TrainingError         the policy cannot be trained, or not any further
     ├── SetUpError            a command that prepares a trial failed; never only a warning
     └── AgentError            the agent itself
         └── SolutionError         the task's own solution failed: the task is at fault
@@ -38,6 +39,7 @@ __all__ = [
     "SolutionError",
     "TaskError",
     "TrajectoryError",
+    "TrainingError",
     "TransferError",
     "UsageError",
     "WorkerError",
@@ -98,6 +100,10 @@ class WorkerError(PlimsollError):
 
 class LedgerError(PlimsollError):
     """The books of a run cannot be opened, written or trusted."""
+
+
+class TrainingError(PlimsollError):
+    """The policy cannot be trained with what there is, or not any further."""
 
 
 class SetUpError(PlimsollError):

@@ -49,6 +49,7 @@ from pydantic_core import ErrorDetails
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.run_config import RunConfig, StorageConfig, WorkersConfig
 from plimsoll.runs.tables import Table
+from plimsoll.runs.training_config import EvaluationConfig, MetricsConfig, TrainingConfig
 from plimsoll.sandboxes.pool.options import DEFAULT_USES
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
@@ -181,6 +182,9 @@ class Config(Table):
     run: RunConfig = Field(default_factory=RunConfig)
     workers: WorkersConfig = Field(default_factory=WorkersConfig)
     storage: StorageConfig = Field(default_factory=StorageConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
 
     def load_assets(self, given: Path | None) -> Assets | None:
         """The assets in the given folder, or in the one that the config names."""

@@ -1,0 +1,1 @@
+"""Rollouts of Plimsoll in the trainers of others."""

@@ -1,0 +1,1 @@
+"""Policies: who answers for the policy while it is trained, and takes its new weights."""
