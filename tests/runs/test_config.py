@@ -56,7 +56,10 @@ def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path):
 
 def test_an_unknown_table_is_refused_and_the_known_ones_named(tmp_path: Path):
     said = refusal(tmp_path, "[cloud]\n")
-    known = "local, docker, pool, assets, breaker, policy, agents, run, workers, storage"
+    known = (
+        "local, docker, pool, assets, breaker, policy, agents, run, workers, storage, training, "
+        "evaluation, metrics"
+    )
     assert f"plimsoll.toml:1: unknown key cloud (known here: {known})" in said
 
 

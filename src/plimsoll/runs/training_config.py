@@ -48,8 +48,9 @@ class TrainingConfig(Table):
     averaging: Literal["token", "sequence"] = "token"
     """The loss is a mean over all tokens of a batch, or over the means of its sequences."""
     clip_low: StrictFloat = Field(default=0.2, gt=0)
+    """How far below 1 the ratio of new to old probabilities counts."""
     clip_high: StrictFloat = Field(default=0.2, gt=0)
-    """The ratio counts from 1 - clip_low to 1 + clip_high."""
+    """How far above 1 it counts."""
     kl: StrictFloat = Field(default=0.0, ge=0)
     """How much distance from the reference costs; 0 needs no reference."""
     reference: StrictStr | None = None
@@ -65,6 +66,7 @@ class TrainingConfig(Table):
     """Optimizer steps that are made of one batch, each of another part of it."""
 
     learning_rate: StrictFloat = Field(default=1e-6, gt=0)
+    """Of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate goes from its value to `final_rate` of it over the run's steps."""
     warmup_steps: StrictInt = Field(default=0, ge=0)
@@ -72,6 +74,7 @@ class TrainingConfig(Table):
     final_rate: StrictFloat = Field(default=0.1, ge=0, le=1)
     """The share of the learning rate that is left at the end of `linear` and `cosine`."""
     weight_decay: StrictFloat = Field(default=0.0, ge=0)
+    """Of AdamW."""
     clip_gradient: StrictFloat = Field(default=1.0, gt=0)
     """The largest norm of a gradient."""
     micro_tokens: StrictInt = Field(default=8192, ge=1)
