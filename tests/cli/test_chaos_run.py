@@ -159,6 +159,8 @@ def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_
     chaos = Chaos(start, tmp_path, mark, cluster)
     chaos.rage()
     total = end_after(chaos.run, 3)
+    # What a worker leaves that dies after the last life has ended is for the next to reap.
+    wait_for(lambda: not [what for what in marked(mark).values() if "plimsoll.workers" in what])
     ended = plimsoll("resume", "runs/night", "--json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = json.loads(ended.stdout)

@@ -184,3 +184,10 @@ async def test_a_reaper_that_fails_says_so_and_goes_on(caplog: pytest.LogCapture
             await asyncio.sleep(0.1)
     assert slow.asked >= 3
     assert "the list is torn" in caplog.text
+
+
+async def test_what_died_beside_it_goes_when_it_ends():
+    slow = Slow()
+    async with Reaper(slow):
+        slow.left.append(dead("late"))
+    assert slow.removed == ["late"]

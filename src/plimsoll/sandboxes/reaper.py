@@ -6,6 +6,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
 _PERIOD = 180.0
+_LAST_SECONDS = 10.0
+"""What the last time may take: the next that starts does the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ async def remove_all(
 
 
 class Reaper:
-    """Reaps every few minutes while it is entered. What goes wrong in it ends no run."""
+    """Reaps every few minutes while it is entered, and a last time at its end: a worker that was
+    killed beside others leaves its sandboxes to them. What goes wrong in it ends no run."""
 
     def __init__(self, inventory: Inventory, *, every: float = _PERIOD) -> None:
         self._inventory = inventory
@@ -127,11 +131,18 @@ class Reaper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if exc_type is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await self._reap()
 
     async def _go_on(self) -> None:
         while True:
             await asyncio.sleep(self._every)
-            try:
-                await reap(self._inventory)
-            except Exception as error:  # noqa: BLE001 - what others left is not this run's trouble
-                log.warning("what dead runs left could not be removed: %s", error)
+            await self._reap()
+
+    async def _reap(self) -> None:
+        try:
+            await reap(self._inventory)
+        except Exception as error:  # noqa: BLE001 - what others left is not this run's trouble
+            log.warning("what dead runs left could not be removed: %s", error)
