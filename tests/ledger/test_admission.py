@@ -3,8 +3,10 @@
 import pytest
 from runs_by_hand import ORDER, Hand, settings
 
+from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.admission import room, room_for_evaluation
+from plimsoll.trials.verdicts import Cause
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,47 @@ def test_an_evaluation_that_ends_leaves_training_as_it_was():
     assert run.is_sound()
 
 
-def test_an_evaluation_is_admitted_once_by_its_name():
+def test_no_two_evaluations_have_one_name():
     run = Hand()
+    assert run.accounts.evaluation_name("a") == "a"
     run.accounts.admit_evaluation("a", ["t1"], 1)
     run.finish("eval-a-0/0.0")
-    assert run.accounts.admit_evaluation("a", ["t1"], 1) == []
-    run.reopen()
-    assert run.accounts.admit_evaluation("a", ["t1"], 1) == []
-    assert len(run.accounts.admit_evaluation("b", ["t1"], 1)) == 1
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="called 'a' before"):
+            run.accounts.admit_evaluation("a", ["t1"], 1)
+        assert run.accounts.evaluation_name("a") == "a.2"
+        run.reopen()
+    assert len(run.accounts.admit_evaluation("a.2", ["t1"], 1)) == 1
+    assert run.accounts.evaluation_name("a") == "a.3"
+
+
+def test_an_evaluation_that_is_given_up_gives_its_seats_back_and_no_other_does():
+    run = Hand(max_running=6)
+    run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
+    run.accounts.admit_evaluation("a-1", ["t1"], 2)
+    run.accounts.start("eval-a-0/0.0", "w")
+    run.accounts.give_up_evaluation("a")
+    assert list(run.books.evals) == ["eval-a-1-0"]
+    assert run.books.running == 2
+    assert not run.finish("eval-a-0/0.0")
+    assert run.accounts.waiting() == ["eval-a-1-0/0.0", "eval-a-1-0/1.0"]
+    assert run.is_sound()
+
+
+def test_tickets_of_evaluations_come_before_those_of_training():
+    run = Hand()
+    run.admit()
+    run.accounts.admit_evaluation("a", ["t"] * 5, 1)
+    evals = [f"eval-a-{n}/0.0" for n in range(5)]
+    assert run.accounts.waiting() == [*evals, "0-0/0.0", "1-0/0.0", "2-0/0.0", "3-0/0.0"]
+
+
+def test_what_is_void_in_an_evaluation_is_no_void_of_training():
+    run = Hand()
+    run.accounts.admit_evaluation("a", ["t1"], 1)
+    run.void("eval-a-0/0.0", Cause.GRADER)
+    assert run.books.tally.tickets_by_cause == {}
+    assert run.is_sound()
 
 
 def test_an_evaluation_waits_for_seats_and_goes_on_where_it_was():
@@ -97,7 +132,8 @@ def test_an_evaluation_waits_for_seats_and_goes_on_where_it_was():
     run.finish("0-0/0.0")
     assert [g.id for g in run.accounts.admit_evaluation("a", ["t1", "t2"], 1)] == ["eval-a-0"]
     run.finish("1-0/0.0")
-    assert [g.id for g in run.accounts.admit_evaluation("a", ["t1", "t2"], 1)] == ["eval-a-1"]
+    later = run.accounts.admit_evaluation("a", ["t1", "t2"], 1, begun=1)
+    assert [g.id for g in later] == ["eval-a-1"]
 
 
 def test_prompts_come_in_the_order_of_the_data_and_end_with_it():

@@ -76,11 +76,12 @@ def test_a_checkpoint_that_the_journal_has_not_heard_of_is_rolled_forward():
     assert run.is_sound()
 
 
-def test_a_step_that_was_not_finished_is_undone_in_the_same_lineage():
+def test_a_step_that_was_not_finished_is_undone_and_its_batch_is_ready_again():
     run = consuming()
     batch = tuple(group.id for group in run.books.training)
     run.reopen()
-    assert run.recover(Version(0, 1)) == Version(0, 1)
+    # Another lineage: what the step made may have been published, and have generated tokens.
+    assert run.recover(Version(0, 1)) == Version(1, 1)
     assert not run.books.is_training
     assert run.choose().ids == batch
     run.accounts.consume(run.choose())
@@ -90,12 +91,97 @@ def test_a_step_that_was_not_finished_is_undone_in_the_same_lineage():
 
 def test_recovering_again_changes_nothing():
     run = consuming()
-    run.recover(Version(0, 1))
+    version = run.recover(Version(0, 1))
     before = snapshot.dump(run.books)
     for _ in range(2):
         run.reopen()
-        run.recover(Version(0, 1))
+        run.recover(version)
     assert snapshot.dump(run.books) == before
+
+
+def published() -> Hand:
+    """A run whose second step has been published and is not committed: 2-0 has tokens of it."""
+    run = Hand(batch_groups=1, depth=2, max_staleness=2)
+    run.step()
+    run.admit()
+    run.start_all()
+    run.accounts.consume(run.choose())
+    assert run.finish("3-0/0.0", Version(0, 1), Version(0, 2))
+    return run
+
+
+def test_tokens_of_a_step_that_is_about_to_be_committed_are_as_good_as_any():
+    run = published()
+    (early,) = run.books.groups["3-0"].members
+    assert (early.state, early.oldest, early.newest) == ("graded", Version(0, 1), Version(0, 2))
+    run.accounts.commit()
+    assert run.books.tally.dead_lineage == 0
+    for group in (g for g in list(run.books.groups.values()) if not g.final):
+        run.finish(group.ticket(0))
+    while "3-0" in run.books.groups:
+        run.accounts.consume(run.choose())
+        run.accounts.commit()
+    assert run.is_sound()
+
+
+def test_tokens_of_no_version_that_is_about_to_be_are_not():
+    run = Hand(batch_groups=1)
+    run.admit()
+    run.start_all()
+    run.finish("0-0/0.0", FIRST)
+    run.finish("1-0/0.0", FIRST, Version(0, 1))  # nothing is being trained
+    assert run.books.tally.dead_lineage == 1
+    run.accounts.consume(run.choose())
+    run.finish("1-0/0.1", FIRST, Version(0, 2))  # the step makes version 1
+    assert run.books.tally.dead_lineage == 2
+    assert run.books.groups["1-0"].tickets == ["1-0/0.2"]
+    assert run.is_sound()
+
+
+def test_tokens_of_a_step_that_was_published_and_never_committed_are_not_trained_on():
+    run = published()
+    run.reopen()
+    run.recover(Version(0, 1))
+    assert "3-0" not in run.books.groups
+    assert 3 in run.books.pending
+    run.accounts.consume(run.choose())
+    assert run.accounts.commit() == Version(1, 2)
+    assert run.is_sound()
+
+
+def test_nor_are_those_of_a_rollout_that_outlives_the_crash():
+    run = Hand(batch_groups=1, depth=2, max_staleness=2)
+    run.step()
+    run.admit()
+    run.start_all()
+    run.accounts.consume(run.choose())
+    run.recover(Version(0, 1), alive=True)
+    run.accounts.consume(run.choose())  # the step again, with other weights as its outcome
+    run.finish("3-0/0.0", Version(0, 1), Version(0, 2))
+    assert run.books.groups["3-0"].tickets == ["3-0/0.1"]
+    assert run.books.tally.dead_lineage == 1
+    assert run.is_sound()
+
+
+def test_a_published_step_whose_checkpoint_was_complete_is_done_and_its_tokens_count():
+    run = published()
+    run.reopen()
+    assert run.recover(Version(0, 2)) == Version(0, 2)
+    assert run.books.groups["3-0"].final
+    assert run.books.tally.dead_lineage == 0
+    assert run.is_sound()
+
+
+def test_evaluations_that_were_under_way_are_over_and_use_no_seats():
+    run = Hand(max_running=4)
+    run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
+    run.accounts.start("eval-a-0/0.0", "w")
+    run.reopen()
+    run.recover(FIRST, alive=True)
+    assert (run.books.evals, run.books.running, run.accounts.waiting()) == ({}, 0, [])
+    assert not run.finish("eval-a-0/0.0")
+    assert run.accounts.evaluation_name("a") == "a.2"
+    assert run.is_sound()
 
 
 def test_a_rollback_begins_a_lineage_and_what_was_consumed_later_is_live_again():

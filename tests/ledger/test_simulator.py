@@ -45,6 +45,7 @@ SMALL = Plan(
     slack=0.5,
     watchdog=20.0,
     evaluate_every=2,
+    early=0.5,
     checkpoint_every=2,
 )
 

@@ -49,9 +49,22 @@ class Run(RuleBasedStateMachine):
     @rule(name=st.integers(0, 3), size=st.integers(1, 2))
     def evaluate(self, name: int, size: int) -> None:
         live = self.run.books.live
-        for group in self.run.accounts.admit_evaluation(str(name), ["a", "b"], size):
+        accounts = self.run.accounts
+        new = accounts.evaluation_name(str(name))
+        for group in accounts.admit_evaluation(new, ["a", "b"], size):
             self.tickets += group.tickets
         assert self.run.books.live == live
+
+    @rule(name=st.integers(0, 3))
+    def give_up_evaluation(self, name: int) -> None:
+        self.run.accounts.give_up_evaluation(str(name))
+
+    @precondition(lambda self: self.run.books.is_training)
+    @rule()
+    def publish(self) -> None:
+        """From here on tokens may be of a version that is not committed, and may never be."""
+        version = self.run.books.version
+        self.versions.append(Version(version.lineage, version.number + 1))
 
     @rule(which=st.integers(0), worker=st.sampled_from("ab"))
     def start(self, which: int, worker: str) -> None:

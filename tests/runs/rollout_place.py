@@ -44,6 +44,9 @@ class NamedPlace:
                     file.write(f"{order.name}\n")
                 await asyncio.sleep(0.01)
                 return _graded(hashlib.sha256(order.ticket.encode()).digest()[0] % 2)
+            case "sways":
+                await asyncio.sleep(hashlib.sha256(order.ticket.encode()).digest()[1] / 2500)
+                return _graded(1)
             case "waits":
                 await until((run / "go").exists, 60)
                 return _graded(1)

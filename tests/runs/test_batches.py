@@ -87,6 +87,7 @@ def rollout(reward: float | None, *, withheld: bool = False, head: int = 0) -> R
         oldest=version,
         newest=version,
         withheld=withheld,
+        sandbox_seconds=None,
         seconds=1.0,
         folder=Path(),
     )

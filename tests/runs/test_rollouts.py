@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
+from rollout_runs import MakeConfig, all_batches, prompts, proven, rows
 
 from faults import until
 from plimsoll.core.errors import LedgerError, UsageError, WorkerError
@@ -15,64 +15,9 @@ from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.report import make_report
 from plimsoll.runs import worker_spec
 from plimsoll.runs.batches import Batch
-from plimsoll.runs.config import Config, load_config
-from plimsoll.runs.results import Row
+from plimsoll.runs.config import Config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import read_status
-
-MakeConfig = Callable[..., Config]
-
-
-@pytest.fixture
-def make_config(
-    make_tasks: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> MakeConfig:
-    """A run of tasks whose names say what becomes of their trials."""
-    here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}")
-    monkeypatch.setattr(worker_spec, "MAKER", "rollout_place:named")
-
-    def make(*tasks: str, **run: object) -> Config:
-        make_tasks(*tasks)
-        settings = {"group_size": 2, "batch_groups": 2, "canary_every": 0, **run}
-        lines = [
-            f"{key} = {msgspec.json.encode(value).decode()}" for key, value in settings.items()
-        ]
-        text = "\n".join(
-            [
-                "[run]",
-                'tasks = "tasks"',
-                'agent = "nop"',
-                *lines,
-                "[workers]",
-                "concurrency = 4",
-                "grace_seconds = 1",
-            ]
-        )
-        (tmp_path / "run.toml").write_text(text)
-        return load_config(tmp_path / "run.toml")
-
-    return make
-
-
-async def all_batches(rollouts: Rollouts) -> list[Batch]:
-    batches: list[Batch] = []
-    async for batch in rollouts.batches():
-        batches.append(batch)
-        await rollouts.commit(batch)
-    return batches
-
-
-def prompts(batches: list[Batch]) -> list[int]:
-    return [group.prompt for batch in batches for group in batch.groups]
-
-
-def rows(run: Path) -> list[Row]:
-    return msgspec.json.Decoder(Row).decode_lines((run / "results.jsonl").read_bytes())
-
-
-def proven(run: Path) -> None:
-    assert make_report(run, check=True, task=None).problems == []
 
 
 async def test_each_prompt_is_used_once_and_no_more_is_rolled_out_than_steps_need(

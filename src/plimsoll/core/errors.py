@@ -13,6 +13,7 @@
     ├── TrajectoryError       what was said cannot be written down, or cannot be read back
     ├── WorkerError           workers cannot be started, or end again and again
     ├── LedgerError           the books of a run cannot be opened, written or trusted
+    │   └── CheckpointError       a checkpoint cannot be written; the one before it stays
     ├── TrainingError         the policy cannot be trained, or not any further
     ├── SetUpError            a command that prepares a trial failed; never only a warning
     └── AgentError            the agent itself
@@ -29,6 +30,7 @@ __all__ = [
     "AgentError",
     "AssetError",
     "BuildError",
+    "CheckpointError",
     "LedgerError",
     "PlimsollError",
     "PolicyError",
@@ -100,6 +102,10 @@ class WorkerError(PlimsollError):
 
 class LedgerError(PlimsollError):
     """The books of a run cannot be opened, written or trusted."""
+
+
+class CheckpointError(LedgerError):
+    """A checkpoint cannot be written. The books are as they were, and so is the last one."""
 
 
 class TrainingError(PlimsollError):

@@ -7,7 +7,7 @@ never mistaken for what the new one produces.
 
 import msgspec
 
-__all__ = ["FIRST", "Lineages", "Version"]
+__all__ = ["FIRST", "Lineages", "Version", "read_version"]
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -19,8 +19,25 @@ class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
     def __str__(self) -> str:
         return f"{self.number}" if self.lineage == 0 else f"{self.lineage}:{self.number}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """The version that `str` made this of. Raises `ValueError` for any other text."""
+        lineage, _, number = text.rpartition(":")
+        version = cls(int(lineage or 0), int(number))
+        if str(version) != text:
+            raise ValueError(f"{text!r} is no version")
+        return version
+
 
 FIRST = Version(0, 0)
+
+
+def read_version(text: str) -> Version:
+    """A version as `str` writes it. Raises ValueError for what is none."""
+    lineage, colon, number = text.rpartition(":")
+    if not number.isdecimal() or (colon and not lineage.isdecimal()):
+        raise ValueError(f"{text[:40]!r} is no version")
+    return Version(int(lineage or 0), int(number))
 
 
 class Lineages:

@@ -4,6 +4,7 @@ Synchronous and without a clock or a file of its own, so that the simulator driv
 code that runs in training. Where `sink` raises, nothing has happened.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
@@ -91,18 +92,28 @@ class Accounts:
             )
         return None
 
-    def admit_evaluation(self, name: str, tasks: Sequence[str], size: int) -> list[Group]:
+    def evaluation_name(self, wanted: str) -> str:
+        """This name, with a number behind it where an evaluation had it before."""
+        name = wanted
+        for number in itertools.count(2):
+            if not self._history.about(_evaluation_group(name, 0)):
+                break
+            name = f"{wanted}.{number}"
+        return name
+
+    def admit_evaluation(
+        self, name: str, tasks: Sequence[str], size: int, *, begun: int = 0
+    ) -> list[Group]:
         """Admit groups of an evaluation, as far as the cap on rollouts allows.
 
-        Those that were admitted before, by the same name, are left out.
+        The first `begun` tasks were admitted before. Raises for a name that is another's.
         """
         admitted: list[Group] = []
-        for number, task in enumerate(tasks):
-            group = f"eval-{name}-{number}"
-            if group in self.books.evals or self._history.about(group):
-                continue
-            if not room_for_evaluation(self.books, self.settings, size):
-                break
+        free = room_for_evaluation(self.books, self.settings, size)
+        for number, task in itertools.islice(enumerate(tasks), begun, begun + free):
+            group = _evaluation_group(name, number)
+            if self._history.about(group):
+                raise LedgerError(f"an evaluation was called {name!r} before")
             self._record(
                 ev.Admitted(
                     group=group,
@@ -117,12 +128,23 @@ class Accounts:
             admitted.append(self.books.evals[group])
         return admitted
 
+    def give_up_evaluation(self, name: str) -> None:
+        """Nobody waits for an evaluation any more: what is left of it does not run."""
+        for group in list(self.books.evals.values()):
+            if group.id == _evaluation_group(name, group.prompt):
+                reason = "nobody waits for it any more"
+                self._give_up(group.id, reason, counts=False, cause=Cause.CANCELLED)
+
     def waiting(self) -> list[str]:
-        """Tickets that no worker has taken yet, the oldest group's first."""
-        groups = self.books.unstarted.values()
+        """Tickets that no worker has taken yet: of evaluations, then the oldest group's first."""
+        evals, groups = self.books.evals, self.books.unstarted.values()
+
+        def order(group: Group) -> tuple[bool, int, int]:
+            return group.id not in evals, group.head.number, group.prompt
+
         return [
             group.ticket(place)
-            for group in sorted(groups, key=lambda group: (group.head.number, group.prompt))
+            for group in sorted(groups, key=order)
             for place, member in enumerate(group.members)
             if member.state is MemberState.WAITING
         ]
@@ -288,8 +310,11 @@ class Accounts:
         """Go on from a version whose weights are at hand, after whatever happened.
 
         What later steps consumed is live again. A ticket that runs stays with its worker where
-        `is_alive(ticket, worker)`; otherwise it is lost, and tried again.
+        `is_alive(ticket, worker)`; otherwise it is lost, and tried again. Whoever waited for an
+        evaluation is gone.
         """
+        for group in list(self.books.evals):
+            self._give_up(group, "the run was ended", counts=False, cause=Cause.LOST)
         self._restore(at)
         for ticket, worker in self._running():
             if not is_alive(ticket, worker):
@@ -315,24 +340,23 @@ class Accounts:
             return
         if at == now and not books.is_training:
             return
-        older = at != now
-        lineage = books.lineages.next_lineage() if older else now.lineage
-        groups = consumed_since(self._history, books.lineages, now, at) if older else []
+        groups = consumed_since(self._history, books.lineages, now, at)
         self._record(
             ev.RolledBack(
                 number=books.rollbacks,
                 parent=at,
-                version=Version(lineage, at.number),
+                # Of its own even where only an unfinished step is undone: its weights may have
+                # generated tokens already.
+                version=Version(books.lineages.next_lineage(), at.number),
                 restored=tuple(rebuild(self._history, books, name) for name in groups),
                 at=self._clock(),
             )
         )
 
     def _running(self) -> list[tuple[str, str]]:
-        groups = [*self.books.groups.values(), *self.books.evals.values()]
         return [
             (group.ticket(place), member.worker)
-            for group in groups
+            for group in self.books.groups.values()
             for place, member in enumerate(group.members)
             if member.state is MemberState.RUNNING
         ]
@@ -353,3 +377,7 @@ class Accounts:
         self._sink(event)
         self.books.apply(event)
         return True
+
+
+def _evaluation_group(name: str, number: int) -> str:
+    return f"eval-{name}-{number}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll.core.errors import LedgerError
+from plimsoll.core.errors import CheckpointError, LedgerError
 from plimsoll.core.versions import Lineages, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.recovery import can_restore
@@ -50,12 +50,12 @@ class Checkpoints:
                 f"{keep} checkpoint(s) would be kept; at least {_KEEP_AT_LEAST} must be, "
                 "for one may turn out to be unreadable"
             )
-        self._folder = folder
+        self.folder = folder
         self._keep = keep
 
     def path(self, checkpoint: Checkpoint) -> Path:
         """The folder with its files."""
-        return self._folder / checkpoint.name
+        return self.folder / checkpoint.name
 
     def write(
         self,
@@ -70,9 +70,9 @@ class Checkpoints:
         The oldest ones go, and those that the version does not descend from.
         """
         name = f"v{version.lineage}-{version.number:08d}"
-        folder, manifest = self._folder / name, self._manifest(name)
+        folder, manifest = self.folder / name, self._manifest(name)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             manifest.unlink(missing_ok=True)  # before its files go: never without them
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -86,7 +86,8 @@ class Checkpoints:
             )
             _write_whole(manifest, msgspec.json.encode(made))
         except OSError as error:
-            raise LedgerError(
+            shutil.rmtree(folder, ignore_errors=True)  # a disk that is full needs the room
+            raise CheckpointError(
                 f"cannot write the checkpoint {folder}: {error.strerror or error}; "
                 "the last one stays"
             ) from None
@@ -95,18 +96,18 @@ class Checkpoints:
 
     def all(self) -> list[Checkpoint]:
         """Those that are complete, the newest last: lineages are numbered as they begin."""
-        found: list[Checkpoint] = []
-        for file in self._folder.glob("*.json"):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                made = msgspec.json.decode(file.read_bytes(), type=Checkpoint)
-                if self._manifest(made.name) == file and self._is_whole(made):
-                    found.append(made)
-        return sorted(found, key=lambda made: made.version)
+        return [made for made in self._manifests() if self._is_whole(made)]
 
     def latest(self, books: Books) -> Checkpoint | None:
         """The newest that a run with these books can go on from."""
-        fitting = [made for made in self.all() if can_restore(books, made.version)]
-        return max(fitting, key=lambda made: (made.version.number, made.version), default=None)
+        return next(filter(self._is_whole, self.fitting(books)), None)
+
+    def fitting(self, books: Books) -> list[Checkpoint]:
+        """All that a run with these books could go on from, the newest first: `verify` says
+        whether it can."""
+        fitting = [made for made in self._manifests() if can_restore(books, made.version)]
+        order = sorted(fitting, key=lambda made: (made.version.number, made.version))
+        return order[::-1]
 
     def verify(self, checkpoint: Checkpoint) -> list[str]:
         """Files whose content is not what the manifest says."""
@@ -117,11 +118,20 @@ class Checkpoints:
             if not (folder / name).is_file() or _digest(folder / name) != digest
         ]
 
+    def _manifests(self) -> list[Checkpoint]:
+        found: list[Checkpoint] = []
+        for file in self.folder.glob("*.json"):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                made = msgspec.json.decode(file.read_bytes(), type=Checkpoint)
+                if self._manifest(made.name) == file:
+                    found.append(made)
+        return sorted(found, key=lambda made: made.version)
+
     def _is_whole(self, checkpoint: Checkpoint) -> bool:
         return all((self.path(checkpoint) / name).is_file() for name in checkpoint.files)
 
     def _manifest(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
+        return self.folder / f"{name}.json"
 
     def _forget_old(self, newest: Checkpoint, lineages: Lineages) -> None:
         """Remove what is not among the last of this line; a manifest goes before its files."""

@@ -156,7 +156,7 @@ class Withheld(_Event, frozen=True, kw_only=True, tag="withheld"):
 
 
 class GroupVoided(_Event, frozen=True, kw_only=True, tag="group_voided"):
-    """A group is given up as a whole, and its prompt comes again."""
+    """A group is given up as a whole, and its prompt comes again; an evaluation's does not."""
 
     group: str
     cause: Cause

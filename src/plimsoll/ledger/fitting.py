@@ -46,7 +46,7 @@ def fits(books: "Books", event: Event) -> bool:
         case Withheld():
             return _may_withhold(books, event)
         case GroupVoided():
-            group = books.groups.get(event.group)
+            group = books.groups.get(event.group) or books.evals.get(event.group)
             return group is not None and not group.training
         case Consumed():
             at_now = (event.version, event.rollbacks) == (books.version, books.rollbacks)

@@ -8,7 +8,7 @@ import msgspec
 from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause
 
-__all__ = ["Group", "Member", "MemberState", "split_ticket", "ticket_name"]
+__all__ = ["Group", "Member", "MemberState", "Pending", "split_ticket", "ticket_name"]
 
 
 class MemberState(StrEnum):
@@ -140,6 +140,21 @@ class Group(msgspec.Struct, kw_only=True):
         return self.admitted if oldest is None else oldest
 
     @property
+    def versions(self) -> list[Version]:
+        """Those that have a part in it, or are about to."""
+        known = [v for m in self.members for v in (m.head, m.oldest, m.newest) if v is not None]
+        return known if self.final else [*known, self.admitted]
+
+    @property
     def trainable(self) -> bool:
         """Whether training on it would use a token of any member."""
         return any(m.state is MemberState.GRADED and not m.withheld for m in self.members)
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that comes again: its group was void."""
+
+    prompt: int
+    task: str
+    attempt: int
+    requeues: int

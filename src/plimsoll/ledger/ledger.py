@@ -117,9 +117,21 @@ class Ledger:
         """Admit as many groups as there is room for, and no more than `most`."""
         return await self._do(lambda: self.accounts.admit(order, most))
 
-    async def admit_evaluation(self, name: str, tasks: Sequence[str], size: int) -> list[Group]:
+    def evaluation_name(self, wanted: str) -> str:
+        """This name, with a number behind it where an evaluation had it before."""
+        return self.accounts.evaluation_name(wanted)
+
+    async def admit_evaluation(
+        self, name: str, tasks: Sequence[str], size: int, *, begun: int = 0
+    ) -> list[Group]:
         """Admit groups of an evaluation, as far as the cap on rollouts allows."""
-        return await self._do(lambda: self.accounts.admit_evaluation(name, tasks, size))
+        return await self._do(
+            lambda: self.accounts.admit_evaluation(name, tasks, size, begun=begun)
+        )
+
+    async def give_up_evaluation(self, name: str) -> None:
+        """Nobody waits for an evaluation any more: what is left of it does not run."""
+        await self._do(lambda: self.accounts.give_up_evaluation(name))
 
     async def start(self, ticket: str, worker: str) -> bool:
         """A worker has taken a ticket."""

@@ -3,8 +3,8 @@
 import msgspec
 
 from plimsoll.core.versions import Version
-from plimsoll.ledger.books import Books, Pending
-from plimsoll.ledger.group import Group
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.group import Group, Pending
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally
 

@@ -36,6 +36,8 @@ class Rollout:
     withheld: bool
     """Its reward shapes the baseline, and none of its tokens is trained on."""
     seconds: float
+    sandbox_seconds: float | None
+    """How long its sandbox took to start; None where that is not known."""
     folder: Path
 
     @property

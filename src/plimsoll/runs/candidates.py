@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.runs.breaker.admission import AdmissionPolicy, Known, admit
+from plimsoll.runs.breaker.admission import AdmissionPolicy, Known, Standing, admit
 from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
 from plimsoll.runs.validation import Place, Validation
 from plimsoll.tasks.task import Task
@@ -33,12 +33,15 @@ class Candidates:
         """
         if not (policy.require_validation or policy.skip_quarantined):
             return self.tasks, {}
+        admitted = admit(self.standings(), policy, backend=self.backend, validate=validate)
+        return tuple(t for t in self.tasks if t.name in admitted.tasks), admitted.left_out
+
+    def standings(self) -> dict[str, Standing]:
+        """Where each task stands as it is now."""
         known = self._load()
-        standings = {
+        return {
             task.name: known.standing(task.path, self.backend, self.assets) for task in self.tasks
         }
-        admitted = admit(standings, policy, backend=self.backend, validate=validate)
-        return tuple(t for t in self.tasks if t.name in admitted.tasks), admitted.left_out
 
     def canaries(self, tasks: Sequence[Task], every: int | None, trials: int) -> Canaries | None:
         """The canaries of a run of so many trials, where it is long enough for any."""

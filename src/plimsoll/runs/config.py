@@ -25,7 +25,8 @@
     [agents]
     layer = "/mnt/shared/agents"
 
-[run], [workers] and [storage] are for `plimsoll run`: see `runs/run_config.py`.
+[run], [workers] and [storage] are for `plimsoll run`: see `runs/run_config.py`; [training],
+[evaluation] and [metrics] for training: see `runs/training_config.py`.
 
 A relative path is relative to the file. A key that is not known is an error, never ignored.
 """
@@ -48,7 +49,7 @@ from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.run_config import RunConfig, StorageConfig, WorkersConfig
-from plimsoll.runs.tables import Table
+from plimsoll.runs.tables import Table, keys
 from plimsoll.runs.training_config import EvaluationConfig, MetricsConfig, TrainingConfig
 from plimsoll.sandboxes.pool.options import DEFAULT_USES
 from plimsoll.tasks.assets.manifest import Assets
@@ -59,13 +60,15 @@ __all__ = ["Config", "DockerConfig", "LocalConfig", "PolicyConfig", "PoolConfig"
 DEFAULT = Path("plimsoll.toml")
 _SCRIPT = "scripted:"
 _PATHS = {
-    "local": "home",
-    "docker": "certificates",
-    "assets": "folder",
-    "agents": "layer",
-    "run": "tasks",
+    "local": ("home",),
+    "docker": ("certificates",),
+    "assets": ("folder",),
+    "agents": ("layer",),
+    "run": ("tasks",),
+    "training": ("model", "reference", "weights"),
+    "evaluation": ("tasks",),
 }
-"""The key of each table that is a path."""
+"""The keys of each table that are paths."""
 EXPECTED = {
     "string_type": "text",
     "dict_type": "a table",
@@ -148,6 +151,9 @@ class PolicyConfig(Table):
     """Replicas of one OpenAI-compatible server, or one `scripted:FILE`."""
     model: StrictStr | None = None
     """The name that the servers know it by; their only model where it is left out."""
+    seed: StrictInt | None = None
+    """What answers are sampled with, beside the trial and the turn: one that is lost and run
+    again is answered as before. The servers' choice where it is left out."""
     turns: StrictInt | None = Field(default=None, ge=1)
     """The most answers a trial may have."""
     tokens: StrictInt | None = Field(default=None, ge=1)
@@ -232,9 +238,11 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
         return None if path is None else str(base / Path(path).expanduser())
 
     changed: dict[str, Table] = {}
-    for name, key in _PATHS.items():
+    for name, of_table in _PATHS.items():
         table: Table = getattr(config, name)
-        changed[name] = table.model_copy(update={key: absolute(getattr(table, key))})
+        given = {key: path for key in of_table if (path := getattr(table, key)) is not None}
+        paths = {key: absolute(path) for key, path in given.items()}
+        changed[name] = table.model_copy(update=paths)
     roots = {name: str(base / Path(root).expanduser()) for name, root in config.local.roots.items()}
     changed["local"] = changed["local"].model_copy(update={"roots": roots})
     urls = tuple(
@@ -267,7 +275,7 @@ def _describe(file: Path, text: str, problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         table = _table(path[:-1])
         assert table is not None, f"{path} is in no table of known keys"
-        known = list(table.model_fields)
+        known = list(keys(table))
         close = difflib.get_close_matches(str([*path][-1]), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{place}: unknown key {show_key(path)} ({hint})"
@@ -280,7 +288,7 @@ def _table(path: KeyPath) -> type[BaseModel] | None:
     """The table at a path of the file; None where its keys are a person's own."""
     table: type[BaseModel] = Config
     for key in path:
-        found = table.model_fields[str(key)].annotation
+        found = keys(table)[str(key)].annotation
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
             return None
         table = found
@@ -297,9 +305,9 @@ def _expected(problem: ErrorDetails) -> str | None:
 def _number(path: KeyPath) -> str:
     """Which number a key wants."""
     table, key = _table(path[:-1]), str(path[-1])
-    if table is None or key not in table.model_fields:
+    if table is None or key not in keys(table):
         return "a number"  # of a table whose keys are a person's own
-    field = table.model_fields[key]
+    field = keys(table)[key]
     bounds = {
         name: limit
         for bound in field.metadata

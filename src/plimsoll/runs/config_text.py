@@ -25,16 +25,17 @@ def config_text(config: Config) -> str:
 def _table(table: BaseModel, path: tuple[str, ...]) -> Iterator[str]:
     """Its keys, then the tables in it: TOML wants them in that order."""
     said = documented(type(table))
-    values = [(name, getattr(table, name)) for name in type(table).model_fields]
+    fields = type(table).model_fields
+    values = [(name, field.alias or name, getattr(table, name)) for name, field in fields.items()]
     if path:
         yield from ("", *_comment(_summary(type(table))), f"[{'.'.join(path)}]")
-    for name, value in values:
+    for name, key, value in values:
         if not isinstance(value, BaseModel):
             yield from _comment(said.get(name, ""))
-            yield f"# {name} =" if value is None else f"{name} = {_value(value)}"
-    for name, value in values:
+            yield f"# {key} =" if value is None else f"{key} = {_value(value)}"
+    for _, key, value in values:
         if isinstance(value, BaseModel):
-            yield from _table(value, (*path, name))
+            yield from _table(value, (*path, key))
 
 
 @functools.cache

@@ -6,19 +6,22 @@ Invariants:
 * The ledger alone says how much may run: here nothing is counted, and nothing is restored.
 * Stopped, it sends nothing more; what runs has its grace, and is void and cancelled after it.
 * In memory is what is live: a group that was trained on or given up leaves nothing here.
+* Evaluations go before training, and go on when its steps are done.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, PlimsollError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.batching import Batch as ChosenBatch
-from plimsoll.ledger.group import split_ticket
+from plimsoll.ledger.group import Group, split_ticket
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.evaluating import Evaluating, Evaluations, HeldOut
 from plimsoll.runs.evaluation import first_error
 from plimsoll.runs.kept import Kept, attempt_of
 from plimsoll.runs.plan import Plan
@@ -26,8 +29,9 @@ from plimsoll.runs.results import Row, row_of, voided
 from plimsoll.runs.slack import Slack
 from plimsoll.runs.tickets import CANARY_AGENT
 from plimsoll.runs.watching import Canary, Watching
+from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
-from plimsoll.trials.verdicts import Cause, Graded
+from plimsoll.trials.verdicts import Cause, Graded, Verdict
 from plimsoll.workers.place import Order, Result
 from plimsoll.workers.supervisor import Supervisor
 
@@ -57,8 +61,10 @@ class Controller:
         self.is_done = False
         """Whether that is the end of its steps or of its epochs."""
         self.finished = 0
-        """Trials that came to their end since the controller was made."""
+        """Trials of training that came to their end since the controller was made."""
         self._has_begun = False
+        self._is_halted = False
+        """Nothing at all is started any more, of evaluations neither."""
         self._plan = plan
         self._order = plan.order()
         self._directory = directory
@@ -73,6 +79,7 @@ class Controller:
         self._cancelled: set[str] = set()
         self._groups: set[str] = set()
         """Groups that workers may hold something of."""
+        self._evaluations = Evaluations(ledger)
         self._slack = Slack(plan.config.run.slack_seconds)
         self._changed = asyncio.Event()
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,8 +89,13 @@ class Controller:
         return len(self._running)
 
     @property
+    def doing(self) -> str:
+        """What goes on beside training; empty where nothing does."""
+        return self._evaluations.doing
+
+    @property
     def state(self) -> str:
-        if self.why:
+        if self._is_halted or (self.why and not self._evaluations):
             return "stopping"
         return "running" if self._has_begun else "starting"
 
@@ -101,10 +113,13 @@ class Controller:
             raise first_error(errors) from None
 
     def stop(self, why: str, *, is_done: bool = False) -> None:
-        """Start nothing more."""
+        """Start nothing more; at the end of the steps, nothing but evaluations."""
+        if self.why and (is_done or self._is_halted):
+            return  # it is said again at every turn
         if not self.why:
             self.why, self.is_done = why, is_done
-            self._changed.set()
+        self._is_halted |= not is_done
+        self._changed.set()
 
     async def drain(self, grace: float) -> None:
         """Let what runs come to its end for so long, and end the workers."""
@@ -125,10 +140,32 @@ class Controller:
             if isinstance(choice, ChosenBatch):
                 await self._ledger.consume(choice)
                 return self._kept.batch(choice.groups, self._ledger.books)
-            await asyncio.wait({loop, self._news}, return_when=asyncio.FIRST_COMPLETED)
-            if loop.done():
-                loop.result()
+            await self._hear(loop)
         return None
+
+    async def evaluate(self, name: str, loop: "asyncio.Task[None]") -> HeldOut | None:
+        """Try every held-out task with the weights of now; None where the run is stopped first.
+
+        `loop` is the task of `run`: what ends it ends this.
+        """
+        size = self._plan.config.evaluation.attempts
+        under_way = self._evaluations.begin(name, sorted(self._plan.held_out.admitted), size)
+        self._changed.set()
+        try:
+            while not under_way.is_over(self._ledger.books):
+                if self._is_halted:
+                    return None
+                await self._hear(loop)
+        finally:
+            await self._evaluations.end(under_way)
+            self._changed.set()
+        return under_way.measured()
+
+    async def _hear(self, loop: "asyncio.Task[None]") -> None:
+        """Wait until something may have changed. Raises what ended the loop."""
+        await asyncio.wait({loop, self._news}, return_when=asyncio.FIRST_COMPLETED)
+        if loop.done():
+            loop.result()
 
     async def commit(self, checkpoint: str) -> Version:
         """The step is done: what it used is forgotten, and workers hear of the version."""
@@ -144,9 +181,13 @@ class Controller:
             self.stop("the breaker tripped")
         self._see_end()
         self._let_go()
-        if not self.why:
+        if not self._is_halted:
+            await self._evaluations.admit()
+        if not (self.why or self._evaluations.are_waiting):
             await self._ledger.admit(self._order, self._most())
+        if not self._is_halted:
             await self._start()
+        if not self.why:
             await self._slack.attend(self._ledger, asyncio.get_running_loop().time())
             self._see_exhausted()
 
@@ -195,40 +236,47 @@ class Controller:
             if split_ticket(ticket) is not None and books.find(ticket) is None:
                 self._supervisor.cancel(ticket, "its group was given up")
                 self._cancelled.add(ticket)
-        over = {name for name in self._groups if (g := books.groups.get(name)) is None or g.final}
+        live = books.groups | books.evals
+        over = {name for name in self._groups if name not in live or live[name].final}
         for group in over:
             self._supervisor.group_over(group)
         self._groups -= over
         self._kept.forget(books)
 
     async def _start(self) -> None:
-        """Give tickets to free places, those of the oldest group first."""
+        """Give tickets to free places: of evaluations, then those of the oldest group first."""
         free = self._supervisor.free
-        while free > 0 and (canary := self._watching.due()) is not None:
+        while free > 0 and not self.why and (canary := self._watching.due()) is not None:
             self._begin_canary(canary)
             free -= 1
-        tickets = self._ledger.accounts.waiting()[: max(0, free)]
+        tickets = self._waiting()[: max(0, free)]
         started = await asyncio.gather(*(self._ledger.start(t, self._name) for t in tickets))
         for ticket, is_started in zip(tickets, started, strict=True):
             if is_started:
                 self._begin(ticket)
         await asyncio.sleep(0)  # each reaches its worker before free places are counted again
 
+    def _waiting(self) -> list[str]:
+        tickets = self._ledger.accounts.waiting()
+        if not self.why:
+            return tickets
+        books = self._ledger.books
+        return [t for t in tickets if (found := books.find(t)) and found[0].id in books.evals]
+
     def _begin(self, ticket: str) -> None:
-        found, parts = self._ledger.books.find(ticket), split_ticket(ticket)
-        assert found is not None and parts is not None, f"{ticket} was started and is unknown"
-        group, place = found[0], parts[1]
-        self._watching.trial_started()
+        found = self._ledger.books.find(ticket)
+        assert found is not None, f"{ticket} was started and is unknown"
+        group = found[0]
         self._groups.add(group.id)
-        order = Order(
-            ticket=ticket,
-            group=group.id,
-            task=str(self._plan.tasks[group.task].path),
-            name=group.task,
-            attempt=attempt_of(group, place),
-            folder=str(self._directory.rollout(group.task, ticket).absolute()),
-        )
-        self._send(order, lambda result: self._keep(group.task, order, result))
+        if (evaluation := self._evaluations.of(group.id)) is not None:
+            task, folder = self._plan.held_out.tasks[group.task], self._directory.evaluated
+            order = _order(group, ticket, task, folder(group.task, ticket))
+            self._send(order, lambda result: self._keep_evaluated(evaluation, order, result))
+            return
+        self._watching.trial_started()
+        task, folder = self._plan.tasks[group.task], self._directory.rollout(group.task, ticket)
+        order = _order(group, ticket, task, folder)
+        self._send(order, lambda result: self._keep(order, result))
 
     def _begin_canary(self, canary: Canary) -> None:
         task = self._plan.tasks[canary.task]
@@ -255,30 +303,46 @@ class Controller:
 
         self._running[order.ticket] = self._tasks.create_task(follow())
 
-    async def _keep(self, task: str, order: Order, result: Result) -> None:
+    async def _keep(self, order: Order, result: Result) -> None:
         """A ticket has come to its end: note it, in the run's directory and in the ledger."""
         self.finished += 1
         if self._ledger.books.find(order.ticket) is None:
             return  # its group was given up meanwhile
-        verdict = result.verdict
-        if isinstance(verdict, Graded) and self._watching.doubt is not None:
-            verdict = self._watching.doubt
-        row = _row(task, order, result)
-        if not isinstance(verdict, Graded):
-            row = voided(row, verdict.cause, verdict.reason)
+        verdict = self._believed(result)
+        row = _row(order, result, verdict)
         # Given up by the run itself, it says nothing about the tasks, and is tried again.
         is_stopped = bool(self.why) and row.cause is Cause.CANCELLED
         self._kept.add(row)
         if not is_stopped:
             # Before anything is waited for: a canary that fails meanwhile has to know of it.
             self._watching.trial_finished(row)
+        await self._enter(verdict, result, again=is_stopped)
+
+    async def _keep_evaluated(self, evaluation: Evaluating, order: Order, result: Result) -> None:
+        """The same for a ticket of an evaluation, which neither trains nor trips anything."""
+        if self._ledger.books.find(order.ticket) is None:
+            return  # nobody waits for it any more
+        verdict = self._believed(result)
+        row = _row(order, result, verdict)
+        self._directory.append_evaluated(row)
+        evaluation.add(row)
+        # Given up by the run itself: it is not over by that.
+        is_stopped = self._is_halted and row.cause is Cause.CANCELLED
+        await self._enter(verdict, result, again=is_stopped)
+
+    def _believed(self, result: Result) -> Verdict:
+        """What a worker says came of it, unless a failed canary speaks against it."""
+        doubt = self._watching.doubt
+        return doubt if doubt is not None and isinstance(result.verdict, Graded) else result.verdict
+
+    async def _enter(self, verdict: Verdict, result: Result, *, again: bool) -> None:
         if isinstance(verdict, Graded):
-            await self._ledger.finish(order.ticket, verdict, result.seconds, result.segments)
+            await self._ledger.finish(result.ticket, verdict, result.seconds, result.segments)
         else:
-            await self._ledger.void(order.ticket, verdict, result.seconds, again=is_stopped)
+            await self._ledger.void(result.ticket, verdict, result.seconds, again=again)
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
-        row = _row(canary.task, order, result)
+        row = _row(order, result, result.verdict)
         if row.cause in (Cause.CANCELLED, Cause.LOST):
             return  # it says nothing about the tasks
         self._directory.append_canary(row)
@@ -289,6 +353,21 @@ class Controller:
             self._kept.void((t for t in doubtful if t.rpartition("/")[0] in given_up), doubt)
 
 
-def _row(task: str, order: Order, result: Result) -> Row:
-    trial = TrialResult(task, order.attempt, result.verdict, result.seconds, result.phases)
-    return row_of(trial, agent=order.agent, ticket=order.ticket, trajectory=result.trajectory)
+def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:
+    parts = split_ticket(ticket)
+    assert parts is not None, f"{ticket} is no ticket"
+    return Order(
+        ticket=ticket,
+        group=group.id,
+        task=str(task.path),
+        name=group.task,
+        attempt=attempt_of(group, parts[1]),
+        folder=str(folder.absolute()),
+        rollout=f"{group.task} {group.prompt}/{parts[1]}",
+    )
+
+
+def _row(order: Order, result: Result, verdict: Verdict) -> Row:
+    trial = TrialResult(order.name, order.attempt, result.verdict, result.seconds, result.phases)
+    row = row_of(trial, agent=order.agent, ticket=order.ticket, trajectory=result.trajectory)
+    return row if isinstance(verdict, Graded) else voided(row, verdict.cause, verdict.reason)

@@ -14,6 +14,13 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
     ├── ledger.db                   every rollout, from before it starts, and ledger.lock
     ├── trajectories/               what was said, a file a ticket, where no other place is named
     ├── steps.jsonl                 one line a step that was committed
+    ├── validation/<set>/           trials of tasks that were validated when it began
+    ├── metrics.jsonl               one line a step of a training: losses, and where time went
+    ├── training.png                a picture of a training: reward, age, start of sandboxes
+    ├── checkpoints/                the weights of the last of them
+    ├── heldout/<task>.<ticket>/    what trials of held-out tasks wrote
+    ├── heldout_trials.jsonl        one line each of them
+    ├── heldout.jsonl               one line an evaluation
     ├── status.json                 how it fares, written anew each second
     └── controller.json             the process that drives it; gone when it ends in order
 
@@ -55,6 +62,10 @@ class RunDirectory:
         self.summary = path / "summary.json"
         self.config = path / CONFIG
         self.steps = path / "steps.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.picture = path / "training.png"
+        self.held_out = path / "heldout.jsonl"
+        self.held_out_trials = path / "heldout_trials.jsonl"
         self.status = path / "status.json"
         self.controller = path / "controller.json"
 
@@ -75,7 +86,8 @@ class RunDirectory:
     def mend(self) -> None:
         """Drop lines that a crash cut short. For the one process that drives the run."""
         with _writing(self.path):
-            for file in (self.results, self.canaries, self.steps):
+            own = (self.results, self.canaries, self.steps, self.held_out, self.held_out_trials)
+            for file in own:
                 _mend(file)
 
     def discard(self) -> None:
@@ -101,7 +113,11 @@ class RunDirectory:
 
     def rollout(self, task: str, ticket: str) -> Path:
         """The folder of one ticket of the ledger."""
-        return self.trials / f"{task}.{ticket.replace('/', '_')}"
+        return self.trials / _of_ticket(task, ticket)
+
+    def evaluated(self, task: str, ticket: str) -> Path:
+        """The same of an evaluation. Held-out tasks may have the names of others."""
+        return self.path / "heldout" / _of_ticket(task, ticket)
 
     def next_canary(self) -> int:
         """The number of the next canary: none is ever used again."""
@@ -117,6 +133,12 @@ class RunDirectory:
 
     def append_step(self, step: msgspec.Struct) -> None:
         _append(self.steps, step)
+
+    def append_evaluated(self, row: Row) -> None:
+        _append(self.held_out_trials, row)
+
+    def append_held_out(self, measured: msgspec.Struct) -> None:
+        _append(self.held_out, measured)
 
     def finish(self, summary: msgspec.Struct) -> None:
         """Write the summary: whole, or not there."""
@@ -134,6 +156,10 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
+
+
+def _of_ticket(task: str, ticket: str) -> str:
+    return f"{task}.{ticket.replace('/', '_')}"
 
 
 def _append(path: Path, row: msgspec.Struct) -> None:

@@ -90,6 +90,7 @@ class Kept:
             newest=member.newest,
             withheld=member.withheld,
             seconds=member.seconds,
+            sandbox_seconds=row.sandbox_seconds if row is not None else None,
             folder=self._directory.rollout(group.task, ticket),
         )
 

@@ -108,6 +108,7 @@ class TrialPlace:
             directory=Path(order.folder),
             assets=self._assets,
             policy=None if self._service is None else self._service.policy,
+            rollout=order.rollout,
         )
         return Result(
             ticket=order.ticket, verdict=done.verdict, seconds=done.seconds, phases=done.phases

@@ -1,9 +1,11 @@
 """From a config to all that a run needs, checked before anything is started."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.order import DataOrder
@@ -11,18 +13,20 @@ from plimsoll.ledger.settings import Settings
 from plimsoll.runs.backends import make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.candidates import Candidates
 from plimsoll.runs.config import Config
 from plimsoll.runs.evaluate import SAME_EVERYWHERE, command_line
-from plimsoll.runs.policies import WantedPolicy, policy_for
+from plimsoll.runs.policies import Served, WantedPolicy, policy_for
 from plimsoll.runs.run_config import ledger_settings
-from plimsoll.runs.selection import select_tasks
 from plimsoll.runs.storage import open_storage
+from plimsoll.runs.task_sets import TaskSet, check_left_out, linted
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "validate_command"]
+
+_SERVED = ("tiny", "torch")
+"""Policies that the trainer itself serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,59 +35,101 @@ class Plan:
 
     config: Config
     settings: Settings
-    tasks: dict[str, Task]
-    """All that are there: what is under way of one that is left out now comes to its end."""
-    left_out: dict[str, str]
-    """Tasks in quarantine, which do not run, with the reason."""
-    unknown_keys: tuple[UnknownKey, ...]
+    trained: TaskSet
+    held_out: TaskSet
+    """What it is measured on, by [evaluation]."""
     canaries: Canaries | None
     assets: Assets | None
     policy: WantedPolicy | None
     """Who answers for the policy, where the agent asks one."""
+    served: Served | None
+    """The same, where the caller serves it: of this process only, and not in the config."""
     environment: dict[str, str]
     """What workers get of this process's variables."""
 
     @classmethod
-    def make(cls, config: Config) -> "Plan":
+    def make(cls, config: Config, served: Served | None = None) -> "Plan":
         """Check all that can be checked; raises what a person can mend."""
-        run = config.run
+        config = _in_mode(config)
+        run, evaluation = config.run, config.evaluation
         if run.tasks is None:
             raise UsageError("the config names no tasks: say where they are with [run] tasks")
         if run.steps is None and run.epochs is None:
             raise UsageError("the config has no end: say how long to run with [run] steps")
-        settings = ledger_settings(run, config.workers)
+        attempts = 1 if evaluation.tasks is None else evaluation.attempts
+        settings = ledger_settings(run, config.workers, attempts=attempts)
         agent = make_agent(run.agent, layer=config.agents.folder)
-        policy = policy_for(agent, config.policy, (), None, None)
+        policy = _policy(config, agent, served)
         make_backend(run.backend, config)
         if config.storage.trajectories is not None:
             open_storage(config.storage.trajectories)
         assets = config.load_assets(None)
-        selection = select_tasks(Path(run.tasks), pattern=None, skip_invalid=False)
-        key = assets.key if assets is not None else ""
-        candidates = Candidates(selection.tasks, Path(run.tasks), run.backend, key)
-        admission = AdmissionPolicy(
-            require_validation=config.breaker.require_validation,
-            allowed_share=config.breaker.allowed_share,
-            skip_quarantined=True,
-        )
-        tasks, left_out = candidates.admit(admission, validate_command(config))
-        return cls(
+        made = cls(
             config=config,
             settings=settings,
-            tasks={task.name: task for task in selection.tasks},
-            left_out=left_out,
-            unknown_keys=selection.unknown_keys,
-            canaries=candidates.canaries(tasks, run.canary_every, _trials(config, len(tasks))),
+            trained=_load(run.tasks, config, assets),
+            held_out=_load(evaluation.tasks, config, assets),
+            canaries=None,
             assets=assets,
             policy=policy,
+            served=served,
             environment=_environment(config.workers.env),
         )
+        return made._admit(require_validation=config.breaker.require_validation)
+
+    def validated(self) -> "Plan":
+        """The same once every task was validated: without those that failed.
+
+        Raises where those are most.
+        """
+        made = self._admit(require_validation=True)
+        made = replace(made, trained=linted(made.trained), held_out=linted(made.held_out))
+        for tasks in (made.trained, made.held_out):
+            check_left_out(tasks, self.config.run.backend)
+        return made
+
+    def _admit(self, *, require_validation: bool) -> "Plan":
+        """By what is known of the tasks now."""
+        run, breaker = self.config.run, self.config.breaker
+        policy = AdmissionPolicy(
+            require_validation=require_validation,
+            allowed_share=breaker.allowed_share,
+            skip_quarantined=True,
+        )
+        trained = self.trained.admit(policy, validate_command(self.config))
+        held_out = self.config.evaluation.tasks
+        canaries = None
+        if trained.candidates is not None:
+            tasks = tuple(trained.admitted.values())
+            trials = _trials(self.config, len(tasks))
+            canaries = trained.candidates.canaries(tasks, run.canary_every, trials)
+        return replace(
+            self,
+            trained=trained,
+            held_out=self.held_out.admit(policy, validate_command(self.config, held_out)),
+            canaries=canaries,
+        )
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """All of training that are there: what is under way of one that is left out now comes
+        to its end."""
+        return self.trained.tasks
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Tasks in quarantine, which do not run, with the reason; the held-out ones too."""
+        held_out = {f"{name} (held-out)": why for name, why in self.held_out.left_out.items()}
+        return {**self.trained.left_out, **held_out}
+
+    @property
+    def unknown_keys(self) -> tuple[UnknownKey, ...]:
+        return self.trained.unknown_keys + self.held_out.unknown_keys
 
     def order(self) -> DataOrder:
         """Which task each prompt stands for."""
         run = self.config.run
-        names = sorted(self.tasks.keys() - self.left_out.keys())
-        return DataOrder(names, seed=run.seed, epochs=run.epochs)
+        return DataOrder(sorted(self.trained.admitted), seed=run.seed, epochs=run.epochs)
 
     @property
     def steps(self) -> int | None:
@@ -95,13 +141,53 @@ class Plan:
         return self.config.run.agent in SAME_EVERYWHERE
 
 
-def validate_command(config: Config) -> str:
-    """The command line that validates the tasks of a run."""
+def validate_command(config: Config, tasks: str | None = None) -> str:
+    """The command line that validates the tasks of a run, or those in another folder."""
     options: dict[str, object] = {
         "--backend": config.run.backend,
         "--assets": config.assets.folder,
     }
-    return command_line("validate", Path(config.run.tasks or ""), options)
+    return command_line("validate", Path(tasks or config.run.tasks or ""), options)
+
+
+def _in_mode(config: Config) -> Config:
+    """With the depth and the bound on age that the mode of training stands for."""
+    if config.training.policy is None or config.training.mode == "async":
+        return config
+    run = config.run
+    for key in ("depth", "max_staleness"):
+        if key in run.model_fields_set and getattr(run, key):
+            raise UsageError(
+                f'[training] mode = "sync" generates and trains in turn, and [run] {key} is '
+                f"{getattr(run, key)}: leave it out, or choose async"
+            )
+    in_turn = run.model_copy(update={"depth": 0, "max_staleness": 0})
+    return config.model_copy(update={"run": in_turn})
+
+
+def _policy(config: Config, agent: Agent, served: Served | None) -> WantedPolicy | None:
+    trained, urls = config.training.policy, () if served is None else served.urls
+    if trained is not None and not agent.needs_policy:
+        raise UsageError(
+            f"the agent {agent.name} asks no policy, so there is nothing to train: choose another "
+            "with [run] agent"
+        )
+    if config.policy.urls and (trained in _SERVED or urls not in ((), config.policy.urls)):
+        who = f'[training] policy = "{trained}"' if trained in _SERVED else "the policy"
+        raise UsageError(f"{who} is served by the trainer itself: leave [policy] urls out")
+    if trained in _SERVED and not urls:
+        raise UsageError(
+            f'[training] policy = "{trained}" is served by the trainer: start it with '
+            "`plimsoll run`, or give Rollouts the urls of your own"
+        )
+    return policy_for(agent, config.policy, urls, None if served is None else served.model, None)
+
+
+def _load(path: str | None, config: Config, assets: Assets | None) -> TaskSet:
+    if path is None:
+        return TaskSet()
+    key = assets.key if assets is not None else ""
+    return TaskSet.load(path, config.run.backend, key)
 
 
 def _trials(config: Config, tasks: int) -> int:

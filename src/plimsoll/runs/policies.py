@@ -18,7 +18,17 @@ from plimsoll.gateway.upstreams.make import look_at, make_upstream
 from plimsoll.runs.config import PolicyConfig
 from plimsoll.trials.policy import Policy
 
-__all__ = ["PolicyService", "WantedPolicy", "policy_for"]
+__all__ = ["PolicyService", "Served", "WantedPolicy", "policy_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A policy that whoever asks for rollouts serves, for as long as it does."""
+
+    urls: tuple[str, ...]
+    key: str | None = None
+    model: str | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class WantedPolicy:
     urls: tuple[str, ...]
     model: str | None
     limits: Limits
+    seed: int | None = None
     found: Capabilities | None = None
     """What its servers can return, once they were looked at; None for a script."""
 
@@ -69,7 +80,7 @@ def policy_for(
         concurrent=config.concurrent,
         body_bytes=config.body_mb << 20,
     )
-    return WantedPolicy(urls or config.urls, model or config.model, limits)
+    return WantedPolicy(urls or config.urls, model or config.model, limits, config.seed)
 
 
 class PolicyService:
@@ -106,7 +117,7 @@ class PolicyService:
             self._gate = upstream
             gateway = await stack.enter_async_context(Gateway(upstream))
             self._stack = stack.pop_all()
-        self._policy = Policy(gateway, wanted.limits, self._blobs, upstream.model)
+        self._policy = Policy(gateway, wanted.limits, self._blobs, upstream.model, wanted.seed)
         return self
 
     async def __aexit__(

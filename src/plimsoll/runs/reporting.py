@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import shlex
+import statistics
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,6 +19,7 @@ from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.controller import Controller
 from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.evaluating import HeldOut
 from plimsoll.runs.plan import Plan, validate_command
 from plimsoll.runs.results import Diagnosis, mean
 from plimsoll.runs.status import RunSummary, Status, Step
@@ -44,10 +47,13 @@ class Reporter:
     controller: Controller
     steps: list[Step]
     """Those that were committed, in earlier lives of the run too."""
+    held_out: list[HeldOut]
+    """The evaluations, in earlier lives too, in the order of their steps."""
     began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _ended: bool = False
+    _waited: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -56,6 +62,15 @@ class Reporter:
     @property
     def trials_per_second(self) -> float:
         return round(self.controller.finished / self.seconds, 3) if self.seconds > 0 else 0.0
+
+    def waited(self, seconds: float) -> None:
+        """The trainer has waited for a batch."""
+        self._waited += seconds
+
+    def evaluated(self, measured: HeldOut) -> None:
+        """An evaluation is over."""
+        self.directory.append_held_out(measured)
+        self.held_out.append(measured)
 
     def step(self, batch: Batch, version: Version) -> Step:
         """Keep a line of a step that is about to be committed, as this version."""
@@ -70,9 +85,12 @@ class Reporter:
             graded=sum(member.reward is not None for member in members),
             withheld=sum(member.withheld for member in members),
             seconds=round(now - self._last, 3),
+            waited=round(self._waited, 3),
+            sandbox_seconds=_middle(member.sandbox_seconds for member in members),
         )
-        self._last = now
-        self.steps.append(made)
+        self._last, self._waited = now, 0.0
+        # One that could not be committed at first is told again.
+        self.steps[:] = [*(step for step in self.steps if step.step < made.step), made]
         self.directory.append_step(made)
         return made
 
@@ -99,7 +117,8 @@ class Reporter:
             waiting=max(0, books.running - controller.running),
             buffered=books.buffered,
             requeued=books.tally.requeued,
-            quarantined=books.quarantined,
+            out=self._out,
+            heldout={one.step: one.reward for one in self.held_out},
             canaries=_canaries(self.watching),
             workers=self.supervisor.status(),
         )
@@ -131,11 +150,15 @@ class Reporter:
             void=self._void,
             reward=mean(reward for reward in rewards if reward is not None),
             rewards=rewards,
-            oldest=max(books.tally.token_ages, default=0),
+            heldout_before=self.held_out[0].reward if self.held_out else None,
+            heldout_after=self.held_out[-1].reward if len(self.held_out) > 1 else None,
+            max_age=max(books.tally.token_ages, default=0),
+            eta=self.plan.settings.max_staleness,
             seconds=round(self.seconds, 1),
             trials_per_second=self.trials_per_second,
             left_over=books.buffered,
-            quarantined=books.quarantined,
+            quarantined=list(self._out),
+            out=self._out,
             problems=self._problems(),
             breaker=self.diagnosis(),
         )
@@ -166,6 +189,10 @@ class Reporter:
         return tally.graded + sum(tally.tickets_by_cause.values())
 
     @property
+    def _out(self) -> dict[str, str]:
+        return {**self.plan.left_out, **self.ledger.books.quarantined}
+
+    @property
     def _void(self) -> dict[str, int]:
         causes = self.ledger.books.tally.tickets_by_cause
         return {cause.value: causes[cause] for cause in sorted(causes, key=lambda c: -causes[c])}
@@ -191,3 +218,8 @@ def _canaries(watching: Watching) -> str:
     if canaries is None:
         return "none"
     return f"{canaries.good:,} of {canaries.good + canaries.failed:,} good"
+
+
+def _middle(seconds: Iterable[float | None]) -> float | None:
+    known = [one for one in seconds if one is not None]
+    return round(statistics.median(known), 4) if known else None

@@ -43,6 +43,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int | None = None
     """Of all prompts, each with all that it repeats."""
     answer_tokens: int | None = None
+    sandbox_seconds: float | None = None
+    """How long its sandbox took to start."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,7 @@ def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory
     """Keep what a table needs of a trial; the rest is in its folder."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
-    spent = result.spent
+    spent, started = result.spent, result.phases.get("start")
     return Row(
         task=result.task,
         attempt=result.attempt,
@@ -102,6 +104,7 @@ def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory
         turns=None if spent is None else spent.turns,
         prompt_tokens=None if spent is None else spent.prompt_tokens,
         answer_tokens=None if spent is None else spent.answer_tokens,
+        sandbox_seconds=None if started is None else round(started, 4),
     )
 
 

@@ -1,10 +1,12 @@
 """Where a run goes on from, after whatever happened to the process that drove it."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import LedgerError, UsageError
 from plimsoll.core.versions import FIRST
+from plimsoll.ledger.books import Books
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoint, Checkpoints
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.directory import RunDirectory
@@ -25,10 +27,12 @@ class Restored:
     """Where its files are."""
     lost: int
     """Trials that ran when the process before was killed."""
+    damaged: tuple[str, ...] = ()
+    """Checkpoints that are newer, and cannot be used: which, and what is wrong with each."""
 
 
-def checkpoints_of(directory: RunDirectory) -> Checkpoints:
-    return Checkpoints(directory.path / FOLDER)
+def checkpoints_of(directory: RunDirectory, plan: Plan) -> Checkpoints:
+    return Checkpoints(directory.path / FOLDER, keep=plan.config.training.keep)
 
 
 async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains: bool) -> Restored:
@@ -39,8 +43,8 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     good as the first, and none has to be gone back to.
     """
     _check_tasks(ledger, plan)
-    checkpoints = checkpoints_of(directory)
-    found = checkpoints.latest(ledger.books)
+    checkpoints = checkpoints_of(directory, plan)
+    found, damaged = await asyncio.to_thread(_latest_whole, checkpoints, ledger.books)
     if found is not None and not trains:
         raise UsageError(
             f"{directory.path} has checkpoints: a trainer drives it, and goes on with it"
@@ -53,7 +57,26 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
         found,
         None if found is None else checkpoints.path(found),
         lost,
+        damaged,
     )
+
+
+def _latest_whole(
+    checkpoints: Checkpoints, books: Books
+) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The newest whose files are what was written, and what is wrong with those after it."""
+    damaged: list[str] = []
+    for found in checkpoints.fitting(books):
+        if not (wrong := checkpoints.verify(found)):
+            return found, tuple(damaged)
+        damaged.append(f"{checkpoints.path(found)}: {wrong[0]} is not what was written")
+    if damaged:
+        # To begin again from the first weights is nothing to decide for somebody.
+        raise LedgerError(
+            f"no checkpoint can be used: {'; '.join(damaged)}. Put the files back from a copy, or "
+            f"remove {checkpoints.folder} to go on from the first weights"
+        )
+    return None, ()
 
 
 def _check_tasks(ledger: Ledger, plan: Plan) -> None:

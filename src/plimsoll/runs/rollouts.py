@@ -11,7 +11,7 @@ Rollouts go on while a batch is trained on, on the same event loop: train in a t
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,19 +31,26 @@ from plimsoll.runs.config_text import config_text
 from plimsoll.runs.controller import Controller
 from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.engines import make_engine
+from plimsoll.runs.evaluating import HeldOut, read_held_out
 from plimsoll.runs.plan import Plan
+from plimsoll.runs.policies import Served
 from plimsoll.runs.reporting import Reporter
 from plimsoll.runs.resume import checkpoints_of, restore
-from plimsoll.runs.status import RunSummary, Status, read_steps
+from plimsoll.runs.status import RunSummary, Status, Step, read_steps
+from plimsoll.runs.validating import Validating
 from plimsoll.runs.watching import Watching
 from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.sandboxes.owners import host_name, myself
 from plimsoll.workers.supervisor import Supervisor
 
-__all__ = ["Rollouts", "Save"]
+__all__ = ["Prepare", "Publish", "Rollouts", "Save"]
 
 Save = Callable[[Path], None]
 """Writes a checkpoint's files into a folder."""
+Prepare = Callable[["Rollouts"], Awaitable[None]]
+"""Called once it is known where the run goes on from, and before anything is rolled out."""
+Publish = Callable[[Version], Awaitable[None]]
+"""Has all that is generated from now on be of a version."""
 
 
 class Rollouts:
@@ -51,6 +58,9 @@ class Rollouts:
 
     `trains`: the caller trains, so that after a crash the run goes back to the last checkpoint,
     or to its start where there is none. Without it every version is as good as the first.
+
+    `urls`, `key` and `model`: who answers for the policy, where the caller serves it itself, and
+    with which `seed`.
     """
 
     def __init__(
@@ -60,14 +70,22 @@ class Rollouts:
         out: Path | str | None = None,
         trains: bool = True,
         keep_going: bool = False,
+        prepare: Prepare | None = None,
+        urls: tuple[str, ...] = (),
+        key: str | None = None,
+        model: str | None = None,
+        seed: int | None = None,
     ) -> None:
         file = None if isinstance(config, Config) else Path(config)
-        self.plan = Plan.make(config if isinstance(config, Config) else load_config(file))
+        served = Served(urls, key, model, seed) if urls else None
+        self.plan = Plan.make(config if isinstance(config, Config) else load_config(file), served)
         self._kind = "run" if file is None else file.stem
         self._out = None if out is None else Path(out)
         self._trains = trains
         self._keep_going = keep_going
+        self._prepare = prepare
         self._stack = contextlib.AsyncExitStack()
+        self._validating: Validating | None = None
         self._loop: asyncio.Task[None] | None = None
         self._summary: RunSummary | None = None
 
@@ -96,7 +114,12 @@ class Rollouts:
         if not is_new:
             self.directory.mend()
             self._write_config()
+        if self.plan.config.run.validates:
+            self._validating = Validating(self.plan, self.directory)
+            self.plan = await self._validating.run()
         self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
+        if self._prepare is not None:
+            await self._prepare(self)
         supervisor = await stack.enter_async_context(self._supervisor())
         supervisor.set_version(self._ledger.books.version)
         self._control(supervisor)
@@ -127,14 +150,54 @@ class Rollouts:
     async def batches(self) -> AsyncGenerator[Batch]:
         """Batch after batch, each of which is to be committed before the next is asked for."""
         assert self._loop is not None, "enter it first: async with Rollouts(…)"
-        while (batch := await self._controller.next_batch(self._loop)) is not None:
+        while True:
+            asked = time.monotonic()
+            batch = await self._controller.next_batch(self._loop)
+            self._reporter.waited(time.monotonic() - asked)
+            if batch is None:
+                break
             yield batch
 
-    async def commit(self, batch: Batch, checkpoint: Save | None = None) -> Version:
+    async def evaluate(self, name: str) -> HeldOut | None:
+        """Try every held-out task as often as [evaluation] says, with the version of now.
+
+        Before the first batch, between steps while rollouts go on, or after the last step.
+        None where the run is stopped before it is over. `name` is for people; one that comes
+        again is another evaluation.
+        """
+        assert self._loop is not None, "enter it first: async with Rollouts(…)"
+        if not self.plan.held_out.tasks:
+            raise UsageError("the config names no held-out tasks: see [evaluation] tasks")
+        measured = await self._controller.evaluate(name, self._loop)
+        if measured is not None:
+            self._reporter.evaluated(measured)
+        return measured
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps that were committed, in earlier lives of the run too."""
+        return list(self._reporter.steps)
+
+    @property
+    def held_out(self) -> list[HeldOut]:
+        """The evaluations of the run, in earlier lives of it too, the first one first."""
+        return list(self._reporter.held_out)
+
+    @property
+    def doing(self) -> str:
+        """What goes on before training, or beside it; empty where nothing does."""
+        if self._loop is not None:
+            return self._controller.doing
+        return "" if self._validating is None else self._validating.doing
+
+    async def commit(
+        self, batch: Batch, checkpoint: Save | None = None, *, publish: Publish | None = None
+    ) -> Version:
         """The step is done; the version that it made.
 
         `checkpoint` writes the weights into a folder, in a thread. The step counts when they
-        are on the disk; one that is committed without is undone by a crash.
+        are on the disk; one that is committed without is undone by a crash. `publish` comes
+        between: where it raises nothing is committed.
         """
         if batch.version != self.version:
             raise LedgerError(
@@ -143,10 +206,23 @@ class Rollouts:
             )
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
-        name = "" if checkpoint is None else (await self._save(checkpoint)).name
         # Its line first: one of a step that is not committed is known by its number.
         self._reporter.step(batch, self._next_version)
+        version = self._next_version
+        name = "" if checkpoint is None else (await self._save(checkpoint, version)).name
+        if publish is not None:
+            await publish(version)
         return await self._controller.commit(name)
+
+    async def save(self, checkpoint: Save, version: Version) -> None:
+        """Keep the weights of the version of now, or of the one that the batch under way makes.
+
+        For a trainer that ends between two checkpoints.
+        """
+        ahead = self._ledger.books.is_training and version == self._next_version
+        if version != self.version and not ahead:
+            raise LedgerError(f"the run is at version {self.version}: {version} cannot be kept")
+        await self._save(checkpoint, version)
 
     def stop(self, why: str = "it was stopped") -> bool:
         """Start nothing more, and let `batches` end. False where it has not begun."""
@@ -219,16 +295,17 @@ class Rollouts:
             watching,
             self._controller,
             read_steps(directory.steps, up_to=self.version.number),
+            read_held_out(directory.held_out, self._ledger.books.lineages, self.version),
         )
 
     @property
     def _next_version(self) -> Version:
         return Version(self.version.lineage, self.version.number + 1)
 
-    async def _save(self, checkpoint: Save) -> Checkpoint:
+    async def _save(self, checkpoint: Save, version: Version) -> Checkpoint:
         return await asyncio.to_thread(
-            checkpoints_of(self.directory).write,
-            self._next_version,
+            checkpoints_of(self.directory, self.plan).write,
+            version,
             self._ledger.position,
             checkpoint,
             self._ledger.books.lineages,

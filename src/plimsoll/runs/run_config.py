@@ -18,8 +18,9 @@ trajectories = "s3://bucket/night-run"
 import os
 from typing import Literal
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from plimsoll.core.errors import UsageError
 from plimsoll.ledger.settings import GroupPolicy, Settings
 from plimsoll.runs.tables import Table
 
@@ -75,6 +76,9 @@ class RunConfig(Table):
     """R: how often a prompt comes again after its group was void, before its task is out."""
     slack_seconds: StrictFloat = Field(default=60.0, gt=0)
     """How long a batch waits for a group that is due before something is done about it."""
+    validates: StrictBool = Field(default=False, alias="validate")
+    """Before the run begins the oracle and nop try every task of which that is not known yet,
+    as `plimsoll validate` does; tasks that fail are left out, and named."""
     canary_every: StrictInt | None = Field(default=None, ge=0)
     """An oracle trial of a solvable task for every so many trials; 0 for none. Where it is left
     out: 200, and none in runs that are shorter."""
@@ -119,12 +123,20 @@ class StorageConfig(Table):
     """Any fsspec URL or folder; the run's own directory where it is left out."""
 
 
-def ledger_settings(run: RunConfig, workers: WorkersConfig) -> Settings:
-    """The rules that the ledger keeps. Raises `UsageError` where they contradict each other."""
+def ledger_settings(run: RunConfig, workers: WorkersConfig, *, attempts: int = 1) -> Settings:
+    """The rules that the ledger keeps. Raises `UsageError` where they contradict each other.
+
+    `attempts` is how often an evaluation tries each task, at once.
+    """
     places = workers.number * workers.concurrency
+    if run.max_running is not None and run.max_running < attempts:
+        raise UsageError(
+            f"max_running is {run.max_running} and [evaluation] attempts is {attempts}: no "
+            "evaluation could ever run; max_running must be at least attempts"
+        )
     return Settings(
         batch_groups=run.batch_groups,
-        max_running=run.max_running or max(places, run.group_size),
+        max_running=run.max_running or max(places, run.group_size, attempts),
         depth=run.depth,
         max_staleness=run.max_staleness,
         group_size=run.group_size,

@@ -25,6 +25,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     withheld: int
     seconds: float
     """Since the step before."""
+    waited: float = 0.0
+    """How much of it the trainer waited for the batch."""
+    sandbox_seconds: float | None = None
+    """How long sandboxes of its trials took to start, in the middle."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +62,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     buffered: int
     """Groups that are ready for a batch."""
     requeued: int
-    quarantined: dict[str, str]
+    out: dict[str, str]
+    """Tasks that are not tried, or not any more, with the reason."""
+    heldout: dict[int, float | None]
+    """The reward on held-out tasks, by the step after which it was measured."""
     canaries: str
     workers: list[WorkerStatus]
 
@@ -81,13 +88,22 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The mean over all steps."""
     rewards: list[float | None]
     """Of each step."""
-    oldest: int
+    heldout_before: float | None
+    """The reward on held-out tasks when it was measured first."""
+    heldout_after: float | None
+    """The same when it was measured last; None where that is the first time too."""
+    max_age: int
     """The greatest age that was trained on, in versions."""
+    eta: int
+    """η: the greatest that is allowed."""
     seconds: float
     trials_per_second: float
     left_over: int
     """Groups that are ready, and too few for a batch."""
-    quarantined: dict[str, str]
+    quarantined: list[str]
+    """Tasks that were not tried, or not to the end."""
+    out: dict[str, str]
+    """Why, for each of them."""
     problems: list[str] | None
     """What is wrong with the ledger; None where it was not checked."""
     breaker: Diagnosis | None = None

@@ -59,7 +59,8 @@ class TrainingConfig(Table):
     """How much entropy is rewarded."""
     correction: Literal["none", "truncated"] = "truncated"
     """How samples of older weights are corrected: `truncated` weighs each token by how much
-    likelier the weights at the start of the step make it than those that generated it."""
+    likelier the weights at the start of the step make it than those that generated it, and clips
+    the ratio to the former; `none` clips the ratio to the latter."""
     correction_cap: StrictFloat = Field(default=2.0, gt=0)
     """The most that a token may weigh."""
     updates: StrictInt = Field(default=1, ge=1)

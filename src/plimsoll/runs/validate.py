@@ -12,7 +12,7 @@ from plimsoll.runs.backends import make_backend
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.bugs import Bugs
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.config import load_config
+from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluate import trials_by
 from plimsoll.runs.evaluation import Evaluation
@@ -89,6 +89,16 @@ class ValidateRun:
     def prepare(cls, request: ValidateRequest) -> "ValidateRun":
         """Check all that can be checked before anything is started."""
         config = load_config(request.config)
+        loaded = load_tasks(request.path, request.pattern)
+        Place.of(request.path, request.out).check_writable()
+        directory = RunDirectory.create(None, now=datetime.now(), kind="validate")
+        return cls.make(request, config, loaded, directory)
+
+    @classmethod
+    def make(
+        cls, request: ValidateRequest, config: Config, loaded: LoadedTasks, directory: RunDirectory
+    ) -> "ValidateRun":
+        """The validation of tasks that are loaded, with its trials in a directory."""
         backend = make_pool(
             make_backend(request.backend, config),
             config.pool,
@@ -96,12 +106,8 @@ class ValidateRun:
             concurrency=request.concurrency,
         )
         assets = config.load_assets(request.assets)
-        loaded = load_tasks(request.path, request.pattern)
-        place = Place.of(request.path, request.out)
-        place.check_writable()
-        validation = Validation.load(place)
+        validation = Validation.load(Place.of(request.path, request.out))
         digests = {task.name: digest_task(task.path) for task in (*loaded.tasks, *loaded.invalid)}
-        directory = RunDirectory.create(None, now=datetime.now(), kind="validate")
         agents = {name: make_agent(name) for name in _AGENTS}
         evaluation = Evaluation(
             loaded.tasks,

@@ -5,8 +5,10 @@ import os
 import msgspec
 
 from plimsoll.gateway.upstreams.make import KEY_VARIABLE
+from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
+from plimsoll.runs.policies import Served
 from plimsoll.workers.messages import WorkerSpec
 
 __all__ = ["MAKER", "worker_spec"]
@@ -18,7 +20,7 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
     """The same for each worker: where and how it runs trials, and what it needs for that."""
     workers = plan.config.workers
     options = {
-        "config": plan.config.model_dump(mode="json"),
+        "config": _with_policy(plan.config, plan.served).model_dump(mode="json"),
         "directory": str(directory.path.absolute()),
     }
     return WorkerSpec(
@@ -28,11 +30,24 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
         concurrency=workers.concurrency,
         memory_mb=workers.memory_mb,
         grace_seconds=workers.grace_seconds,
-        environment=plan.environment | _policy_key(),
+        environment=plan.environment | _policy_key(plan.served),
     )
 
 
-def _policy_key() -> dict[str, str]:
+def _with_policy(config: Config, served: Served | None) -> Config:
+    """With the servers of now, which are not in the run's own config."""
+    if served is None:
+        return config
+    policy = {
+        "urls": served.urls,
+        "model": served.model or config.policy.model,
+        "seed": config.policy.seed if served.seed is None else served.seed,
+    }
+    return config.model_copy(update={"policy": config.policy.model_copy(update=policy)})
+
+
+def _policy_key(served: Served | None) -> dict[str, str]:
     """The key of the policy's servers: workers on other hosts do not have this process's."""
-    key = os.environ.get(KEY_VARIABLE)
+    given = None if served is None else served.key
+    key = given or os.environ.get(KEY_VARIABLE)
     return {} if key is None else {KEY_VARIABLE: key}

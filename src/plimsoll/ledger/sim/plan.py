@@ -34,6 +34,9 @@ class Plan:
     checkpoint_every: int = 1
     evaluate_every: int = 0
     """Evaluation groups are admitted at every so manyth version; 0 for never."""
+    early: float = 0.0
+    """The chance that a rollout which ends while the trainer is at a step has tokens of the
+    version that the step makes."""
     faults: Faults = field(default_factory=Faults)
     seed: int = 0
     check_every: int = 1

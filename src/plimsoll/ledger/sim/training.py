@@ -61,6 +61,10 @@ class Training:
         self._events: list[_Happening] = []
         self._running: dict[str, tuple[float, Version]] = {}
         self._slack: set[str] = set()
+        self._evaluation: tuple[Version, str, int] | None = None
+        """At which version the last one began, its name, and how many groups were admitted."""
+        self._early: dict[str, Version] = {}
+        """Running rollouts that have tokens of a version that was never committed."""
         self._checkpoints = [FIRST]
         self._lost = 0.0
         self._voided = 0
@@ -158,13 +162,22 @@ class Training:
                 self.accounts.void(ticket, Void(cause, "simulated"), seconds)
             else:
                 reward = Graded(rng.random(), Ending.SUBMITTED)
-                segments = [Segment(version, 100), Segment(self.accounts.books.version, 100)]
-                self.accounts.finish(ticket, reward, seconds, segments)
+                self.accounts.finish(ticket, reward, seconds, self._segments(ticket, version, rng))
         self._running.pop(ticket, None)
+        self._early.pop(ticket, None)
+
+    def _segments(self, ticket: str, began: Version, rng: random.Random) -> list[Segment]:
+        """Which versions generated a rollout. A policy has new weights before the commit."""
+        now = self.accounts.books.version
+        early = self._early.get(ticket)
+        if self.accounts.books.is_training and rng.random() < self.plan.early:
+            early = early or _next(now)
+        versions = [began, now] if early is None else [began, now, early]
+        return [Segment(version, 100) for version in versions]
 
     def _trained(self) -> None:
-        number = self.accounts.books.version.number + 1
-        at = Version(self.accounts.books.version.lineage, number)
+        at = _next(self.accounts.books.version)
+        number = at.number
         kept = number % self.plan.checkpoint_every == 0
         if kept:
             # The manifest is renamed into its place before the journal hears of it.
@@ -230,7 +243,12 @@ class Training:
         every, version = self.plan.evaluate_every, self.accounts.books.version
         if every and version.number % every == 0:
             live = self.accounts.books.live
-            self.accounts.admit_evaluation(f"{version}", ["task-0", "task-1"], 1)
+            if self._evaluation is None or self._evaluation[0] != version:
+                self._evaluation = version, self.accounts.evaluation_name(f"{version}"), 0
+            _, name, begun = self._evaluation
+            tasks = ["task-0", "task-1"]
+            admitted = self.accounts.admit_evaluation(name, tasks, 1, begun=begun)
+            self._evaluation = version, name, begun + len(admitted)
             if self.accounts.books.live != live:
                 self._fail("an evaluation used up room of training")
 
@@ -268,6 +286,10 @@ class Training:
         lost = self._unfinished()
         self._running = {t: x for t, x in self._running.items() if rng.random() < faults.adopted}
         self._lost += lost - self._unfinished()
+        self._evaluation = None
+        if self.accounts.books.is_training:
+            new = _next(self.accounts.books.version)
+            self._early |= {t: new for t in self._running if rng.random() < self.plan.early}
         self.accounts = self._open(self.store.books())
         if faults.crash_every and self.result.crashes < faults.crashes:
             self._kill_at(faults.crash_every)
@@ -300,6 +322,10 @@ class Training:
 
     def _fail(self, what: str) -> NoReturn:
         raise BrokenPromise(f"{what} (seed {self.plan.seed}, at {self._now:.2f})")
+
+
+def _next(version: Version) -> Version:
+    return Version(version.lineage, version.number + 1)
 
 
 def _place(ticket: str) -> tuple[object, ...]:

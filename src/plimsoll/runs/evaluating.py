@@ -1,0 +1,162 @@
+"""Evaluations of a run: held-out tasks, tried with the weights of the moment.
+
+They share workers and the cap on trials with training, and nothing else: their groups are in
+the ledger's evaluation books, their trials in `heldout/` and `heldout_trials.jsonl`. None of
+them is in a batch, and the breaker does not count them.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.versions import Lineages, Version
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.group import split_ticket
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.results import Row, mean
+
+__all__ = ["Evaluating", "Evaluations", "HeldOut", "read_held_out"]
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one evaluation: a line of `heldout.jsonl`."""
+
+    name: str
+    step: int
+    version: str
+    """Of the weights when it began."""
+    reward: float | None
+    """The mean of the tasks' means; None where no trial is graded."""
+    graded: int
+    void: dict[str, int]
+    """Trials that stay void, by cause. A task without a graded one has no part in the mean."""
+    tasks: dict[str, float | None]
+    """The mean of each task's graded trials; None where none is."""
+    seconds: float
+
+
+class Evaluating:
+    """An evaluation under way."""
+
+    def __init__(self, name: str, label: str, tasks: Sequence[str], size: int, at: Version) -> None:
+        self.name = name
+        """In the ledger: no two have the same."""
+        self._label = label
+        self._tasks = tasks
+        self._size = size
+        self._at = at
+        self._began = time.monotonic()
+        self._begun = 0
+        self._groups: set[str] = set()
+        self._rows: dict[tuple[str, int], Row] = {}
+        """The last of each place: of one that was void and tried again, the new one."""
+
+    @property
+    def doing(self) -> str:
+        """How far it is, for a person."""
+        total = len(self._tasks) * self._size
+        return f"held-out tasks {self._label} · {len(self._rows):,}/{total:,} trials"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some of it is not admitted yet."""
+        return self._begun < len(self._tasks)
+
+    async def admit(self, ledger: Ledger) -> None:
+        """Admit as much of it as the cap on trials allows."""
+        admitted = await ledger.admit_evaluation(
+            self.name, self._tasks, self._size, begun=self._begun
+        )
+        self._groups.update(group.id for group in admitted)
+        self._begun += len(admitted)
+
+    def holds(self, group: str) -> bool:
+        return group in self._groups
+
+    def add(self, row: Row) -> None:
+        """A trial of it has come to its end."""
+        parts = split_ticket(row.ticket)
+        assert parts is not None, f"{row.ticket} is no ticket"
+        self._rows[parts[:2]] = row
+
+    def is_over(self, books: Books) -> bool:
+        return not self.is_waiting and self._groups.isdisjoint(books.evals)
+
+    def measured(self) -> HeldOut:
+        """What came of it, once it is over."""
+        rows = self._rows.values()
+        rewards: dict[str, list[float]] = {task: [] for task in self._tasks}
+        for row in rows:
+            if row.reward is not None:
+                rewards[row.task].append(row.reward)
+        tasks = {task: mean(of_task) for task, of_task in rewards.items()}
+        return HeldOut(
+            name=self._label,
+            step=self._at.number,
+            version=str(self._at),
+            reward=mean(one for one in tasks.values() if one is not None),
+            graded=sum(row.reward is not None for row in rows),
+            void=dict(Counter(row.cause.value for row in rows if row.cause).most_common()),
+            tasks=tasks,
+            seconds=round(time.monotonic() - self._began, 3),
+        )
+
+
+class Evaluations:
+    """All that are under way, by their names."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._all: dict[str, Evaluating] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def doing(self) -> str:
+        """How far the first of them is; empty where there is none."""
+        return next((one.doing for one in self._all.values()), "")
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether some of them is not admitted yet: training is not admitted before it."""
+        return any(one.is_waiting for one in self._all.values())
+
+    def begin(self, label: str, tasks: Sequence[str], size: int) -> Evaluating:
+        books = self._ledger.books
+        name = self._ledger.evaluation_name(label)
+        made = self._all[name] = Evaluating(name, label, tasks, size, books.version)
+        return made
+
+    async def end(self, evaluation: Evaluating) -> None:
+        """Nobody waits for it any more, whether it is over or not."""
+        del self._all[evaluation.name]
+        await self._ledger.give_up_evaluation(evaluation.name)
+
+    async def admit(self) -> None:
+        for one in list(self._all.values()):
+            if one.is_waiting:
+                await one.admit(self._ledger)
+
+    def of(self, group: str) -> Evaluating | None:
+        """The one that a group belongs to."""
+        return next((one for one in self._all.values() if one.holds(group)), None)
+
+
+def read_held_out(path: Path, lineages: Lineages, now: Version) -> list[HeldOut]:
+    """The evaluations of versions that the one of now descends from, in order.
+
+    Of two of one version and name, the last.
+    """
+    if not path.exists():
+        return []
+    lines = msgspec.json.Decoder(HeldOut).decode_lines(path.read_bytes())
+    kept: Mapping[tuple[str, str], HeldOut] = {
+        (line.version, line.name): line
+        for line in lines
+        if lineages.descends(now, Version.parse(line.version))
+    }
+    return sorted(kept.values(), key=lambda line: line.step)

@@ -1,0 +1,86 @@
+"""`[run] validate`: what is not known of tasks is found out when a run begins."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_files import Plimsoll, write_run
+
+WriteTask = Callable[..., Path]
+
+HONEST = """#!/bin/bash
+[ -f /app/done ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
+"""
+SOLVE = "mkdir -p /app && touch /app/done"
+
+
+@pytest.fixture
+def tasks(write_task: WriteTask, tmp_path: Path) -> Path:
+    for name in ("a", "b", "c"):
+        write_task(name, test=HONEST, solve=SOLVE)
+    return tmp_path / "tasks"
+
+
+def validated(run: Path) -> int:
+    """How many trials validation took."""
+    files = run.glob("validation/*/results.jsonl")
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def test_tasks_that_fail_are_left_out_and_named_and_nothing_is_validated_twice(
+    tasks: Path, write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("bad", test="true\n", solve=SOLVE)
+    write_task("../heldout/a", test=HONEST, solve=SOLVE)
+    write_run(tmp_path, validate=True)
+    with (tmp_path / "night.toml").open("a") as file:
+        file.write('[evaluation]\ntasks = "heldout"\n')
+    first = plimsoll("run", "night.toml", "--out", "one", "--json")
+    assert first.returncode == 0, first.stderr
+    summary = json.loads(first.stdout)
+    assert summary["quarantined"] == ["bad"]
+    assert "the oracle is void: grader" in summary["out"]["bad"]
+    assert "plimsoll lint, rule" in summary["out"]["bad"]
+    assert "4 loaded · 3 validated" in first.stderr
+    assert "held-out    1 loaded · 1 validated" in first.stderr
+    assert validated(tmp_path / "one") == 2 * 5
+    tried = {path.name.partition(".")[0] for path in (tmp_path / "one/trials").iterdir()}
+    assert tried <= {"a", "b", "c"}
+    # Known now, to other runs and to `plimsoll eval` as well.
+    second = plimsoll("run", "night.toml", "--out", "two", "--json")
+    assert json.loads(second.stdout)["quarantined"] == ["bad"]
+    assert validated(tmp_path / "two") == 0
+    assert plimsoll("eval", "tasks", "--validated", "--agent", "nop").returncode == 2
+    steps = [json.loads(line) for line in (tmp_path / "two/steps.jsonl").read_text().splitlines()]
+    assert all(0 < step["sandbox_seconds"] < 30 and step["waited"] > 0 for step in steps)
+
+
+def test_a_task_that_was_changed_is_validated_again(
+    tasks: Path, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_run(tmp_path, validate=True, steps=1)
+    assert plimsoll("run", "night.toml", "--out", "run").returncode == 0
+    (tasks / "b/instruction.md").write_text("Do it well.\n")
+    config = (tmp_path / "run/config.toml").read_text()
+    (tmp_path / "run/config.toml").write_text(config.replace("steps = 1", "steps = 2"))
+    assert plimsoll("resume", "run").returncode == 0
+    assert validated(tmp_path / "run") == 2 * 3 + 2
+
+
+def test_where_most_tasks_fail_nothing_is_run_however_often_it_is_asked(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("good", test=HONEST, solve=SOLVE)
+    for name in ("bad-1", "bad-2"):
+        write_task(name, test=HONEST, solve="true")
+    write_run(tmp_path, validate=True)
+    for out in ("one", "two"):
+        ended = plimsoll("run", "night.toml", "--out", out)
+        assert ended.returncode == 2
+        assert "nothing was run: 2 of 3 tasks" in ended.stderr
+        assert "bad-1: quarantined: the oracle is graded 0" in ended.stderr
+        assert not (tmp_path / out / "ledger.db").exists()
+    # Without validate the quarantined are left out, as a person then wants it.
+    write_run(tmp_path)
+    assert plimsoll("run", "night.toml", "--out", "three").returncode == 0

@@ -1,0 +1,126 @@
+"""From a config to a plan: who serves the policy, what a mode means, which paths are whose."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from rollout_runs import MakeTasks
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import Lineages, Version
+from plimsoll.gateway.upstreams.make import KEY_VARIABLE
+from plimsoll.runs.config import Config, load_config
+from plimsoll.runs.config_text import config_text
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.policies import Served
+from plimsoll.runs.resume import checkpoints_of
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.worker_spec import worker_spec
+
+Write = Callable[..., Config]
+URLS = ("http://127.0.0.1:9/v1",)
+
+
+@pytest.fixture
+def write(make_tasks: MakeTasks, tmp_path: Path) -> Write:
+    make_tasks("a")
+    make_tasks("b", into="heldout")
+
+    def write(tables: str = "", **run: object) -> Config:
+        lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in run.items()]
+        text = ["[run]", 'tasks = "tasks"', "steps = 1", *lines, tables]
+        (tmp_path / "run.toml").write_text("\n".join(text))
+        return load_config(tmp_path / "run.toml")
+
+    return write
+
+
+def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
+    write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(KEY_VARIABLE, "of the shell")
+    plan = Plan.make(write('[training]\npolicy = "torch"'), Served(URLS, "of the server", "m"))
+    spec = worker_spec(plan, directory)
+    told = msgspec.json.decode(spec.options)["config"]["policy"]
+    assert (tuple(told["urls"]), told["model"]) == (URLS, "m")
+    assert spec.environment[KEY_VARIABLE] == "of the server"
+    assert plan.policy is not None
+    assert plan.policy.urls == URLS
+    assert URLS[0] not in config_text(plan.config)
+
+
+def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
+    write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(KEY_VARIABLE, "of the shell")
+    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]'))
+    assert worker_spec(plan, directory).environment[KEY_VARIABLE] == "of the shell"
+
+
+def test_a_policy_is_served_by_one(write: Write):
+    torch = write(f'[training]\npolicy = "torch"\n[policy]\nurls = ["{URLS[0]}"]')
+    with pytest.raises(UsageError, match=r"leave \[policy\] urls out"):
+        Plan.make(torch)
+    other = write('[policy]\nurls = ["http://127.0.0.1:8/v1"]')
+    with pytest.raises(UsageError, match=r"leave \[policy\] urls out"):
+        Plan.make(other, Served(URLS))
+    same = write(f'[training]\npolicy = "openai"\n[policy]\nurls = ["{URLS[0]}"]')
+    assert Plan.make(same, Served(URLS)).policy == Plan.make(same).policy
+
+
+def test_a_policy_that_nobody_serves_and_an_agent_that_asks_none_are_refused(write: Write):
+    with pytest.raises(UsageError, match="is served by the trainer"):
+        Rollouts(write('[training]\npolicy = "tiny"'))
+    with pytest.raises(UsageError, match="nothing to train"):
+        Plan.make(write('[training]\npolicy = "tiny"', agent="nop"), Served(URLS))
+
+
+def test_in_turn_means_that_nothing_is_generated_ahead(write: Write, tmp_path: Path):
+    sync = '[training]\npolicy = "tiny"\nmode = "sync"'
+    plan = Plan.make(write(sync), Served(URLS))
+    assert (plan.settings.depth, plan.settings.max_staleness) == (0, 0)
+    # The run's own config can be read back.
+    (tmp_path / "again.toml").write_text(config_text(plan.config))
+    assert Plan.make(load_config(tmp_path / "again.toml"), Served(URLS)).settings == plan.settings
+    for key in ("depth", "max_staleness"):
+        with pytest.raises(UsageError, match=rf"\[run\] {key} is 2"):
+            Plan.make(write(sync, **{key: 2}), Served(URLS))
+    assert Plan.make(write(sync, depth=0), Served(URLS)).settings == plan.settings
+    # Without training there is no trainer to take turns with.
+    alone = write(f'[training]\nmode = "sync"\n[policy]\nurls = ["{URLS[0]}"]')
+    assert Plan.make(alone).settings.depth == 1
+
+
+def test_paths_of_training_and_evaluation_are_relative_to_the_file(write: Write, tmp_path: Path):
+    config = write(
+        '[training]\nmodel = "m"\nreference = "../r"\nweights = "~/w"\n'
+        '[evaluation]\ntasks = "heldout"'
+    )
+    training = config.training
+    assert training.model == str(tmp_path / "m")
+    assert Path(training.reference or "").resolve() == tmp_path.parent / "r"
+    assert training.weights == str(Path("~/w").expanduser())
+    assert config.evaluation.tasks == str(tmp_path / "heldout")
+    assert load_config(tmp_path / "run.toml").training.model_fields_set == {
+        "model",
+        "reference",
+        "weights",
+    }
+
+
+def test_as_many_checkpoints_are_kept_as_the_config_says(write: Write, directory: RunDirectory):
+    tables = '[training]\npolicy = "tiny"\nkeep = 3'
+    checkpoints = checkpoints_of(directory, Plan.make(write(tables), Served(URLS)))
+    for number in range(1, 6):
+        checkpoints.write(Version(0, number), 0, lambda _: None, Lineages())
+    assert [made.version.number for made in checkpoints.all()] == [3, 4, 5]
+
+
+def test_held_out_tasks_that_are_not_there_are_named(write: Write, tmp_path: Path):
+    policy = f'[policy]\nurls = ["{URLS[0]}"]\n'
+    with pytest.raises(UsageError, match="nowhere"):
+        Plan.make(write(f'{policy}[evaluation]\ntasks = "nowhere"'))
+    plan = Plan.make(write(f'{policy}[evaluation]\ntasks = "heldout"'))
+    assert (list(plan.tasks), list(plan.held_out.admitted)) == (["a"], ["b"])
