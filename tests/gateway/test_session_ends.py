@@ -135,6 +135,7 @@ async def test_leaving_the_gateway_ends_all_sessions(tmp_path, stepped: Stepped)
         await place.gateway.__aenter__()
 
 
+@pytest.mark.alone
 async def test_an_idle_connection_does_not_hold_the_gateway_up(stepped: Stepped):
     async with Gateway(stepped) as gateway:
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)

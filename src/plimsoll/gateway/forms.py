@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from plimsoll.core.versions import Version
 from plimsoll.gateway.openings import Opening
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.records import Finish
@@ -93,6 +94,8 @@ class TokenIds(msgspec.Struct, frozen=True):
     """As the JSON that the engine wrote, where nobody has read it."""
     answer: list[int]
     logprobs: list[float] | None
+    versions: tuple[tuple[Version, int], ...] = ()
+    """Which version generated how many, where the upstream says it."""
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -132,6 +135,7 @@ class Chunk(msgspec.Struct):
     prompt_ids: list[int] | msgspec.Raw | None = None
     ids: list[int] | None = None
     logprobs: list[float] | None = None
+    versions: tuple[tuple[Version, int], ...] = ()
     only_usage: bool = False
     """Holds nothing but the usage: for agents that did not ask for it, it is left out."""
 

@@ -22,6 +22,7 @@ from plimsoll.gateway.server import Elsewhere, Handler
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.pending import Pending
 from plimsoll.gateway.sessions.registry import Sessions
+from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.terse_log import TerseLog
 from plimsoll.gateway.upstreams.protocol import Upstream
@@ -132,8 +133,12 @@ class Gateway:
         limits: Limits | None = None,
         about: Mapping[str, str] | None = None,
         model: str | None = None,
+        seed: str = "",
     ) -> Session:
-        """A new session, whose trajectory is written to `folder`."""
+        """A new session, whose trajectory is written to `folder`.
+
+        With a `seed`, of two sessions that ask the same the policy hears the same.
+        """
         id = short_id()
         session = Session(
             id,
@@ -142,6 +147,7 @@ class Gateway:
             limits=limits or Limits(),
             model=model or self._model,
             ids=self._ids,
+            seeds=Seeds(seed) if seed else None,
             on_outcome=self._count,
             on_end=self.sessions.remove,
         )

@@ -37,6 +37,8 @@ class Policy:
     """Where the run keeps what is too large for a trajectory."""
     model: str = ""
     """What the policy is called at its server, where that is known."""
+    seed: int | None = None
+    """What its answers are sampled with, beside the trial; the server's choice where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,16 @@ class Spent:
 
 @asynccontextmanager
 async def talk(
-    policy: Policy | None, agent: Agent, folder: Path, about: Mapping[str, str]
+    policy: Policy | None,
+    agent: Agent,
+    folder: Path,
+    about: Mapping[str, str],
+    rollout: str = "",
 ) -> AsyncGenerator["Talk | None"]:
     """The session of one trial, where its agent needs one. Its trajectory is kept in `folder`.
 
-    The trajectory is closed with the agent's last ending; with `void` where the trial came to
+    A `rollout` that is run again is answered as before, where the policy has a seed. The
+    trajectory is closed with the agent's last ending; with `void` where the trial came to
     none, or `cancelled`. One that cannot be written to its end is the trial's error.
     """
     if not agent.needs_policy:
@@ -68,6 +75,7 @@ async def talk(
         blobs=policy.blobs,
         limits=policy.limits,
         about={name: value for name, value in told.items() if value},
+        seed="" if policy.seed is None or not rollout else f"{policy.seed} {rollout}",
     )
     talking = Talk(policy.gateway, session)
     try:

@@ -68,13 +68,14 @@ async def run_trial(
     directory: Path,
     assets: Assets | None = None,
     policy: Policy | None = None,
+    rollout: str = "",
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
-    """Run one trial and write its folder."""
+    """Run one trial and write its folder. `rollout` is its name, however often it is run."""
     started, began = time.time(), time.monotonic()
     record = TrialRecord(directory)
     phases = Phases(on_phase)
-    trial = _Trial(task, attempt, agent, backend, run, record, phases, assets, policy)
+    trial = _Trial(task, attempt, agent, backend, run, record, phases, assets, policy, rollout)
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
     try:
         verdict = await trial.run()
@@ -117,6 +118,7 @@ class _Trial:
         phases: Phases,
         assets: Assets | None,
         policy: Policy | None,
+        rollout: str,
     ) -> None:
         self._task = task
         self._agent = agent
@@ -126,6 +128,7 @@ class _Trial:
         self._labels = labels_for(task, run, attempt)
         self._assets = assets
         self._policy = policy
+        self._rollout = rollout
         self._about = {"run": run, "task": task.name, "attempt": str(attempt), "agent": agent.name}
         self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
@@ -133,8 +136,8 @@ class _Trial:
         self.spent: Spent | None = None
 
     async def run(self) -> Verdict:
-        about = self._about
-        async with talk(self._policy, self._agent, self._record.folder, about) as talking:
+        about, folder = self._about, self._record.folder
+        async with talk(self._policy, self._agent, folder, about, self._rollout) as talking:
             try:
                 return await self._course(talking)
             finally:

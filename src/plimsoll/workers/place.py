@@ -32,6 +32,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     folder: str
     """Where its trial writes."""
+    rollout: str = ""
+    """What it is however often it is tried: a policy with a seed answers it as before."""
     agent: str = ""
     """Who acts, where it is not the run's one agent: a canary's is the oracle."""
 

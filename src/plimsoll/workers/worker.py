@@ -5,6 +5,7 @@ ways its tickets are cancelled first and its place is left, so that nothing stay
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -115,7 +116,10 @@ class Worker:
             self._place = place
             pulse.watch(place.counts)
             line.send(Ready(self._invitation.worker, socket.gethostname(), os.getpid()))
-            await asyncio.Future[None]()  # until it is stopped
+            # Being stopped is how it ends: its place is left as after any work, not as after an
+            # error, and removes what others that were killed left there.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Future[None]()
 
     def _start_heart(self, spec: WorkerSpec, stack: AsyncExitStack) -> Pulse:
         pulse = Pulse()

@@ -71,6 +71,7 @@ class ChatDialect:
         choices = _CHOICES.decode(answer.raw["choices"])
         for choice in choices:
             choice.pop("token_ids", None)
+            choice.pop("token_versions", None)
             choice.pop("prompt_token_ids", None)
             if not request.wants_logprobs:
                 choice.pop("logprobs", None)

@@ -51,16 +51,19 @@ class Collected:
         return tuple(self._runs)
 
     def add(self, chunks: Sequence[Chunk], version: Version) -> None:
-        """Take pieces that arrived while `version` generates."""
-        before = len(self._ids)
+        """Take pieces that arrived while `version` generates; what they say of it themselves
+        counts for more."""
         for chunk in chunks:
             self._add(chunk)
-        came = len(self._ids) - before
-        if not came:
+            for stamp, count in chunk.versions or ((version, len(chunk.ids or ())),):
+                self._stamp(stamp, count)
+
+    def _stamp(self, version: Version, count: int) -> None:
+        if not count:
             return
         if self._runs and self._runs[-1][0] == version:
-            came += self._runs.pop()[1]
-        self._runs.append((version, came))
+            count += self._runs.pop()[1]
+        self._runs.append((version, count))
 
     def _add(self, chunk: Chunk) -> None:
         if chunk.text:

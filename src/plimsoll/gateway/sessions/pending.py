@@ -52,7 +52,7 @@ class Answered(msgspec.Struct, frozen=True):
     version: Version
     """When the request was sent: the oldest that can have generated any of it."""
     versions: tuple[tuple[Version, int], ...]
-    """Of a stream: which generated how many tokens."""
+    """Which generated how many tokens; none: all by `version`, as far as is known."""
     seconds: float
 
 
@@ -171,7 +171,7 @@ class Pending:
             versions = collected.versions
         else:
             answer = await upstream.answer(self.request, call)
-            versions = ()
+            versions = answer.tokens.versions if answer.tokens is not None else ()
         return Answered(answer, version, versions, time.monotonic() - self.started)
 
     async def _stream(self, upstream: Upstream, call: Call) -> Collected:

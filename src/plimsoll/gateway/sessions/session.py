@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from plimsoll.core.endings import Ending
@@ -29,6 +30,7 @@ from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.pending import FAILURES, Answered, Pending
 from plimsoll.gateway.sessions.presence import Presence, ended
 from plimsoll.gateway.sessions.retries import Kept, Retries, Sameness
+from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.upstreams.protocol import Call, Upstream
 from plimsoll.trajectories.done import Done
 from plimsoll.trajectories.recorder import Recorder
@@ -58,6 +60,7 @@ class Session:
         limits: Limits,
         model: str,
         ids: bool,
+        seeds: Seeds | None,
         on_outcome: Callable[[Pending, Answer | Refusal, str], None],
         on_end: Callable[["Session"], None],
     ) -> None:
@@ -74,6 +77,7 @@ class Session:
         self._recorder = recorder
         self._upstream = upstream
         self._call = Call(id, ids)
+        self._seeds = seeds
         self._budget = Budget(limits, self._out_of_time)
         self._failures = Failures()
         self._retries = Retries()
@@ -170,10 +174,13 @@ class Session:
         )
         self._flying[pending] = same
         self._retries.begin(same, pending)
-        task = pending.start(self._upstream, self._call)
+        task = pending.start(self._upstream, self._next_call())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return pending
+
+    def _next_call(self) -> Call:
+        return self._call if self._seeds is None else replace(self._call, seed=self._seeds.next())
 
     def _read(self, dialect: Dialect, body: bytes, print: Fingerprint) -> Request:
         known = self._openings.find(body, print)

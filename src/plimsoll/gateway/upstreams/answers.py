@@ -2,6 +2,7 @@
 
 import msgspec
 
+from plimsoll.core.versions import Version, read_version
 from plimsoll.gateway.forms import Answer, CallDelta, Chunk, TokenIds, Usage
 from plimsoll.gateway.upstreams.call_ids import (
     new_call_id,
@@ -86,7 +87,7 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut
         ),
         finish=_finish(where, choice.finish_reason),
         usage=_usage(body.usage),
-        tokens=_tokens(parts.prompt_ids or _prompt_ids(raw, choice), choice, parts.logprobs),
+        tokens=_tokens(where, parts.prompt_ids or _prompt_ids(raw, choice), choice, parts.logprobs),
         raw=raw,
         logprobs=parts.logprobs,
     )
@@ -122,14 +123,25 @@ def _prompt_ids(raw: dict[str, msgspec.Raw], choice: Choice) -> msgspec.Raw | No
     return next((ids for ids in given if bytes(ids) not in (b"", b"null")), None)
 
 
-def _tokens(prompt: msgspec.Raw | None, choice: Choice, cut: msgspec.Raw | None) -> TokenIds | None:
+def _tokens(
+    where: str, prompt: msgspec.Raw | None, choice: Choice, cut: msgspec.Raw | None
+) -> TokenIds | None:
     ids, logprobs = choice.token_ids, choice.logprobs
     if cut is not None and ids is not None:
-        return TokenIds(prompt, ids, [each.logprob for each in _values.decode(cut).content])
-    if cut is not None:
-        logprobs = _logprobs.decode(cut)
-    ids, values = _ids_and_logprobs(ids, logprobs)
-    return None if ids is None else TokenIds(prompt, ids, values)
+        values: list[float] | None = [each.logprob for each in _values.decode(cut).content]
+    else:
+        logprobs = _logprobs.decode(cut) if cut is not None else logprobs
+        ids, values = _ids_and_logprobs(ids, logprobs)
+    if ids is None:
+        return None
+    return TokenIds(prompt, ids, values, _versions(where, choice.token_versions))
+
+
+def _versions(where: str, stamps: list[tuple[str, int]] | None) -> tuple[tuple[Version, int], ...]:
+    try:
+        return tuple((read_version(text), count) for text, count in stamps or ())
+    except ValueError as error:
+        raise garbage(where, f"token_versions: {error}") from error
 
 
 def _ids_and_logprobs(
@@ -178,6 +190,8 @@ class StreamReader:
     def _chunk(self, chunk: Chunk, choice: ChunkChoice) -> Chunk:
         if choice.token_ids is not None or choice.logprobs is not None:
             chunk.ids, chunk.logprobs = _ids_and_logprobs(choice.token_ids, choice.logprobs)
+        if choice.token_versions is not None:
+            chunk.versions = _versions(self._where, choice.token_versions)
         if choice.delta is not None:
             self._fill(chunk, choice.delta)
         if choice.finish_reason is not None:

@@ -189,6 +189,8 @@ class Server:
         fields["messages"] = request.messages
         if request.tools is not None:
             fields["tools"] = request.tools
+        if call.seed is not None:
+            fields.setdefault("seed", msgspec.Raw(str(call.seed).encode()))
         fields["stream"] = TRUE if stream else FALSE
         if call.ids and self._asks.logprobs:
             fields["logprobs"] = TRUE

@@ -18,6 +18,8 @@ class Call:
     session: str
     ids: bool = True
     """Ask for token ids and log probabilities where the upstream can return them."""
+    seed: int | None = None
+    """What to sample with, where the agent does not say it; the upstream's choice where None."""
 
 
 class Upstream(Protocol):

@@ -11,6 +11,7 @@ import msgspec
 
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.serving.writing import Wants
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.asked import Asked, read_asked
 from plimsoll.gateway.upstreams.byte_tokens import prompt_ids
@@ -19,7 +20,7 @@ from plimsoll.gateway.upstreams.openai import LIMITS
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.replica import ReplicaState
 from plimsoll.gateway.upstreams.script import Script, Turn, load_script
-from plimsoll.gateway.upstreams.scripted_engine import Engine, Reply, Wants
+from plimsoll.gateway.upstreams.scripted_engine import Engine, Reply
 
 __all__ = ["Scripted"]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from plimsoll.gateway.serving.writing import Wants, answer_head, token_fields, usage_of
 from plimsoll.gateway.upstreams.asked import Asked
 from plimsoll.gateway.upstreams.byte_tokens import (
     ARGUMENTS,
@@ -28,19 +29,11 @@ from plimsoll.gateway.upstreams.script import CallLine, Script, Turn
 from plimsoll.gateway.upstreams.script_tools import end_line, offers_submit, run_call
 from plimsoll.gateway.upstreams.scripted_length import Said, ScriptedCall, shortened
 
-__all__ = ["Engine", "Reply", "Wants"]
+__all__ = ["Engine", "Reply"]
 
 PIECE = 12
 """Characters of a streamed piece."""
 REMEMBERED = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What a request wants besides the text."""
-
-    ids: bool = True
-    logprobs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +56,7 @@ class Reply:
 
     @property
     def usage(self) -> dict[str, int]:
-        prompt, answer = len(self.prompt), len(self.ids)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": answer,
-            "total_tokens": prompt + answer,
-        }
+        return usage_of(len(self.prompt), len(self.ids))
 
 
 class Engine:
@@ -112,9 +100,9 @@ class Engine:
                 {"id": call.id, "type": "function", "function": _function(call)}
                 for call in said.calls
             ]
-        choice = {"index": 0, "message": message, "finish_reason": reply.finish}
+        tokens = _tokens(wants, reply.finish, reply.ids, logprobs_of(reply.ids))
         whole = self._head(reply, "chat.completion") | {
-            "choices": [choice | _tokens(reply.ids, logprobs_of(reply.ids), wants)],
+            "choices": [{"index": 0, "message": message, **tokens}],
             "usage": reply.usage,
         }
         if wants.ids:
@@ -130,21 +118,16 @@ class Engine:
         yield msgspec.json.encode(head | first)
         logprobs, done = logprobs_of(reply.ids), 0
         for delta, ids in _deltas(reply):
-            tokens = _tokens(ids, logprobs[done : done + len(ids)], wants)
-            done += len(ids)
             finish = reply.finish if not delta else None
-            choice = {"index": 0, "delta": delta, "finish_reason": finish} | tokens
+            tokens = _tokens(wants, finish, ids, logprobs[done : done + len(ids)])
+            done += len(ids)
+            choice = {"index": 0, "delta": delta, **tokens}
             yield msgspec.json.encode(head | {"choices": [choice]})
         if usage:
             yield msgspec.json.encode(head | {"choices": [], "usage": reply.usage})
 
     def _head(self, reply: Reply, kind: str) -> dict[str, object]:
-        return {
-            "id": f"chatcmpl-{reply.key}",
-            "object": kind,
-            "created": 1_700_000_000,
-            "model": self.model,
-        }
+        return answer_head(kind, reply.key, self.model, 1_700_000_000)
 
     def _think_back(self, asked: Asked) -> None:
         for message in asked.messages:
@@ -201,19 +184,10 @@ def _function(call: ScriptedCall) -> dict[str, str]:
     return {"name": call.name, "arguments": call.arguments}
 
 
-def _tokens(ids: list[int], logprobs: list[float], wants: Wants) -> dict[str, object]:
-    tokens: dict[str, object] = {}
-    if wants.ids:
-        tokens["token_ids"] = ids
-    if wants.logprobs:
-        entries = zip(ids, logprobs, strict=True)
-        tokens["logprobs"] = {"content": [_entry(token, value) for token, value in entries]}
-    return tokens
-
-
-def _entry(token: int, value: float) -> dict[str, object]:
-    text = decode_ids([token])
-    return {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
+def _tokens(
+    wants: Wants, finish: str | None, ids: list[int], logprobs: list[float]
+) -> dict[str, object]:
+    return token_fields(wants, finish, ids, logprobs, [decode_ids([token]) for token in ids])
 
 
 def _deltas(reply: Reply) -> Iterator[tuple[dict[str, object], list[int]]]:

@@ -8,16 +8,18 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
+from plimsoll.gateway.serving.engine import Refused
+from plimsoll.gateway.serving.fields import Fields, read_fields
+from plimsoll.gateway.serving.listening import serving
+from plimsoll.gateway.serving.writing import Wants, error_body
 from plimsoll.gateway.upstreams.asked import Asked, read_asked
 from plimsoll.gateway.upstreams.byte_tokens import prompt_ids
 from plimsoll.gateway.upstreams.script import Fault, Script, Turn
-from plimsoll.gateway.upstreams.scripted_engine import Engine, Reply, Wants
-from plimsoll.gateway.upstreams.wire import ABSENT
+from plimsoll.gateway.upstreams.scripted_engine import Engine, Reply
 
 __all__ = ["Offers", "ScriptedServer", "serve_script"]
 
@@ -44,25 +46,6 @@ class Offers:
     context: int = 1_000_000
     other_models: tuple[str, ...] = ()
     """What else it says that it serves."""
-
-
-class _Fields(msgspec.Struct):
-    messages: msgspec.Raw
-    model: str = ""
-    tools: msgspec.Raw = ABSENT
-    stream: bool = False
-    logprobs: bool = False
-    return_token_ids: bool = False
-    stream_options: dict[str, bool] | None = None
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
-
-
-_fields = msgspec.json.Decoder(_Fields)
 
 
 class ScriptedServer:
@@ -104,7 +87,7 @@ class ScriptedServer:
             case "/health" if self.offers.health:
                 return web.Response(status=200 if self.well else 503)
             case "/tokenize" if self.offers.count:
-                fields = _fields.decode(await request.content.read())
+                fields = read_fields(await request.content.read())
                 ids = prompt_ids(read_asked(fields.messages, fields.tools))
                 return web.json_response({"count": len(ids), "tokens": ids})
             case _:
@@ -125,9 +108,9 @@ class ScriptedServer:
         body = await request.content.read()
         self.fields = sorted(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
         try:
-            fields = _fields.decode(body)
+            fields = read_fields(body)
             asked = read_asked(fields.messages, fields.tools, limit=fields.limit)
-        except msgspec.DecodeError as error:
+        except (Refused, msgspec.DecodeError) as error:
             return _error(400, str(error))
         refused = self._refused(fields)
         if refused:
@@ -148,17 +131,19 @@ class ScriptedServer:
         return await self._send(request, fields, reply, fault)
 
     async def _send(
-        self, request: web.BaseRequest, fields: _Fields, reply: Reply, fault: Fault | None
+        self, request: web.BaseRequest, fields: Fields, reply: Reply, fault: Fault | None
     ) -> web.StreamResponse:
         wants = Wants(
-            ids=fields.return_token_ids
+            ids=bool(fields.return_token_ids)
             and self.offers.token_ids
             and (self.offers.stream_ids or not fields.stream),
-            logprobs=fields.logprobs and self.offers.logprobs,
+            logprobs=bool(fields.logprobs) and self.offers.logprobs,
         )
         if fields.stream:
-            usage = bool((fields.stream_options or {}).get("include_usage"))
-            events = [self._offered(e) for e in self.engine.events(reply, wants, usage=usage)]
+            events = [
+                self._offered(event)
+                for event in self.engine.events(reply, wants, usage=fields.wants_usage)
+            ]
             pieces = [b"data: %s\n\n" % _spoilt(event, fault) for event in events]
             kind, parts = "text/event-stream", [*pieces, DONE]
         else:
@@ -193,7 +178,7 @@ class ScriptedServer:
     def _offered(self, data: bytes) -> bytes:
         return data if self.offers.call_ids else _without_call_ids(data)
 
-    def _refused(self, fields: _Fields) -> str:
+    def _refused(self, fields: Fields) -> str:
         offers = self.offers
         if offers.strict and fields.return_token_ids and not offers.token_ids:
             return "Unrecognized request argument: return_token_ids"
@@ -221,21 +206,9 @@ async def serve_script(
 ) -> AsyncGenerator[ScriptedServer]:
     """Serves a script on this host alone."""
     server = ScriptedServer(script, offers)
-    runner = web.ServerRunner(
-        web.Server(server.handle, handler_cancellation=True), shutdown_timeout=0.1
-    )
-    await runner.setup()
-    site = web.TCPSite(
-        runner,
-        "127.0.0.1",
-        port,
-    )
-    try:
-        await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    async with serving(server.handle, port=port) as found:
+        server.url = f"http://127.0.0.1:{found}/v1"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 def _spoilt(data: bytes, fault: Fault | None) -> bytes:
@@ -271,5 +244,4 @@ def _abort(request: web.BaseRequest) -> web.StreamResponse:
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    error = {"message": message, "type": "BadRequestError", "code": status}
-    return web.json_response({"error": error}, status=status, headers=headers)
+    return web.json_response(error_body(status, message), status=status, headers=headers)

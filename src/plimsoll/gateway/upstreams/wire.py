@@ -24,6 +24,7 @@ ABSENT = msgspec.Raw()
 """The default of fields that are kept as they came. A union of `Raw` with None reads only null."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Function(msgspec.Struct):
@@ -75,6 +76,8 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     prompt_token_ids: msgspec.Raw = ABSENT
     token_ids: list[int] | None = None
+    token_versions: list[tuple[str, Size]] | None = None
+    """Which version generated how many of them, where the server says it."""
     logprobs: Logprobs | None = None
 
 
@@ -82,6 +85,7 @@ class ChunkChoice(msgspec.Struct):
     delta: Said | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
+    token_versions: list[tuple[str, Size]] | None = None
     logprobs: Logprobs | None = None
 
 

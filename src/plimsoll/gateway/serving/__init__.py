@@ -1,0 +1,1 @@
+"""A server of Chat Completions before an engine that generates."""

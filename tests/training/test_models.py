@@ -1,0 +1,137 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_model import make_model
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.training import models
+from plimsoll.training.models import (
+    find_device,
+    find_dtype,
+    is_out_of_memory,
+    load_model,
+    load_tokenizer,
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_model(tmp_path / "model")
+
+
+def test_a_folder_that_save_pretrained_wrote_is_loaded(whole, capfd):
+    model, tokenizer = load_model(whole), load_tokenizer(whole)
+    assert not model.training
+    assert next(model.parameters()).dtype == torch.float32
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert text == "<|start|>user\nhi<|end|>\n"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/none"):
+            load(tmp_path / "none")
+
+
+def test_a_folder_without_a_model_is_told_what_to_hold(tmp_path):
+    with pytest.raises(UsageError, match=r"is no model: it has no config\.json"):
+        load_model(tmp_path)
+
+
+def test_a_tokenizer_without_a_chat_template_is_told_where_to_put_one(tmp_path):
+    with pytest.raises(UsageError, match=r"no chat template.*chat_template\.jinja"):
+        load_tokenizer(make_model(tmp_path, template=None))
+
+
+def cut_short(data: bytes) -> bytes:
+    return data[:-1000]
+
+
+def cut_in_its_head(data: bytes) -> bytes:
+    return data[:500]
+
+
+def garbage(data: bytes) -> bytes:
+    return b"garbage!" * (len(data) // 8)
+
+
+@pytest.mark.parametrize("spoil", [cut_short, cut_in_its_head, garbage])
+def test_damaged_weights_are_called_damaged(folder, spoil):
+    file = folder / "model.safetensors"
+    file.write_bytes(spoil(file.read_bytes()))
+    with pytest.raises(UsageError, match=f"a file in {folder} is damaged"):
+        load_model(folder)
+
+
+def test_weights_that_lack_a_tensor_are_not_made_up(folder):
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.0.self_attn.q_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"lack model\.layers\.0\.self_attn\.q_proj\.weight"):
+        load_model(folder)
+
+
+def test_weights_of_another_shape_are_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 256}))
+    with pytest.raises(UsageError, match=r"cannot be loaded|shapes"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_damaged_description_is_a_sentence(folder, file):
+    (folder / file).write_text('{"half')
+    with pytest.raises(UsageError, match=str(folder)) as caught:
+        load_model(folder) if file == "config.json" else load_tokenizer(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer_says_so(folder):
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UsageError, match=r"no tokenizer: .*tokenizer\.json"):
+        load_tokenizer(folder)
+
+
+def test_an_unknown_kind_of_model_is_a_sentence(folder):
+    (folder / "config.json").write_text('{"model_type": "unheard_of"}')
+    with pytest.raises(UsageError, match="unheard_of"):
+        load_model(folder)
+
+
+def test_memory_that_runs_out_while_loading_is_a_training_error(whole, monkeypatch):
+    def full(*args: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", full)
+    with pytest.raises(TrainingError, match="out of memory while loading"):
+        load_model(whole)
+
+
+def test_devices_and_types_by_name():
+    assert find_device("cpu") == torch.device("cpu")
+    assert find_device("auto").type in ("cpu", "cuda")
+    for wrong in ("gpu7", "cuda:99"):
+        with pytest.raises(UsageError, match=wrong):
+            find_device(wrong)
+    cpu = torch.device("cpu")
+    assert find_dtype("auto", cpu) == find_dtype("float32", cpu) == torch.float32
+    assert find_dtype("bfloat16", cpu) == torch.bfloat16
+
+
+def test_out_of_memory_is_told_from_other_errors():
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
