@@ -1,0 +1,1 @@
+"""Servers of a policy that take new weights while they serve, one file for each kind."""

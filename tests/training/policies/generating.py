@@ -1,0 +1,101 @@
+"""A generator over a small model, and what it says when asked."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tiny_model import make_model
+
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.training.models import load_model
+from plimsoll.training.policies.batching import Batch
+from plimsoll.training.policies.generator import Generator
+from plimsoll.training.policies.rows import Row, Tokens
+from plimsoll.training.policies.sampling import Taste
+
+LETTERS = 90
+"""Tokens of prompts are below."""
+
+
+def prompt(number: int, length: int = 20) -> list[int]:
+    """Prompts of different numbers share nothing."""
+    return [(number * 31 + 7 * at + at * at) % LETTERS for at in range(length)]
+
+
+def row(ids: Sequence[int], tokens: int = 12, *, told: bool = False, **taste: Any) -> Row:
+    return Row(
+        ids=list(ids),
+        prompt=len(ids),
+        limit=len(ids) + tokens,
+        taste=Taste(**taste),
+        seed=None,
+        told=told,
+    )
+
+
+@dataclass(slots=True)
+class Place:
+    """A generator, and the model that it generates with."""
+
+    model: Any
+    batch: Batch
+    generator: Generator
+
+    async def ask(self, row: Row) -> Tokens:
+        return joined([news async for news in self.generator.generate(row)])
+
+    async def ask_all(self, rows: Sequence[Row]) -> list[Tokens]:
+        return list(await asyncio.gather(*map(self.ask, rows)))
+
+    def changed(self, seed: int) -> dict[str, torch.Tensor]:
+        """Other weights of the same model."""
+        chance = torch.Generator().manual_seed(seed)
+        return {
+            name: tensor + 0.1 * torch.randn(tensor.shape, generator=chance)
+            for name, tensor in self.model.state_dict().items()
+        }
+
+
+def joined(news: list[Tokens]) -> Tokens:
+    return Tokens(
+        ids=[token for each in news for token in each.ids],
+        logprobs=[value for each in news for value in each.logprobs],
+        versions=[run for each in news for run in each.versions],
+        finish=news[-1].finish,
+    )
+
+
+@asynccontextmanager
+async def generating(
+    folder: Path,
+    *,
+    most: int = 16,
+    ends: frozenset[int] = frozenset(),
+    updating: Literal["interrupt", "drain"] = "interrupt",
+    seed: int = 0,
+    version: Version = FIRST,
+    **shape: Any,
+) -> AsyncGenerator[Place]:
+    if not (folder / "config.json").exists():
+        make_model(folder, **shape)
+    model = load_model(folder, device="cpu").requires_grad_(False)
+    batch = Batch(model, version, ends=ends, most=most)
+    generator = Generator(batch, seed=seed, updating=updating)
+    generator.start()
+    try:
+        yield Place(model, batch, generator)
+    finally:
+        await generator.stop()
+
+
+def logprobs_of(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+    """What the model gives each token of an answer, computed at once and without a cache."""
+    with torch.inference_mode():
+        ids = torch.tensor([[*prompt, *answer]])
+        logits = model(input_ids=ids, use_cache=False).logits[0].float()
+    every = logits.log_softmax(-1)
+    return [every[len(prompt) - 1 + at, token].item() for at, token in enumerate(answer)]
