@@ -1,0 +1,36 @@
+"""TRL trains, Plimsoll rolls out: python examples/integrations/trl_grpo.py MODEL
+
+MODEL is the folder of a Hugging Face model with a chat template.
+"""
+
+import sys
+from pathlib import Path
+
+from trl import GRPOConfig, GRPOTrainer
+
+from plimsoll.integrations.trl import TrlRollouts, verdict
+
+CONFIG = Path(__file__).with_name("tasks.toml")
+
+
+def main(model):
+    with TrlRollouts(CONFIG, model) as rollouts:
+        trainer = GRPOTrainer(
+            model=model,
+            args=GRPOConfig(
+                output_dir="runs/trl",
+                per_device_train_batch_size=8,
+                num_generations=8,
+                max_steps=30,
+                logging_steps=1,
+                report_to="none",
+            ),
+            train_dataset=rollouts.dataset(),
+            rollout_func=rollouts,
+            reward_funcs=verdict,
+        )
+        trainer.train()
+        print(f"look: {rollouts.directory}")
+
+
+main(sys.argv[1])

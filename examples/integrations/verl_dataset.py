@@ -1,0 +1,39 @@
+"""A dataset for verl, a row for each task: python examples/integrations/verl_dataset.py TASKS FILE
+
+verl trains on it, and Plimsoll rolls out:
+
+    python -m verl.trainer.main_ppo \
+        data.train_files=FILE data.val_files=FILE \
+        actor_rollout_ref.rollout.agent.agent_loop_config_path=LOOPS \
+        algorithm.adv_estimator=grpo trainer.v1.sampler.sync_refill_failed_groups=True ...
+
+LOOPS is verl_loops.yaml.
+"""
+
+import sys
+from pathlib import Path
+
+from datasets import Dataset
+
+from plimsoll.tasks.loader import load_tasks
+
+
+def row(task):
+    """What verl wants of a row, and which task it is. Its agent reads the task's instruction."""
+    prompt = [{"role": "user", "content": task.name}]
+    return {
+        "prompt": prompt,
+        "task": task.name,
+        "agent_name": "plimsoll",
+        "data_source": "plimsoll",
+        "reward_model": {"style": "rule", "ground_truth": ""},
+    }
+
+
+def main(tasks, file):
+    rows = [row(task) for task in load_tasks(Path(tasks)).tasks]
+    Dataset.from_list(rows).to_parquet(file)
+    print(f"{len(rows)} tasks: {file}")
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,198 @@
+"""Plimsoll's trials in TRL: GRPOTrainer takes its completions and rewards from sandboxes.
+
+    with TrlRollouts("night.toml", "models/qwen3-0.6b") as rollouts:
+        trainer = GRPOTrainer(
+            model="models/qwen3-0.6b",
+            train_dataset=rollouts.dataset(),
+            rollout_func=rollouts,
+            reward_funcs=verdict,
+            args=GRPOConfig(...),
+        )
+        trainer.train()
+
+Each prompt of the dataset is the name of a task, and TRL chooses among them. Its model's weights
+go to the policy before the first trial of a step, so that what it trains on is its own. How the
+policy samples is said by the model's generation_config.json: give GRPOConfig its temperature.
+
+A member that is void, after it was tried again, is no number: `verdict` says None for it, which
+TRL leaves out of the group's baseline, and not one of its tokens is trained on. Reward functions
+of one's own say None, too, where `plimsoll_reward` is None.
+
+TRL takes one sample a trial. Where an agent went back in its conversation, that with the most
+tokens is trained on; `plimsoll/left_out` counts the tokens of the others.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module, metadata
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+
+from packaging.version import Version as Release
+from torch.nn import Module
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.core.versions import Version
+from plimsoll.integrations.lines import Line, lines_of
+from plimsoll.integrations.loops import LoopThread
+from plimsoll.integrations.trials import Trials
+from plimsoll.runs.config import Config
+from plimsoll.runs.policies import Served
+from plimsoll.runs.results import Row
+from plimsoll.training.policies.protocol import Policy, Weights
+from plimsoll.training.policies.torch import TorchPolicy
+
+if TYPE_CHECKING:
+    from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
+
+__all__ = ["TrlRollouts", "verdict"]
+
+_KNOWN = "1.16"
+"""Older ones count a completion without a reward as one of 0."""
+_REWARD, _LEFT_OUT = "plimsoll_reward", "plimsoll_left_out"
+
+
+class _Datasets(Protocol):
+    def from_dict(self, mapping: dict[str, list[str]]) -> "Dataset": ...
+
+
+class _Trainer(Protocol):
+    """As much of a GRPOTrainer as is used."""
+
+    model: Module
+    processing_class: Any
+    state: Any
+    accelerator: Any
+
+
+class TrlRollouts:
+    """The rollout function of a GRPOTrainer. Policy and workers are up while it is entered.
+
+    `model` is the folder that TRL trains from. Without a policy of one's own, the trainer's
+    process serves it.
+    """
+
+    def __init__(
+        self,
+        config: Config | Path | str,
+        model: Path | str,
+        *,
+        policy: Policy | None = None,
+        out: Path | str | None = None,
+        keep_going: bool = False,
+    ) -> None:
+        _check_version()
+        self._config = config
+        self._base = Path(model)
+        self._policy = TorchPolicy(self._base) if policy is None else policy
+        self._out = None if out is None else Path(out)
+        self._keep_going = keep_going
+        self._published: tuple[int, int] | None = None
+        self._calls = 0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._loop = stack.enter_context(LoopThread("plimsoll-trl"))
+            self._loop.run(self._policy.__aenter__())
+            stack.callback(lambda: self._loop.run(self._policy.__aexit__(None, None, None)))
+            self._trials = Trials(
+                self._config,
+                Served(self._policy.urls, self._policy.key, self._policy.model),
+                out=self._out,
+                kind="trl",
+                keep_going=self._keep_going,
+            )
+            self._loop.run(self._trials.__aenter__())
+            stack.callback(lambda: self._loop.run(self._trials.__aexit__(None, None, None)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def directory(self) -> Path:
+        """Where trials and their results are kept."""
+        return self._trials.directory.path
+
+    def dataset(self) -> "Dataset":
+        """A row for each task that is not in quarantine."""
+        made = cast(_Datasets, import_module("datasets").Dataset)
+        return made.from_dict({"prompt": self._trials.tasks})
+
+    def __call__(self, prompts: Sequence[str], trainer: _Trainer) -> dict[str, list[Any]]:
+        """One trial for each prompt, which TRL has repeated as often as it wants completions."""
+        _check_trainer(trainer)
+        rows = self._loop.run(self._roll_out(prompts, trainer))
+        pad = cast(int, trainer.processing_class.pad_token_id)
+        # In the place of what is not trained on, the shortest that TRL takes.
+        nothing = Line(prompt=[pad], completion=[pad], mask=[0], logprobs=[0.0])
+        lines = [lines_of(row.trajectory) if row.reward is not None else [] for row in rows]
+        if not any(lines):
+            raise TrainingError(_why_nothing(rows, self.directory))
+        chosen = [each[-1] if each else nothing for each in lines]
+        return {
+            "prompt_ids": [line.prompt for line in chosen],
+            "completion_ids": [line.completion for line in chosen],
+            "logprobs": [line.logprobs for line in chosen],
+            "env_mask": [line.mask for line in chosen],
+            _REWARD: [row.reward for row in rows],
+            _LEFT_OUT: [sum(line.trained for line in each[:-1]) for each in lines],
+        }
+
+    async def _roll_out(self, prompts: Sequence[str], trainer: _Trainer) -> list[Row]:
+        await self._publish(trainer)
+        self._calls += 1
+        return await self._trials.run_all(prompts, str(self._calls))
+
+    async def _publish(self, trainer: _Trainer) -> None:
+        """Have the policy answer with the trainer's weights of now."""
+        now = id(trainer), cast(int, trainer.state.global_step)
+        if now != self._published:
+            version = Version(0, now[1])
+            await self._policy.publish(Weights(trainer.model.state_dict(), self._base), version)
+            self._trials.set_version(version)
+            self._published = now
+
+
+def verdict(**columns: object) -> list[float | None]:
+    """The reward function: what each trial was graded with, and None where it is void."""
+    rewards = cast("list[float | None]", columns[_REWARD])
+    log = cast("Callable[[str, float], None]", columns["log_metric"])
+    log("plimsoll/void", sum(one is None for one in rewards) / len(rewards))
+    log("plimsoll/left_out", sum(cast("list[int]", columns[_LEFT_OUT])))
+    return rewards
+
+
+def _check_version() -> None:
+    try:
+        version = metadata.version("trl")
+    except metadata.PackageNotFoundError as error:
+        raise UsageError("TRL is not installed: pip install 'plimsoll-rl[trl]'") from error
+    if Release(version) < Release(_KNOWN):
+        raise UsageError(f"TRL {version} is too old for Plimsoll's rollouts: {_KNOWN} is needed")
+
+
+def _check_trainer(trainer: _Trainer) -> None:
+    if trainer.accelerator.num_processes > 1:
+        raise UsageError(
+            "TRL runs in several processes, and Plimsoll's rollouts serve one: start one, or "
+            "train with `plimsoll run` under torchrun"
+        )
+    if hasattr(trainer.model, "peft_config"):
+        raise UsageError("TRL trains an adapter, and the policy takes whole weights: no peft")
+
+
+def _why_nothing(rows: Sequence[Row], directory: Path) -> str:
+    """Why there is no token to train on."""
+    void = next((row for row in rows if row.cause is not None), None)
+    if void is None:
+        return f"no trial has token ids to train on: see what the policy returns in {directory}"
+    return f"nothing was graded: {void.task} is void ({void.cause}: {void.reason}); see {directory}"

@@ -1,0 +1,183 @@
+"""Plimsoll's trials in verl: an agent loop that runs one trial for one sample of a batch.
+
+verl finds it by a file, named as `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
+
+    - name: plimsoll
+      _target_: plimsoll.integrations.verl.PlimsollAgentLoop
+      config: /shared/night.toml
+
+Rows of the dataset have `agent_name` = "plimsoll", and the name of a task as `task`. Agents ask
+verl's own servers through a gateway: verl's sampling settings hold, whatever an agent asks for,
+and what is trained on are the tokens that were sampled.
+
+A trial that is void, after it was tried again, raises, and never becomes a number: verl's trainer
+leaves that member out of its group. `trainer.v1.sampler.sync_refill_failed_groups=True` replaces
+groups of which nobody is left. The trainer before V1 stops at it.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, Protocol, Self, cast
+
+from transformers import PreTrainedTokenizerBase
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.core.ids import short_id
+from plimsoll.gateway.serving.listening import serving
+from plimsoll.gateway.serving.server import ChatServer
+from plimsoll.integrations.lines import Line, lines_of
+from plimsoll.integrations.trials import Trials
+from plimsoll.integrations.verl_engine import Manager, Sampling, VerlEngine
+from plimsoll.runs.config import load_config
+from plimsoll.runs.policies import Served
+from plimsoll.runs.results import Row
+
+__all__ = ["PlimsollAgentLoop", "close"]
+
+_KNOWN = "0.9.1"
+_FIELDS = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score"}
+
+
+class Wrapped(Protocol):
+    """How verl hands its whole config to an agent loop."""
+
+    config: Any
+
+
+class PlimsollAgentLoop:
+    """The agent loop of one sample. verl makes one for each; what they share stays up."""
+
+    def __init__(
+        self,
+        config: str,
+        trainer_config: Wrapped,
+        server_manager: Manager,
+        tokenizer: PreTrainedTokenizerBase,
+        out: str | None = None,
+        **others: object,
+    ) -> None:
+        del others  # what verl gives to loops that talk to the model themselves
+        _check_interface()
+        rollout = trainer_config.config.actor_rollout_ref.rollout
+        self._config = config
+        self._out = out
+        self._prompt_length = int(rollout.prompt_length)
+        self._response_length = int(rollout.response_length)
+        self._manager = server_manager
+        self._tokenizer = tokenizer
+
+    async def run(self, sampling_params: Mapping[str, object], **columns: object) -> object:
+        """One trial: an `AgentLoopOutput`, or a list of them where verl takes several."""
+        if "task" not in columns:
+            raise UsageError("a row of the dataset names no task: give it a column `task`")
+        sampling = Sampling(sampling_params)
+        station = await self._station(sampling)
+        row = await station.run(str(columns["task"]))
+        if row.reward is None:
+            raise TrainingError(f"{row.task} is void ({row.cause}: {row.reason}): left out")
+        lines = await asyncio.to_thread(lines_of, row.trajectory)
+        if not lines:
+            raise TrainingError(f"{row.task} was graded without a token to train on: left out")
+        outputs = [self._output(row, line, sampling.logprobs) for line in lines]
+        # Only verl's V1 trainer names sessions, and takes several outputs of one.
+        return outputs if "session_id" in columns else outputs[-1]
+
+    async def _station(self, sampling: Sampling) -> "_Station":
+        """What samples with these settings share; started by the first of them."""
+        key = (self._config, sampling.key)
+        if key not in _stations:
+            context = self._prompt_length + self._response_length
+            engine = VerlEngine(self._manager, self._tokenizer, sampling, context)
+            _stations[key] = asyncio.create_task(_Station(self._config, engine, self._out).start())
+        try:
+            return await asyncio.shield(_stations[key])
+        except Exception:  # whatever it is, the next sample tries to start it again
+            _stations.pop(key, None)
+            raise
+
+    def _output(self, row: Row, line: Line, logprobs: bool) -> object:
+        if len(line.prompt) > self._prompt_length:
+            raise UsageError(
+                f"{row.task} begins with {len(line.prompt)} tokens, and rollout.prompt_length is "
+                f"{self._prompt_length}: raise it"
+            )
+        room = self._response_length
+        steps = {"min_global_steps": line.oldest, "max_global_steps": line.newest}
+        return _agent_loop().AgentLoopOutput(
+            prompt_ids=line.prompt,
+            response_ids=line.completion[:room],
+            response_mask=line.mask[:room],
+            response_logprobs=line.logprobs[:room] if logprobs else None,
+            reward_score=row.reward,
+            num_turns=2 * line.turns,
+            metrics=_agent_loop().AgentLoopMetrics(generate_sequences=row.seconds),
+            extra_fields={"reward_extra_info": {}, **steps},
+        )
+
+
+class _Station:
+    """A server before verl's servers, and the workers whose agents ask it."""
+
+    def __init__(self, config: str, engine: VerlEngine, out: str | None) -> None:
+        self._config = load_config(Path(config))
+        self._engine = engine
+        self._out = None if out is None else Path(out) / short_id()
+        self._stack = AsyncExitStack()
+        self._numbers = itertools.count()
+
+    async def start(self) -> Self:
+        key, host = secrets.token_hex(16), self._config.training.listen
+        async with AsyncExitStack() as stack:
+            server = ChatServer(self._engine, key)
+            port = await stack.enter_async_context(serving(server.handle, host))
+            served = Served((f"http://{host}:{port}/v1",), key)
+            made = Trials(self._config, served, out=self._out, kind="verl")
+            self._trials = await stack.enter_async_context(made)
+            self._stack = stack.pop_all()
+        return self
+
+    async def run(self, task: str) -> Row:
+        (row,) = await self._trials.run_all([task], str(next(self._numbers)))
+        return row
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+_stations: dict[tuple[str, str], "asyncio.Task[_Station]"] = {}
+
+
+async def close() -> None:
+    """End what samples have started in this process. Killing the process does so, too."""
+    while _stations:
+        _, started = _stations.popitem()
+        await (await started).close()
+
+
+class _AgentLoop(Protocol):
+    """As much of verl's module as is used."""
+
+    AgentLoopOutput: Any
+    AgentLoopMetrics: Any
+
+
+def _agent_loop() -> _AgentLoop:
+    return cast(_AgentLoop, import_module("verl.experimental.agent_loop.agent_loop"))
+
+
+def _check_interface() -> None:
+    try:
+        version = metadata.version("verl")
+        made = _agent_loop().AgentLoopOutput
+    except (metadata.PackageNotFoundError, ImportError, AttributeError) as error:
+        raise UsageError(
+            f"there is no agent loop of verl: install verl {_KNOWN} ({error})"
+        ) from error
+    if missing := _FIELDS - made.model_fields.keys():
+        names = ", ".join(sorted(missing))
+        raise UsageError(f"verl {version} has other agent loops than {_KNOWN}: no {names}")

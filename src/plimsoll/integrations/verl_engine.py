@@ -1,0 +1,107 @@
+"""verl's servers as an engine behind a server of Chat Completions: tokens in, tokens out."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import msgspec
+from transformers import PreTrainedTokenizerBase
+
+from plimsoll.core.errors import PolicyError
+from plimsoll.core.versions import Version
+from plimsoll.gateway.serving.engine import Piece, Prompt, Wanted
+from plimsoll.training.policies.prompts import Prompts
+
+__all__ = ["Manager", "Sampling", "VerlEngine"]
+
+
+class Generated(Protocol):
+    """As much of verl's `TokenOutput` as is used."""
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    stop_reason: str | None
+    extra_fields: dict[str, Any]
+
+
+class Manager(Protocol):
+    """As much of verl's `LLMServerClient` as is used."""
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> Generated: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How verl wants its samples drawn."""
+
+    params: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        return msgspec.json.encode(dict(self.params), order="sorted").decode()
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether verl wants to know log probabilities; Plimsoll does in any case."""
+        return bool(self.params.get("logprobs"))
+
+
+class VerlEngine:
+    """Answers with verl's servers, as long as a conversation fits into its context."""
+
+    name = "verl"
+    problem = ""
+
+    def __init__(
+        self,
+        manager: Manager,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        context: int,
+    ) -> None:
+        self.context = context
+        self._manager = manager
+        self._sampling = sampling
+        self._end = cast(int, tokenizer.eos_token_id)
+        self._prompts = Prompts(tokenizer, frozenset({self._end}))
+
+    async def prompt(self, messages: list[dict[str, object]], tools: list[object] | None) -> Prompt:
+        return await asyncio.to_thread(self._prompts.render, messages, tools)
+
+    async def generate(
+        self, prompt: Prompt, wanted: Wanted, *, stream: bool
+    ) -> AsyncGenerator[Piece, None]:
+        """The whole answer at once, however it was asked for."""
+        del stream
+        limit = min(wanted.limit or self.context, self.context - len(prompt.ids))
+        params = {**self._sampling.params, "logprobs": True, "max_tokens": limit}
+        if wanted.stop:
+            params["stop"] = list(wanted.stop)
+        made = await self._manager.generate(
+            _conversation(prompt.text), prompt_ids=list(prompt.ids), sampling_params=params
+        )
+        if made.stop_reason == "aborted" or made.log_probs is None:
+            raise PolicyError(f"verl's server gave up an answer ({made.stop_reason})")
+        ids = list(made.token_ids)
+        self._prompts.remember(prompt, ids)
+        is_ended = ids[-1:] == [self._end]
+        step = cast("int | None", made.extra_fields.get("min_global_steps"))
+        yield Piece(
+            text=self._prompts.text(ids[:-1] if is_ended else ids),
+            ids=ids,
+            logprobs=list(made.log_probs),
+            versions=[(Version(0, step or 0), len(ids))],
+            finish="length" if len(ids) >= limit and not is_ended else "stop",
+        )
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        return self._prompts.words(ids)
+
+
+def _conversation(text: str) -> str:
+    """What keeps a conversation with one server, whose cache holds it: how it begins."""
+    return hashlib.blake2b(text[:4096].encode("utf-8", "replace"), digest_size=8).hexdigest()

@@ -1,0 +1,86 @@
+"""Trials that another trainer asks for keep the rules of a run."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from outside_files import read_rows, write_config
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.core.versions import Version
+from plimsoll.gateway.upstreams.script import Turn
+from plimsoll.gateway.upstreams.scripted_server import ScriptedServer, serve_script
+from plimsoll.integrations.lines import lines_of
+from plimsoll.integrations.trials import Trials
+from plimsoll.runs.policies import Served
+from plimsoll.runs.storage import read_stored
+from plimsoll.trials.verdicts import Cause
+
+
+@asynccontextmanager
+async def trials_of(
+    config: Path, out: Path, *, keep_going: bool = False
+) -> AsyncIterator[tuple[Trials, ScriptedServer]]:
+    """Trials whose policy runs one command and is done."""
+
+    def script(asked) -> Turn:
+        is_first = len(asked.messages) == 2
+        return Turn(run="touch /app/done") if is_first else Turn(text="Done.")
+
+    async with serve_script(script) as server:
+        served = Served((server.url,))
+        async with Trials(config, served, out=out, keep_going=keep_going) as trials:
+            yield trials, server
+
+
+async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path, home):
+    config = write_config(tmp_path, home, "touch")
+    async with trials_of(config, tmp_path / "run") as (trials, _):
+        trials.set_version(Version(0, 7))
+        row = await trials.run("touch", "1", 0)
+    (line,) = lines_of(row.trajectory)
+    (sample,) = read_stored(row.trajectory).branches()
+    assert (row.reward, row.cause) == (1.0, None)
+    assert line.prompt + line.completion == list(sample.ids)
+    assert line.trained == sum(sample.mask) and line.turns == 2
+    assert [p for p, m in zip(line.logprobs, line.mask, strict=True) if not m] == [0.0] * (
+        len(line.mask) - line.trained
+    )
+    assert line.mask[0] == line.mask[-1] == 1
+    assert {v for v in sample.versions if v is not None} == {Version(0, 7)}
+
+
+async def test_a_void_trial_is_tried_again_and_never_becomes_a_number(tmp_path, home):
+    config = write_config(tmp_path, home, "broken")
+    async with trials_of(config, tmp_path / "run") as (trials, _):
+        row = await trials.run("broken", "1", 0)
+    assert (row.reward, row.cause) == (None, Cause.GRADER)
+    tried = read_rows(tmp_path / "run")
+    assert [row.ticket for row in tried] == ["1/0.0", "1/0.1"]
+    assert {row.reward for row in tried} == {None}
+
+
+async def test_a_trial_whose_policy_failed_is_graded_when_it_answers_again(tmp_path, home):
+    config = write_config(tmp_path, home, "touch")
+    async with trials_of(config, tmp_path / "run") as (trials, server):
+        server.faults.extend([401])
+        row = await trials.run("touch", "1", 0)
+    assert row.reward == 1.0
+    assert [row.cause for row in read_rows(tmp_path / "run")] == [Cause.POLICY, None]
+
+
+async def test_a_start_with_nothing_but_voids_trips_the_breaker(tmp_path, home):
+    config = write_config(tmp_path, home, "broken", concurrency=8)
+    async with trials_of(config, tmp_path / "run") as (trials, _):
+        with pytest.raises(TrainingError, match=r"the breaker tripped .*keep_going=True"):
+            for place in range(16):
+                await trials.run("broken", "1", place)
+
+
+async def test_a_task_that_is_not_there_is_named(tmp_path, home):
+    config = write_config(tmp_path, home, "touch")
+    async with trials_of(config, tmp_path / "run") as (trials, _):
+        assert trials.tasks == ["touch"]
+        with pytest.raises(UsageError, match="there is no task 'mend'"):
+            await trials.run("mend", "1", 0)

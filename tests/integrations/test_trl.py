@@ -1,0 +1,210 @@
+"""TRL's GRPOTrainer learns from trials in sandboxes, and from nothing else."""
+
+import threading
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from outside_files import read_rows, write_config
+from tiny_model import make_model
+from trl import GRPOConfig, GRPOTrainer
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.integrations.trl import TrlRollouts, verdict
+from plimsoll.runs.results import Row
+from plimsoll.runs.storage import read_stored
+
+STEPS, MEMBERS, TASKS = 2, 4, ("broken", "coin", "touch")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*pin_memory.*:UserWarning", "ignore:You are using 'rollout_func':UserWarning"
+)
+
+
+class Watched(GRPOTrainer):
+    """Keeps what it trains on, and what its model makes of it at that moment."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.seen: list[dict[str, Any]] = []
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        made = super()._generate_and_score_completions(inputs)
+        ids = torch.cat([made["prompt_ids"], made["completion_ids"]], dim=1)
+        attention = torch.cat([made["prompt_mask"], made["completion_mask"]], dim=1)
+        with torch.no_grad():
+            now, _, _ = self._get_per_token_logps_and_entropies(
+                self.model, ids, attention, made["completion_ids"].size(1)
+            )
+        rewards = [row["plimsoll_reward"] for row in inputs]
+        self.seen.append(made | {"now": now, "rewards": rewards, "inputs": inputs})
+        return made
+
+
+def children() -> int:
+    """Worker processes of this one."""
+    lists = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
+    lines = [Path(f"/proc/{child}/cmdline") for text in lists for child in text.split()]
+    return sum(b"plimsoll" in line.read_bytes() for line in lines if line.exists())
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that has ended."""
+
+    seen: list[dict[str, Any]]
+    rows: list[Row]
+    logs: list[dict[str, float]]
+    workers: int
+
+    def last_of(self, call: int, place: int) -> Row:
+        """The last try of a member."""
+        own = [row for row in self.rows if row.ticket.startswith(f"{call}/{place}.")]
+        return max(own, key=lambda row: row.attempt)
+
+
+def trainer_of(tasks: Any, rollouts: Any, model: Path, folder: Path, **more: Any) -> Watched:
+    settings = {
+        "per_device_train_batch_size": MEMBERS * len(tasks),
+        "num_generations": MEMBERS,
+        "max_steps": STEPS,
+        "learning_rate": 1e-3,
+        "beta": 0.04,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        **more,
+    }
+    return Watched(
+        model=str(model),
+        args=GRPOConfig(output_dir=str(folder / "trl"), **settings),
+        train_dataset=tasks if isinstance(tasks, Dataset) else Dataset.from_list(tasks),
+        rollout_func=rollouts,
+        reward_funcs=verdict,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model") / "tiny", generation={"max_new_tokens": 12})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, model: Path, home: Path) -> Trained:
+    folder = tmp_path_factory.mktemp("trl")
+    config = write_config(folder, home, *TASKS, concurrency=4)
+    with TrlRollouts(config, model, out=folder / "run") as rollouts:
+        trainer = trainer_of(rollouts.dataset(), rollouts, model, folder)
+        trainer.train()
+        workers = children()
+    logs = trainer.state.log_history
+    return Trained(trainer.seen, read_rows(folder / "run"), logs, workers)
+
+
+def test_the_tokens_that_trl_trains_on_are_those_that_the_policy_sampled(trained: Trained):
+    assert len(trained.seen) == STEPS
+    for call, made in enumerate(trained.seen, 1):
+        for place, task in enumerate(row["prompt"] for row in made["inputs"]):
+            if task == "broken":
+                continue
+            (sample,) = read_stored(trained.last_of(call, place).trajectory).branches()
+            prompt = made["prompt_ids"][place][made["prompt_mask"][place].bool()]
+            answer = made["completion_ids"][place][made["completion_mask"][place].bool()]
+            mask = made["tool_mask"][place][made["completion_mask"][place].bool()]
+            whole = [*prompt.tolist(), *answer.tolist()]
+            assert whole == list(sample.ids)[: len(whole)]
+            assert [0] * len(prompt) + mask.tolist() == list(sample.mask)[: len(whole)]
+            assert sum(mask.tolist()) == sum(sample.mask) > 0
+
+
+def test_each_step_is_generated_with_the_weights_that_it_starts_from(trained: Trained):
+    for call, made in enumerate(trained.seen, 1):
+        mask = (made["completion_mask"] * made["tool_mask"]).bool()
+        apart = (made["sampling_per_token_logps"] - made["now"])[mask].abs()
+        assert apart.max() < 1e-3
+        for place in range(len(made["inputs"])):
+            row = trained.last_of(call, place)
+            for sample in read_stored(row.trajectory).branches():
+                stamped = {version.number for version in sample.versions if version}
+                assert stamped == {call - 1}
+    before, after = (made["now"] for made in trained.seen)
+    assert before.shape != after.shape or not torch.equal(before, after)
+
+
+def test_rewards_are_the_verdicts(trained: Trained):
+    graded = 0
+    for call, made in enumerate(trained.seen, 1):
+        for place, reward in enumerate(made["rewards"]):
+            assert reward == trained.last_of(call, place).reward
+            graded += reward is not None
+    assert graded == STEPS * MEMBERS * 2
+
+
+def test_a_void_task_is_not_learned_from(trained: Trained):
+    for call, made in enumerate(trained.seen, 1):
+        tasks = [row["prompt"] for row in made["inputs"]]
+        void = torch.tensor([task == "broken" for task in tasks])
+        trained_on = (made["completion_mask"] * made["tool_mask"]).sum(dim=1)
+        assert made["rewards"].count(None) == void.sum() == MEMBERS
+        assert (trained_on[void] == 0).all() and (trained_on[~void] > 0).all()
+        assert (made["advantages"][void] == 0).all()
+        assert all(trained.last_of(call, p).attempt == 2 for p in range(len(tasks)) if void[p])
+    told = [log["plimsoll/void"] for log in trained.logs if "plimsoll/void" in log]
+    assert told == pytest.approx([1 / len(TASKS)] * STEPS)
+
+
+def test_a_void_member_has_no_part_in_the_baseline_of_its_group(tmp_path, model):
+    """What TRL makes of None among rewards is what keeps a void from being one."""
+    rewards = [1.0, None, 0.0, 1.0]
+
+    def rows(prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        columns = {"plimsoll_reward": rewards, "plimsoll_left_out": [0] * MEMBERS}
+        tokens = {"prompt_ids": [[5]] * MEMBERS, "completion_ids": [[6]] * MEMBERS}
+        masks = [[int(reward is not None)] for reward in rewards]
+        return tokens | columns | {"logprobs": [[0.0]] * MEMBERS, "env_mask": masks}
+
+    trainer = trainer_of([{"prompt": "coin"}], rows, model, tmp_path, max_steps=1)
+    trainer.train()
+    graded = torch.tensor([1.0, 0.0, 1.0])
+    wanted = (graded - graded.mean()) / (graded.std() + 1e-4)
+    assert trainer.seen[0]["advantages"].tolist() == pytest.approx(
+        [wanted[0].item(), 0.0, wanted[1].item(), wanted[2].item()]
+    )
+
+
+def test_nothing_is_left_of_it(trained: Trained):
+    assert "plimsoll-trl" not in {thread.name for thread in threading.enumerate()}
+    assert trained.workers > 0
+    assert children() == 0
+
+
+def test_a_step_without_a_grade_stops_the_training(tmp_path, home, model):
+    config = write_config(tmp_path, home, "broken")
+    with (
+        TrlRollouts(config, model, out=tmp_path / "run") as rollouts,
+        pytest.raises(TrainingError, match=r"nothing was graded: broken is void \(grader: "),
+    ):
+        trainer_of(rollouts.dataset(), rollouts, model, tmp_path).train()
+
+
+def test_a_trl_that_counts_voids_as_0_is_refused(tmp_path, monkeypatch, model):
+    monkeypatch.setattr(metadata, "version", lambda _: "1.0.0")
+    with pytest.raises(UsageError, match=r"TRL 1\.0\.0 is too old .*: 1\.16 is needed"):
+        TrlRollouts(tmp_path / "night.toml", model)
+
+
+def test_without_trl_it_says_what_to_install(tmp_path, monkeypatch, model):
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(UsageError, match="TRL is not installed: pip install"):
+        TrlRollouts(tmp_path / "night.toml", model)

@@ -1,0 +1,95 @@
+"""verl's own agent loop workers run trials, and get what verl's own servers have generated."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from outside_files import read_rows, write_config
+from tiny_model import make_model
+
+from parts import need
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.integrations import verl as adapter
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""What verl and its parts warn of is theirs."""
+
+PARTS = (
+    "verl==0.9.1 tensordict==0.10.0 pyvers cloudpickle hydra-core omegaconf"
+    " antlr4-python3-runtime==4.9.3 codetiming orjson cachetools uvicorn fastapi starlette"
+)
+"""verl and what its agent loop imports: its own requirements ask for older parts of ours."""
+
+
+@pytest.fixture
+def world() -> ModuleType:
+    is_there = importlib.util.find_spec("verl") is not None
+    need("verl", None if is_there else f"it is not installed: pip install --no-deps {PARTS}")
+    return importlib.import_module("verl_world")
+
+
+@pytest.fixture
+async def worker(world: ModuleType, tmp_path: Path, home: Path) -> AsyncIterator[Any]:
+    model = make_model(tmp_path / "model")
+    yield world.make_worker(model, write_config(tmp_path, home, "touch", "broken"), tmp_path)
+    await adapter.close()
+
+
+async def test_a_batch_of_verl_holds_the_tokens_of_its_servers_and_the_verdicts(world, worker):
+    made = await worker.generate_sequences(world.batch_of("touch", "touch"))
+    said = worker.llm_client.said
+    for row in range(2):
+        seen = made.batch["attention_mask"][row].bool()
+        ids = made.batch["input_ids"][row][seen].tolist()
+        assert ids in said
+        mask = made.batch["response_mask"][row].tolist()
+        trained = [t for t, m in zip(made.batch["responses"][row].tolist(), mask, strict=True) if m]
+        assert worker.tokenizer.decode(trained) == "".join(world.ANSWERS)
+        logprobs = made.batch["rollout_log_probs"][row].tolist()
+        assert logprobs == pytest.approx([-0.5 if m else 0.0 for m in mask])
+    assert made.batch["rm_scores"].sum(dim=1).tolist() == [1.0, 1.0]
+    assert made.non_tensor_batch["__num_turns__"].tolist() == [4, 4]
+    assert made.non_tensor_batch["min_global_steps"].tolist() == [world.STEP, world.STEP]
+    assert {asked["temperature"] for asked in worker.llm_client.asked} == {0.7}
+
+
+async def test_a_void_sample_raises_and_never_has_a_score(world, worker, tmp_path):
+    with pytest.raises(TrainingError, match=r"broken is void \(grader: "):
+        await worker.generate_sequences(world.batch_of("broken"))
+    (folder,) = [file.parent for file in tmp_path.glob("*/results.jsonl")]
+    assert [row.reward for row in read_rows(folder)] == [None, None]
+
+
+async def test_a_session_of_the_v1_trainer_gets_all_branches(world, worker):
+    columns = {"task": "touch", "session_id": 0, "uid": "u"}
+    loop = world.loop_of(worker)
+    outputs = await loop.run({"temperature": 1.0, "logprobs": False}, **columns)
+    assert [output.reward_score for output in outputs] == [1.0]
+    assert outputs[0].response_logprobs is None
+    assert outputs[0].as_dict()["rm_scores"].sum() == 1.0
+
+
+async def test_a_row_without_a_task_and_a_prompt_without_room_are_named(world, worker):
+    with pytest.raises(UsageError, match="give it a column `task`"):
+        await world.loop_of(worker).run({})
+    worker.config.actor_rollout_ref.rollout.prompt_length = 10
+    worker.config.actor_rollout_ref.rollout.response_length = 1790
+    with pytest.raises(UsageError, match=r"rollout\.prompt_length is 10: raise it"):
+        await world.loop_of(worker).run({}, task="touch")
+
+
+async def test_another_verl_is_named(world, worker, monkeypatch):
+    monkeypatch.setattr(adapter, "_FIELDS", {"prompt_ids", "thoughts"})
+    with pytest.raises(UsageError, match=r"verl \S+ has other agent loops than 0.9.1: no thoughts"):
+        world.loop_of(worker)
+
+
+def test_without_verl_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", None)
+    with pytest.raises(UsageError, match=r"there is no agent loop of verl: install verl 0\.9\.1"):
+        adapter.PlimsollAgentLoop("night.toml", None, None, None)
