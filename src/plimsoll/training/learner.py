@@ -1,0 +1,215 @@
+"""The learner: samples in, better weights out. It knows nothing of where samples come from.
+
+A step is made of one batch. It changes the weights in `updates` updates, each of another part
+of the batch, and each by a mean over that part as a whole, however it is cut into micro-batches
+and shared among ranks. Samples without an advantage count in that mean; they go through the
+model only where something else is to be had of them: distance, entropy, values.
+
+An update whose loss or gradient is not finite is left out: weights and moments stay.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from plimsoll.runs.training_config import TrainingConfig
+from plimsoll.training import parallel, states
+from plimsoll.training.doors import backward, numbers
+from plimsoll.training.figures import Figures, StepReport
+from plimsoll.training.inputs import Inputs, MicroBatch, check_items, make_inputs
+from plimsoll.training.items import Item
+from plimsoll.training.known import Known, know
+from plimsoll.training.models import find_device
+from plimsoll.training.nets import Nets
+from plimsoll.training.objective import Objective
+from plimsoll.training.passes import Passes
+from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.schedule import make_schedule
+
+__all__ = ["Learner"]
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A step, as far as it has come."""
+
+    inputs: Inputs
+    share: float
+    """Of the learning rate."""
+    figures: Figures
+    begun: float
+    updates: int = 0
+    micro_batches: int = 0
+    norms: list[float] = field(default_factory=list[float])
+    skipped: str = ""
+    """Why an update was left out."""
+
+
+class Learner:
+    """Trains the model of a folder. Under torchrun every rank has one and calls the same."""
+
+    def __init__(self, config: TrainingConfig, path: Path, *, steps: int | None) -> None:
+        self._schedule = make_schedule(config, steps)
+        self._config = config
+        self._path = path
+        self._device = parallel.own_device(find_device(config.device))
+        self._here = parallel.init(self._device)
+        self._nets = Nets(config, path, self._device)
+        self._objective = Objective(config)
+        self._passes = Passes(config.micro_tokens, self._here)
+        self._generator = torch.Generator().manual_seed(config.seed)
+        self._steps = 0
+        self._bad = 0
+
+    @property
+    def bad_steps(self) -> int:
+        """How many steps in a row left an update out."""
+        return self._bad
+
+    @property
+    def micro_tokens(self) -> int:
+        """The most that go through the model at once: fewer once memory ran out."""
+        return self._passes.micro_tokens
+
+    def check(self, items: Sequence[Item]) -> None:
+        """Raises where an item cannot be what the model is trained on."""
+        check_items(items, self._nets.vocabulary)
+
+    def step(self, items: Sequence[Item]) -> StepReport:
+        """One step of the optimizer for each update. Raises what `check` does."""
+        begun = time.perf_counter()
+        self.check(items)
+        inputs = make_inputs(items, self._device)
+        self._steps += 1
+        work = _Work(inputs, self._schedule(self._steps), Figures(self._device), begun)
+        trained = self._trained(inputs)
+        if not trained:
+            why = "all rewards of each group are equal" if inputs.rows else "there are no samples"
+            work.skipped = f"nothing to learn: {why}"
+            return self._report(work)
+        known = know(self._config, self._nets, self._passes, inputs, sorted(trained))
+        for part in self._parts(inputs):
+            self._update(work, known, part, [index for index in part if index in trained])
+        self._bad = self._bad + 1 if work.skipped else 0
+        return self._report(work)
+
+    def weights(self) -> Weights:
+        """As they are now: the next step changes these very tensors. Every rank has to ask."""
+        return Weights(tensors=states.tensors_of(self._nets.policy.model), base=self._path)
+
+    def save(self, folder: Path) -> None:
+        """A Hugging Face folder, with what `load` needs beside it. Every rank has to call it."""
+        progress = states.Progress(self._steps, self._bad, self._generator.get_state())
+        states.save(self._nets, progress, self._path, folder)
+
+    def load(self, folder: Path) -> None:
+        """Goes on, to the bit, from where `save` was called, on however many ranks."""
+        progress = states.load(self._nets, folder)
+        self._steps, self._bad = progress.steps, progress.bad_steps
+        self._generator.set_state(progress.generator)
+
+    def _trained(self, inputs: Inputs) -> frozenset[int]:
+        """The rows that go through the model."""
+        every = bool(self._config.kl or self._config.entropy or self._nets.critic)
+        rows = enumerate(inputs.rows)
+        return frozenset(index for index, row in rows if every or row.advantage)
+
+    def _parts(self, inputs: Inputs) -> list[list[int]]:
+        """The rows of each update, drawn by lot where there are several."""
+        count, updates = len(inputs.rows), self._config.updates
+        if updates == 1:
+            return [list(range(count))]
+        drawn: list[int] = numbers(torch.randperm(count, generator=self._generator))
+        return [drawn[first::updates] for first in range(updates)]
+
+    def _update(
+        self, work: _Work, known: Known, part: Sequence[int], trained: Sequence[int]
+    ) -> None:
+        """One step of the optimizer, of those of a part's rows that go through the model."""
+        if not trained:
+            return
+        figures = Figures(self._device)
+        tokens = sum(len(work.inputs.rows[index].targets) for index in part)
+        totals = _Totals(tokens, tokens if self._config.averaging == "token" else len(part))
+
+        def clear() -> None:
+            figures.clear()
+            self._forget()
+
+        def learn(batch: MicroBatch) -> None:
+            self._learn(batch, known, totals, figures)
+
+        work.micro_batches += self._passes.run(work.inputs, trained, learn, clear)
+        figures.meet()
+        norms = [optimizer.clip() for optimizer in self._nets.optimizers]
+        work.updates += 1
+        work.norms += norms[:1]
+        work.figures.include(figures)
+        bad = _why_bad(figures, norms)
+        if bad:
+            work.skipped = bad
+            self._forget()
+            return
+        for optimizer in self._nets.optimizers:
+            optimizer.step(work.share)
+
+    def _forget(self) -> None:
+        for optimizer in self._nets.optimizers:
+            optimizer.clear()
+
+    def _learn(self, batch: MicroBatch, known: Known, totals: "_Totals", figures: Figures) -> None:
+        """Adds what a micro-batch says to the gradients."""
+        nets, objective = self._nets, self._objective
+        reference = None
+        if nets.reference is not None:
+            with torch.no_grad():
+                reference = nets.reference(batch, False)[0]
+        scores = nets.policy(batch, bool(self._config.entropy))
+        loss = objective.policy(batch, scores, known, reference, totals.policy, figures)
+        # Ranks' gradients are averaged, and what is wanted is their sum.
+        backward(loss * self._here.size)
+        if nets.critic is not None:
+            loss = objective.critic(batch, nets.critic(batch), known, totals.tokens, figures)
+            backward(loss * self._here.size)
+
+    def _report(self, work: _Work) -> StepReport:
+        figures = work.figures
+        loss = figures.total("loss")
+        norm = max(work.norms, default=math.nan)
+        return StepReport(
+            loss=None if loss is None else loss / work.updates,
+            grad_norm=norm if math.isfinite(norm) else None,
+            kl=figures.mean("kl"),
+            reference_kl=figures.mean("reference_kl"),
+            entropy=figures.mean("entropy"),
+            ratio_mean=figures.mean("ratio"),
+            ratio_max=figures.largest_ratio(),
+            clipped=figures.mean("clipped"),
+            weight_mean=figures.mean("weight"),
+            truncated=figures.mean("truncated"),
+            value_loss=figures.mean("value_loss"),
+            tokens=work.inputs.tokens,
+            samples=len(work.inputs.rows),
+            learning_rate=self._config.learning_rate * work.share,
+            micro_batches=work.micro_batches,
+            seconds=time.perf_counter() - work.begun,
+            skipped=work.skipped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """What the sums over an update are divided by."""
+
+    tokens: int
+    policy: int
+
+
+def _why_bad(figures: Figures, norms: Sequence[float]) -> str:
+    if figures.total("loss") is None:
+        return "the loss is not finite"
+    return "" if all(map(math.isfinite, norms)) else "the gradient is not finite"

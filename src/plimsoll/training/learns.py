@@ -1,0 +1,26 @@
+"""What the trainer asks of whoever learns: one process, or several that share the work."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from plimsoll.training.figures import StepReport
+from plimsoll.training.items import Item
+from plimsoll.training.policies.protocol import Weights
+
+__all__ = ["Learns"]
+
+
+class Learns(Protocol):
+    @property
+    def bad_steps(self) -> int:
+        """Steps in a row that had no finite loss and gradient."""
+        ...
+
+    def step(self, items: Sequence[Item]) -> StepReport: ...
+
+    def weights(self) -> Weights: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...

@@ -1,0 +1,70 @@
+"""The networks of a learner, and what changes them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from plimsoll.runs.training_config import TrainingConfig
+from plimsoll.training.critic import Critic
+from plimsoll.training.forward import Computation, Scorer, layers_of, vocabulary_of
+from plimsoll.training.models import find_dtype, load_model
+from plimsoll.training.optimizer import Optimizer
+from plimsoll.training.parallel import shard
+
+__all__ = ["Nets"]
+
+
+class Nets:
+    """The policy; a reference where distance from it costs; a critic where there is one.
+
+    Weights are float32, whatever is computed in: small steps would be lost in less. Nothing is
+    dropped out: what a token's probability is must not be a matter of chance.
+    """
+
+    def __init__(self, config: TrainingConfig, path: Path, device: torch.device) -> None:
+        self._config = config
+        self._device = device
+        self._computation = Computation(device, find_dtype(config.dtype, device))
+        model = self._load(path)
+        self.vocabulary = vocabulary_of(model)
+        self.policy = Scorer(model, self._computation)
+        shard(self.policy, layers_of(model), device)
+        self.optimizer = self._optimizer(self.policy, config.learning_rate)
+        self.reference = self._reference(path) if config.kl else None
+        self.critic = self._critic(path) if config.algorithm == "ppo" else None
+        self.critic_optimizer = (
+            None if self.critic is None else self._optimizer(self.critic, config.critic_rate)
+        )
+
+    @property
+    def optimizers(self) -> Iterator[Optimizer]:
+        yield self.optimizer
+        if self.critic_optimizer is not None:
+            yield self.critic_optimizer
+
+    def _load(self, path: Path) -> PreTrainedModel:
+        return load_model(path, device=str(self._device), dtype="float32")
+
+    def _reference(self, path: Path) -> Scorer:
+        named = self._config.reference
+        model = self._load(path if named is None else Path(named))
+        model.requires_grad_(False)
+        reference = Scorer(model, self._computation)
+        shard(reference, layers_of(model), self._device)
+        return reference
+
+    def _critic(self, path: Path) -> Critic:
+        critic = Critic(self._load(path), self._computation)
+        shard(critic, layers_of(critic.backbone), self._device)
+        return critic
+
+    def _optimizer(self, module: nn.Module, rate: float) -> Optimizer:
+        return Optimizer(
+            module,
+            rate=rate,
+            weight_decay=self._config.weight_decay,
+            clip_gradient=self._config.clip_gradient,
+        )

@@ -1,0 +1,110 @@
+"""A learner on several ranks, of which the first alone is told what to do.
+
+    if world().rank:
+        follow(Learner(...))  # returns when the first rank closes
+    else:
+        learner = SharedLearner(Learner(...))
+
+The first rank says each command to the others before it does its own share. What would fail on
+all of them is found out before that, so that an error in the middle of a command means that
+ranks do not agree any more: then all of them end.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from plimsoll.core.errors import PlimsollError, TrainingError
+from plimsoll.training.figures import StepReport
+from plimsoll.training.items import Item
+from plimsoll.training.learner import Learner
+from plimsoll.training.parallel import Line, leave, world
+from plimsoll.training.policies.protocol import Weights
+
+__all__ = ["SharedLearner", "follow"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    name: Literal["step", "weights", "save", "load", "end"]
+    items: Sequence[Item] = ()
+    folder: Path = Path()
+    """Where to load from; where to save is for the rank that writes."""
+
+
+class SharedLearner:
+    """What the first rank has. In a process alone it is the learner, and no more."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._line = Line()
+        self._agree = True
+
+    @property
+    def bad_steps(self) -> int:
+        return self._learner.bad_steps
+
+    def step(self, items: Sequence[Item]) -> StepReport:
+        self._learner.check(items)
+        with self._agreeing():
+            self._line.broadcast(_Command("step", items=items))
+            return self._learner.step(items)
+
+    def weights(self) -> Weights:
+        with self._agreeing():
+            self._line.broadcast(_Command("weights"))
+            return self._learner.weights()
+
+    def save(self, folder: Path) -> None:
+        """Raises what writers raise for a disk that is full: the ranks agree all the same."""
+        with self._agreeing():
+            self._line.broadcast(_Command("save"))
+        self._learner.save(folder)
+
+    def load(self, folder: Path) -> None:
+        with self._agreeing():
+            self._line.broadcast(_Command("load", folder=folder))
+            self._learner.load(folder)
+
+    def close(self) -> None:
+        """Sends the other ranks home; where they wait for something else, by an error."""
+        if self._agree:
+            with suppress(RuntimeError):  # one of them has died
+                self._line.broadcast(_Command("end"))
+        leave()
+
+    @contextmanager
+    def _agreeing(self) -> Generator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self._agree = False
+            if world().size == 1:
+                raise
+            raise TrainingError(
+                f"the ranks that train together lost each other: {error}. "
+                "What the others printed last says why"
+            ) from error
+        except PlimsollError:
+            self._agree = False
+            raise
+
+
+def follow(learner: Learner) -> None:
+    """Does what the first rank says, until it closes."""
+    line = Line()
+    while True:
+        command = cast(_Command, line.broadcast(None))
+        if command.name == "step":
+            learner.step(command.items)
+        elif command.name == "weights":
+            learner.weights()
+        elif command.name == "save":
+            learner.save(command.folder)
+        elif command.name == "load":
+            learner.load(command.folder)
+        else:
+            leave()
+            return

@@ -1,0 +1,114 @@
+"""What a learner leaves behind: a Hugging Face folder, and what it needs to go on.
+
+learner.pt holds the moments of the optimizers, the critic, and where the learner was.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.training.models import load_model, quietly
+from plimsoll.training.nets import Nets
+from plimsoll.training.parallel import shared_like, whole, world
+
+__all__ = ["Progress", "load", "save", "tensors_of"]
+
+_STATE = "learner.pt"
+_COPIED = (
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "generation_config.json",
+)
+"""What belongs to a model beside its weights and config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a learner is."""
+
+    steps: int
+    bad_steps: int
+    generator: Tensor
+    """The state of what draws lots."""
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """All that a module consists of, whole. Every rank has to ask."""
+    state = cast(Mapping[str, Tensor], module.state_dict())
+    return {name: whole(tensor) for name, tensor in state.items()}
+
+
+def save(nets: Nets, progress: Progress, base: Path, folder: Path) -> None:
+    """Gathers on every rank; the first one writes, and raises what its writers raise."""
+    weights = tensors_of(nets.policy.model)
+    state: dict[str, object] = {
+        "steps": progress.steps,
+        "bad_steps": progress.bad_steps,
+        "generator": progress.generator,
+        "optimizer": nets.optimizer.state(),
+    }
+    if nets.critic is not None and nets.critic_optimizer is not None:
+        state["critic"] = tensors_of(nets.critic)
+        state["critic_optimizer"] = nets.critic_optimizer.state()
+    if world().rank:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with quietly():
+        cast(Any, nets.policy.model).save_pretrained(folder, state_dict=weights)
+    for pattern in _COPIED:
+        for file in base.glob(pattern):
+            shutil.copyfile(file, folder / file.name)
+    torch.save(state, folder / _STATE)
+
+
+def load(nets: Nets, folder: Path) -> Progress:
+    """Puts what `save` wrote into the networks, on every rank its share."""
+    state = _read(folder / _STATE)
+    weights = load_model(folder, device="cpu", dtype="float32").state_dict()
+    _check_shapes(nets.policy.model, weights, folder)
+    _fill(nets.policy.model, weights)
+    nets.optimizer.load(state["optimizer"])
+    if nets.critic is not None and nets.critic_optimizer is not None:
+        if "critic" not in state:
+            raise TrainingError(f"{folder} has no critic: it is not from a run with ppo")
+        _fill(nets.critic, state["critic"])
+        nets.critic_optimizer.load(state["critic_optimizer"])
+    return Progress(state["steps"], state["bad_steps"], state["generator"])
+
+
+def _check_shapes(module: nn.Module, state: Mapping[str, Tensor], folder: Path) -> None:
+    own = cast(Mapping[str, Tensor], module.state_dict())
+    for name in own.keys() | state.keys():
+        here, there = (tensors.get(name) for tensors in (own, state))
+        if here is None or there is None or here.shape != there.shape:
+            raise UsageError(
+                f"the checkpoint {folder} is not of the model that [training] model names: they "
+                f"differ in {name}. Name the model that the run began with"
+            )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
+        first = str(error).partition("\n")[0]
+        raise TrainingError(
+            f"{file} cannot be read ({first}): go on from another checkpoint"
+        ) from error
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    for name, own in cast(Mapping[str, Tensor], module.state_dict()).items():
+        own.copy_(shared_like(state[name].to(own.device), own))

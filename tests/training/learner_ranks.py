@@ -1,0 +1,108 @@
+"""What a rank does in tests: `torchrun learner_ranks.py MODEL OUT`, or a scene of trouble."""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from learner_parts import config, items
+
+from plimsoll.training.figures import StepReport
+from plimsoll.training.learner import Learner
+from plimsoll.training.parallel import world
+from plimsoll.training.shared_learner import SharedLearner, follow
+
+__all__ = ["BATCHES", "VARIANTS", "learner", "train", "trouble"]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "small": {"micro_tokens": 50, "entropy": 0.01},
+    "gspo": {"algorithm": "gspo", "averaging": "sequence", "updates": 2, "kl": 0.1},
+    "ppo": {"algorithm": "ppo"},
+}
+BATCHES = (8, 5, 1, 0, 7)
+"""How many samples there are in each step: of one, a rank has none, and of 0 both."""
+
+
+def learner(folder: Path, name: str) -> Learner:
+    return Learner(config(learning_rate=1e-4, **VARIANTS[name]), folder, steps=20)
+
+
+def train(made: Learner | SharedLearner) -> list[list[float]]:
+    """Loss, norm of the gradient and entropy of each step; -1 where there was nothing."""
+    reports = [made.step(items(count, seed=step)) for step, count in enumerate(BATCHES)]
+    figures = [(each.loss, each.grad_norm, each.entropy) for each in reports]
+    return [[-1.0 if one is None else one for one in each] for each in figures]
+
+
+def together(folder: Path, out: Path) -> None:
+    """Each variant on all ranks, then one that the first rank alone is told of."""
+    losses: dict[str, list[list[float]]] = {}
+    for name in VARIANTS:
+        made = learner(folder, name)
+        losses[name] = train(made)
+        made.save(out / name)
+    made = learner(folder, "grpo")
+    if world().rank:
+        return follow(made)
+    shared = SharedLearner(made)
+    losses["shared"] = train(shared)
+    shared.save(out / "shared")
+    shared.load(out / "grpo")
+    whole = {name: list(each.shape) for name, each in shared.weights().tensors.items()}
+    after = shared.step(items(6, seed=99)).loss
+    shared.close()
+    (out / "found.json").write_text(json.dumps({"losses": losses, "whole": whole, "after": after}))
+    return None
+
+
+def trouble(folder: Path, scene: str, rank: int, port: int, said: Path) -> None:
+    """One of two ranks, one of which gets into trouble that the other has to notice."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    try:
+        made = learner(folder, "grpo")
+        if rank:
+            _follow(made, scene)
+        else:
+            _lead(made, scene)
+    except BaseException:
+        said.write_text(traceback.format_exc())
+        raise
+
+
+def _follow(made: Learner, scene: str) -> None:
+    if scene == "a follower never begins":
+        os._exit(3)
+    if scene == "a follower ends in a step":
+        made.step = lambda _: os._exit(3)
+    follow(made)
+
+
+def _fail(_: object) -> StepReport:
+    raise RuntimeError("no memory is left")
+
+
+def _lead(made: Learner, scene: str) -> None:
+    shared = SharedLearner(made)
+    try:
+        shared.step(items())
+        if scene == "the first is killed":
+            os._exit(3)
+        if scene == "the first fails in a step":
+            made.step = _fail
+            shared.step(items())
+        if scene == "a sample is bad":
+            bad = items()
+            bad[0].ids[1] = 100_000
+            shared.step(bad)
+    finally:
+        shared.close()
+
+
+if __name__ == "__main__":
+    together(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,161 @@
+"""What a learner does with samples, numbers and machines that are not as they should be."""
+
+import math
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_parts import config, item, items
+from tiny_model import make_model
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from transformers import LlamaModel
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.training.learner import Learner
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def learner(folder: Path, **values: Any) -> Learner:
+    return Learner(config(**{"learning_rate": 1e-4, **values}), folder, steps=20)
+
+
+def flat(learner: Learner) -> Tensor:
+    return torch.cat([each.flatten() for each in learner.weights().tensors.values()]).clone()
+
+
+def spoiled() -> list:
+    first, *others = items()
+    return [replace(first, logprobs=array("f", [math.nan] * len(first.ids))), *others]
+
+
+def huge() -> list:
+    """Their loss is finite; the square of its gradient is not."""
+    return [replace(each, advantage=each.advantage * 1e30) for each in items()]
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"), [(spoiled(), "loss"), (huge(), "gradient")], ids=["loss", "gradient"]
+)
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_step_that_is_not_finite_is_skipped_and_counted(
+    folder: Path, samples: list, why: str, algorithm: str
+):
+    if (why, algorithm) == ("gradient", "ppo"):
+        samples = [replace(each, reward=each.reward * 1e30) for each in items()]
+    made, undisturbed = learner(folder, algorithm=algorithm), learner(folder, algorithm=algorithm)
+    for each in (made, undisturbed):
+        each.step(items(seed=1))
+    before = flat(made)
+    for count in (1, 2):
+        report = made.step(samples)
+        assert report.skipped and (algorithm == "ppo" or why in report.skipped)
+        assert made.bad_steps == count
+        assert torch.equal(before, flat(made))
+    # Moments are as they were, too: the next step is that of one that never saw the bad ones.
+    made.step(items(seed=2))
+    undisturbed.step(items(seed=2))
+    assert torch.equal(flat(made), flat(undisturbed))
+    assert made.bad_steps == 0
+
+
+def test_a_step_with_nothing_to_learn_between_bad_ones_does_not_pardon_them(folder: Path):
+    made = learner(folder)
+    made.step(spoiled())
+    made.step([])
+    assert made.bad_steps == 1
+
+
+def test_an_id_that_the_model_does_not_know_names_the_rollout_and_the_tokenizer(folder: Path):
+    for wrong in (100_000, -1):
+        bad = item([1, wrong, 2], [0, 1, 1], ticket="fix-add.3")
+        with pytest.raises(TrainingError, match=rf"fix-add\.3 has token id {wrong}.*tokenizer"):
+            learner(folder).step([*items(), bad])
+
+
+def test_lists_of_different_lengths_name_the_rollout(folder: Path):
+    bad = replace(item([1, 2, 3], [0, 1, 1], ticket="fix-add.3"), mask=bytearray([0, 1]))
+    with pytest.raises(TrainingError, match=r"fix-add\.3 has 3 token ids, 2 mask entries"):
+        learner(folder).step([bad])
+
+
+def test_an_advantage_that_is_no_number_names_the_rollout(folder: Path):
+    with pytest.raises(TrainingError, match=r"fix-add\.3 has .*advantage nan"):
+        learner(folder).step([item([1, 2], [0, 1], advantage=math.nan, ticket="fix-add.3")])
+
+
+def test_a_sample_whose_only_trained_token_is_its_first_is_left_out(folder: Path):
+    report = learner(folder).step([*items(2), item([1, 2, 3], [1, 0, 0])])
+    assert report.samples == 2 and report.loss is not None
+
+
+def test_a_model_that_is_not_there_is_a_usage_error(tmp_path: Path):
+    with pytest.raises(UsageError, match="no folder"):
+        learner(tmp_path / "none")
+
+
+def test_a_reference_that_is_not_there_is_a_usage_error(folder: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="no folder"):
+        learner(folder, kl=0.1, reference=str(tmp_path / "none"))
+
+
+@contextmanager
+def memory_for(tokens: int, *, error: type[Exception] = torch.OutOfMemoryError) -> Iterator[None]:
+    """A machine on which more tokens than these do not go through a model at once."""
+
+    def refuse(module: nn.Module, given: object) -> None:
+        if isinstance(module, nn.Embedding) and isinstance(given, tuple):
+            (ids,) = given
+            if ids.numel() > tokens:
+                raise error("DefaultCPUAllocator: can't allocate memory")
+
+    hook = register_module_forward_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+@pytest.mark.parametrize("values", [{}, {"updates": 2}, {"algorithm": "ppo"}], ids=str)
+def test_where_memory_runs_out_smaller_micro_batches_give_the_same_step(
+    folder: Path, values: dict, error: type[Exception]
+):
+    expected = learner(folder, **values).step(items())
+    made = learner(folder, **values)
+    with memory_for(60, error=error):
+        report = made.step(items())
+        assert made.micro_tokens <= 60
+        made.step(items())
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert report.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
+    assert report.micro_batches > expected.micro_batches
+
+
+def test_a_sample_that_does_not_fit_alone_ends_training_and_says_what_to_change(folder: Path):
+    made = learner(folder)
+    with memory_for(10), pytest.raises(TrainingError, match=r"a sample of .* does not fit"):
+        made.step(items())
+
+
+def test_an_error_of_another_kind_is_not_taken_for_a_lack_of_memory(folder: Path):
+    def refuse(module: nn.Module, given: object) -> None:
+        if isinstance(module, LlamaModel):
+            raise RuntimeError("something else")
+
+    made = learner(folder)
+    hook = register_module_forward_pre_hook(refuse)
+    try:
+        with pytest.raises(RuntimeError, match="something else"):
+            made.step(items())
+    finally:
+        hook.remove()
