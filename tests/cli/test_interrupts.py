@@ -132,6 +132,7 @@ def test_what_does_not_end_in_time_is_left_to_the_end_of_the_process(
     assert out.endswith("closing\n")
 
 
+@pytest.mark.alone
 def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
     stubborn.send_signal(signal.SIGINT)
     assert stubborn.stdout is not None

@@ -21,6 +21,8 @@ from run_files import (
     write_run,
 )
 
+from living import living
+
 WriteTask = Callable[..., Path]
 
 UNGRADED = "#!/bin/bash\ntrue\n"
@@ -185,6 +187,20 @@ def test_stop_now_does_not_wait_for_trials(
     assert "go on: plimsoll resume runs/night" in err
     wait_for(lambda: marked(mark) == {})
     wait_for(lambda: no_sandbox(tmp_path))
+
+
+def test_what_a_process_that_was_killed_beside_a_run_left_is_gone_with_the_run(
+    write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path
+):
+    write_task("a", solve="sleep 60")
+    write_run(tmp_path)
+    process, _ = at_work(start, tmp_path)
+    with living(tmp_path / "home", "other", 1) as other:
+        other.kill()
+    assert (tmp_path / "home/sandboxes" / other.ids[0]).exists()
+    assert plimsoll("stop", "night").returncode == 0
+    process.communicate(timeout=10)
+    assert no_sandbox(tmp_path)
 
 
 def test_clean_removes_what_a_killed_run_left_and_nothing_that_it_did(

@@ -19,11 +19,9 @@ def command(run: str, keep_going: bool, as_json: bool) -> int:
     may be edited before: rules and numbers hold from here on.
     """
     # Imported here: `plimsoll --help` needs none of it.
-    from plimsoll.cli.running import roll_out
+    from plimsoll.cli.begin import begin
     from plimsoll.runs.control import check_idle, find_run
-    from plimsoll.runs.rollouts import Rollouts
 
     directory = find_run(run)
     check_idle(directory)
-    rollouts = Rollouts(directory.config, out=directory.path, trains=False, keep_going=keep_going)
-    return roll_out(rollouts, as_json=as_json)
+    return begin(directory.config, out=directory.path, keep_going=keep_going, as_json=as_json)

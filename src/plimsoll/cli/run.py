@@ -1,4 +1,4 @@
-"""`plimsoll run`: roll out batch after batch, without training on them."""
+"""`plimsoll run`: roll out batch after batch, and train on them where the config says so."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ EPILOG = """\b
 Exit status:
   0    it came to its end: all steps, or all epochs, are done
   2    bad usage, an invalid task, or workers that cannot be started
-  3    it stopped before: the breaker tripped, or no task is left
+  3    it stopped before: the breaker tripped, no task is left, or nothing more can be learned
   130  interrupted (143: terminated); `plimsoll resume` goes on with it
 """
 
@@ -32,18 +32,17 @@ keep_going = click.option(
 @keep_going
 @options.json_output
 def command(config: Path, out: Path | None, keep_going: bool, as_json: bool) -> int:
-    """Roll out what CONFIG says: tasks, agent, policy, groups, steps.
+    """Roll out what CONFIG says: tasks, agent, policy, groups, steps. With [training] policy,
+    train on it.
 
     Every trial is in the ledger before it starts. A run that was stopped or killed goes on with
     `plimsoll resume`, and loses no prompt. Ctrl-C lets running trials end; a second one does not.
     """
     # Imported here: `plimsoll --help` needs none of it.
-    from plimsoll.cli.running import roll_out
+    from plimsoll.cli.begin import begin
     from plimsoll.core.errors import UsageError
     from plimsoll.ledger.ledger import FILE
-    from plimsoll.runs.rollouts import Rollouts
 
     if out is not None and (out / FILE).exists():
         raise UsageError(f"{out} is a run already: `plimsoll resume {out}` goes on with it")
-    rollouts = Rollouts(config, out=out, trains=False, keep_going=keep_going)
-    return roll_out(rollouts, as_json=as_json)
+    return begin(config, out=out, keep_going=keep_going, as_json=as_json)

@@ -106,7 +106,9 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     )
     yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
     yield "canaries", status.canaries
-    for task, why in status.quarantined.items():
+    if status.heldout:
+        yield "held-out", " → ".join(f"{figure(r)} (step {n})" for n, r in status.heldout.items())
+    for task, why in status.out.items():
         yield "out", f"{task}: {why}"
 
 

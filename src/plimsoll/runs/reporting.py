@@ -6,6 +6,7 @@ import shlex
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -72,7 +73,7 @@ class Reporter:
         self.directory.append_held_out(measured)
         self.held_out.append(measured)
 
-    def step(self, batch: Batch, version: Version) -> Step:
+    def step(self, batch: Batch, version: Version, skipped: str = "") -> Step:
         """Keep a line of a step that is about to be committed, as this version."""
         members = [member for group in batch.groups for member in group.members]
         now = time.monotonic()
@@ -87,6 +88,7 @@ class Reporter:
             seconds=round(now - self._last, 3),
             waited=round(self._waited, 3),
             sandbox_seconds=_middle(member.sandbox_seconds for member in members),
+            skipped=skipped,
         )
         self._last, self._waited = now, 0.0
         # One that could not be committed at first is told again.
@@ -152,6 +154,7 @@ class Reporter:
             rewards=rewards,
             heldout_before=self.held_out[0].reward if self.held_out else None,
             heldout_after=self.held_out[-1].reward if len(self.held_out) > 1 else None,
+            skipped=dict(Counter(step.skipped for step in self.steps if step.skipped)),
             max_age=max(books.tally.token_ages, default=0),
             eta=self.plan.settings.max_staleness,
             seconds=round(self.seconds, 1),

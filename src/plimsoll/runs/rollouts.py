@@ -191,13 +191,19 @@ class Rollouts:
         return "" if self._validating is None else self._validating.doing
 
     async def commit(
-        self, batch: Batch, checkpoint: Save | None = None, *, publish: Publish | None = None
+        self,
+        batch: Batch,
+        checkpoint: Save | None = None,
+        *,
+        publish: Publish | None = None,
+        skipped: str = "",
     ) -> Version:
         """The step is done; the version that it made.
 
         `checkpoint` writes the weights into a folder, in a thread. The step counts when they
         are on the disk; one that is committed without is undone by a crash. `publish` comes
-        between: where it raises nothing is committed.
+        between: where it raises nothing is committed. `skipped` says why the step changed
+        nothing, where that is so.
         """
         if batch.version != self.version:
             raise LedgerError(
@@ -207,7 +213,7 @@ class Rollouts:
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
         # Its line first: one of a step that is not committed is known by its number.
-        self._reporter.step(batch, self._next_version)
+        self._reporter.step(batch, self._next_version, skipped)
         version = self._next_version
         name = "" if checkpoint is None else (await self._save(checkpoint, version)).name
         if publish is not None:

@@ -29,6 +29,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """How much of it the trainer waited for the batch."""
     sandbox_seconds: float | None = None
     """How long sandboxes of its trials took to start, in the middle."""
+    skipped: str = ""
+    """Why it changed nothing, where a trainer says so."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The reward on held-out tasks when it was measured first."""
     heldout_after: float | None
     """The same when it was measured last; None where that is the first time too."""
+    skipped: dict[str, int]
+    """Steps that changed nothing, by the reason."""
     max_age: int
     """The greatest age that was trained on, in versions."""
     eta: int

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^speed .*/speed = 24/' coast.conf

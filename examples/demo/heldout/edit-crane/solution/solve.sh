@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^rate .*/rate = 23/' crane.conf

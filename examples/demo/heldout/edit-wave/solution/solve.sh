@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^width .*/width = 57/' wave.conf

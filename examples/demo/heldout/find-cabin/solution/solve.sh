@@ -1,0 +1,2 @@
+#!/bin/bash
+grep flag cabin.log > sail.txt

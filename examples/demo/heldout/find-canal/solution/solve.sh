@@ -1,0 +1,2 @@
+#!/bin/bash
+grep bow canal.log > keel.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep sail gull.log > island.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep tide wave.log > harbor.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cat gull.py
+sed -i 's/return .*/return a * b/' gull.py

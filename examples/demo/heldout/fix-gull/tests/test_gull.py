@@ -1,0 +1,4 @@
+from gull import gull
+
+assert gull(8, 4) == 32
+print("ok: gull(8, 4) is 32")

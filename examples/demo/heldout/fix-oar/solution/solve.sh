@@ -1,0 +1,3 @@
+#!/bin/bash
+cat oar.py
+sed -i 's/return .*/return a + b/' oar.py

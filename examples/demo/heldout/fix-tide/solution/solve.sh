@@ -1,0 +1,3 @@
+#!/bin/bash
+cat tide.py
+sed -i 's/return .*/return a + b/' tide.py

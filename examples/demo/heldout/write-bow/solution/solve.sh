@@ -1,0 +1,2 @@
+#!/bin/bash
+echo dark gull 44 > bow.txt

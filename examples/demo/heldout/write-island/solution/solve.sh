@@ -1,0 +1,2 @@
+#!/bin/bash
+echo quiet wave 18 > island.txt

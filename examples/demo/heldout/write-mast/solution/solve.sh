@@ -1,0 +1,2 @@
+#!/bin/bash
+echo blue harbor 43 > mast.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo white crane 49 > rope.txt

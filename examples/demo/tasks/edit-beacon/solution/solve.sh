@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^port .*/port = 25/' beacon.conf

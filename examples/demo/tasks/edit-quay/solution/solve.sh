@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^depth .*/depth = 40/' quay.conf

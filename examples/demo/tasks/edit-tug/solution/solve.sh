@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^speed .*/speed = 50/' tug.conf

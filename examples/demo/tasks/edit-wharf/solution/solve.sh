@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^height .*/height = 54/' wharf.conf

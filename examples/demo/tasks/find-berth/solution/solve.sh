@@ -1,0 +1,2 @@
+#!/bin/bash
+grep beacon berth.log > boat.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep flag cargo.log > storm.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep pier dock.log > mast.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep chain pier.log > tide.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep sail quay.log > rudder.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cat buoy.py
+sed -i 's/return .*/return a * b/' buoy.py

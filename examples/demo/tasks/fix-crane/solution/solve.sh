@@ -1,0 +1,3 @@
+#!/bin/bash
+cat crane.py
+sed -i 's/return .*/return a + b/' crane.py

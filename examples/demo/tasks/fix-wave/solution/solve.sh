@@ -1,0 +1,3 @@
+#!/bin/bash
+cat wave.py
+sed -i 's/return .*/return a - b/' wave.py

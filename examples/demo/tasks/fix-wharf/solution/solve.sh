@@ -1,0 +1,3 @@
+#!/bin/bash
+cat wharf.py
+sed -i 's/return .*/return a * b/' wharf.py

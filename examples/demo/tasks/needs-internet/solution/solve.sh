@@ -1,0 +1,2 @@
+#!/bin/bash
+echo calm lamp 12 > compass.txt

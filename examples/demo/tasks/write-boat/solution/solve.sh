@@ -1,0 +1,2 @@
+#!/bin/bash
+echo broad bridge 33 > boat.txt

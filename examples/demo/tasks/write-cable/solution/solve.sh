@@ -1,0 +1,2 @@
+#!/bin/bash
+echo short pier 33 > cable.txt

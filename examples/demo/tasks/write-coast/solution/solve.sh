@@ -1,0 +1,2 @@
+#!/bin/bash
+echo old boat 55 > coast.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo dark tug 49 > fog.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo heavy beacon 38 > oar.txt

@@ -1,0 +1,190 @@
+"""The loop: batches from rollouts, steps of the learner, new weights to the policy.
+
+Training in turn and training at once are this one loop: the ledger's rules alone say how far
+rollouts run ahead of it.
+
+The order of a step is: learn, write the checkpoint where one is due, publish, commit. So what
+was committed is served, what is generated before its commit counts as it is stamped, and a
+crash at any point either undoes the step or finds it whole.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+
+from plimsoll.core.errors import CheckpointError, PlimsollError
+from plimsoll.core.versions import Version
+from plimsoll.runs.batches import Batch
+from plimsoll.runs.config import Config
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.training.figures import StepReport
+from plimsoll.training.items import Item, items_of
+from plimsoll.training.keeping import Keeper
+from plimsoll.training.learns import Learns
+from plimsoll.training.metrics.lines import Seconds, StepMetrics
+from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.own_thread import OwnThread
+from plimsoll.training.policies.protocol import Policy
+
+__all__ = ["Loop"]
+
+_log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Trains on the batches of one run until there are no more."""
+
+    def __init__(
+        self,
+        config: Config,
+        rollouts: Rollouts,
+        policy: Policy,
+        learner: Learns,
+        thread: OwnThread,
+        metrics: Metrics,
+        kept: Version | None,
+    ) -> None:
+        training = config.training
+        self._config = config
+        self._rollouts = rollouts
+        self._policy = policy
+        self._learner = learner
+        self._thread = thread
+        self._metrics = metrics
+        self._keeper = Keeper(
+            learner, every=training.checkpoint_every, last=config.run.steps, kept=kept
+        )
+        self._learned: Version | None = rollouts.version
+        """The version of the learner's weights; None while they are of no version."""
+        self._bad = learner.bad_steps
+
+    async def run(self) -> None:
+        """Raises what ends the run before its last step; nothing that was learned is lost."""
+        try:
+            if self._rollouts.version.number == 0:
+                await self._measure("before training")
+            await self._train()
+            await self._measure("after training")
+        except PlimsollError:
+            await self._keep_last()
+            raise
+        await self._keep_last()
+
+    async def _train(self) -> None:
+        mark = time.perf_counter()
+        async for batch in self._rollouts.batches():
+            await self._step(batch, Seconds(wait=_since(mark)))
+            mark = time.perf_counter()
+
+    async def _step(self, batch: Batch, seconds: Seconds) -> None:
+        mark = time.perf_counter()
+        items = await asyncio.to_thread(self._read, batch)
+        seconds.read, mark = _since(mark), time.perf_counter()
+        report = await self._learn(batch, items)
+        seconds.update = _since(mark)
+        del items
+        version = await self._commit(batch, report, seconds)
+        await self._metrics.step(self._line(batch, version, report, seconds))
+        self._look_at(report, version)
+        every = self._config.evaluation.every
+        if every and version.number % every == 0 and version.number != self._config.run.steps:
+            await self._measure(f"after step {version.number}")
+
+    def _read(self, batch: Batch) -> list[Item]:
+        return list(items_of(batch, normalize=self._config.training.normalize))
+
+    async def _learn(self, batch: Batch, items: list[Item]) -> StepReport:
+        before = self._learned
+        # A step that fails in its second update has changed the weights in its first.
+        self._learned = before if self._config.training.updates == 1 else None
+        report = await self._thread.do(self._learner.step, items)
+        self._learned = Version(batch.version.lineage, batch.step)
+        return report
+
+    async def _commit(self, batch: Batch, report: StepReport, seconds: Seconds) -> Version:
+        """Write the checkpoint if one is due, have the weights served, note the step."""
+        mark = time.perf_counter()
+        save = self._keeper.due(batch.step)
+        is_same = bool(report.skipped) and self._config.training.updates == 1
+
+        async def publish(version: Version) -> None:
+            if save is not None and not seconds.checkpoint:
+                self._keeper.wrote(version)
+                seconds.checkpoint = _since(mark)
+            began = time.perf_counter()
+            weights = None if is_same else await self._thread.do(self._learner.weights)
+            await self._policy.publish(weights, version)
+            seconds.publish = _since(began)
+
+        commit = functools.partial(
+            self._rollouts.commit, batch, publish=publish, skipped=report.skipped
+        )
+        try:
+            return await commit(save)
+        except CheckpointError as error:
+            seconds.checkpoint = _since(mark)
+            if why := self._keeper.failed(error):
+                self._rollouts.stop(why)
+            return await commit(None)
+
+    def _look_at(self, report: StepReport, version: Version) -> None:
+        """Stop where nothing can be learned any more."""
+        bad, limit = self._learner.bad_steps, self._config.training.bad_steps
+        if bad > self._bad:
+            _log.warning(
+                "step %d changed nothing: %s (%d in a row)", version.number, report.skipped, bad
+            )
+        self._bad = bad
+        if bad >= limit:
+            self._rollouts.stop(
+                f"{bad} steps in a row had no finite loss and gradient ({report.skipped}): lower "
+                "[training] learning_rate, or look at metrics.jsonl for where it began"
+            )
+
+    def _line(
+        self, batch: Batch, version: Version, report: StepReport, seconds: Seconds
+    ) -> StepMetrics:
+        members = [member for group in batch.groups for member in group.members]
+        total = seconds.wait + seconds.read + seconds.update + seconds.checkpoint + seconds.publish
+        return StepMetrics(
+            step=batch.step,
+            version=str(version),
+            at=time.time(),
+            reward=batch.reward,
+            age=batch.age,
+            groups=len(batch.groups),
+            graded=sum(member.reward is not None for member in members),
+            withheld=sum(member.withheld for member in members),
+            void=self._rollouts.status().void,
+            sandbox_seconds=self._rollouts.steps[-1].sandbox_seconds,
+            tokens_per_second=round(report.tokens / total, 1) if total else 0.0,
+            seconds=seconds,
+            update=report,
+        )
+
+    async def _measure(self, when: str) -> None:
+        """The reward on held-out tasks, where there are any, once for each version."""
+        version = str(self._rollouts.version)
+        known = any(measured.version == version for measured in self._rollouts.held_out)
+        if self._config.evaluation.tasks is None or known:
+            return
+        found = await self._rollouts.evaluate(when)
+        if found is not None:
+            await self._metrics.heldout(found.step, found.reward)
+
+    async def _keep_last(self) -> None:
+        """A run that ends between two checkpoints goes on from where it ended."""
+        learned = self._learned
+        if learned is None or learned.number == 0 or learned == self._keeper.kept:
+            return
+        try:
+            await self._rollouts.save(self._keeper.save, learned)
+            self._keeper.wrote(learned)
+        except PlimsollError as error:
+            # What ended the run is what is told; a crash would have lost as much.
+            _log.warning("steps since the last checkpoint are lost: %s", error)
+
+
+def _since(mark: float) -> float:
+    return round(time.perf_counter() - mark, 4)

@@ -1,0 +1,37 @@
+"""Figures to trackio."""
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import trackio  # pyright: ignore[reportMissingImports]
+
+__all__ = ["Trackio"]
+
+
+class _Run(Protocol):
+    """As much of it as is used."""
+
+    def log(self, metrics: dict[str, float], step: int | None = None) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class _Module(Protocol):
+    def init(self, **options: object) -> _Run: ...
+
+
+class Trackio:
+    """A run of a project, by the name of the run's directory; resumed where it is there already."""
+
+    name = "trackio"
+
+    def __init__(self, project: str, run: str, config: Mapping[str, object]) -> None:
+        self._run = cast("_Module", trackio).init(
+            project=project, name=run, resume="allow", config=dict(config)
+        )
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        self._run.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        self._run.finish()

@@ -1,0 +1,142 @@
+"""A picture of a run: reward, age and the start of sandboxes over its steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from plimsoll.runs.status import Step
+
+__all__ = ["Curves", "draw"]
+
+_TRAINING, _HELD_OUT, _QUIET = "#8a8f98", "#1d4e89", "#cccccc"
+
+
+class _Panel(Protocol):
+    """As much of matplotlib's axes as is used: it leaves its keywords untyped."""
+
+    @property
+    def xaxis(self) -> "_Axis": ...
+
+    @property
+    def yaxis(self) -> "_Axis": ...
+
+    def plot(self, *args: object, **looks: object) -> object: ...
+
+    def bar(self, x: Sequence[float], height: Sequence[float], **looks: object) -> object: ...
+
+    def axhline(self, y: float, **looks: object) -> object: ...
+
+    def annotate(
+        self, text: str, xy: tuple[float, float], xytext: tuple[float, float], **looks: object
+    ) -> object: ...
+
+    def grid(self, **looks: object) -> None: ...
+
+    def legend(self, **looks: object) -> object: ...
+
+    def set(self, **looks: object) -> object: ...
+
+    def set_axisbelow(self, b: bool) -> None: ...
+
+    def set_title(self, label: str, **looks: object) -> object: ...
+
+
+class _Axis(Protocol):
+    def set_major_locator(self, locator: MaxNLocator) -> None: ...
+
+
+class _Panels(Protocol):
+    def subplots(self, rows: int, columns: int, **looks: object) -> Sequence[_Panel]: ...
+
+    def suptitle(self, t: str, **looks: object) -> object: ...
+
+    def savefig(self, fname: Path, **looks: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What is drawn."""
+
+    name: str
+    steps: Sequence[Step]
+    heldout: Sequence[tuple[int, float]]
+    """Steps after which held-out tasks were tried, and their reward."""
+    eta: int
+    """No sample may be older."""
+
+
+def draw(curves: Curves, file: Path) -> None:
+    """Write the picture as a PNG. Takes a second; fit for a thread."""
+    made = Figure(figsize=(9, 8), dpi=120, layout="constrained")
+    FigureCanvasAgg(made)
+    figure = cast("_Panels", made)
+    panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.3, 1.3))
+    for panel, draw_one in zip(panels, (_rewards, _ages, _starts), strict=True):
+        draw_one(panel, curves)
+        panel.grid(axis="y", color=_QUIET, linewidth=0.5)
+        panel.set_axisbelow(True)
+    panels[-1].set(xlabel="step")
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.suptitle(curves.name, x=0.01, ha="left", fontsize=11)
+    part = file.with_suffix(".part")
+    figure.savefig(part, format="png")
+    part.replace(file)
+
+
+def _rewards(panel: _Panel, curves: Curves) -> None:
+    known = [(step.step, step.reward) for step in curves.steps if step.reward is not None]
+    panel.set_title("reward", loc="left", fontsize=10)
+    panel.plot(*_axes(known), color=_TRAINING, linewidth=1.2, label="training batches")
+    if curves.heldout:
+        panel.plot(*_axes(curves.heldout), "o-", color=_HELD_OUT, label="held-out tasks")
+    for step, reward in {*curves.heldout[:1], *curves.heldout[-1:]}:
+        panel.annotate(
+            f"{reward:.2f}",
+            (step, reward),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            color=_HELD_OUT,
+        )
+    panel.set(ylim=_limits([reward for _, reward in (*known, *curves.heldout)]))
+    panel.legend(loc="lower right", frameon=False)
+
+
+def _ages(panel: _Panel, curves: Curves) -> None:
+    panel.set_title("age of the oldest token trained on, in versions", loc="left", fontsize=10)
+    numbers, ages = _axes([(step.step, step.age) for step in curves.steps])
+    panel.bar(numbers, ages, color=_TRAINING, width=0.8)
+    panel.axhline(curves.eta, color="black", linestyle="--", linewidth=1)
+    panel.annotate(
+        f"η = {curves.eta}: nothing older",
+        (0.005, curves.eta),
+        (0, 3),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        fontsize=8,
+    )
+    panel.set(ylim=(0, max(1.0, curves.eta, *ages) * 1.35))
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+
+
+def _starts(panel: _Panel, curves: Curves) -> None:
+    panel.set_title("start of a sandbox, median of each batch, in seconds", loc="left", fontsize=10)
+    known = [(step.step, found) for step in curves.steps if (found := step.sandbox_seconds)]
+    panel.plot(*_axes(known), color=_TRAINING, linewidth=1.2)
+    panel.set(ylim=(0, max((found for _, found in known), default=1.0) * 1.2))
+
+
+def _axes(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """From 0 to 1 where rewards are, and as far as they go where they are not."""
+    low, high = min((0.0, *values)), max((1.0, *values))
+    room = (high - low) * 0.06
+    return low - room, high + room

@@ -1,0 +1,144 @@
+"""Four kinds of tasks, made of words and numbers: write a file, find a line in a log, edit a
+config, fix a failing test.
+
+An instance says what is asked for, what is there, the commands that do it, and what is there
+then. All of it follows from the random numbers that it is drawn with.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+__all__ = ["KINDS", "Instance", "draw"]
+
+NOUNS = (
+    "anchor", "beacon", "berth", "boat", "bow", "bridge", "buoy", "cabin", "cable", "canal",
+    "cargo", "chain", "chart", "coast", "crane", "crew", "deck", "dock", "ferry", "flag",
+    "fog", "gale", "gull", "harbor", "hull", "island", "keel", "lamp", "lantern", "lock", "mast",
+    "oar", "pier", "pilot", "pump", "quay", "reef", "rope", "rudder", "sail", "shell",
+    "shore", "storm", "tide", "tug", "wave", "wharf", "winch",
+)  # fmt: skip
+ADJECTIVES = (
+    "blue", "bright", "broad", "calm", "cold", "dark", "deep", "early", "green", "heavy",
+    "late", "light", "long", "old", "quiet", "red", "short", "small", "warm", "white",
+)  # fmt: skip
+SETTINGS = (
+    "angle", "color", "depth", "height", "level", "limit", "mode", "port", "rate", "speed",
+    "steps", "width",
+)  # fmt: skip
+NUMBERS = range(10, 40)
+OPERATORS = {"sum": "+", "difference": "-", "product": "*"}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One task, before it is written to a folder."""
+
+    kind: str
+    name: str
+    """Of its folder."""
+    instruction: str
+    commands: tuple[str, ...]
+    """Each is an answer of its own; the last does the work."""
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    """What is in the working folder."""
+    after: dict[str, str] = field(default_factory=dict[str, str])
+    """What has to be there at the end, and nothing else; empty where `test` decides."""
+    test: str | None = None
+    """The file that has to run without a failure, as it is."""
+
+
+def write_file(random: Random) -> Instance:
+    """A line of text that goes into a new file."""
+    name, *nouns = random.sample(NOUNS, 2)
+    text = f"{random.choice(ADJECTIVES)} {nouns[0]} {random.choice(NUMBERS)}"
+    return Instance(
+        kind="write",
+        name=f"write-{name}",
+        instruction=f"Write the line `{text}` to `{name}.txt`.",
+        commands=(f"echo {text} > {name}.txt",),
+        after={f"{name}.txt": f"{text}\n"},
+    )
+
+
+def find_line(random: Random) -> Instance:
+    """A line of a log that goes into a file of its own."""
+    name, target, *subjects = random.sample(NOUNS, 8)
+    lines = [
+        f"{hour:02}:{random.randrange(60):02} {subject} {random.choice(ADJECTIVES)}\n"
+        for hour, subject in enumerate(subjects, start=6)
+    ]
+    place = random.randrange(len(lines))
+    files = {f"{name}.log": "".join(lines)}
+    return Instance(
+        kind="find",
+        name=f"find-{name}",
+        instruction=f"Put the line about `{subjects[place]}` of `{name}.log` into `{target}.txt`.",
+        commands=(f"grep {subjects[place]} {name}.log > {target}.txt",),
+        files=files,
+        after={**files, f"{target}.txt": lines[place]},
+    )
+
+
+def edit_config(random: Random) -> Instance:
+    """A setting of a config that gets another value."""
+    name = random.choice(NOUNS)
+    values = {key: random.choice(NUMBERS) for key in random.sample(SETTINGS, 4)}
+    key = random.choice(tuple(values))
+    value = random.choice([number for number in NUMBERS if number != values[key]])
+    return Instance(
+        kind="edit",
+        name=f"edit-{name}",
+        instruction=f"Set `{key}` to `{value}` in `{name}.conf`.",
+        commands=(f"sed -i 's/^{key} .*/{key} = {value}/' {name}.conf",),
+        files={f"{name}.conf": config(values)},
+        after={f"{name}.conf": config({**values, key: value})},
+    )
+
+
+def config(values: dict[str, int]) -> str:
+    return "".join(f"{key} = {value}\n" for key, value in values.items())
+
+
+def fix_test(random: Random) -> Instance:
+    """A function that does not do what its docstring says; one has to look to see what."""
+    name = random.choice(NOUNS)
+    word, wrong = random.sample(tuple(OPERATORS), 2)
+    operator = OPERATORS[word]
+    # No pair for which two operators give the same.
+    first, second = random.randrange(5, 10), random.randrange(3, 5)
+    expected = {"+": first + second, "-": first - second, "*": first * second}[operator]
+    return Instance(
+        kind="fix",
+        name=f"fix-{name}",
+        instruction=f"`test_{name}.py` fails. Mend `{name}.py`.",
+        commands=(f"cat {name}.py", f"sed -i 's/return .*/return a {operator} b/' {name}.py"),
+        files={
+            f"{name}.py": f'def {name}(a, b):\n    """The {word} of a and b."""\n'
+            f"    return a {OPERATORS[wrong]} b\n",
+            f"test_{name}.py": f"from {name} import {name}\n\n"
+            f"assert {name}({first}, {second}) == {expected}\n"
+            f'print("ok: {name}({first}, {second}) is {expected}")\n',
+        },
+        test=f"test_{name}.py",
+    )
+
+
+KINDS: dict[str, Callable[[Random], Instance]] = {
+    "write": write_file,
+    "find": find_line,
+    "edit": edit_config,
+    "fix": fix_test,
+}
+
+
+def draw(random: Random, number: int, *, without: Collection[str] = ()) -> Iterator[Instance]:
+    """Instances, the kinds in turn. A name of `without` is of none: neither is the file that it
+    names."""
+    makers = tuple(KINDS.values())
+    for place in range(number):
+        make = makers[place % len(makers)]
+        instance = make(random)
+        while instance.name in without:
+            instance = make(random)
+        yield instance

@@ -1,0 +1,121 @@
+"""How the tiny policy is made: supervised on what the oracle would say to instances that are no
+tasks of the demo, and stopped half-way.
+
+Its best guesses are mostly right by then, but it is not sure of them: sampled, it solves about a
+third of the tasks. The same machine makes the same weights; another may round differently.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from plimsoll.training.doors import backward
+from plimsoll.training.forward import backbone_of, head_of
+from plimsoll.training.optimizer import Optimizer
+from plimsoll.training.schedule import Schedule
+from plimsoll.training.tiny.examples import Examples, examples
+from plimsoll.training.tiny.kinds import Instance
+from plimsoll.training.tiny.sets import other_instances
+from plimsoll.training.tiny.talks import talk
+from plimsoll.training.tiny.tokenizer import make_tokenizer
+
+__all__ = ["make"]
+
+BATCHES = 200
+BATCH = 32
+RATE = 6e-3
+DOUBT = 0.05
+"""It learns never to be surer of a token than 1 less this."""
+LONGEST_ANSWER = 64
+
+
+def make(folder: Path, *, seed: int = 0, say: Callable[[str], None]) -> list[float]:
+    """Write the policy as a Hugging Face folder. Returns the loss of each batch."""
+    random = Random(seed)
+    tokenizer = make_tokenizer(texts(other_instances(random, 2000)))
+    with reproducible(seed):
+        model = LlamaForCausalLM(architecture(tokenizer))
+        say(f"{model.num_parameters():,} parameters, {BATCHES} batches of {BATCH} conversations")
+        losses: list[float] = []
+        for loss in learn(model, tokenizer, random):
+            losses.append(loss)
+            if len(losses) % 50 == 0:
+                say(f"batch {len(losses)}  loss {loss:.3f}")
+    save(folder, model, tokenizer)
+    say(f"written to {folder}")
+    return losses
+
+
+def texts(instances: Iterable[Instance]) -> Iterator[str]:
+    """All that is said about them."""
+    for instance in instances:
+        for turn in talk(instance):
+            yield from (turn.told, turn.answer)
+
+
+def architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        **ends(tokenizer),
+    )
+
+
+def ends(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    return {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+
+
+@contextmanager
+def reproducible(seed: int) -> Generator[None]:
+    """One thread: what several sum in parts is rounded by how many they are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with cast(Any, torch.random).fork_rng(devices=[]):
+            cast(Any, torch).manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def learn(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, random: Random
+) -> Iterator[float]:
+    """Train it batch by batch; gives the loss of each."""
+    optimizer = Optimizer(model, rate=RATE, weight_decay=0.0, clip_gradient=1.0)
+    share = Schedule("cosine", warmup=20, final=0.1, steps=BATCHES)
+    for number in range(1, BATCHES + 1):
+        loss = loss_of(model, examples(tokenizer, other_instances(random, BATCH)))
+        backward(loss)
+        optimizer.clip()
+        optimizer.step(share(number))
+        yield loss.item()
+
+
+def loss_of(model: LlamaForCausalLM, batch: Examples) -> Tensor:
+    """The mean over all tokens of answers."""
+    hidden = backbone_of(model)(batch.ids)[:, :-1]
+    chosen = batch.answers[:, 1:]
+    logits = head_of(model)(hidden[chosen])
+    return cross_entropy(logits, batch.ids[:, 1:][chosen], label_smoothing=DOUBT)
+
+
+def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, max_new_tokens=LONGEST_ANSWER, **ends(tokenizer)
+    )
+    cast(Any, model).half().save_pretrained(folder)
+    cast(Any, tokenizer).save_pretrained(folder)

@@ -1,0 +1,187 @@
+"""A run that trains: a policy, rollouts, a learner, and the loop over them.
+
+    trainer = Trainer(Path("run.toml"))
+    await trainer.run()
+    print(trainer.summary)
+
+Where `out` is the directory of a run already, it goes on with it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from plimsoll.runs.config import Config, load_config
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.status import RunSummary
+from plimsoll.training.learner import Learner
+from plimsoll.training.loop import Loop
+from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.metrics.sinks import check_sinks, make_sinks
+from plimsoll.training.models import find_device
+from plimsoll.training.own_thread import OwnThread
+from plimsoll.training.plot import Curves, draw
+from plimsoll.training.policies.protocol import Policy, Weights
+from plimsoll.training.policies.registry import make_served, make_serving, model_folder
+from plimsoll.training.shared_learner import SharedLearner, follow
+
+__all__ = ["Told", "Trainer", "follow_first"]
+
+Told = Callable[[Rollouts], None]
+_log = logging.getLogger(__name__)
+
+
+def follow_first(file: Path) -> None:
+    """What ranks but the first do: their share of the learner's work, as long as there is any."""
+    config = load_config(file)
+    follow(_learner(config))
+
+
+def _learner(config: Config) -> Learner:
+    return Learner(config.training, model_folder(config.training), steps=config.run.steps)
+
+
+def _draw(rollouts: Rollouts) -> None:
+    """A picture of the run. One that cannot be drawn is no reason to fail."""
+    directory = rollouts.directory
+    measured = [(one.step, one.reward) for one in rollouts.held_out if one.reward is not None]
+    curves = Curves(directory.name, rollouts.steps, measured, rollouts.plan.settings.max_staleness)
+    try:
+        draw(curves, directory.picture)
+    except OSError as error:
+        _log.warning("no picture was drawn: %s", error)
+
+
+def _many(number: int) -> str:
+    """A number of parameters in the usual words."""
+    if number < 50_000:
+        return f"{number:,}"
+    return f"{number / 1e6:.1f} M" if number < 1e9 else f"{number / 1e9:.1f} B"
+
+
+def _nothing(rollouts: Rollouts) -> None:
+    del rollouts
+
+
+class Trainer:
+    """Trains the policy of one config, once."""
+
+    def __init__(self, file: Path, *, out: Path | None = None, keep_going: bool = False) -> None:
+        self.config = load_config(file)
+        check_sinks(self.config.metrics)
+        self.rollouts: Rollouts | None = None
+        self.told = ""
+        """What is trained, and on what, once that is known."""
+        self._file = file
+        self._out = out
+        self._keep_going = keep_going
+        self._folder = model_folder(self.config.training)
+        self._thread = OwnThread("learner")
+        self._stack = contextlib.AsyncExitStack()
+        self._doing = "loading the model"
+        self._policy: Policy | None = None
+        self._learner: SharedLearner | None = None
+
+    @property
+    def doing(self) -> str:
+        """What goes on now; empty while it rolls out and trains."""
+        return self._doing or (self.rollouts.doing if self.rollouts is not None else "")
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether the learner is at work, whoever may have given up waiting for it."""
+        return self._thread.busy
+
+    @property
+    def summary(self) -> RunSummary:
+        """The whole run, after its end."""
+        assert self.rollouts is not None, "the run is not over"
+        return self.rollouts.summary
+
+    async def run(self, *, planned: Told = _nothing, restored: Told = _nothing) -> None:
+        """Train to the last step, or until it is stopped. Raises what ends it before.
+
+        `planned` is told of the run before anything is started, `restored` once it has begun.
+        """
+        try:
+            async with self._stack:
+                await self._run(planned, restored)
+        finally:
+            # One at work, after a second signal, is ended with the process; so are other ranks.
+            if self._learner is not None and not self._thread.busy:
+                await self._thread.do(self._learner.close)
+            self._thread.close()
+
+    async def _run(self, planned: Told, restored: Told) -> None:
+        learner = self._learner = await self._thread.do(self._make_learner)
+        self.told = self._describe(await self._thread.do(learner.weights))
+        self._policy = make_serving(self.config, self._folder)
+        if self._policy is not None:
+            await self._stack.enter_async_context(self._policy)
+        self.rollouts = rollouts = self._make_rollouts(self._policy)
+        planned(rollouts)
+        self._doing = ""
+        async with rollouts:
+            self._doing = ""
+            restored(rollouts)
+            async with self._metrics(rollouts) as metrics:
+                await self._make_loop(rollouts, metrics).run()
+        await asyncio.to_thread(_draw, rollouts)
+
+    def _make_learner(self) -> SharedLearner:
+        return SharedLearner(_learner(self.config))
+
+    def _describe(self, weights: Weights) -> str:
+        """In the words of the first line: tiny policy, 0.4 M parameters, CPU."""
+        # Layers that share their weights count once.
+        sizes = {tensor.data_ptr(): tensor.numel() for tensor in weights.tensors.values()}
+        device = find_device(self.config.training.device).type
+        place = "CPU" if device == "cpu" else "GPU"
+        name = self.config.training.policy
+        return f"{name} policy, {_many(sum(sizes.values()))} parameters, {place}"
+
+    def _make_rollouts(self, serving: Policy | None) -> Rollouts:
+        return Rollouts(
+            self._file,
+            out=self._out,
+            keep_going=self._keep_going,
+            urls=() if serving is None else serving.urls,
+            key=None if serving is None else serving.key,
+            model=None if serving is None else serving.model,
+            seed=self.config.training.seed,
+            prepare=self._prepare,
+        )
+
+    async def _prepare(self, rollouts: Rollouts) -> None:
+        """The weights that the run goes on from are served before anything is generated."""
+        for damaged in rollouts.restored.damaged:
+            _log.warning("a checkpoint is damaged, and the one before is used: %s", damaged)
+        if self._policy is None:
+            self._policy = make_served(self.config, rollouts.directory)
+            await self._stack.enter_async_context(self._policy)
+        learner = self._learner
+        assert learner is not None, "it is made first of all"
+        if rollouts.checkpoint is not None:
+            self._doing = f"loading {rollouts.checkpoint}"
+            await self._thread.do(learner.load, rollouts.checkpoint)
+        self._doing = "publishing the weights"
+        weights = await self._thread.do(learner.weights)
+        await self._policy.publish(weights, rollouts.version)
+        self._doing = "starting workers"
+
+    def _make_loop(self, rollouts: Rollouts, metrics: Metrics) -> Loop:
+        assert self._policy is not None and self._learner is not None, "they are made before"
+        kept = None if rollouts.checkpoint is None else rollouts.version
+        return Loop(self.config, rollouts, self._policy, self._learner, self._thread, metrics, kept)
+
+    @contextlib.asynccontextmanager
+    async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[Metrics]:
+        directory, begin = rollouts.directory, rollouts.version.number
+        sinks = await asyncio.to_thread(make_sinks, self.config, directory, begin=begin)
+        metrics = Metrics(directory.metrics, sinks)
+        try:
+            yield metrics
+        finally:
+            await metrics.close()

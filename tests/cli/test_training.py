@@ -1,0 +1,176 @@
+"""`plimsoll run` and `resume` of a config that trains: workers, sandboxes and a model, all real."""
+
+import importlib.util
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from run_files import Start, marked, no_sandbox, prompts, wait_for
+from training_files import GRADE, final_weights, lines, make_model, write_training
+
+from plimsoll.cli.begin import begin
+from plimsoll.core.errors import PlimsollError, UsageError
+
+WriteTask = Callable[..., Path]
+SECONDS = 110
+
+pytestmark = pytest.mark.timeout(3 * SECONDS)
+
+
+@pytest.fixture
+def tasks(write_task: WriteTask, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_task(name, test=GRADE)
+    write_task("c", test=GRADE).rename(tmp_path / "tasks/../c")
+    (tmp_path / "heldout").mkdir()
+    (tmp_path / "c").rename(tmp_path / "heldout/c")
+
+
+def edit(file: Path, **values: object) -> None:
+    """Change keys of a config, wherever they stand."""
+    text = file.read_text()
+    for key, value in values.items():
+        text, changed = re.subn(rf"(?m)^{key} =.*$", f"{key} = {json.dumps(value)}", text)
+        assert changed == 1, key
+    file.write_text(text)
+
+
+def test_a_training_tells_what_it_does_and_what_came_of_it(
+    tasks: None, start: Start, tmp_path: Path, mark: str
+):
+    config = write_training(tmp_path, training={"mode": "async"}, steps=4)
+    with config.open("a") as file:
+        file.write('[evaluation]\ntasks = "heldout"\nevery = 2\n[metrics]\ntensorboard = true\n')
+    process = start("run", "night.toml", "--out", "run")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    first, *_ = out.splitlines()
+    assert re.search(r"· torch policy, [\d,]+ parameters, CPU · 2 tasks · 4 steps", first)
+    assert re.search(r"held-out reward \d\.\d\d → \d\.\d\d · graded 1 → 1", out)
+    assert "nothing lost, nothing twice (ledger checked)" in out
+    assert out.splitlines()[-1] == "look: run/training.png · plimsoll ledger run"
+    assert "loading the model\n" in err
+    assert "held-out tasks before training\n" in err
+    run = tmp_path / "run"
+    assert run.joinpath("training.png").read_bytes().startswith(b"\x89PNG")
+    assert [line["step"] for line in lines(run / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in lines(run / "heldout.jsonl")] == [0, 2, 4]
+    assert list((run / "tensorboard").iterdir())
+    told = json.loads((run / "summary.json").read_text())
+    wanted = {"heldout_before", "heldout_after", "steps", "max_age", "eta", "graded", "void"}
+    assert wanted | {"quarantined", "seconds"} <= told.keys()
+    assert told["max_age"] <= told["eta"] == 2
+    # The last checkpoint is a model like any other.
+    weights = final_weights(run)
+    assert any(not torch.equal(weights[n], t) for n, t in first_weights(tmp_path).items())
+    assert marked(mark) == {}
+    assert no_sandbox(tmp_path)
+
+
+def first_weights(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model/model.safetensors")
+
+
+def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_numbers(
+    tasks: None, start: Start, tmp_path: Path, mark: str
+):
+    write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
+    process = start("run", "night.toml", "--out", "run")
+    run = tmp_path / "run"
+    wait_for(lambda: (run / "metrics.jsonl").exists() and lines(run / "metrics.jsonl"), process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM, out + err
+    assert "stopping: running trials have 5 s" in err
+    assert "go on: plimsoll resume run" in out
+    made = json.loads((run / "summary.json").read_text())["steps"]
+    (kept,) = (run / "checkpoints").glob("*.json")
+    assert kept.stem == f"v0-{made:08d}"
+    edit(run / "config.toml", learning_rate=0.5, steps=made + 1)
+    process = start("resume", "run", "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    last = lines(run / "metrics.jsonl")[-1]
+    assert (last["step"], last["version"]) == (made + 1, str(made + 1))
+    assert last["update"]["learning_rate"] == 0.5
+    assert sorted(prompts(run)) == list(range(2 * (made + 1)))
+    assert marked(mark) == {}
+
+
+def test_two_ranks_train_as_one_does(tasks: None, start: Start, tmp_path: Path, mark: str):
+    write_training(tmp_path, steps=2)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    for name, python in {
+        "one": ("-m", "plimsoll"),
+        "two": (*torchrun, "-m", "plimsoll"),
+    }.items():
+        process = start("run", "night.toml", "--out", name, "--json", python=python)
+        out, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, out + err
+        assert json.loads(out)["steps"] == 2, "one of them alone prints"
+    two = final_weights(tmp_path / "two")
+    for name, tensor in final_weights(tmp_path / "one").items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
+    assert marked(mark) == {}
+
+
+def refused(folder: Path, **training: object) -> str:
+    """What is said of a training that cannot begin. Nothing of it is left."""
+    write_training(folder, training=training)
+    with pytest.raises(PlimsollError) as error:
+        begin(folder / "night.toml", out=folder / "run", keep_going=False, as_json=False)
+    assert not (folder / "run").exists()
+    return str(error.value)
+
+
+def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tasks: None, tmp_path: Path):
+    assert "there is no folder" in refused(tmp_path, model="nowhere")
+    assert "config.json" in refused(tmp_path, model="tasks")
+    assert 'the policy "tiny" has its own model' in refused(tmp_path, policy="tiny")
+    write_training(tmp_path)
+    text = (tmp_path / "night.toml").read_text().replace('model = "model"\n', "")
+    (tmp_path / "night.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"needs a model: name its folder as \[training\] model"):
+        begin(tmp_path / "night.toml", out=tmp_path / "run", keep_going=False, as_json=False)
+    plain = make_model(tmp_path / "plain")
+    (plain / "chat_template.jinja").unlink()
+    assert "has no chat template" in refused(tmp_path, model="plain")
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_training(tmp_path, steps=1)
+    run = tmp_path / "run"
+    assert begin(tmp_path / "night.toml", out=run, keep_going=False, as_json=False) == 0
+    make_model(tmp_path / "larger", hidden=32)
+    edit(run / "config.toml", model=str(tmp_path / "larger"), steps=2)
+    with pytest.raises(PlimsollError, match="not of the model"):
+        begin(run / "config.toml", out=run, keep_going=False, as_json=False)
+    assert (run / "ledger.db").exists()
+
+
+def test_what_training_needs_is_named_where_it_is_not_installed(
+    tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_training(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else 1)
+    with pytest.raises(UsageError, match=r"training needs torch.*pip install 'plimsoll-rl\[train"):
+        begin(tmp_path / "night.toml", out=None, keep_going=False, as_json=False)
+
+
+def test_a_run_that_trains_nothing_imports_no_torch(start: Start, tmp_path: Path):
+    code = (
+        "import sys, plimsoll.cli.begin, plimsoll.cli.run, plimsoll.runs.rollouts\n"
+        "print({'torch', 'transformers', 'numpy'} & sys.modules.keys())"
+    )
+    out, err = start(python=("-c", code)).communicate(timeout=SECONDS)
+    assert out.strip() == "set()", err
+    assert "torch" in sys.modules

@@ -1,0 +1,116 @@
+"""A training that is killed at random points, again and again, against an undisturbed one.
+
+PLIMSOLL_TEST_KILLS says how often each is killed, PLIMSOLL_TEST_SEED when.
+"""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_files import Start, prompts
+from training_files import GRADE, final_weights, lines, write_training
+
+from plimsoll.ledger.report import make_report
+
+KILLS = int(os.environ.get("PLIMSOLL_TEST_KILLS", "2"))
+SEED = int(os.environ.get("PLIMSOLL_TEST_SEED", str(time.time_ns() % 100_000)))
+STEPS, GROUPS = 5, 2
+LIFE_SECONDS = 100
+
+pytestmark = pytest.mark.timeout(LIFE_SECONDS * (KILLS + 3))
+
+
+@pytest.fixture
+def write(write_task: Callable[..., Path], tmp_path: Path) -> Callable[..., None]:
+    """Writes a training of five steps."""
+
+    def write(**training: object) -> None:
+        for name in ("a", "b", "c"):
+            write_task(name, test=GRADE)
+        write_training(tmp_path, training=training, steps=STEPS, batch_groups=GROUPS)
+
+    return write
+
+
+def to_the_end(start: Start, *args: str) -> dict[str, Any]:
+    process = start(*args, "--json")
+    out, err = process.communicate(timeout=LIFE_SECONDS)
+    assert process.returncode == 0, out + err
+    return json.loads(out)
+
+
+def killed_now_and_then(start: Start, folder: Path, run: str, chance: random.Random) -> int:
+    """Begin a training, and kill it once it is at work, at any moment of it; how often."""
+    kills = 0
+    for _ in range(KILLS):
+        args = ("resume", run) if (folder / run / "ledger.db").exists() else (
+            "run", "night.toml", "--out", run,
+        )  # fmt: skip
+        process = start(*args)
+        began = time.monotonic()
+        status = folder / run / "status.json"
+        seen = status.stat().st_mtime_ns if status.exists() else 0
+        while process.poll() is None and time.monotonic() - began < LIFE_SECONDS:
+            if status.exists() and status.stat().st_mtime_ns != seen:
+                break  # workers are being started: from here on it is at work
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 8))
+        process.kill()
+        out, err = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), out + err
+        kills += process.returncode != 0
+    return kills
+
+
+def steps_of(run: Path, told: dict[str, Any]) -> None:
+    """Each step is there, each prompt is used once, and the books are right."""
+    assert (told["done"], told["steps"], told["problems"]) == (True, STEPS, [])
+    assert len(told["rewards"]) == STEPS
+    assert sorted(prompts(run)) == list(range(STEPS * GROUPS))
+    assert make_report(run, check=True, task=None).problems == []
+    assert {line["step"] for line in lines(run / "steps.jsonl")} == set(range(1, STEPS + 1))
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    print(f"PLIMSOLL_TEST_SEED={SEED}")
+    return random.Random(SEED)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_training_that_is_killed_comes_to_the_same_weights(
+    every: int,
+    write: Callable[..., None],
+    start: Start,
+    tmp_path: Path,
+    chance: random.Random,
+):
+    write(checkpoint_every=every)
+    wanted = to_the_end(start, "run", "night.toml", "--out", "calm")
+    kills = killed_now_and_then(start, tmp_path, "stormy", chance)
+    told = to_the_end(start, "resume", "stormy")
+    assert kills, "it was not killed"
+    steps_of(tmp_path / "stormy", told)
+    assert told["rewards"] == wanted["rewards"]
+    assert len(set(told["rewards"])) > 1, "there was nothing to learn"
+    found = final_weights(tmp_path / "stormy")
+    for name, tensor in final_weights(tmp_path / "calm").items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_a_training_that_runs_ahead_loses_nothing_when_it_is_killed(
+    write: Callable[..., None], start: Start, tmp_path: Path, chance: random.Random
+):
+    write(mode="async", checkpoint_every=2)
+    kills = killed_now_and_then(start, tmp_path, "stormy", chance)
+    told = to_the_end(start, "resume", "stormy")
+    assert kills, "it was not killed"
+    steps_of(tmp_path / "stormy", told)
+    assert told["max_age"] <= told["eta"] == 2

@@ -1,0 +1,116 @@
+"""A learner and a policy that do what a test tells them, around real rollouts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from plimsoll.core.versions import Version
+from plimsoll.ledger.report import make_report
+from plimsoll.runs.config import Config
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.training.figures import StepReport
+from plimsoll.training.items import Item
+from plimsoll.training.learns import Learns
+from plimsoll.training.loop import Loop
+from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.own_thread import OwnThread
+from plimsoll.training.policies.protocol import Weights
+
+__all__ = ["Counter", "Notes", "proven", "train"]
+
+Fault = Callable[[int], None]
+
+
+def _none(step: int) -> None:
+    del step
+
+
+class Counter:
+    """A learner whose weights are the number of its steps."""
+
+    def __init__(self, *, bad: Sequence[int] = (), step: Fault = _none, save: Fault = _none):
+        self.steps = 0
+        self.bad_steps = 0
+        self.loaded: Path | None = None
+        self._bad = bad
+        self._fail_step = step
+        self._fail_save = save
+
+    def step(self, items: Sequence[Item]) -> StepReport:
+        del items
+        self._fail_step(self.steps + 1)
+        self.steps += 1
+        is_bad = self.steps in self._bad
+        self.bad_steps = self.bad_steps + 1 if is_bad else 0
+        skipped = "the loss is nan" if is_bad else ""
+        return StepReport(tokens=0, samples=0, learning_rate=1.0, seconds=0.0, skipped=skipped)
+
+    def weights(self) -> Weights:
+        return Weights({"steps": torch.tensor(self.steps)}, Path())
+
+    def save(self, folder: Path) -> None:
+        self._fail_save(self.steps)
+        (folder / "steps").write_text(str(self.steps))
+
+    def load(self, folder: Path) -> None:
+        self.loaded = folder
+        self.steps = int((folder / "steps").read_text())
+
+
+class Notes:
+    """A policy that notes what is published, and may refuse it."""
+
+    urls = ()
+    key = model = None
+
+    def __init__(self, fault: Callable[[Version], None] = lambda _: None) -> None:
+        self.published: list[tuple[str, int | None]] = []
+        """Versions, with the steps of their weights; None where they stay as they are."""
+        self.fault = fault
+
+    async def publish(self, weights: Weights | None, version: Version) -> None:
+        self.fault(version)
+        steps = None if weights is None else int(weights.tensors["steps"])
+        self.published.append((str(version), steps))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+
+async def train(
+    config: Config,
+    out: Path,
+    learner: Learns,
+    policy: Notes,
+    begun: Callable[[Rollouts], None] = lambda _: None,
+) -> Rollouts:
+    """Train as the trainer does, from the last checkpoint on."""
+    thread = OwnThread("learner")
+
+    async def prepare(rollouts: Rollouts) -> None:
+        if rollouts.checkpoint is not None:
+            learner.load(rollouts.checkpoint)
+
+    async with Rollouts(config, out=out, prepare=prepare) as rollouts:
+        begun(rollouts)
+        metrics = Metrics(rollouts.directory.metrics)
+        kept = None if rollouts.checkpoint is None else rollouts.version
+        await Loop(config, rollouts, policy, learner, thread, metrics, kept).run()
+    thread.close()
+    return rollouts
+
+
+def proven(run: Path) -> None:
+    """Nothing is lost, and nothing is there twice."""
+    assert make_report(run, check=True, task=None).problems == []

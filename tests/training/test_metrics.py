@@ -1,0 +1,175 @@
+"""The figures of steps: in the run's own journal, and in sinks that may fail."""
+
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.config import Config
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.training_config import MetricsConfig
+from plimsoll.training.figures import StepReport
+from plimsoll.training.metrics import sinks
+from plimsoll.training.metrics.lines import Seconds, StepMetrics, flat, read_metrics
+from plimsoll.training.metrics.metrics import Metrics
+
+
+def line(step: int, reward: float | None = 0.5) -> StepMetrics:
+    report = StepReport(loss=0.25, tokens=40, samples=4, learning_rate=1e-3, seconds=0.5)
+    return StepMetrics(
+        step=step,
+        version=str(step),
+        at=1e9,
+        reward=reward,
+        age=1,
+        groups=2,
+        graded=7,
+        withheld=0,
+        void={"sandbox": 1},
+        sandbox_seconds=None,
+        tokens_per_second=20.0,
+        seconds=Seconds(wait=1.0, update=0.5),
+        update=report,
+    )
+
+
+class Kept:
+    """A sink that keeps what it is given, and fails after so many lines."""
+
+    name = "kept"
+
+    def __init__(self, fails_after: int = 100) -> None:
+        self.lines: list[tuple[int, dict[str, float]]] = []
+        self.closed = False
+        self._left = fails_after
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionError("nobody is there")
+        self.lines.append((step, dict(figures)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_each_step_is_a_line_and_numbers_go_to_sinks_by_their_names(tmp_path: Path):
+    sink = Kept()
+    metrics = Metrics(tmp_path / "metrics.jsonl", [sink])
+    await metrics.step(line(1))
+    await metrics.heldout(1, 0.75)
+    await metrics.heldout(1, None)
+    await metrics.close()
+    told = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (told["update"]["loss"], told["seconds"]["wait"], told["void"]) == (
+        0.25,
+        1.0,
+        {"sandbox": 1},
+    )
+    (step, figures), held_out = sink.lines
+    assert step == 1
+    assert figures["update/loss"] == 0.25
+    assert figures["void/sandbox"] == 1
+    assert "version" not in figures and "sandbox_seconds" not in figures
+    assert held_out == (1, {"heldout/reward": 0.75})
+    assert sink.closed
+
+
+async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    broken, sound = Kept(fails_after=1), Kept()
+    metrics = Metrics(tmp_path / "metrics.jsonl", [broken, sound])
+    for step in (1, 2, 3):
+        await metrics.step(line(step))
+    await metrics.close()
+    assert [step for step, _ in sound.lines] == [1, 2, 3]
+    assert [step for step, _ in broken.lines] == [1]
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "kept takes no more figures: nobody is there; metrics.jsonl has them"
+    ]
+
+
+def test_of_a_step_that_was_made_again_the_last_line_counts(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    Kept()
+    made = [line(1, 0.1), line(2, 0.2), line(1, 0.3)]
+    file.write_bytes(b"".join(_encode(one) + b"\n" for one in made))
+    assert [(one.step, one.reward) for one in read_metrics(file)] == [(1, 0.3), (2, 0.2)]
+    assert [one.step for one in read_metrics(file, up_to=1)] == [1]
+    assert read_metrics(tmp_path / "none") == []
+
+
+def _encode(one: StepMetrics) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode(one)
+
+
+def test_a_sink_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"\[metrics\] wandb needs wandb.*plimsoll-rl\[wandb\]"):
+        sinks.check_sinks(MetricsConfig(wandb="night"))
+    sinks.check_sinks(MetricsConfig())
+
+
+def made(tmp_path: Path, **metrics: object) -> tuple[Config, RunDirectory]:
+    directory = RunDirectory.create(tmp_path / "run", now=datetime.now())
+    return Config.model_validate({"metrics": metrics}), directory
+
+
+async def test_a_sink_that_cannot_be_had_is_said_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config, directory = made(tmp_path, tensorboard=True)
+    (directory.path / "tensorboard").write_text("in the way")
+    assert sinks.make_sinks(config, directory, begin=0) == []
+    assert "no figures go to TensorBoard" in caplog.text
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+async def test_tensorboard_has_every_figure_of_every_step(tmp_path: Path):
+    config, directory = made(tmp_path, tensorboard=True)
+    for begin in (0, 2):  # and once more, as after a crash
+        (sink,) = sinks.make_sinks(config, directory, begin=begin)
+        metrics = Metrics(directory.path / "metrics.jsonl", [sink])
+        await metrics.step(line(begin + 1))
+        await metrics.close()
+    files = sorted((directory.path / "tensorboard").iterdir())
+    written = b"".join(file.read_bytes() for file in files)
+    for name in flat(line(1)):
+        assert name.encode() in written, name
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+async def test_wandb_keeps_a_run_offline_and_takes_it_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(os.environ, "WANDB_MODE", "offline")
+    config, directory = made(tmp_path, wandb="night")
+    for begin in (0, 1):
+        (sink,) = sinks.make_sinks(config, directory, begin=begin)
+        metrics = Metrics(directory.path / "metrics.jsonl", [sink])
+        await metrics.step(line(begin + 1))
+        await metrics.close()
+    files = list((directory.path / "wandb").rglob("*.wandb"))
+    assert files
+    assert any(b"update/loss" in file.read_bytes() for file in files)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="trackio is not installed")
+async def test_trackio_keeps_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(os.environ, "TRACKIO_DIR", str(tmp_path / "trackio"))
+    config, directory = made(tmp_path, trackio="night")
+    (sink,) = sinks.make_sinks(config, directory, begin=0)
+    metrics = Metrics(directory.path / "metrics.jsonl", [sink])
+    await metrics.step(line(1))
+    await metrics.close()
+    assert any(file.stat().st_size for file in (tmp_path / "trackio").rglob("night*"))
