@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format init check-init clean
 .PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway bench-workers
+.PHONY: bench-training
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,6 +77,9 @@ bench-gateway: $(READY)  ## what the gateway costs, beside a bare pass-through a
 
 bench-workers: $(READY)  ## what a worker holds and costs over many rollouts, beside verifiers
 	$(BIN)/python bench/bench_workers.py $(ARGS)
+
+bench-training: $(READY)  ## how much faster training at once with rollouts is than in turn
+	$(BIN)/python bench/bench_training.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
 	rm -rf $(VENV) .pytest_cache .ruff_cache runs

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +103,23 @@ def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_n
     assert last["update"]["learning_rate"] == 0.5
     assert sorted(prompts(run)) == list(range(2 * (made + 1)))
     assert marked(mark) == {}
+
+
+def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
+    write_task: WriteTask, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", test=f"{GRADE}sleep 4\n")
+    write_training(tmp_path, steps=50)
+    process = start("run", "night.toml", "--out", "run")
+    wait_for(lambda: list((tmp_path / "run/trials").glob("*/agent")), process)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM, out + err
+    assert "ended at once · go on: plimsoll resume run" in err
+    wait_for(lambda: marked(mark) == {})
+    wait_for(lambda: no_sandbox(tmp_path))
 
 
 def test_two_ranks_train_as_one_does(tasks: None, start: Start, tmp_path: Path, mark: str):

@@ -141,6 +141,26 @@ def test_where_memory_runs_out_smaller_micro_batches_give_the_same_step(
     assert report.micro_batches > expected.micro_batches
 
 
+@pytest.mark.parametrize("values", [{}, {"algorithm": "ppo"}], ids=str)
+def test_what_was_learned_before_memory_ran_out_is_not_learned_twice(folder: Path, values: dict):
+    expected = learner(folder, micro_tokens=100, **values).step(items())
+    made = learner(folder, micro_tokens=100, **values)
+    calls = iter(range(1, 1000))
+
+    def refuse(module: nn.Module, given: object) -> None:
+        if isinstance(module, nn.Embedding) and next(calls) == expected.micro_batches:
+            raise torch.OutOfMemoryError
+
+    hook = register_module_forward_pre_hook(refuse)
+    try:
+        report = made.step(items())
+    finally:
+        hook.remove()
+    assert made.micro_tokens < 100
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert report.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
+
+
 def test_a_sample_that_does_not_fit_alone_ends_training_and_says_what_to_change(folder: Path):
     made = learner(folder)
     with memory_for(10), pytest.raises(TrainingError, match=r"a sample of .* does not fit"):

@@ -24,14 +24,16 @@ class OwnThread:
 
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._busy = False
+        self._asked = 0
+        self._done = 0
+        """Changed by the thread alone, as the other is by the event loop."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
         """Whether a call is under way that nobody may be waiting for any more."""
-        return self._busy
+        return self._asked > self._done
 
     async def do(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """What `call` returns or raises. Cancelled, the call itself goes on to its end."""
@@ -45,9 +47,11 @@ class OwnThread:
                 result = call(*args, **kwargs)
             except BaseException as raised:  # noqa: BLE001 - carried over to whoever awaits it
                 error = raised
+            self._done += 1  # before anybody hears of it
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, future, result, error)
 
+        self._asked += 1
         self._work.put(work)
         return await future
 
@@ -57,11 +61,7 @@ class OwnThread:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            self._busy = True
-            try:
-                work()
-            finally:
-                self._busy = False
+            work()
 
 
 def _settle(future: "asyncio.Future[_T]", result: object, error: BaseException | None) -> None:

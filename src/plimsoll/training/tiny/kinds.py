@@ -14,9 +14,9 @@ __all__ = ["KINDS", "Instance", "draw"]
 NOUNS = (
     "anchor", "beacon", "berth", "boat", "bow", "bridge", "buoy", "cabin", "cable", "canal",
     "cargo", "chain", "chart", "coast", "crane", "crew", "deck", "dock", "ferry", "flag",
-    "fog", "gale", "gull", "harbor", "hull", "island", "keel", "lamp", "lantern", "lock", "mast",
-    "oar", "pier", "pilot", "pump", "quay", "reef", "rope", "rudder", "sail", "shell",
-    "shore", "storm", "tide", "tug", "wave", "wharf", "winch",
+    "fog", "gale", "gull", "harbor", "hull", "island", "keel", "lamp", "lantern", "lock",
+    "mast", "oar", "pier", "pilot", "pump", "quay", "reef", "rope", "rudder", "sail",
+    "shell", "shore", "storm", "tide", "tug", "wave", "wharf", "winch",
 )  # fmt: skip
 ADJECTIVES = (
     "blue", "bright", "broad", "calm", "cold", "dark", "deep", "early", "green", "heavy",
@@ -47,23 +47,27 @@ class Instance:
     test: str | None = None
     """The file that has to run without a failure, as it is."""
 
+    @property
+    def said(self) -> frozenset[str]:
+        """What it is told from others by."""
+        return frozenset((self.name, self.instruction, *self.commands))
+
 
 def write_file(random: Random) -> Instance:
-    """A line of text that goes into a new file."""
-    name, *nouns = random.sample(NOUNS, 2)
-    text = f"{random.choice(ADJECTIVES)} {nouns[0]} {random.choice(NUMBERS)}"
+    """A word that goes into a new file."""
+    name, word = random.choice(NOUNS), random.choice(ADJECTIVES)
     return Instance(
         kind="write",
         name=f"write-{name}",
-        instruction=f"Write the line `{text}` to `{name}.txt`.",
-        commands=(f"echo {text} > {name}.txt",),
-        after={f"{name}.txt": f"{text}\n"},
+        instruction=f"Write `{word}` to `{name}.txt`.",
+        commands=(f"echo {word} > {name}.txt",),
+        after={f"{name}.txt": f"{word}\n"},
     )
 
 
 def find_line(random: Random) -> Instance:
     """A line of a log that goes into a file of its own."""
-    name, target, *subjects = random.sample(NOUNS, 8)
+    name, *subjects = random.sample(NOUNS, 7)
     lines = [
         f"{hour:02}:{random.randrange(60):02} {subject} {random.choice(ADJECTIVES)}\n"
         for hour, subject in enumerate(subjects, start=6)
@@ -73,10 +77,10 @@ def find_line(random: Random) -> Instance:
     return Instance(
         kind="find",
         name=f"find-{name}",
-        instruction=f"Put the line about `{subjects[place]}` of `{name}.log` into `{target}.txt`.",
-        commands=(f"grep {subjects[place]} {name}.log > {target}.txt",),
+        instruction=f"Put the line about `{subjects[place]}` of `{name}.log` into `found.txt`.",
+        commands=(f"grep {subjects[place]} {name}.log > found.txt",),
         files=files,
-        after={**files, f"{target}.txt": lines[place]},
+        after={**files, "found.txt": lines[place]},
     )
 
 
@@ -89,10 +93,10 @@ def edit_config(random: Random) -> Instance:
     return Instance(
         kind="edit",
         name=f"edit-{name}",
-        instruction=f"Set `{key}` to `{value}` in `{name}.conf`.",
-        commands=(f"sed -i 's/^{key} .*/{key} = {value}/' {name}.conf",),
-        files={f"{name}.conf": config(values)},
-        after={f"{name}.conf": config({**values, key: value})},
+        instruction=f"Set `{key}` to `{value}` in `app.conf`.",
+        commands=(f"sed -i 's/^{key} .*/{key} = {value}/' app.conf",),
+        files={"app.conf": config(values)},
+        after={"app.conf": config({**values, key: value})},
     )
 
 
@@ -133,12 +137,11 @@ KINDS: dict[str, Callable[[Random], Instance]] = {
 
 
 def draw(random: Random, number: int, *, without: Collection[str] = ()) -> Iterator[Instance]:
-    """Instances, the kinds in turn. A name of `without` is of none: neither is the file that it
-    names."""
+    """Instances, the kinds in turn; none that says what is in `without`."""
     makers = tuple(KINDS.values())
     for place in range(number):
         make = makers[place % len(makers)]
         instance = make(random)
-        while instance.name in without:
+        while not instance.said.isdisjoint(without):
             instance = make(random)
         yield instance

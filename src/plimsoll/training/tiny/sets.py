@@ -1,5 +1,4 @@
-"""Which instances are for what. No two sets share one: an instance is named after its kind and
-the file that it is about, and no name is in two sets."""
+"""Which instances are for what. No two sets have an instruction or a command in common."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +20,10 @@ class DemoTasks:
     held_out: tuple[Instance, ...]
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(task.name for task in (*self.training, *self.held_out))
+    def said(self) -> frozenset[str]:
+        """What no other instance says."""
+        tasks = (*self.training, *self.held_out)
+        return frozenset(text for task in tasks for text in (task.instruction, *task.commands))
 
 
 def demo_tasks() -> DemoTasks:
@@ -32,11 +33,11 @@ def demo_tasks() -> DemoTasks:
     while len(chosen) < TRAINING + HELD_OUT:
         # Four at a time, one of each kind, so that each set has equally many of all.
         for instance in draw(random, 4, without=taken):
-            taken.add(instance.name)
+            taken |= instance.said
             chosen.append(instance)
     return DemoTasks(tuple(chosen[:TRAINING]), tuple(chosen[TRAINING:]))
 
 
 def other_instances(random: Random, number: int) -> Iterator[Instance]:
     """Instances that are no tasks of the demo: what the policy has learned from before."""
-    return draw(random, number, without=demo_tasks().names)
+    return draw(random, number, without=demo_tasks().said)

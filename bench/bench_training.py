@@ -1,0 +1,156 @@
+"""Training at once with rollouts against training in turn, where environments straggle.
+
+Every side trains the same model on the same tasks, with the same batches, for as many steps:
+trainer, policy, gateway, workers, sandboxes and ledger are those of any run. Only how long
+environments take is made: lognormal, with one trial in twenty at 50 medians.
+
+Torch has one thread on every side: the learner computes as fast at once with rollouts as in turn,
+as where it has devices of its own. The first step, which fills the pipeline, is not counted, nor
+are the last, which have nothing ahead of them.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from training_sides import Figures, Side, Work, run_side
+from training_work import SLOW, make_model, make_tasks
+
+SYNC = Side("sync")
+SIDES = {
+    side.name: side
+    for side in (
+        SYNC,
+        Side("async τ=1 η=2", depth=1, eta=2),
+        Side("async τ=3 η=4", depth=3, eta=4),
+    )
+}
+AIMED = "async τ=3 η=4"
+FASTER_AIM, IDLE_AIM = 2.5, 0.10
+
+
+def show(console: Console, found: dict[str, Figures]) -> None:
+    table = Table("trainer", box=None, pad_edge=False)
+    ages = ("× sync", "age", "≤ η")
+    phases = ("update", "publish", "checkpoint", "read", "idle")
+    headings = ("steps", "steps/min", *ages, *phases, "whole run/min", "CPU s/step", "load")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name, side in found.items():
+        shares = side.shares
+        table.add_row(
+            *(name, str(side.steps), f"{side.per_minute:.2f}", _ratio(found, side)),
+            *(str(side.age), str(side.eta)),
+            *(f"{100 * share:.0f} %" for share in msgspec.structs.astuple(shares)),
+            *(f"{side.whole:.2f}", f"{side.cpu:.1f}", f"{side.load:.1f}"),
+        )
+    console.print(table)
+
+
+def _ratio(found: dict[str, Figures], side: Figures) -> str:
+    turn = found.get(SYNC.name)
+    return "" if turn is None else f"{side.per_minute / turn.per_minute:.2f}"
+
+
+def show_trials(console: Console, found: dict[str, Figures]) -> None:
+    table = Table("a trial", box=None, pad_edge=False)
+    for heading in ("seconds", "generate", "sandbox", "commands", "tests", "straggling", "void"):
+        table.add_column(heading, justify="right")
+    for name, side in found.items():
+        trials = side.trials
+        parts = (trials.generate, trials.sandbox, trials.commands, trials.tests)
+        table.add_row(
+            *(name, f"{trials.whole:.2f}"),
+            *(f"{100 * part / trials.whole:.0f} %" for part in parts),
+            *(f"{100 * trials.stragglers:.1f} %", str(side.void)),
+        )
+    console.print(table)
+
+
+def aims(found: dict[str, Figures]) -> Iterable[str]:
+    for name, side in found.items():
+        verdict = "pass" if side.age <= side.eta else "MISS"
+        yield f"{verdict}  {name}: greatest age trained on {side.age} (≤ {side.eta})"
+    if (aimed := found.get(AIMED)) is None:
+        return
+    idle = aimed.shares.idle
+    verdict = "pass" if idle < IDLE_AIM else "MISS"
+    yield f"{verdict}  {AIMED}: the trainer is idle {100 * idle:.1f} % (< {100 * IDLE_AIM:.0f} %)"
+    if (turn := found.get(SYNC.name)) is not None:
+        faster = aimed.per_minute / turn.per_minute
+        verdict = "pass" if faster >= FASTER_AIM else "MISS"
+        yield f"{verdict}  {AIMED}: {faster:.2f} × sync (≥ {FASTER_AIM:g})"
+
+
+@contextlib.contextmanager
+def folder_for(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as made:
+        yield Path(made)
+
+
+async def measure(
+    names: Iterable[str], work: Work, folder: Path, console: Console
+) -> dict[str, Figures]:
+    found: dict[str, Figures] = {}
+    for number, name in enumerate(names):
+        with console.status(name):
+            found[name] = await run_side(SIDES[name], work, folder / f"side-{number}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=16, help="that are counted, of each side")
+    parser.add_argument("--median", type=float, default=0.25, help="seconds of an environment")
+    parser.add_argument("--width", type=int, default=4096, help="of the model's layers")
+    parser.add_argument("--at-once", type=int, default=64, help="trials")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--side", action="append", choices=SIDES)
+    parser.add_argument("--quick", action="store_true", help="two minutes: six steps, two sides")
+    parser.add_argument("--folder", type=Path, help="keep the runs there")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    console = Console(width=160)
+    names = options.side or ([SYNC.name, AIMED] if options.quick else SIDES)
+    with folder_for(options.folder) as folder:
+        make_tasks(folder / "tasks", options.median)
+        parameters = make_model(folder / "model", options.width)
+        work = Work(
+            tasks=folder / "tasks",
+            model=folder / "model",
+            group=8,
+            groups=4,
+            steps=6 if options.quick else options.steps,
+            at_once=options.at_once,
+            threads=options.threads,
+            straggles=SLOW * options.median,
+        )
+        console.print(
+            f"{parameters / 1e6:.1f} M parameters · {work.groups} × {work.group} trials a step, "
+            f"{work.at_once} at once · environments {options.median:g} s in the middle, "
+            f"{work.straggles:g} s for one in 20 · {os.cpu_count()} cores",
+            highlight=False,
+        )
+        found = asyncio.run(measure(names, work, folder, console))
+    show(console, found)
+    show_trials(console, found)
+    for line in aims(found):
+        console.print(line, highlight=False)
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""One side of `bench_training.py`: a run of `plimsoll run`, and what its directory says of it."""
+
+import asyncio
+import os
+import resource
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.results import Row
+from plimsoll.runs.status import RunSummary
+from plimsoll.runs.storage import read_stored
+from plimsoll.training.metrics.lines import StepMetrics, read_metrics
+from plimsoll.trials.record import VerdictFile
+
+__all__ = ["Figures", "Side", "Work", "run_side"]
+
+FIRST = 1
+"""Steps that fill the pipeline, and are not counted."""
+
+CONFIG = """\
+[run]
+tasks = "{work.tasks}"
+group_size = {work.group}
+batch_groups = {work.groups}
+steps = {steps}
+canary_every = 0
+max_running = {work.at_once}
+{ahead}
+[training]
+policy = "torch"
+model = "{work.model}"
+mode = "{mode}"
+learning_rate = 1e-6
+micro_tokens = 1024
+checkpoint_every = 10
+
+[workers]
+concurrency = {work.at_once}
+"""
+AHEAD = """\
+depth = {depth}
+max_staleness = {eta}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How far rollouts run ahead. Without a bound on age they do not."""
+
+    name: str
+    depth: int = 0
+    eta: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every side does."""
+
+    tasks: Path
+    model: Path
+    group: int
+    groups: int
+    steps: int
+    """That are counted."""
+    at_once: int
+    threads: int
+    straggles: float
+    """Seconds of a sleep that counts as straggling."""
+
+    @property
+    def trials(self) -> int:
+        return self.group * self.groups
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the trainer's time, by what it does."""
+
+    update: float
+    publish: float
+    checkpoint: float
+    read: float
+    idle: float
+    """It waits for a batch."""
+
+
+class Trials(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over trials, in seconds."""
+
+    whole: float
+    generate: float
+    """In requests to the policy."""
+    sandbox: float
+    """It is built, started, and taken away."""
+    commands: float
+    """The agent, without its requests."""
+    tests: float
+    stragglers: float
+    """The share of trials that drew the long sleep."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a side took, over the steps that are counted."""
+
+    steps: int
+    seconds: float
+    whole: float
+    """Steps a minute over the whole run, from its first trial on."""
+    update: float
+    """Seconds of an update, in the middle."""
+    tokens: float
+    """Trained on in a step, in the middle."""
+    age: int
+    eta: int
+    shares: Shares
+    trials: Trials
+    void: int
+    cpu: float
+    """Seconds of CPU for each step, of all processes and with their start."""
+    load: float
+    """Of the machine, over the last minute, when it ended."""
+
+    @property
+    def per_minute(self) -> float:
+        return 60 * self.steps / self.seconds
+
+
+async def run_side(side: Side, work: Work, out: Path) -> Figures:
+    """Train, in processes of its own."""
+    # Nothing is ahead of the last steps any more: they are made, and not counted.
+    steps = FIRST + work.steps + side.depth
+    ahead = AHEAD.format(depth=side.depth, eta=side.eta) if side.eta else ""
+    mode = "async" if side.eta else "sync"
+    config = out.with_suffix(".toml")
+    config.write_text(CONFIG.format(work=work, steps=steps, ahead=ahead, mode=mode))
+    before = _cpu()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "plimsoll", "run", str(config), "--out", str(out), "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": str(work.threads)},
+    )
+    told, said = await process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{side.name}: {said.decode(errors='replace').strip()}")
+    summary = msgspec.json.decode(told.splitlines()[-1], type=RunSummary)
+    return _figures(side, work, RunDirectory(out), summary, _cpu() - before)
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _figures(
+    side: Side, work: Work, directory: RunDirectory, summary: RunSummary, cpu: float
+) -> Figures:
+    every = read_metrics(directory.metrics)
+    counted = every[FIRST : FIRST + work.steps]
+    seconds = counted[-1].at - every[FIRST - 1].at
+    begun = every[0].at - _sum(every[:1])
+    return Figures(
+        steps=len(counted),
+        seconds=seconds,
+        whole=60 * len(every) / (every[-1].at - begun),
+        update=statistics.median(line.seconds.update for line in counted),
+        tokens=statistics.median(line.update.tokens for line in counted),
+        age=summary.max_age,
+        eta=side.eta,
+        shares=_shares(counted, seconds),
+        trials=_trials(directory, work),
+        void=sum(summary.void.values()),
+        cpu=cpu / len(every),
+        load=os.getloadavg()[0],
+    )
+
+
+def _sum(lines: Iterable[StepMetrics]) -> float:
+    return sum(sum(msgspec.structs.astuple(line.seconds)) for line in lines)
+
+
+def _shares(lines: Sequence[StepMetrics], seconds: float) -> Shares:
+    spent = [line.seconds for line in lines]
+    return Shares(
+        update=sum(each.update for each in spent) / seconds,
+        publish=sum(each.publish for each in spent) / seconds,
+        checkpoint=sum(each.checkpoint for each in spent) / seconds,
+        read=sum(each.read for each in spent) / seconds,
+        idle=sum(each.wait for each in spent) / seconds,
+    )
+
+
+def _trials(directory: RunDirectory, work: Work) -> Trials:
+    rows = msgspec.json.Decoder(Row).decode_lines(directory.results.read_bytes())
+    rows = [row for row in rows if row.verdict == "graded"]
+    files = [directory.rollout(row.task, row.ticket) / "verdict.json" for row in rows]
+    verdicts = [msgspec.json.decode(file.read_bytes(), type=VerdictFile) for file in files]
+    asked = [
+        sum(exchange.seconds for exchange in read_stored(row.trajectory).exchanges) for row in rows
+    ]
+
+    def mean(*names: str) -> float:
+        return statistics.mean(sum(each.phases.get(n, 0.0) for n in names) for each in verdicts)
+
+    whole, generate, tests = (
+        statistics.mean(each.seconds for each in verdicts),
+        statistics.mean(asked),
+        mean("verifier"),
+    )
+    commands = mean("agent") - generate
+    return Trials(
+        whole=whole,
+        generate=generate,
+        commands=commands,
+        tests=tests,
+        sandbox=whole - generate - commands - tests,
+        stragglers=statistics.mean(
+            each.phases.get("verifier", 0.0) >= work.straggles for each in verdicts
+        ),
+    )

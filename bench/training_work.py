@@ -1,0 +1,88 @@
+"""What the sides of `bench_training.py` work on: tasks whose environments straggle, and a model.
+
+Trials are whole: a sandbox, an agent, commands, tests. Two things are made. A test sleeps before
+it grades, for a time that each trial draws anew: lognormal, and 50 medians for one in twenty.
+And its reward is a coin, so that every group has something to learn from, at every step and on
+every side. What a task asks for comes after much else, as in conversations of agents: prompts
+are ten times as long as answers.
+"""
+
+import math
+from pathlib import Path
+from random import Random
+from statistics import NormalDist
+from typing import cast
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from plimsoll.training import tiny
+from plimsoll.training.models import load_model, load_tokenizer
+from plimsoll.training.tiny.sets import demo_tasks, other_instances
+from plimsoll.training.tiny.tasks import files_of
+
+__all__ = ["SLOW", "make_model", "make_tasks", "sleeps"]
+
+SLOW = 50.0
+"""How many medians a straggler takes."""
+DRAWS = 20
+"""One of so many straggles."""
+SPREAD = 0.5
+"""Of the logarithm of the others' times."""
+BEFORE = 12
+"""Other instructions that come before the one that is meant."""
+
+TEST = """\
+#!/bin/bash
+times=({times})
+sleep "${{times[RANDOM % {draws}]}}"
+echo "ok: the reward is a coin"
+echo $((RANDOM % 2)) >/logs/verifier/reward.txt
+"""
+
+
+def sleeps(median: float) -> list[float]:
+    """Seconds, each as likely as any other."""
+    usual = NormalDist(math.log(median), SPREAD)
+    quantiles = [usual.inv_cdf((place + 0.5) / (DRAWS - 1)) for place in range(DRAWS - 1)]
+    return [round(math.exp(each), 3) for each in quantiles] + [SLOW * median]
+
+
+def make_tasks(folder: Path, median: float) -> None:
+    """The demo's tasks, with tests that sleep."""
+    times = " ".join(f"{seconds:g}" for seconds in sleeps(median))
+    test = TEST.format(times=times, draws=DRAWS)
+    before = " ".join(other.instruction for other in other_instances(Random(0), BEFORE))
+    for instance in demo_tasks().training:
+        files = {**files_of(instance), "tests/test.sh": test}
+        files["instruction.md"] = f"{before}\n{files['instruction.md']}"
+        # A sleep is no reason to be cut short, however busy the machine is.
+        files["task.toml"] = files["task.toml"].replace("timeout_sec = 30", "timeout_sec = 300")
+        for path, text in files.items():
+            file = folder / instance.name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+
+def make_model(folder: Path, width: int) -> int:
+    """The tiny policy with wider layers that say the same; how many parameters it has.
+
+    The wider it is, the longer an update takes, beside what a trial takes anyway.
+    """
+    disable_progress_bar()
+    small = cast(LlamaForCausalLM, load_model(tiny.folder(), device="cpu", dtype="float32"))
+    settings = {**small.config.to_dict(), "intermediate_size": width, "dtype": "float32"}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        wide = LlamaForCausalLM(LlamaConfig(**settings))
+    state = wide.state_dict()
+    with torch.no_grad():
+        for name, tensor in small.state_dict().items():
+            if name.endswith("down_proj.weight"):
+                state[name].zero_()  # what is added has no say at first
+            state[name][tuple(slice(size) for size in tensor.shape)] = tensor
+    wide.generation_config = small.generation_config
+    wide.save_pretrained(folder)
+    load_tokenizer(tiny.folder()).save_pretrained(folder)
+    return wide.num_parameters()
