@@ -1,8 +1,9 @@
 """Training at once with rollouts against training in turn, where environments straggle.
 
 Every side trains the same model on the same tasks, with the same batches, for as many steps:
-trainer, policy, gateway, workers, sandboxes and ledger are those of any run. Only how long
-environments take is made: lognormal, with one trial in twenty at 50 medians.
+trainer, policy, gateway, workers, sandboxes and ledger are those of any run. How long
+environments take is made: lognormal, with one trial in twenty at 50 medians. So are rewards,
+which are coins: how fast it trains is measured, and not how well.
 
 Torch has one thread on every side: the learner computes as fast at once with rollouts as in turn,
 as where it has devices of its own. The first step, which fills the pipeline, is not counted, nor
@@ -41,7 +42,7 @@ def show(console: Console, found: dict[str, Figures]) -> None:
     table = Table("trainer", box=None, pad_edge=False)
     ages = ("× sync", "age", "≤ η")
     phases = ("update", "publish", "checkpoint", "read", "idle")
-    headings = ("steps", "steps/min", *ages, *phases, "whole run/min", "CPU s/step", "load")
+    headings = ("steps", "steps/min", *ages, *phases, "update s", "whole/min", "CPU s/step", "load")
     for heading in headings:
         table.add_column(heading, justify="right")
     for name, side in found.items():
@@ -50,7 +51,7 @@ def show(console: Console, found: dict[str, Figures]) -> None:
             *(name, str(side.steps), f"{side.per_minute:.2f}", _ratio(found, side)),
             *(str(side.age), str(side.eta)),
             *(f"{100 * share:.0f} %" for share in msgspec.structs.astuple(shares)),
-            *(f"{side.whole:.2f}", f"{side.cpu:.1f}", f"{side.load:.1f}"),
+            *(f"{side.update:.1f}", f"{side.whole:.2f}", f"{side.cpu:.1f}", f"{side.load:.1f}"),
         )
     console.print(table)
 
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=64, help="trials")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--side", action="append", choices=SIDES)
-    parser.add_argument("--quick", action="store_true", help="two minutes: six steps, two sides")
+    parser.add_argument("--quick", action="store_true", help="a few minutes: six steps, two sides")
     parser.add_argument("--folder", type=Path, help="keep the runs there")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

@@ -73,10 +73,6 @@ class Work:
     straggles: float
     """Seconds of a sleep that counts as straggling."""
 
-    @property
-    def trials(self) -> int:
-        return self.group * self.groups
-
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
     """Of the trainer's time, by what it does."""
