@@ -192,10 +192,10 @@ def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
             [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE
         )
         assert child.stdout is not None
-        first = child.stdout.readline()
-        time.sleep(rng.uniform(0.0, 0.3))
+        heard = [child.stdout.readline() for _ in range(rng.randint(1, 60))]
+        time.sleep(rng.uniform(0.0, 0.05))  # between two of its words, or within one
         child.send_signal(signal.SIGKILL)
-        said = (first + child.communicate()[0]).decode().splitlines()
+        said = b"".join([*heard, child.communicate()[0]]).decode().splitlines()
         journal = Journal.open(tmp_path / FILE)
         events = [event for _, event in journal.read()]
         books = read_books(journal)

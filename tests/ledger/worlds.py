@@ -65,8 +65,8 @@ def plan_for(seed: int) -> Plan:
         watchdog=rng.choice([20.0, 200.0]),
         checkpoint_every=rng.choice([1, 1, 2, 3]),
         evaluate_every=rng.choice([0, 0, 1, 2]),
-        early=rng.choice([0.0, 0.5]),
         faults=faults_for(rng),
+        early=rng.choice([0.0, 0.5]),
         seed=seed,
         check_every=1 if seed % 10 == 0 else 20,
     )
