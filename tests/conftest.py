@@ -1,3 +1,4 @@
+import gc
 import os
 import secrets
 import sys
@@ -5,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,6 +31,11 @@ BACKENDS = ("local", "docker")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_backend: runs on every backend, not on local alone")
+    config.addinivalue_line("markers", "alone: is timed, or looks at the whole host")
+    config.addinivalue_line("markers", "engines: uses Docker or Ray; not given by hand")
+    # How long an example takes is no matter of what is tested, and the machine may be busy.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -37,6 +44,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         everywhere = metafunc.definition.get_closest_marker("every_backend")
         names = BACKENDS if everywhere else BACKENDS[:1]
         metafunc.parametrize("closed_backend", names, indirect=True)
+
+
+COMMON = {"docker", "docker-tls", "docker_engine", "tls_engine", "ray", "ray_part"}
+"""The fixtures and parameters of tests that use an engine or a cluster."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of an engine or a cluster are marked: where tests run side by side, those do not."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        words = {} if call is None else call.params
+        chosen = {word for word in words.values() if isinstance(word, str)}
+        if COMMON & {*chosen, *getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.engines)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays to the end: tests that collect and count objects pass it by."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -125,6 +125,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+@pytest.mark.alone
 async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_left(
     backend: Backend, image: Image, home: Path, left: Left, idle_groups: Callable[[], set[Path]]
 ):

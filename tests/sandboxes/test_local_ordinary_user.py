@@ -59,8 +59,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     python = "/usr/bin/python3"
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     same = Path(python).exists() and not subprocess.run([python, "-c", version]).returncode
-    shutil.copytree(Path(plimsoll.__file__).parent, place / "lib/plimsoll")
-    shutil.copytree(Path(msgspec.__file__).parent, place / "lib/msgspec")
+    half_written = shutil.ignore_patterns("*.pyc.*")  # by another process that imports it
+    for module in (plimsoll, msgspec):
+        source = Path(str(module.__file__)).parent
+        shutil.copytree(source, place / "lib" / source.name, ignore=half_written)
     (place / "home").mkdir()
     shutil.chown(place / "home", UID, UID)
 

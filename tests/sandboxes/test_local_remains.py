@@ -103,6 +103,7 @@ async def test_leaving_the_backend_closes_what_is_open(
     assert _descriptors() <= before + 1  # the default executor's threads hold none of ours
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("times", [1, 2])
 async def test_creates_cancelled_midway_leave_nothing(
     backend: Backend,

@@ -121,6 +121,7 @@ async def test_a_lease_carries_the_trials_labels_and_the_sandbox_the_pools(
     assert all(one.labels.expires > time.time() + 24 * 3600 for one in world.started)
 
 
+@pytest.mark.alone
 async def test_to_close_a_lease_does_not_wait_for_the_removal(
     world: Faulty, pool: Pool, image: Image
 ):

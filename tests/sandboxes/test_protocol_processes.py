@@ -144,6 +144,7 @@ async def test_a_timeout_kills_only_its_own_command(sandbox: Sandbox):
     assert (await other).stdout.text == "other\n"
 
 
+@pytest.mark.alone
 async def test_a_background_process_outlives_its_command_and_may_print(sandbox: Sandbox):
     started = time.monotonic()
     done = await sandbox.exec(

@@ -45,11 +45,16 @@ class Chaos:
         hands = [asyncio.create_task(self._work(n)) for n in range(WORKERS * TICKETS + 3)]
         loop = asyncio.get_running_loop()
         until = loop.time() + SECONDS
-        while loop.time() < until:
+        while loop.time() < until or not self._seen_enough:
             await asyncio.sleep(self.random.uniform(0.2, 0.8))
             self._harm()
         self._over = True
         await asyncio.wait_for(asyncio.gather(*hands), 45)
+
+    @property
+    def _seen_enough(self) -> bool:
+        """On a slow machine less comes to pass in the same time."""
+        return min(self.said["graded"], self.said["lost"]) > 10 and len(self.done) == 3
 
     async def _work(self, hand: int) -> None:
         number = 0
@@ -90,8 +95,6 @@ async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: 
         chaos = Chaos(supervisor)
         await chaos.rage()
         assert set(chaos.results.values()) == {1}
-        assert chaos.said["graded"] > 10 and chaos.said["lost"] > 10, chaos.said
-        assert len(chaos.done) == 3, chaos.done
         await until(lambda: supervisor.free == WORKERS * TICKETS, 60)
     assert not workers_of(mark) - before
 

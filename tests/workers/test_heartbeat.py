@@ -27,6 +27,7 @@ async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
         assert after.number > worst.number
 
 
+@pytest.mark.alone
 async def test_a_busy_loop_that_comes_round_has_no_lag(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(100):
@@ -48,6 +49,7 @@ async def test_beats_say_what_is_alive_and_what_it_takes(tmp_path: Path):
         await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
 
 
+@pytest.mark.alone
 async def test_the_slowest_turn_of_the_loop_is_told_once():
     pulse = Pulse()
     try:

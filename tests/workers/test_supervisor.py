@@ -60,6 +60,7 @@ async def test_every_order_gets_its_own_result(engine: Engine):
         assert sum(status.finished for status in supervisor.status()) == 40
 
 
+@pytest.mark.alone
 async def test_a_killed_worker_is_noticed_in_two_seconds_and_replaced(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         first, second = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))

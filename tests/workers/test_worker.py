@@ -199,6 +199,7 @@ async def test_nobody_is_let_in_without_an_invitation():
                 await board.receive()
 
 
+@pytest.mark.alone
 async def test_a_thousand_sleeping_tickets_do_not_hold_the_loop_up(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(1_000):
