@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format init check-init clean
+.PHONY: help demo tour test lint format init check-init clean
 .PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway bench-workers
 .PHONY: bench-training
 
@@ -22,7 +22,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## run the oracle, nop and a scripted policy over example tasks, then broken ones
+demo: $(READY)  ## train a tiny policy on generated tasks, in about two minutes
+	@$(BIN)/plimsoll run examples/demo.toml $(ARGS)
+
+tour: $(READY)  ## run the oracle, nop and a scripted policy over example tasks, then broken ones
 	@echo "== the oracle runs each task's own solution: every reward should be 1"
 	@$(BIN)/plimsoll eval examples/tasks --agent oracle
 	@echo
@@ -37,7 +40,7 @@ demo: $(READY)  ## run the oracle, nop and a scripted policy over example tasks,
 	@$(BIN)/plimsoll eval examples/broken --agent oracle || test $$? -eq 3
 
 test: $(READY)  ## run the tests; those whose part (root, Docker, ...) is absent are skipped
-	$(BIN)/python -m pytest $(ARGS)
+	$(if $(LANES),.ci/tests,$(BIN)/python -m pytest $(ARGS))
 
 lint: $(READY)  ## style, types and the order of the rooms
 	$(BIN)/ruff check .

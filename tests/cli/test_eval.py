@@ -8,10 +8,8 @@ from subprocess import CompletedProcess
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
 
-ROW = {"task", "attempt", "verdict", "reward", "rewards", "ending", "cause", "reason"} | {
-    "seconds",
-    "sandbox_seconds",
-}
+ROW = {"task", "attempt", "verdict", "reward", "rewards", "ending", "cause", "reason"}
+ROW |= {"seconds", "sandbox_seconds"}
 WHOLE = {"tasks", "trials", "graded", "void", "mean_reward", "trials_per_minute", "results", "pool"}
 UNGRADED = "#!/bin/bash\ntrue\n"
 

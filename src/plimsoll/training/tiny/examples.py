@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from random import Random
 from typing import Any, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from plimsoll.training.tiny.kinds import Instance
-from plimsoll.training.tiny.talks import talk
+from plimsoll.training.tiny.talks import Turn, talk
 
 __all__ = ["Examples", "examples"]
 
@@ -24,20 +25,24 @@ class Examples:
     """Whether a token is the policy's own, the ends of its answers included."""
 
 
-def examples(tokenizer: PreTrainedTokenizerBase, instances: Iterable[Instance]) -> Examples:
-    """What an agent that knows the solutions would say to them."""
-    rows = [render(tokenizer, instance) for instance in instances]
+def examples(
+    tokenizer: PreTrainedTokenizerBase, instances: Iterable[Instance], random: Random
+) -> Examples:
+    """What is said about them."""
+    rows = [render(tokenizer, talk(instance, random)) for instance in instances]
     ids, answers = ([torch.tensor(row) for row in column] for column in zip(*rows, strict=True))
     return Examples(
         pad_sequence(ids, batch_first=True), pad_sequence(answers, batch_first=True).bool()
     )
 
 
-def render(tokenizer: PreTrainedTokenizerBase, instance: Instance) -> tuple[list[int], list[int]]:
+def render(
+    tokenizer: PreTrainedTokenizerBase, turns: Iterable[Turn]
+) -> tuple[list[int], list[int]]:
     """The ids of a conversation, and its mask."""
     messages = [
         {"role": role, "content": text}
-        for turn in talk(instance)
+        for turn in turns
         for role, text in (("user", turn.told), ("assistant", turn.answer))
     ]
     rendered = cast(Any, tokenizer).apply_chat_template(

@@ -6,7 +6,7 @@ then. All of it follows from the random numbers that it is drawn with.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 __all__ = ["KINDS", "Instance", "draw"]
@@ -38,14 +38,17 @@ class Instance:
     name: str
     """Of its folder."""
     instruction: str
+    files: dict[str, str]
+    """What is in the working folder."""
     commands: tuple[str, ...]
     """Each is an answer of its own; the last does the work."""
-    files: dict[str, str] = field(default_factory=dict[str, str])
-    """What is in the working folder."""
-    after: dict[str, str] = field(default_factory=dict[str, str])
-    """What has to be there at the end, and nothing else; empty where `test` decides."""
+    target: str
+    """The file that the last command makes or changes; all others stay as they are."""
+    result: str
+    """What is in it then."""
     test: str | None = None
-    """The file that has to run without a failure, as it is."""
+    """The file that has to run without a failure, whatever is in `target`; without it the
+    result has to be exactly this."""
 
     @property
     def said(self) -> frozenset[str]:
@@ -54,33 +57,36 @@ class Instance:
 
 
 def write_file(random: Random) -> Instance:
-    """A word that goes into a new file."""
-    name, word = random.choice(NOUNS), random.choice(ADJECTIVES)
+    """A line of text that goes into a new file."""
+    name, noun = random.sample(NOUNS, 2)
+    text = f"{random.choice(ADJECTIVES)} {noun} {random.choice(NUMBERS)}"
     return Instance(
         kind="write",
         name=f"write-{name}",
-        instruction=f"Write `{word}` to `{name}.txt`.",
-        commands=(f"echo {word} > {name}.txt",),
-        after={f"{name}.txt": f"{word}\n"},
+        instruction=f"Write the line `{text}` to `{name}.txt`.",
+        files={},
+        commands=(f"echo {text} > {name}.txt",),
+        target=f"{name}.txt",
+        result=f"{text}\n",
     )
 
 
 def find_line(random: Random) -> Instance:
     """A line of a log that goes into a file of its own."""
-    name, *subjects = random.sample(NOUNS, 7)
+    name, target, *subjects = random.sample(NOUNS, 8)
     lines = [
         f"{hour:02}:{random.randrange(60):02} {subject} {random.choice(ADJECTIVES)}\n"
         for hour, subject in enumerate(subjects, start=6)
     ]
-    place = random.randrange(len(lines))
-    files = {f"{name}.log": "".join(lines)}
+    subject, line = random.choice([*zip(subjects, lines, strict=True)])
     return Instance(
         kind="find",
         name=f"find-{name}",
-        instruction=f"Put the line about `{subjects[place]}` of `{name}.log` into `found.txt`.",
-        commands=(f"grep {subjects[place]} {name}.log > found.txt",),
-        files=files,
-        after={**files, "found.txt": lines[place]},
+        instruction=f"Put the line about `{subject}` of `{name}.log` into `{target}.txt`.",
+        files={f"{name}.log": "".join(lines)},
+        commands=(f"grep {subject} {name}.log > {target}.txt",),
+        target=f"{target}.txt",
+        result=line,
     )
 
 
@@ -93,10 +99,11 @@ def edit_config(random: Random) -> Instance:
     return Instance(
         kind="edit",
         name=f"edit-{name}",
-        instruction=f"Set `{key}` to `{value}` in `app.conf`.",
-        commands=(f"sed -i 's/^{key} .*/{key} = {value}/' app.conf",),
-        files={"app.conf": config(values)},
-        after={"app.conf": config({**values, key: value})},
+        instruction=f"Set `{key}` to `{value}` in `{name}.conf`.",
+        files={f"{name}.conf": config(values)},
+        commands=(f"sed -i 's/^{key} .*/{key} = {value}/' {name}.conf",),
+        target=f"{name}.conf",
+        result=config({**values, key: value}),
     )
 
 
@@ -108,24 +115,31 @@ def fix_test(random: Random) -> Instance:
     """A function that does not do what its docstring says; one has to look to see what."""
     name = random.choice(NOUNS)
     word, wrong = random.sample(tuple(OPERATORS), 2)
-    operator = OPERATORS[word]
     # No pair for which two operators give the same.
     first, second = random.randrange(5, 10), random.randrange(3, 5)
-    expected = {"+": first + second, "-": first - second, "*": first * second}[operator]
+    expected = {"sum": first + second, "difference": first - second, "product": first * second}
     return Instance(
         kind="fix",
         name=f"fix-{name}",
         instruction=f"`test_{name}.py` fails. Mend `{name}.py`.",
-        commands=(f"cat {name}.py", f"sed -i 's/return .*/return a {operator} b/' {name}.py"),
         files={
-            f"{name}.py": f'def {name}(a, b):\n    """The {word} of a and b."""\n'
-            f"    return a {OPERATORS[wrong]} b\n",
+            f"{name}.py": function(name, word, OPERATORS[wrong]),
             f"test_{name}.py": f"from {name} import {name}\n\n"
-            f"assert {name}({first}, {second}) == {expected}\n"
-            f'print("ok: {name}({first}, {second}) is {expected}")\n',
+            f"assert {name}({first}, {second}) == {expected[word]}\n"
+            f'print("ok: {name}({first}, {second}) is {expected[word]}")\n',
         },
+        commands=(
+            f"cat {name}.py",
+            f"sed -i 's/return .*/return a {OPERATORS[word]} b/' {name}.py",
+        ),
+        target=f"{name}.py",
+        result=function(name, word, OPERATORS[word]),
         test=f"test_{name}.py",
     )
+
+
+def function(name: str, word: str, operator: str) -> str:
+    return f'def {name}(a, b):\n    """The {word} of a and b."""\n    return a {operator} b\n'
 
 
 KINDS: dict[str, Callable[[Random], Instance]] = {

@@ -104,7 +104,8 @@ def files_of(instance: Instance) -> dict[str, str]:
 
 def grader(instance: Instance) -> dict[str, str]:
     if instance.test is None:
-        expected = {f"tests/expected/{path}": text for path, text in instance.after.items()}
+        after = {**instance.files, instance.target: instance.result}
+        expected = {f"tests/expected/{path}": text for path, text in after.items()}
         return {"tests/test.sh": COMPARE, **expected}
     return {
         "tests/test.sh": RUN_TEST.format(test=instance.test),

@@ -1,2 +1,2 @@
 #!/bin/bash
-sed -i 's/^height .*/height = 36/' gale.conf
+sed -i 's/^angle .*/angle = 20/' gale.conf

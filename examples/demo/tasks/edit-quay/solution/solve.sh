@@ -1,2 +1,2 @@
 #!/bin/bash
-sed -i 's/^depth .*/depth = 40/' quay.conf
+sed -i 's/^width .*/width = 22/' quay.conf

@@ -1,2 +1,2 @@
 #!/bin/bash
-echo dark tug 49 > fog.txt
+echo old winch 38 > fog.txt

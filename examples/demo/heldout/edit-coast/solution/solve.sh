@@ -1,2 +1,0 @@
-#!/bin/bash
-sed -i 's/^speed .*/speed = 24/' coast.conf

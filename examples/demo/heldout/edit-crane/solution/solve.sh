@@ -1,2 +1,0 @@
-#!/bin/bash
-sed -i 's/^rate .*/rate = 23/' crane.conf

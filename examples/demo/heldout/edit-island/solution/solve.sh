@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^color .*/color = 22/' island.conf

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^depth .*/depth = 22/' pier.conf

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^level .*/level = 25/' shell.conf

@@ -1,2 +1,0 @@
-#!/bin/bash
-sed -i 's/^width .*/width = 57/' wave.conf

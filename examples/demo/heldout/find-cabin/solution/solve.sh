@@ -1,2 +1,0 @@
-#!/bin/bash
-grep flag cabin.log > sail.txt

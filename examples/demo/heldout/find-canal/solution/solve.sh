@@ -1,2 +1,0 @@
-#!/bin/bash
-grep bow canal.log > keel.txt

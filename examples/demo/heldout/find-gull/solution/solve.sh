@@ -1,2 +1,0 @@
-#!/bin/bash
-grep sail gull.log > island.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep crew lamp.log > coast.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep pump pier.log > shell.txt

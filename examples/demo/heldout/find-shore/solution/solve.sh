@@ -1,0 +1,2 @@
+#!/bin/bash
+grep harbor shore.log > mast.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep gull storm.log > lock.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-grep tide wave.log > harbor.txt

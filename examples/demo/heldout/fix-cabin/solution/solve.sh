@@ -1,0 +1,3 @@
+#!/bin/bash
+cat cabin.py
+sed -i 's/return .*/return a + b/' cabin.py

@@ -1,0 +1,9 @@
+#!/bin/bash
+# The reward is 1 when the test passes, and is the one that was given, else 0.
+cd /app || exit 1
+reward=0
+if cmp /tests/test_cabin.py test_cabin.py && report=$(python3 -B -S test_cabin.py 2>&1) && [[ $report == ok:* ]]; then
+    reward=1
+fi
+echo "${report:-FAIL}"
+echo "$reward" >/logs/verifier/reward.txt

@@ -1,3 +1,0 @@
-#!/bin/bash
-cat gull.py
-sed -i 's/return .*/return a * b/' gull.py

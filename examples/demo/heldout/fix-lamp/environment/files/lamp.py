@@ -1,0 +1,3 @@
+def lamp(a, b):
+    """The difference of a and b."""
+    return a * b

@@ -1,0 +1,3 @@
+#!/bin/bash
+cat lamp.py
+sed -i 's/return .*/return a - b/' lamp.py

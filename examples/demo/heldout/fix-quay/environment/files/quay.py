@@ -1,3 +1,0 @@
-def quay(a, b):
-    """The difference of a and b."""
-    return a + b

@@ -1,3 +1,0 @@
-#!/bin/bash
-cat quay.py
-sed -i 's/return .*/return a - b/' quay.py

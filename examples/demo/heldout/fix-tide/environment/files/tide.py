@@ -1,3 +1,0 @@
-def tide(a, b):
-    """The sum of a and b."""
-    return a - b

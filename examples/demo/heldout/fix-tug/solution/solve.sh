@@ -1,0 +1,3 @@
+#!/bin/bash
+cat tug.py
+sed -i 's/return .*/return a * b/' tug.py

@@ -1,2 +1,0 @@
-#!/bin/bash
-echo dark gull 44 > bow.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo early rope 29 > cable.txt

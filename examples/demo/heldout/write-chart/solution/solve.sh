@@ -1,0 +1,2 @@
+#!/bin/bash
+echo calm storm 12 > chart.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo bright rudder 12 > harbor.txt

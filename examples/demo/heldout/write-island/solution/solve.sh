@@ -1,2 +1,0 @@
-#!/bin/bash
-echo quiet wave 18 > island.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo old pump 16 > keel.txt

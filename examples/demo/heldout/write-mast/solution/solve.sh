@@ -1,2 +1,0 @@
-#!/bin/bash
-echo blue harbor 43 > mast.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-echo white crane 49 > rope.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-sed -i 's/^port .*/port = 25/' beacon.conf

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^rate .*/rate = 18/' cable.conf

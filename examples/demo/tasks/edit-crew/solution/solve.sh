@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^speed .*/speed = 28/' crew.conf

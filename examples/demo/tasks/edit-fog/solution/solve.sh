@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^height .*/height = 17/' fog.conf

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's/^mode .*/mode = 28/' gull.conf

@@ -1,2 +1,0 @@
-#!/bin/bash
-sed -i 's/^height .*/height = 54/' wharf.conf

@@ -1,2 +1,0 @@
-#!/bin/bash
-grep beacon berth.log > boat.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep rope boat.log > lantern.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep hull buoy.log > anchor.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-grep flag cargo.log > storm.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep rudder deck.log > keel.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-grep pier dock.log > mast.txt

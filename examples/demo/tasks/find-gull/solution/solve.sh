@@ -1,0 +1,2 @@
+#!/bin/bash
+grep rudder gull.log > chain.txt

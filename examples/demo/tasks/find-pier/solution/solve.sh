@@ -1,2 +1,0 @@
-#!/bin/bash
-grep chain pier.log > tide.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-grep sail quay.log > rudder.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep pilot wave.log > mast.txt

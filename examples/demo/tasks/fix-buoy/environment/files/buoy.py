@@ -1,3 +1,0 @@
-def buoy(a, b):
-    """The product of a and b."""
-    return a + b

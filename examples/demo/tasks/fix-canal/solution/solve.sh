@@ -1,0 +1,3 @@
+#!/bin/bash
+cat canal.py
+sed -i 's/return .*/return a + b/' canal.py

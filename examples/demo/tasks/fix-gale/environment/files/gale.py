@@ -1,0 +1,3 @@
+def gale(a, b):
+    """The sum of a and b."""
+    return a * b

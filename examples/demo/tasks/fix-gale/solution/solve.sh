@@ -1,0 +1,3 @@
+#!/bin/bash
+cat gale.py
+sed -i 's/return .*/return a + b/' gale.py

@@ -1,0 +1,3 @@
+def lock(a, b):
+    """The difference of a and b."""
+    return a + b

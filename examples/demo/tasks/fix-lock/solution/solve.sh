@@ -1,0 +1,3 @@
+#!/bin/bash
+cat lock.py
+sed -i 's/return .*/return a - b/' lock.py

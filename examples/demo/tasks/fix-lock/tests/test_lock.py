@@ -1,0 +1,4 @@
+from lock import lock
+
+assert lock(8, 3) == 5
+print("ok: lock(8, 3) is 5")

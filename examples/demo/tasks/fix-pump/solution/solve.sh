@@ -1,0 +1,3 @@
+#!/bin/bash
+cat pump.py
+sed -i 's/return .*/return a - b/' pump.py

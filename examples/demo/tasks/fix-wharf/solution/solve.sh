@@ -1,3 +1,0 @@
-#!/bin/bash
-cat wharf.py
-sed -i 's/return .*/return a * b/' wharf.py

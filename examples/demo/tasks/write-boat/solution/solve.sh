@@ -1,2 +1,0 @@
-#!/bin/bash
-echo broad bridge 33 > boat.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-echo short pier 33 > cable.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-echo old boat 55 > coast.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo red pilot 39 > crane.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo cold storm 34 > crew.txt

@@ -1,2 +1,0 @@
-#!/bin/bash
-echo heavy beacon 38 > oar.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo bright harbor 17 > rudder.txt

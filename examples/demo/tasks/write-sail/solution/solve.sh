@@ -1,0 +1,2 @@
+#!/bin/bash
+echo quiet coast 26 > sail.txt
