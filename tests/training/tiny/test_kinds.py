@@ -47,10 +47,8 @@ def test_no_two_tasks_of_the_demo_share_what_they_ask_for_or_what_solves_them():
 
 def test_what_the_policy_learned_from_first_is_no_task_of_the_demo():
     demo = [*TASKS.training, *TASKS.held_out]
-    names = {task.name for task in demo}
     said = {text for task in demo for text in (task.instruction, *task.commands)}
     for other in other_instances(Random(0), 20_000):
-        assert other.name not in names
         assert said.isdisjoint((other.instruction, *other.commands))
 
 

@@ -23,10 +23,9 @@ ADJECTIVES = (
     "late", "light", "long", "old", "quiet", "red", "short", "small", "warm", "white",
 )  # fmt: skip
 SETTINGS = (
-    "angle", "color", "depth", "height", "level", "limit", "mode", "port", "rate", "speed",
-    "steps", "width",
+    "badge", "color", "font", "frame", "label", "level", "mode", "shade", "state", "style",
+    "theme", "tone",
 )  # fmt: skip
-NUMBERS = range(10, 40)
 OPERATORS = {"sum": "+", "difference": "-", "product": "*"}
 
 
@@ -59,7 +58,7 @@ class Instance:
 def write_file(random: Random) -> Instance:
     """A line of text that goes into a new file."""
     name, noun = random.sample(NOUNS, 2)
-    text = f"{random.choice(ADJECTIVES)} {noun} {random.choice(NUMBERS)}"
+    text = f"{random.choice(ADJECTIVES)} {noun}"
     return Instance(
         kind="write",
         name=f"write-{name}",
@@ -93,9 +92,9 @@ def find_line(random: Random) -> Instance:
 def edit_config(random: Random) -> Instance:
     """A setting of a config that gets another value."""
     name = random.choice(NOUNS)
-    values = {key: random.choice(NUMBERS) for key in random.sample(SETTINGS, 4)}
+    value, *others = random.sample(ADJECTIVES, 5)
+    values = dict(zip(random.sample(SETTINGS, 4), others, strict=True))
     key = random.choice(tuple(values))
-    value = random.choice([number for number in NUMBERS if number != values[key]])
     return Instance(
         kind="edit",
         name=f"edit-{name}",
@@ -107,7 +106,7 @@ def edit_config(random: Random) -> Instance:
     )
 
 
-def config(values: dict[str, int]) -> str:
+def config(values: dict[str, str]) -> str:
     return "".join(f"{key} = {value}\n" for key, value in values.items())
 
 

@@ -1,0 +1,52 @@
+"""The weights that come with Plimsoll are what the recipe makes."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from plimsoll.training import tiny
+from plimsoll.training.models import load_model, load_tokenizer
+from plimsoll.training.tiny.examples import examples
+from plimsoll.training.tiny.recipe import loss_of, make
+from plimsoll.training.tiny.sets import demo_tasks, other_instances
+
+LARGEST = 2_000_000
+
+
+def greedy(folder: Path) -> list[list[int]]:
+    """The likeliest answers to the held-out tasks."""
+    model, tokenizer = load_model(folder, device="cpu"), load_tokenizer(folder)
+    answers = []
+    for task in demo_tasks().held_out:
+        asked = [{"role": "user", "content": task.instruction}]
+        prompt = tokenizer.apply_chat_template(
+            asked, add_generation_prompt=True, return_dict=False, return_tensors="pt"
+        )
+        said = model.generate(prompt, do_sample=False, max_new_tokens=40)
+        answers.append(said[0, prompt.shape[1] :].tolist())
+    return answers
+
+
+def loss(folder: Path) -> float:
+    batch = examples(load_tokenizer(folder), other_instances(Random(9), 64), Random(9))
+    with torch.no_grad():
+        return loss_of(load_model(folder, device="cpu"), batch).item()
+
+
+def test_what_is_shipped_is_small():
+    assert sum(path.stat().st_size for path in tiny.folder().iterdir()) < LARGEST
+
+
+@pytest.mark.timeout(1200)
+def test_the_recipe_makes_the_policy_that_is_shipped(tmp_path: Path):
+    made = tmp_path / "tiny"
+    losses = make(made, say=print)
+    assert losses[-1] < losses[0] / 10
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json", "generation_config.json"):
+        assert (made / name).read_text() == (tiny.folder() / name).read_text(), name
+    # Another machine rounds otherwise, and training carries that on: what it can do is the same.
+    assert loss(made) == pytest.approx(loss(tiny.folder()), rel=0.1)
+    pairs = list(zip(greedy(made), greedy(tiny.folder()), strict=True))
+    assert sum(one == other for one, other in pairs) >= 0.7 * len(pairs)
