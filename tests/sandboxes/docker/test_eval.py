@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import os
 import subprocess
 import sys
@@ -120,4 +121,5 @@ def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(
     assert 1 <= len(void) <= 3, void
     for row in void:
         assert row["cause"] == "sandbox"
-        assert "restarted or is gone" in row["reason"] or "restart" in row["reason"], row["reason"]
+        # Of a trial that was about to begin: the engine was just not there.
+        assert re.search("restart|cannot be reached", row["reason"]), row["reason"]
