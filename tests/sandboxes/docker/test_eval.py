@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 import time
