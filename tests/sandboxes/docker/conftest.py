@@ -103,8 +103,11 @@ class Dockerd:
             (m for m in mounts if Path(m).is_relative_to(self.folder)), reverse=True
         ):
             subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
-        for group in Path("/sys/fs/cgroup").glob(f"**/{self.folder.name}"):
-            _remove_group(group)
+        # A walk passes by what others remove meanwhile; a glob does not.
+        groups = [Path(path) for path, _, _ in os.walk("/sys/fs/cgroup")]
+        for group in groups:
+            if group.name == self.folder.name:
+                _remove_group(group)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end_containerd(self) -> None:
