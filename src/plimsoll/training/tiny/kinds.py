@@ -11,18 +11,18 @@ from random import Random
 
 __all__ = ["KINDS", "Instance", "draw"]
 
-NOUNS = (
+NOUNS: tuple[str, ...] = (
     "anchor", "beacon", "berth", "boat", "bow", "bridge", "buoy", "cabin", "cable", "canal",
     "cargo", "chain", "chart", "coast", "crane", "crew", "deck", "dock", "ferry", "flag",
     "fog", "gale", "gull", "harbor", "hull", "island", "keel", "lamp", "lantern", "lock",
     "mast", "oar", "pier", "pilot", "pump", "quay", "reef", "rope", "rudder", "sail",
     "shell", "shore", "storm", "tide", "tug", "wave", "wharf", "winch",
 )  # fmt: skip
-ADJECTIVES = (
+ADJECTIVES: tuple[str, ...] = (
     "blue", "bright", "broad", "calm", "cold", "dark", "deep", "early", "green", "heavy",
     "late", "light", "long", "old", "quiet", "red", "short", "small", "warm", "white",
 )  # fmt: skip
-SETTINGS = (
+SETTINGS: tuple[str, ...] = (
     "badge", "color", "font", "frame", "label", "level", "mode", "shade", "state", "style",
     "theme", "tone",
 )  # fmt: skip
