@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from rollout_runs import MakeTasks
 
+from plimsoll.agents.registry import make_agent
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Lineages, Version
 from plimsoll.gateway.upstreams.make import KEY_VARIABLE
@@ -14,7 +15,7 @@ from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.config_text import config_text
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served
+from plimsoll.runs.policies import Served, policy_for
 from plimsoll.runs.resume import checkpoints_of
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.worker_spec import worker_spec
@@ -49,6 +50,27 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
     assert plan.policy is not None
     assert plan.policy.urls == URLS
     assert URLS[0] not in config_text(plan.config)
+
+
+@pytest.mark.parametrize(
+    ("tables", "seed"),
+    [
+        ("", None),
+        ("seed = 4", 4),
+        ('[training]\npolicy = "openai"\nseed = 3', 3),
+        ('[training]\npolicy = "openai"', 0),
+        ('seed = 4\n[training]\npolicy = "openai"\nseed = 3', 4),
+        ('seeded = false\n[training]\npolicy = "openai"', None),
+    ],
+)
+def test_a_training_says_what_answers_are_sampled_with(
+    write: Write, directory: RunDirectory, tables: str, seed: object
+):
+    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
+    told = msgspec.json.decode(worker_spec(plan, directory).options)["config"]
+    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
+    assert policy is not None
+    assert policy.seed == seed
 
 
 def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(

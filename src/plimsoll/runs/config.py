@@ -153,7 +153,10 @@ class PolicyConfig(Table):
     """The name that the servers know it by; their only model where it is left out."""
     seed: StrictInt | None = None
     """What answers are sampled with, beside the trial and the turn: one that is lost and run
-    again is answered as before. The servers' choice where it is left out."""
+    again is answered as before, and replicas that were started alike do not answer a group alike.
+    Where it is left out a run that trains takes [training] seed, any other the servers' choice."""
+    seeded: StrictBool = True
+    """Whether requests carry such a seed. Servers may sample slower with one."""
     turns: StrictInt | None = Field(default=None, ge=1)
     """The most answers a trial may have."""
     tokens: StrictInt | None = Field(default=None, ge=1)

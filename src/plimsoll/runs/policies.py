@@ -28,7 +28,6 @@ class Served:
     urls: tuple[str, ...]
     key: str | None = None
     model: str | None = None
-    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,8 @@ def policy_for(
         concurrent=config.concurrent,
         body_bytes=config.body_mb << 20,
     )
-    return WantedPolicy(urls or config.urls, model or config.model, limits, config.seed)
+    seed = config.seed if config.seeded else None
+    return WantedPolicy(urls or config.urls, model or config.model, limits, seed)
 
 
 class PolicyService:

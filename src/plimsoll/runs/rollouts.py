@@ -59,8 +59,7 @@ class Rollouts:
     `trains`: the caller trains, so that after a crash the run goes back to the last checkpoint,
     or to its start where there is none. Without it every version is as good as the first.
 
-    `urls`, `key` and `model`: who answers for the policy, where the caller serves it itself, and
-    with which `seed`.
+    `urls`, `key` and `model`: who answers for the policy, where the caller serves it itself.
     """
 
     def __init__(
@@ -74,10 +73,9 @@ class Rollouts:
         urls: tuple[str, ...] = (),
         key: str | None = None,
         model: str | None = None,
-        seed: int | None = None,
     ) -> None:
         file = None if isinstance(config, Config) else Path(config)
-        served = Served(urls, key, model, seed) if urls else None
+        served = Served(urls, key, model) if urls else None
         self.plan = Plan.make(config if isinstance(config, Config) else load_config(file), served)
         self._kind = "run" if file is None else file.stem
         self._out = None if out is None else Path(out)

@@ -36,13 +36,11 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
 
 def _with_policy(config: Config, served: Served | None) -> Config:
     """With the servers of now, which are not in the run's own config."""
-    if served is None:
-        return config
-    policy = {
-        "urls": served.urls,
-        "model": served.model or config.policy.model,
-        "seed": config.policy.seed if served.seed is None else served.seed,
-    }
+    policy: dict[str, object] = {}
+    if config.policy.seed is None and config.training.policy is not None:
+        policy["seed"] = config.training.seed
+    if served is not None:
+        policy |= {"urls": served.urls, "model": served.model or config.policy.model}
     return config.model_copy(update={"policy": config.policy.model_copy(update=policy)})
 
 

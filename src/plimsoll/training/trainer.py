@@ -150,7 +150,6 @@ class Trainer:
             urls=() if serving is None else serving.urls,
             key=None if serving is None else serving.key,
             model=None if serving is None else serving.model,
-            seed=self.config.training.seed,
             prepare=self._prepare,
         )
 

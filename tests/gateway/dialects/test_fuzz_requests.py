@@ -114,5 +114,6 @@ def test_reading_takes_time_in_proportion_to_the_body(dialect: Dialect):
 
         return min(once() for _ in range(3))
 
-    # Four times as much; sixteen times as long would be the square.
-    assert seconds(4000) < 9 * seconds(1000)
+    # Four times as much; sixteen times as long, each time, would be the square. Once is enough:
+    # whatever else goes on here makes one of the two late now and then.
+    assert any(seconds(4000) < 9 * seconds(1000) for _ in range(10))
