@@ -1,4 +1,4 @@
-"""TRL trains, Plimsoll rolls out: python examples/integrations/trl_grpo.py MODEL
+"""TRL trains, Plimsoll rolls out: python examples/integrations/trl_grpo.py MODEL [STEPS]
 
 MODEL is the folder of a Hugging Face model with a chat template.
 """
@@ -6,6 +6,7 @@ MODEL is the folder of a Hugging Face model with a chat template.
 import sys
 from pathlib import Path
 
+import torch
 from trl import GRPOConfig, GRPOTrainer
 
 from plimsoll.integrations.trl import TrlRollouts, verdict
@@ -13,7 +14,7 @@ from plimsoll.integrations.trl import TrlRollouts, verdict
 CONFIG = Path(__file__).with_name("tasks.toml")
 
 
-def main(model):
+def main(model, steps=30):
     with TrlRollouts(CONFIG, model) as rollouts:
         trainer = GRPOTrainer(
             model=model,
@@ -21,7 +22,8 @@ def main(model):
                 output_dir="runs/trl",
                 per_device_train_batch_size=8,
                 num_generations=8,
-                max_steps=30,
+                max_steps=int(steps),
+                bf16=torch.cuda.is_available(),
                 logging_steps=1,
                 report_to="none",
             ),
@@ -33,4 +35,4 @@ def main(model):
         print(f"look: {rollouts.directory}")
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

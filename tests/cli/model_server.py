@@ -62,7 +62,8 @@ class Server:
     async def _load(self, folder: str) -> None:
         assert not self._goes.is_set(), "weights were loaded while it generated"
         loaded: PreTrainedModel = await asyncio.to_thread(
-            AutoModelForCausalLM.from_pretrained, folder  # pyright: ignore
+            AutoModelForCausalLM.from_pretrained,
+            folder,  # pyright: ignore
         )
         tensors: dict[str, Tensor] = dict(loaded.named_parameters())
         self._loads += 1

@@ -1,5 +1,7 @@
 """TRL's GRPOTrainer learns from trials in sandboxes, and from nothing else."""
 
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +19,7 @@ from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations.trl import TrlRollouts, verdict
 from plimsoll.runs.results import Row
 from plimsoll.runs.storage import read_stored
+from plimsoll.training import tiny
 
 STEPS, MEMBERS, TASKS = 2, 4, ("broken", "coin", "touch")
 
@@ -208,3 +211,17 @@ def test_without_trl_it_says_what_to_install(tmp_path, monkeypatch, model):
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(UsageError, match="TRL is not installed: pip install"):
         TrlRollouts(tmp_path / "night.toml", model)
+
+
+def test_the_example_trains(tmp_path: Path):
+    example = Path(__file__).parents[2] / "examples/integrations/trl_grpo.py"
+    ended = subprocess.run(
+        [sys.executable, str(example), str(tiny.folder()), "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    (run,) = (tmp_path / "runs").glob("trl-*")
+    assert f"look: {run.relative_to(tmp_path)}" in ended.stdout
+    assert [row.verdict for row in read_rows(run)] == ["graded"] * 8
