@@ -11,21 +11,22 @@ from random import Random
 
 __all__ = ["KINDS", "Instance", "draw"]
 
-NOUNS: tuple[str, ...] = (
+NOUNS = (
     "anchor", "beacon", "berth", "boat", "bow", "bridge", "buoy", "cabin", "cable", "canal",
     "cargo", "chain", "chart", "coast", "crane", "crew", "deck", "dock", "ferry", "flag",
     "fog", "gale", "gull", "harbor", "hull", "island", "keel", "lamp", "lantern", "lock",
     "mast", "oar", "pier", "pilot", "pump", "quay", "reef", "rope", "rudder", "sail",
     "shell", "shore", "storm", "tide", "tug", "wave", "wharf", "winch",
 )  # fmt: skip
-ADJECTIVES: tuple[str, ...] = (
+ADJECTIVES = (
     "blue", "bright", "broad", "calm", "cold", "dark", "deep", "early", "green", "heavy",
     "late", "light", "long", "old", "quiet", "red", "short", "small", "warm", "white",
 )  # fmt: skip
-SETTINGS: tuple[str, ...] = (
-    "badge", "color", "font", "frame", "label", "level", "mode", "shade", "state", "style",
-    "theme", "tone",
+SETTINGS = (
+    "angle", "color", "depth", "height", "level", "limit", "mode", "port", "rate", "speed",
+    "steps", "width",
 )  # fmt: skip
+NUMBERS = range(10, 40)
 OPERATORS = {"sum": "+", "difference": "-", "product": "*"}
 
 
@@ -58,7 +59,7 @@ class Instance:
 def write_file(random: Random) -> Instance:
     """A line of text that goes into a new file."""
     name, noun = random.sample(NOUNS, 2)
-    text = f"{random.choice(ADJECTIVES)} {noun}"
+    text = f"{random.choice(ADJECTIVES)} {noun} {random.choice(NUMBERS)}"
     return Instance(
         kind="write",
         name=f"write-{name}",
@@ -92,9 +93,9 @@ def find_line(random: Random) -> Instance:
 def edit_config(random: Random) -> Instance:
     """A setting of a config that gets another value."""
     name = random.choice(NOUNS)
-    value, *others = random.sample(ADJECTIVES, 5)
-    values = dict(zip(random.sample(SETTINGS, 4), others, strict=True))
+    values = {key: random.choice(NUMBERS) for key in random.sample(SETTINGS, 4)}
     key = random.choice(tuple(values))
+    value = random.choice([number for number in NUMBERS if number != values[key]])
     return Instance(
         kind="edit",
         name=f"edit-{name}",
@@ -106,7 +107,7 @@ def edit_config(random: Random) -> Instance:
     )
 
 
-def config(values: dict[str, str]) -> str:
+def config(values: dict[str, int]) -> str:
     return "".join(f"{key} = {value}\n" for key, value in values.items())
 
 
