@@ -142,7 +142,25 @@ def test_as_many_checkpoints_are_kept_as_the_config_says(write: Write, directory
 
 def test_held_out_tasks_that_are_not_there_are_named(write: Write, tmp_path: Path):
     policy = f'[policy]\nurls = ["{URLS[0]}"]\n'
-    with pytest.raises(UsageError, match="nowhere"):
+    with pytest.raises(UsageError, match=r"^\[evaluation\] tasks: .*nowhere: no such folder"):
         Plan.make(write(f'{policy}[evaluation]\ntasks = "nowhere"'))
     plan = Plan.make(write(f'{policy}[evaluation]\ntasks = "heldout"'))
     assert (list(plan.tasks), list(plan.held_out.admitted)) == (["a"], ["b"])
+
+
+def test_an_invalid_task_is_named_with_what_a_run_can_do_about_it(write: Write, tmp_path: Path):
+    config = write(f'[policy]\nurls = ["{URLS[0]}"]\n[evaluation]\ntasks = "heldout"')
+    folder = tmp_path / "heldout/b"
+    (folder / "task.toml").write_text('[agent]\ntimeout_sec = "soon"\n')
+    with pytest.raises(UsageError, match=r"^\[evaluation\] tasks: nothing was run") as caught:
+        Plan.make(config)
+    assert "--skip-invalid" not in str(caught.value)
+
+
+def test_one_trial_is_no_group_to_learn_from_but_ppo_needs_none(write: Write):
+    for algorithm in ("grpo", "gspo"):
+        tables = f'[training]\npolicy = "tiny"\nalgorithm = "{algorithm}"'
+        with pytest.raises(UsageError, match=rf"group_size is 1, and {algorithm} compares"):
+            Plan.make(write(tables, group_size=1), Served(URLS))
+    Plan.make(write('[training]\npolicy = "tiny"\nalgorithm = "ppo"', group_size=1), Served(URLS))
+    Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]', group_size=1))

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from learner_parts import config, items
 
+from plimsoll.core.errors import TrainingError
 from plimsoll.training.figures import StepReport
 from plimsoll.training.learner import Learner
 from plimsoll.training.parallel import world
@@ -20,7 +22,7 @@ __all__ = ["BATCHES", "VARIANTS", "learner", "train", "trouble"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
-    "small": {"micro_tokens": 50, "entropy": 0.01},
+    "small": {"micro_tokens": 50, "entropy": 0.01, "recompute": True},
     "gspo": {"algorithm": "gspo", "averaging": "sequence", "updates": 2, "kl": 0.1},
     "ppo": {"algorithm": "ppo"},
 }
@@ -96,6 +98,11 @@ def _lead(made: Learner, scene: str) -> None:
         if scene == "the first fails in a step":
             made.step = _fail
             shared.step(items())
+        if scene == "the first is to save after a step that failed":
+            made.step = _fail
+            with suppress(TrainingError):
+                shared.step(items())
+            shared.save(Path("nowhere"))
         if scene == "a sample is bad":
             bad = items()
             bad[0].ids[1] = 100_000

@@ -104,7 +104,7 @@ async def train(
 
     async with Rollouts(config, out=out, prepare=prepare) as rollouts:
         begun(rollouts)
-        metrics = Metrics(rollouts.directory.metrics)
+        metrics = Metrics(rollouts.directory.metrics, begin=rollouts.version.number)
         kept = None if rollouts.checkpoint is None else rollouts.version
         await Loop(config, rollouts, policy, learner, thread, metrics, kept).run()
     thread.close()

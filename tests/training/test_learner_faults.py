@@ -14,6 +14,7 @@ from learner_parts import config, item, items
 from tiny_model import make_model
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import LlamaModel
 
 from plimsoll.core.errors import TrainingError, UsageError
@@ -78,7 +79,9 @@ def test_a_step_with_nothing_to_learn_between_bad_ones_does_not_pardon_them(fold
 def test_an_id_that_the_model_does_not_know_names_the_rollout_and_the_tokenizer(folder: Path):
     for wrong in (100_000, -1):
         bad = item([1, wrong, 2], [0, 1, 1], ticket="fix-add.3")
-        with pytest.raises(TrainingError, match=rf"fix-add\.3 has token id {wrong}.*tokenizer"):
+        with pytest.raises(
+            TrainingError, match=rf"fix-add\.3 has token id {wrong}.*tokenizer.*new run"
+        ):
             learner(folder).step([*items(), bad])
 
 
@@ -165,6 +168,26 @@ def test_a_sample_that_does_not_fit_alone_ends_training_and_says_what_to_change(
     made = learner(folder)
     with memory_for(10), pytest.raises(TrainingError, match=r"a sample of .* does not fit"):
         made.step(items())
+
+
+def test_a_step_that_raised_is_not_counted_in_the_schedule(folder: Path):
+    made, undisturbed = (learner(folder, schedule="linear") for _ in range(2))
+    with memory_for(10), pytest.raises(TrainingError):
+        made.step(items())
+    assert made.step(items()).learning_rate == undisturbed.step(items()).learning_rate
+
+
+def test_an_optimizer_that_does_not_fit_into_memory_is_told(folder: Path):
+    def refuse(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    made = learner(folder)
+    hook = register_optimizer_step_pre_hook(refuse)
+    try:
+        with pytest.raises(TrainingError, match=r"out of memory: the optimizer .* torchrun"):
+            made.step(items())
+    finally:
+        hook.remove()
 
 
 def test_an_error_of_another_kind_is_not_taken_for_a_lack_of_memory(folder: Path):

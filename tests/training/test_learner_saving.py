@@ -1,5 +1,6 @@
 """What a learner saves is a model like any other, and all that it needs to go on."""
 
+import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def test_a_saved_folder_is_a_model_with_its_tokenizer(folder: Path, tmp_path: Pa
     assert model.generation_config.temperature == 0.7
     tokenizer = load_tokenizer(tmp_path / "saved")
     assert tokenizer.chat_template == load_tokenizer(folder).chat_template
+
+
+def test_defaults_of_sampling_that_transformers_would_not_write_are_copied(tmp_path: Path):
+    folder = make_model(tmp_path / "model")
+    given = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
+    (folder / "generation_config.json").write_text(json.dumps(given))
+    learner(folder).save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/generation_config.json").read_text()) == given
+    learner(folder).load(tmp_path / "saved")
 
 
 def test_a_learner_can_begin_from_what_another_saved(folder: Path, tmp_path: Path):

@@ -81,6 +81,33 @@ async def test_each_step_is_a_line_and_numbers_go_to_sinks_by_their_names(tmp_pa
     assert sink.closed
 
 
+def steps_in(file: Path) -> list[tuple[int, float]]:
+    """Of every line as it stands there."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [(told["step"], told["reward"]) for told in lines]
+
+
+async def test_what_is_noted_of_a_step_gives_way_to_the_whole_of_it(tmp_path: Path):
+    file, sink = tmp_path / "metrics.jsonl", Kept()
+    metrics = Metrics(file, [sink])
+    for step in (1, 2):
+        metrics.note(line(step, 0.123456789))
+        assert steps_in(file)[-1] == (step, 0.123456789)
+        await metrics.step(line(step))
+    assert steps_in(file) == [(1, 0.5), (2, 0.5)]
+    assert [step for step, _ in sink.lines] == [1, 2]
+
+
+async def test_a_run_that_goes_on_leaves_out_what_a_crash_undid_or_cut_short(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    written = [_encode(line(step, reward)) for step, reward in ((1, 0.1), (2, 0.2), (1, 0.3))]
+    # A line of another version of Plimsoll is kept as it is.
+    older = b'{"step":3,"reward":0.4}'
+    file.write_bytes(b"\n".join([*written, older, _encode(line(4)), b'{"step":3,"rew']))
+    await Metrics(file, begin=3).step(line(4, 0.6))
+    assert steps_in(file) == [(1, 0.3), (2, 0.2), (3, 0.4), (4, 0.6)]
+
+
 async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -114,6 +114,7 @@ RANKS.set_forkserver_preload(["plimsoll.training.shared_learner"])
     [
         ("the first is killed", (3, 1), ("", "onnection")),
         ("the first fails in a step", (1, 1), ("lost each other: no memory", "onnection")),
+        ("the first is to save after a step that failed", (1, 1), ("do not agree", "onnection")),
         ("a follower never begins", (1, 3), ("onnection", "")),
         ("a follower ends in a step", (1, 3), ("lost each other", "")),
         ("a sample is bad", (1, 0), ("has token id 100000", "")),

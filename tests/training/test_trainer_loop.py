@@ -1,13 +1,15 @@
 """The loop of the trainer around real rollouts: its order, its checkpoints, its ends."""
 
 import errno
+import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from loop_parts import Counter, Notes, proven, train
+from msgspec.structs import replace
 from safetensors import SafetensorError
 
 from plimsoll.core.errors import LedgerError, PolicyError, TrainingError
@@ -15,6 +17,9 @@ from plimsoll.core.versions import Version
 from plimsoll.runs import worker_spec
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.training import loop
+from plimsoll.training.figures import StepReport
+from plimsoll.training.items import Item
 from plimsoll.training.metrics.lines import read_metrics
 
 MakeConfig = Callable[..., Config]
@@ -121,6 +126,26 @@ async def test_after_so_many_bad_steps_in_a_row_the_run_stops_with_a_checkpoint(
     proven(run)
 
 
+async def test_a_run_that_bad_steps_stopped_goes_on_until_the_next_bad_one(
+    make_config: MakeConfig, tmp_path: Path
+):
+    class Idle(Counter):
+        """Has nothing to learn, which says nothing of the steps before."""
+
+        def step(self, items: Sequence[Item]) -> StepReport:
+            return replace(super().step(items), skipped="nothing to learn")
+
+        @property
+        def bad_steps(self) -> int:
+            return 3
+
+        @bad_steps.setter
+        def bad_steps(self, _: int) -> None: ...
+
+    rollouts = await train(make_config(2), tmp_path / "run", Idle(), Notes())
+    assert rollouts.summary.done
+
+
 def full(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -161,6 +186,14 @@ async def test_a_run_stops_where_no_checkpoint_can_be_written_and_the_old_one_st
     again = await train(make_config(5, every=3), run, Counter(), policy)
     assert (again.summary.done, policy.published) == (True, [("1:4", 4), ("1:5", 5)])
     proven(run)
+
+
+async def test_a_checkpoint_that_fails_in_no_time_is_not_taken_for_one_that_was_written(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop, "_since", lambda _: 0.0)
+    rollouts = await train(make_config(9), tmp_path / "run", Counter(save=full), Notes())
+    assert (rollouts.summary.done, rollouts.summary.steps) == (False, 3)
 
 
 async def test_weights_that_are_not_published_are_not_committed_and_not_lost(
@@ -215,6 +248,89 @@ async def test_held_out_tasks_are_tried_before_on_the_way_and_after_and_never_tw
     assert [one.step for one in rollouts.held_out] == [0, 2, 4, 5]
     assert rollouts.held_out[-1].name == "after training"
     assert rollouts.summary.heldout_after == rollouts.held_out[-1].reward
+
+
+class Killed(Exception):
+    """The process is gone at this point: nobody keeps anything any more."""
+
+
+def killed_at(number: int) -> Notes:
+    def kill(version: Version) -> None:
+        if version.number == number:
+            raise Killed
+
+    return Notes(kill)
+
+
+async def test_every_step_has_one_line_of_metrics_in_order_wherever_the_run_was_killed(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+    # Its checkpoint is whole, so that the step is not made again.
+    with pytest.raises(Killed):
+        await train(make_config(8, every=2), run, Counter(), killed_at(4))
+    # No checkpoint since: three steps are made again.
+    with pytest.raises(Killed):
+        await train(make_config(8, every=100), run, Counter(), killed_at(7))
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step":7,"vers')
+    policy = Notes()
+    await train(make_config(8, every=100), run, Counter(), policy)
+    assert [version for version, _ in policy.published] == ["1:5", "1:6", "1:7", "1:8"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    versions = ["1", "2", "3", "4", "1:5", "1:6", "1:7", "1:8"]
+    assert [(line["step"], line["version"]) for line in lines] == list(enumerate(versions, 1))
+    proven(run)
+
+
+async def test_an_evaluation_that_a_stop_cut_short_is_made_when_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    made = list[Rollouts]()
+
+    def stop(version: Version) -> None:
+        if version.number == 2:
+            made[0].stop("enough")
+
+    config = make_config(5, heldout=2)
+    await train(config, tmp_path / "run", Counter(), Notes(stop), made.append)
+    assert [one.step for one in made[0].held_out] == [0]
+    rollouts = await train(config, tmp_path / "run", Counter(), Notes())
+    assert [(one.step, one.name) for one in rollouts.held_out] == [
+        (0, "before training"),
+        (2, "after step 2"),
+        (4, "after step 4"),
+        (5, "after training"),
+    ]
+
+
+async def test_the_first_weights_are_not_evaluated_again_after_a_crash(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run, config = tmp_path / "run", make_config(2, every=100, heldout=0)
+    with pytest.raises(Killed):
+        await train(config, run, Counter(), killed_at(1))
+    rollouts = await train(config, run, Counter(), Notes())
+    assert rollouts.steps[0].version == "1:1", "it has begun again"
+    lines = (run / "heldout.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2]
+
+
+async def test_a_run_whose_steps_are_done_changes_nothing_when_it_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+    await train(make_config(3, heldout=0), run, Counter(), Notes())
+    files = ("metrics.jsonl", "heldout.jsonl", "steps.jsonl")
+    before = [(run / name).read_bytes() for name in files]
+    for steps in (3, 2):
+        policy = Notes()
+        rollouts = await train(make_config(steps, heldout=0), run, Counter(), policy)
+        assert (rollouts.summary.done, rollouts.summary.steps) == (True, 3)
+        assert policy.published == []
+        assert [(run / name).read_bytes() for name in files] == before
+    assert checkpoints(run) == ["v0-00000002", "v0-00000003"]
+    proven(run)
 
 
 async def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(

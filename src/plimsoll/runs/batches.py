@@ -4,6 +4,7 @@ A batch holds names, not data: the tokens of a rollout are read from its traject
 are asked for, and kept by nobody.
 """
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,6 +101,13 @@ class Batch:
         trained = (member for group in self.groups for member in group.members if member.trained)
         versions = [first for member in trained if (first := member.oldest or member.head)]
         return max((self.version.number - first.number for first in versions), default=0)
+
+    @property
+    def sandbox_seconds(self) -> float | None:
+        """The median time that its trials waited for their sandbox; None where none is known."""
+        waits = (member.sandbox_seconds for group in self.groups for member in group.members)
+        known = [seconds for seconds in waits if seconds is not None]
+        return round(statistics.median(known), 4) if known else None
 
     def samples(self) -> Iterator[tuple[Sample, float]]:
         """What is trained on, with the advantage of its rollout; read one after another."""

@@ -51,6 +51,7 @@ class Plan:
     def make(cls, config: Config, served: Served | None = None) -> "Plan":
         """Check all that can be checked; raises what a person can mend."""
         config = _in_mode(config)
+        _check_group(config)
         run, evaluation = config.run, config.evaluation
         if run.tasks is None:
             raise UsageError("the config names no tasks: say where they are with [run] tasks")
@@ -67,8 +68,8 @@ class Plan:
         made = cls(
             config=config,
             settings=settings,
-            trained=_load(run.tasks, config, assets),
-            held_out=_load(evaluation.tasks, config, assets),
+            trained=_load(run.tasks, "[run] tasks", config, assets),
+            held_out=_load(evaluation.tasks, "[evaluation] tasks", config, assets),
             canaries=None,
             assets=assets,
             policy=policy,
@@ -165,6 +166,16 @@ def _in_mode(config: Config) -> Config:
     return config.model_copy(update={"run": in_turn})
 
 
+def _check_group(config: Config) -> None:
+    training = config.training
+    if training.policy is None or training.algorithm == "ppo" or config.run.group_size > 1:
+        return
+    raise UsageError(
+        f"[run] group_size is 1, and {training.algorithm} compares the trials of a group with each "
+        'other: nothing could be learned; give 2 or more (8 is usual), or algorithm = "ppo"'
+    )
+
+
 def _policy(config: Config, agent: Agent, served: Served | None) -> WantedPolicy | None:
     trained, urls = config.training.policy, () if served is None else served.urls
     if trained is not None and not agent.needs_policy:
@@ -180,14 +191,19 @@ def _policy(config: Config, agent: Agent, served: Served | None) -> WantedPolicy
             f'[training] policy = "{trained}" is served by the trainer: start it with '
             "`plimsoll run`, or give Rollouts the urls of your own"
         )
+    if trained is not None and not (urls or config.policy.urls):
+        raise UsageError(
+            f'[training] policy = "{trained}" trains what servers of your own generate with: name '
+            "them as [policy] urls"
+        )
     return policy_for(agent, config.policy, urls, None if served is None else served.model, None)
 
 
-def _load(path: str | None, config: Config, assets: Assets | None) -> TaskSet:
+def _load(path: str | None, key: str, config: Config, assets: Assets | None) -> TaskSet:
     if path is None:
         return TaskSet()
-    key = assets.key if assets is not None else ""
-    return TaskSet.load(path, config.run.backend, key)
+    staged = assets.key if assets is not None else ""
+    return TaskSet.load(path, config.run.backend, staged, key=key)
 
 
 def _trials(config: Config, tasks: int) -> int:

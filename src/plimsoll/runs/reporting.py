@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import shlex
-import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -87,7 +85,7 @@ class Reporter:
             withheld=sum(member.withheld for member in members),
             seconds=round(now - self._last, 3),
             waited=round(self._waited, 3),
-            sandbox_seconds=_middle(member.sandbox_seconds for member in members),
+            sandbox_seconds=batch.sandbox_seconds,
             skipped=skipped,
         )
         self._last, self._waited = now, 0.0
@@ -221,8 +219,3 @@ def _canaries(watching: Watching) -> str:
     if canaries is None:
         return "none"
     return f"{canaries.good:,} of {canaries.good + canaries.failed:,} good"
-
-
-def _middle(seconds: Iterable[float | None]) -> float | None:
-    known = [one for one in seconds if one is not None]
-    return round(statistics.median(known), 4) if known else None

@@ -21,18 +21,24 @@ class Selection:
     unknown_keys: tuple[UnknownKey, ...]
 
 
-def select_tasks(path: Path, *, pattern: str | None, skip_invalid: bool) -> Selection:
-    """Load the tasks at `path` whose name matches. An invalid one is an error unless skipped."""
+def select_tasks(
+    path: Path, *, pattern: str | None, skip_invalid: bool, remedy: str = "--skip-invalid runs"
+) -> Selection:
+    """Load the tasks at `path` whose name matches. An invalid one is an error unless skipped.
+
+    `remedy` says what would run the others.
+    """
     loaded = load_tasks(path, pattern)
     problems = tuple(problem for task in loaded.invalid for problem in task.problems)
     if problems and not (skip_invalid and loaded.tasks):
-        raise UsageError("\n".join((_refusal(len(loaded.tasks), len(loaded.invalid)), *problems)))
+        refusal = _refusal(len(loaded.tasks), len(loaded.invalid), remedy)
+        raise UsageError("\n".join((refusal, *problems)))
     unknown = tuple(key for task in loaded.tasks for key in task.unknown_keys)
     return Selection(loaded.tasks, problems, unknown)
 
 
-def _refusal(valid: int, invalid: int) -> str:
+def _refusal(valid: int, invalid: int, remedy: str) -> str:
     if not valid:
         return "nothing was run: no task is valid"
     tasks = "1 task is" if invalid == 1 else f"{invalid:,} tasks are"
-    return f"nothing was run: {tasks} not valid; --skip-invalid runs the other {valid:,}"
+    return f"nothing was run: {tasks} not valid; {remedy} the other {valid:,}"

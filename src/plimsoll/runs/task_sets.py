@@ -18,6 +18,7 @@ __all__ = ["MOST_LEFT_OUT", "TaskSet", "check_left_out", "linted"]
 MOST_LEFT_OUT = 0.5
 """The largest share of tasks that a run which validates them leaves out by itself."""
 _SHOWN = 10
+_REMEDY = "take what is not out of the folder to run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,15 @@ class TaskSet:
     unknown_keys: tuple[UnknownKey, ...] = ()
 
     @classmethod
-    def load(cls, path: str, backend: str, assets: str) -> "TaskSet":
-        """All of a folder, whatever is known of them. Raises where one is not valid."""
-        selection = select_tasks(Path(path), pattern=None, skip_invalid=False)
+    def load(cls, path: str, backend: str, assets: str, *, key: str) -> "TaskSet":
+        """All of a folder, whatever is known of them. Raises where one is not valid.
+
+        `key` is what names the folder in the config.
+        """
+        try:
+            selection = select_tasks(Path(path), pattern=None, skip_invalid=False, remedy=_REMEDY)
+        except UsageError as error:
+            raise UsageError(f"{key}: {error}") from error
         return cls(
             candidates=Candidates(selection.tasks, Path(path), backend, assets),
             tasks={task.name: task for task in selection.tasks},

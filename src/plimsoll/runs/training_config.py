@@ -80,6 +80,9 @@ class TrainingConfig(Table):
     """The largest norm of a gradient."""
     micro_tokens: StrictInt = Field(default=8192, ge=1)
     """Tokens, padding included, that go through the model at once; a longer sample goes alone."""
+    recompute: StrictBool = False
+    """Whether layers keep nothing for the gradient but their inputs, and run twice for it: a
+    third more time, and a small part of the memory."""
     bad_steps: StrictInt = Field(default=3, ge=1)
     """After so many steps in a row without a finite loss and gradient the run stops."""
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch.distributed as dist
 import torch.utils.checkpoint as recomputing
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "make_again",
     "new_group",
     "numbers",
+    "run_again",
     "step",
 ]
 
@@ -74,3 +75,15 @@ def make_again(score: Score) -> Score:
         )
 
     return scored
+
+
+def run_again(module: nn.Module) -> None:
+    """Has a module keep nothing for the gradient but its inputs, and run twice for it."""
+    once = module.forward
+
+    def twice(*args: object, **named: object) -> object:
+        return cast(Any, recomputing).checkpoint(
+            once, *args, use_reentrant=False, preserve_rng_state=False, **named
+        )
+
+    module.forward = twice

@@ -133,15 +133,15 @@ def _check(item: Item, vocabulary: int) -> None:
     if not len(item.ids) == len(item.mask) == len(item.logprobs):
         raise TrainingError(
             f"{where} has {len(item.ids)} token ids, {len(item.mask)} mask entries and "
-            f"{len(item.logprobs)} log probabilities: its trajectory is damaged; "
-            "`plimsoll validate` shows it, or leave the rollout out"
+            f"{len(item.logprobs)} log probabilities: its trajectory is damaged"
         )
     if len(item.ids) and not 0 <= min(item.ids) <= max(item.ids) < vocabulary:
         wrong = min(item.ids) if min(item.ids) < 0 else max(item.ids)
         raise TrainingError(
             f"{where} has token id {wrong}, but the model that is trained knows ids 0 to "
             f"{vocabulary - 1}: the server that generated it has another tokenizer. "
-            "Serve the model that [training] model names"
+            "Serve the model that [training] model names, in a new run: this one holds rollouts "
+            "of the other"
         )
     if not (math.isfinite(item.advantage) and math.isfinite(item.reward)):
         raise TrainingError(

@@ -84,17 +84,15 @@ class Learner:
         begun = time.perf_counter()
         self.check(items)
         inputs = make_inputs(items, self._device)
-        self._steps += 1
-        work = _Work(inputs, self._schedule(self._steps), Figures(self._device), begun)
+        work = _Work(inputs, self._schedule(self._steps + 1), Figures(self._device), begun)
         trained = self._trained(inputs)
         if not trained:
             why = "all rewards of each group are equal" if inputs.rows else "there are no samples"
             work.skipped = f"nothing to learn: {why}"
-            return self._report(work)
-        known = know(self._config, self._nets, self._passes, inputs, sorted(trained))
-        for part in self._parts(inputs):
-            self._update(work, known, part, [index for index in part if index in trained])
-        self._bad = self._bad + 1 if work.skipped else 0
+        else:
+            self._make(work, trained)
+            self._bad = self._bad + 1 if work.skipped else 0
+        self._steps += 1  # one that raises is none
         return self._report(work)
 
     def weights(self) -> Weights:
@@ -111,6 +109,11 @@ class Learner:
         progress = states.load(self._nets, folder)
         self._steps, self._bad = progress.steps, progress.bad_steps
         self._generator.set_state(progress.generator)
+
+    def _make(self, work: _Work, trained: frozenset[int]) -> None:
+        known = know(self._config, self._nets, self._passes, work.inputs, sorted(trained))
+        for part in self._parts(work.inputs):
+            self._update(work, known, part, [index for index in part if index in trained])
 
     def _trained(self, inputs: Inputs) -> frozenset[int]:
         """The rows that go through the model."""

@@ -3,9 +3,9 @@
 Training in turn and training at once are this one loop: the ledger's rules alone say how far
 rollouts run ahead of it.
 
-The order of a step is: learn, write the checkpoint where one is due, publish, commit. So what
-was committed is served, what is generated before its commit counts as it is stamped, and a
-crash at any point either undoes the step or finds it whole.
+The order of a step is: learn, note its line, write the checkpoint where one is due, publish,
+commit. So what was committed is served, what is generated before its commit counts as it is
+stamped, and a crash at any point either undoes the step or finds it whole.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from plimsoll.core.errors import CheckpointError, PlimsollError
 from plimsoll.core.versions import Version
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
+from plimsoll.runs.groups import group_statistics
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item, items_of
@@ -62,8 +63,8 @@ class Loop:
     async def run(self) -> None:
         """Raises what ends the run before its last step; nothing that was learned is lost."""
         try:
-            if self._rollouts.version.number == 0:
-                await self._measure("before training")
+            # One that is due here was not made, or not to its end, in the life before.
+            await self._measure_if_due(self._rollouts.version.number)
             await self._train()
             await self._measure("after training")
         except PlimsollError:
@@ -84,12 +85,11 @@ class Loop:
         report = await self._learn(batch, items)
         seconds.update = _since(mark)
         del items
-        version = await self._commit(batch, report, seconds)
-        await self._metrics.step(self._line(batch, version, report, seconds))
-        self._look_at(report, version)
-        every = self._config.evaluation.every
-        if every and version.number % every == 0 and version.number != self._config.run.steps:
-            await self._measure(f"after step {version.number}")
+        self._metrics.note(self._line(batch, report, seconds))
+        await self._commit(batch, report, seconds)
+        await self._metrics.step(self._line(batch, report, seconds))
+        self._look_at(report, batch.step)
+        await self._measure_if_due(batch.step)
 
     def _read(self, batch: Batch) -> list[Item]:
         return list(items_of(batch, normalize=self._config.training.normalize))
@@ -102,71 +102,83 @@ class Loop:
         self._learned = Version(batch.version.lineage, batch.step)
         return report
 
-    async def _commit(self, batch: Batch, report: StepReport, seconds: Seconds) -> Version:
+    async def _commit(self, batch: Batch, report: StepReport, seconds: Seconds) -> None:
         """Write the checkpoint if one is due, have the weights served, note the step."""
         mark = time.perf_counter()
-        save = self._keeper.due(batch.step)
         is_same = bool(report.skipped) and self._config.training.updates == 1
 
         async def publish(version: Version) -> None:
-            if save is not None and not seconds.checkpoint:
-                self._keeper.wrote(version)
-                seconds.checkpoint = _since(mark)
             began = time.perf_counter()
             weights = None if is_same else await self._thread.do(self._learner.weights)
             await self._policy.publish(weights, version)
             seconds.publish = _since(began)
 
-        commit = functools.partial(
-            self._rollouts.commit, batch, publish=publish, skipped=report.skipped
-        )
-        try:
-            return await commit(save)
-        except CheckpointError as error:
+        async def publish_kept(version: Version) -> None:
+            self._keeper.wrote(version)
             seconds.checkpoint = _since(mark)
-            if why := self._keeper.failed(error):
-                self._rollouts.stop(why)
-            return await commit(None)
+            await publish(version)
 
-    def _look_at(self, report: StepReport, version: Version) -> None:
+        commit = functools.partial(self._rollouts.commit, batch, skipped=report.skipped)
+        save = self._keeper.due(batch.step)
+        if save is not None:
+            try:
+                await commit(save, publish=publish_kept)
+                return
+            except CheckpointError as error:
+                seconds.checkpoint = _since(mark)
+                if why := self._keeper.failed(error):
+                    self._rollouts.stop(why)
+        await commit(publish=publish)
+
+    def _look_at(self, report: StepReport, step: int) -> None:
         """Stop where nothing can be learned any more."""
-        bad, limit = self._learner.bad_steps, self._config.training.bad_steps
-        if bad > self._bad:
-            _log.warning(
-                "step %d changed nothing: %s (%d in a row)", version.number, report.skipped, bad
-            )
+        before, bad = self._bad, self._learner.bad_steps
         self._bad = bad
-        if bad >= limit:
+        if bad <= before:
+            return
+        _log.warning("step %d changed nothing: %s (%d in a row)", step, report.skipped, bad)
+        if bad >= self._config.training.bad_steps:
             self._rollouts.stop(
                 f"{bad} steps in a row had no finite loss and gradient ({report.skipped}): lower "
                 "[training] learning_rate, or look at metrics.jsonl for where it began"
             )
 
-    def _line(
-        self, batch: Batch, version: Version, report: StepReport, seconds: Seconds
-    ) -> StepMetrics:
+    def _line(self, batch: Batch, report: StepReport, seconds: Seconds) -> StepMetrics:
         members = [member for group in batch.groups for member in group.members]
         total = seconds.wait + seconds.read + seconds.update + seconds.checkpoint + seconds.publish
         return StepMetrics(
             step=batch.step,
-            version=str(version),
+            version=str(Version(batch.version.lineage, batch.step)),
             at=time.time(),
             reward=batch.reward,
             age=batch.age,
             groups=len(batch.groups),
+            flat_groups=sum(group_statistics(one.rewards).zero_variance for one in batch.groups),
             graded=sum(member.reward is not None for member in members),
             withheld=sum(member.withheld for member in members),
             void=self._rollouts.status().void,
-            sandbox_seconds=self._rollouts.steps[-1].sandbox_seconds,
+            sandbox_seconds=batch.sandbox_seconds,
             tokens_per_second=round(report.tokens / total, 1) if total else 0.0,
             seconds=seconds,
             update=report,
         )
 
+    async def _measure_if_due(self, step: int) -> None:
+        """Before the first step, and on the way; after the last is another matter."""
+        every = self._config.evaluation.every
+        if step == 0:
+            await self._measure("before training")
+        elif every and step % every == 0 and step != self._config.run.steps:
+            await self._measure(f"after step {step}")
+
     async def _measure(self, when: str) -> None:
-        """The reward on held-out tasks, where there are any, once for each version."""
-        version = str(self._rollouts.version)
-        known = any(measured.version == version for measured in self._rollouts.held_out)
+        """The reward on held-out tasks, where there are any, once for each step.
+
+        Not once for each version: a run that was killed goes on with the same weights under
+        the name of another lineage.
+        """
+        step = self._rollouts.version.number
+        known = any(measured.step == step for measured in self._rollouts.held_out)
         if self._config.evaluation.tasks is None or known:
             return
         found = await self._rollouts.evaluate(when)

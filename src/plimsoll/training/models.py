@@ -34,6 +34,9 @@ __all__ = [
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """Any of these files makes a tokenizer."""
 
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What torch says where it has no error of its own for it."""
+
 
 class _Models(Protocol):
     def from_pretrained(
@@ -56,11 +59,17 @@ def find_device(wanted: str) -> torch.device:
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
-        raise UsageError(f"device = {wanted!r} is none; give cpu, cuda, cuda:1 or auto") from error
+        raise UsageError(
+            f'[training] device = "{wanted}" is none that torch knows: give cpu, cuda, cuda:1 or '
+            "auto"
+        ) from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
-            raise UsageError(f"device = {wanted!r} is not there: torch sees {count} GPUs")
+            raise UsageError(
+                f'[training] device = "{wanted}" is not there: torch sees {count} GPUs; '
+                "install a torch that is built for yours, or give auto, which takes what there is"
+            )
     return device
 
 
@@ -109,13 +118,16 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on a GPU or here."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
     )
 
 
 def _check_folder(path: Path) -> None:
     if not path.is_dir():
-        raise UsageError(f"there is no folder {path}: [training] model names a model's folder")
+        raise UsageError(
+            f"there is no folder {path}: [training] model and reference are folders of models, and "
+            f"nothing is downloaded; `hf download ORGANIZATION/NAME --local-dir {path}` makes one"
+        )
     if not (path / "config.json").is_file():
         raise UsageError(
             f"{path} is no model: it has no config.json. It is to hold what Hugging Face's"

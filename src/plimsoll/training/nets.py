@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from plimsoll.runs.training_config import TrainingConfig
 from plimsoll.training.critic import Critic
+from plimsoll.training.doors import run_again
 from plimsoll.training.forward import Computation, Scorer, layers_of, vocabulary_of
 from plimsoll.training.models import find_dtype, load_model
 from plimsoll.training.optimizer import Optimizer
@@ -28,7 +29,7 @@ class Nets:
         self._config = config
         self._device = device
         self._computation = Computation(device, find_dtype(config.dtype, device))
-        model = self._load(path)
+        model = self._load_learning(path)
         self.vocabulary = vocabulary_of(model)
         self.policy = Scorer(model, self._computation)
         shard(self.policy, layers_of(model), device)
@@ -48,6 +49,13 @@ class Nets:
     def _load(self, path: Path) -> PreTrainedModel:
         return load_model(path, device=str(self._device), dtype="float32")
 
+    def _load_learning(self, path: Path) -> PreTrainedModel:
+        model = self._load(path)
+        if self._config.recompute:
+            for layer in layers_of(model):
+                run_again(layer)
+        return model
+
     def _reference(self, path: Path) -> Scorer:
         named = self._config.reference
         model = self._load(path if named is None else Path(named))
@@ -57,7 +65,7 @@ class Nets:
         return reference
 
     def _critic(self, path: Path) -> Critic:
-        critic = Critic(self._load(path), self._computation)
+        critic = Critic(self._load_learning(path), self._computation)
         shard(critic, layers_of(critic.backbone), self._device)
         return critic
 

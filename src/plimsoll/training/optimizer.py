@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from plimsoll.core.errors import TrainingError
 from plimsoll.training.doors import step
+from plimsoll.training.models import is_out_of_memory
 from plimsoll.training.parallel import shared_like, whole
 
 __all__ = ["Optimizer"]
@@ -44,7 +46,15 @@ class Optimizer:
         """One step with a share of the learning rate."""
         for group in self._adam.param_groups:
             group["lr"] = self._rate * share
-        step(self._adam)
+        try:
+            step(self._adam)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                "out of memory: the optimizer keeps two numbers for each weight, and they do not "
+                "fit beside the model. Take a smaller one, or train on more GPUs with torchrun"
+            ) from error
         self.clear()
 
     def state(self) -> dict[str, dict[str, Tensor]]:

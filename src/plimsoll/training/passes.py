@@ -78,8 +78,9 @@ class Passes:
         rows, width = failed.ids.shape
         if rows == 1:
             raise TrainingError(
-                f"out of memory: a sample of {width} tokens does not fit on {device}. Allow agents "
-                "a shorter context, take a smaller model, or train on more GPUs with torchrun"
+                f"out of memory: a sample of {width} tokens does not fit on {device}. Set "
+                "[training] recompute = true where it is not, allow agents a shorter context, take "
+                "a smaller model, or train on more GPUs with torchrun"
             )
         if self._here.size > 1:
             # The other ranks are in the middle of the same micro-batch, and wait for this one.

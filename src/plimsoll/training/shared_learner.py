@@ -77,6 +77,9 @@ class SharedLearner:
 
     @contextmanager
     def _agreeing(self) -> Generator[None]:
+        if not self._agree and world().size > 1:
+            # The others are in the middle of something else: they would not answer for long.
+            raise TrainingError("the ranks that train together do not agree any more")
         try:
             yield
         except RuntimeError as error:

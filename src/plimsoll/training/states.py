@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
 
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.training.models import load_model, quietly
@@ -64,12 +65,19 @@ def save(nets: Nets, progress: Progress, base: Path, folder: Path) -> None:
     if world().rank:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with quietly():
-        cast(Any, nets.policy.model).save_pretrained(folder, state_dict=weights)
+    _write_model(nets.policy.model, weights, folder)
     for pattern in _COPIED:
         for file in base.glob(pattern):
             shutil.copyfile(file, folder / file.name)
     torch.save(state, folder / _STATE)
+
+
+def _write_model(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
+    # The model's own defaults of sampling are copied as they are: some that can be read, such as
+    # a temperature without `do_sample`, transformers refuses to write.
+    model.generation_config = cast(Any, GenerationConfig).from_model_config(model.config)
+    with quietly():
+        cast(Any, model).save_pretrained(folder, state_dict=weights)
 
 
 def load(nets: Nets, folder: Path) -> Progress:

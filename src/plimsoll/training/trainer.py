@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from plimsoll.runs.config import Config, load_config
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.policies import Served
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import RunSummary
 from plimsoll.training.learner import Learner
@@ -25,6 +27,7 @@ from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.plot import Curves, draw
 from plimsoll.training.policies.protocol import Policy, Weights
 from plimsoll.training.policies.registry import make_served, make_serving, model_folder
+from plimsoll.training.policies.sampling import Taste
 from plimsoll.training.shared_learner import SharedLearner, follow
 
 __all__ = ["Told", "Trainer", "follow_first"]
@@ -41,6 +44,27 @@ def follow_first(file: Path) -> None:
 
 def _learner(config: Config) -> Learner:
     return Learner(config.training, model_folder(config.training), steps=config.run.steps)
+
+
+def _check_plan(config: Config) -> None:
+    """Raises what making the plan would, before a model is loaded: that may take minutes."""
+    serves = config.training.policy != "openai"
+    Plan.make(config, Served(("http://127.0.0.1/v1",)) if serves else None)
+
+
+def _warn_of(taste: Taste, folder: Path) -> None:
+    """Log probabilities are those of the model, whatever it is sampled with."""
+    plain = Taste()
+    if taste == plain:
+        return
+    _log.warning(
+        "%s has answers sampled at temperature %g, top_p %g and top_k %d, and log probabilities do "
+        "not know of it: set temperature to %g, top_p to %g and top_k to %d there to train on what "
+        "the model itself would say",
+        folder / "generation_config.json",
+        *(taste.temperature, taste.top_p, taste.top_k),
+        *(plain.temperature, plain.top_p, plain.top_k),
+    )
 
 
 def _draw(rollouts: Rollouts) -> None:
@@ -78,6 +102,7 @@ class Trainer:
         self._out = out
         self._keep_going = keep_going
         self._folder = model_folder(self.config.training)
+        _check_plan(self.config)
         self._thread = OwnThread("learner")
         self._stack = contextlib.AsyncExitStack()
         self._doing = "loading the model"
@@ -117,10 +142,11 @@ class Trainer:
     async def _run(self, planned: Told, restored: Told) -> None:
         learner = self._learner = await self._thread.do(self._make_learner)
         self.told = self._describe(await self._thread.do(learner.weights))
-        self._policy = make_serving(self.config, self._folder)
-        if self._policy is not None:
-            await self._stack.enter_async_context(self._policy)
-        self.rollouts = rollouts = self._make_rollouts(self._policy)
+        self._policy = serving = make_serving(self.config, self._folder)
+        if serving is not None:
+            await self._stack.enter_async_context(serving)
+            _warn_of(serving.taste, self._folder)
+        self.rollouts = rollouts = self._make_rollouts(serving)
         planned(rollouts)
         self._doing = ""
         async with rollouts:
@@ -179,7 +205,7 @@ class Trainer:
     async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[Metrics]:
         directory, begin = rollouts.directory, rollouts.version.number
         sinks = await asyncio.to_thread(make_sinks, self.config, directory, begin=begin)
-        metrics = Metrics(directory.metrics, sinks)
+        metrics = Metrics(directory.metrics, sinks, begin=begin)
         try:
             yield metrics
         finally:

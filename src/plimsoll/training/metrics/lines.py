@@ -1,14 +1,16 @@
 """What is kept of each step: one line of `metrics.jsonl`."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
+from plimsoll.runs.directory import write_whole
 from plimsoll.training.figures import StepReport
 
-__all__ = ["Seconds", "StepMetrics", "flat", "read_metrics"]
+__all__ = ["Seconds", "StepMetrics", "flat", "mend", "read_metrics"]
 
 
 class Seconds(msgspec.Struct, kw_only=True):
@@ -36,6 +38,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     age: int
     """How many versions old the oldest token was."""
     groups: int
+    flat_groups: int = 0
+    """Those whose rewards are all equal: advantages over the group are 0."""
     graded: int
     withheld: int
     void: dict[str, int]
@@ -64,6 +68,30 @@ def _numbers(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, f
                 yield from _numbers(f"{prefix}{name}/", cast("dict[str, object]", value))
             case _:
                 pass
+
+
+class _Numbered(msgspec.Struct):
+    """Of a line, whatever else it holds."""
+
+    step: int
+
+
+def mend(path: Path, *, up_to: int) -> int:
+    """Leave one line for each step up to one, in order; the length of the file then.
+
+    Lines of steps that a crash undid go, and what it cut short.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    kept: dict[int, bytes] = {}
+    for line in data.splitlines(keepends=True):
+        with contextlib.suppress(msgspec.MsgspecError):
+            step = msgspec.json.decode(line, type=_Numbered).step
+            if step <= up_to and line.endswith(b"\n"):
+                kept[step] = line
+    mended = b"".join(kept[step] for step in sorted(kept))
+    if mended != data or not path.exists():
+        write_whole(path, mended)
+    return len(mended)
 
 
 def read_metrics(path: Path, *, up_to: int | None = None) -> list[StepMetrics]:

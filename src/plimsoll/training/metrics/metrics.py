@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.training.metrics.lines import StepMetrics, flat
+from plimsoll.training.metrics.lines import StepMetrics, flat, mend
 from plimsoll.training.metrics.sink import Sink
 
 __all__ = ["Metrics"]
@@ -19,21 +19,27 @@ _log = logging.getLogger(__name__)
 
 
 class Metrics:
-    """Of one run. A sink that fails is said once, and left out from then on."""
+    """Of one run, which goes on after step `begin`: a line for each step, in order.
 
-    def __init__(self, path: Path, sinks: Sequence[Sink] = ()) -> None:
+    A sink that fails is said once, and left out from then on.
+    """
+
+    def __init__(self, path: Path, sinks: Sequence[Sink] = (), *, begin: int = 0) -> None:
         self._path = path
         self._sinks = list(sinks)
+        self._end = mend(path, up_to=begin)
+        """Of the lines of steps that are over."""
+
+    def note(self, line: StepMetrics) -> None:
+        """Keep what is known of a step before it counts: a crash may leave it committed.
+
+        `step` puts the whole of it in its place.
+        """
+        self._put(line)
 
     async def step(self, line: StepMetrics) -> None:
         """Keep a step. Raises where the run's own journal cannot be written."""
-        try:
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(line) + b"\n")
-        except OSError as error:
-            raise UsageError(
-                f"cannot write {self._path}: {error.strerror}; free some space"
-            ) from error
+        self._end += self._put(line)
         await self._send(line.step, flat(line))
 
     async def heldout(self, step: int, reward: float | None) -> None:
@@ -43,6 +49,20 @@ class Metrics:
     async def close(self) -> None:
         for sink in list(self._sinks):
             await self._try(sink, sink.close)
+
+    def _put(self, line: StepMetrics) -> int:
+        """Write a line after those that are over. How long it is."""
+        data = msgspec.json.encode(line) + b"\n"
+        try:
+            with self._path.open("r+b") as file:
+                file.seek(self._end)
+                file.write(data)
+                file.truncate()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {self._path}: {error.strerror}; free some space"
+            ) from error
+        return len(data)
 
     async def _send(self, step: int, figures: Mapping[str, float]) -> None:
         for sink in list(self._sinks):

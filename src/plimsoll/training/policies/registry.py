@@ -29,7 +29,7 @@ def model_folder(training: TrainingConfig) -> Path:
     return Path(training.model)
 
 
-def make_serving(config: Config, folder: Path) -> Policy | None:
+def make_serving(config: Config, folder: Path) -> TorchPolicy | None:
     """The policy that this process serves itself; None where others do."""
     training = config.training
     if training.policy == "openai":

@@ -23,6 +23,7 @@ from plimsoll.training.policies.defaults import read_defaults
 from plimsoll.training.policies.generator import Generator
 from plimsoll.training.policies.prompts import Prompts
 from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.policies.sampling import Taste
 
 __all__ = ["TorchPolicy"]
 
@@ -54,6 +55,7 @@ class TorchPolicy:
         self._max_batch = max_batch
         self._key = secrets.token_hex(16)
         self._url = ""
+        self._taste = Taste()
         self._shapes: Mapping[str, tuple[int, ...]] = {}
         self._needed: frozenset[str] = frozenset()
         self._generator: Generator | None = None
@@ -70,6 +72,11 @@ class TorchPolicy:
     @property
     def model(self) -> str | None:
         return self._path.name
+
+    @property
+    def taste(self) -> Taste:
+        """How answers are sampled where a request does not say, once it is served."""
+        return self._taste
 
     async def publish(self, weights: Weights | None, version: Version) -> None:
         if self._generator is None:
@@ -108,6 +115,7 @@ class TorchPolicy:
         model = load_model(self._path, device=self._device, dtype=self._dtype)
         model.requires_grad_(False)
         defaults = read_defaults(model, tokenizer)
+        self._taste = defaults.taste
         self._note_shapes(model)
         batch = Batch(model, FIRST, ends=defaults.ends, most=self._max_batch)
         generator = Generator(batch, seed=self._seed, updating=self._updating)

@@ -1,0 +1,59 @@
+"""What a person is told of a training whose config is wrong, or promises too much."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from training_files import GRADE, lines, make_model, write_training
+
+from plimsoll.cli.begin import begin
+from plimsoll.core.errors import UsageError
+
+WriteTask = Callable[..., Path]
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def refused(file: Path) -> str:
+    """What is said of a config that cannot be trained. Nothing of it is left."""
+    out = file.parent / "run"
+    with pytest.raises(UsageError) as error:
+        begin(file, out=out, keep_going=False, as_json=False)
+    assert not out.exists()
+    return str(error.value)
+
+
+def test_what_is_wrong_is_said_before_a_model_is_loaded(write_task: WriteTask, tmp_path: Path):
+    missing = {"model": "a model that would take minutes"}
+    write_task("a", test=GRADE)
+    file = write_training(tmp_path, training=missing, tasks="nowhere")
+    assert refused(file) == f"[run] tasks: {tmp_path}/nowhere: no such folder"
+    file = write_training(tmp_path, training=missing)
+    file.write_text(f'{file.read_text()}[evaluation]\ntasks = "model"\n')
+    assert refused(file).startswith(f"[evaluation] tasks: {tmp_path}/model: no task here")
+    file = write_training(tmp_path, training=missing, group_size=1)
+    assert "group_size is 1, and grpo compares the trials of a group" in refused(file)
+    file = write_training(tmp_path, training={"policy": "openai", **missing})
+    assert "name them as [policy] urls" in refused(file)
+    file = write_training(tmp_path, training=missing)
+    assert "hf download ORGANIZATION/NAME --local-dir" in refused(file)
+
+
+def test_sampling_that_log_probabilities_do_not_know_of_is_warned_of(
+    write_task: WriteTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_task("a", test=GRADE)
+    model = make_model(tmp_path / "model")
+    file = write_training(tmp_path, training={"mode": "async"}, steps=2, group_size=2)
+    for temperature, is_warned in ((1.0, False), (0.6, True)):
+        path = model / "generation_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": temperature}))
+        out = tmp_path / f"run-{temperature}"
+        assert begin(file, out=out, keep_going=False, as_json=False) == 0
+        said = capsys.readouterr().err
+        assert (
+            "generation_config.json has answers sampled at temperature 0.6" in said
+        ) == is_warned
+        for line in lines(out / "metrics.jsonl"):
+            assert (line["flat_groups"] == line["groups"]) == bool(line["update"]["skipped"])
