@@ -8,7 +8,7 @@ import pytest
 from training_files import GRADE, lines, make_model, write_training
 
 from plimsoll.cli.begin import begin
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import PlimsollError
 
 WriteTask = Callable[..., Path]
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(240)
 def refused(file: Path) -> str:
     """What is said of a config that cannot be trained. Nothing of it is left."""
     out = file.parent / "run"
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(PlimsollError) as error:
         begin(file, out=out, keep_going=False, as_json=False)
     assert not out.exists()
     return str(error.value)
@@ -36,6 +36,9 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(write_task: WriteTask, t
     assert "group_size is 1, and grpo compares the trials of a group" in refused(file)
     file = write_training(tmp_path, training={"policy": "openai", **missing})
     assert "name them as [policy] urls" in refused(file)
+    urls = '[policy]\nurls = ["http://127.0.0.1:9/v1"]\n'
+    file.write_text(file.read_text().replace("[policy]\n", urls))
+    assert "http://127.0.0.1:9/v1" in refused(file)
     file = write_training(tmp_path, training=missing)
     assert "hf download ORGANIZATION/NAME --local-dir" in refused(file)
 

@@ -26,7 +26,12 @@ from plimsoll.training.models import find_device
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.plot import Curves, draw
 from plimsoll.training.policies.protocol import Policy, Weights
-from plimsoll.training.policies.registry import make_served, make_serving, model_folder
+from plimsoll.training.policies.registry import (
+    check_servers,
+    make_served,
+    make_serving,
+    model_folder,
+)
 from plimsoll.training.policies.sampling import Taste
 from plimsoll.training.shared_learner import SharedLearner, follow
 
@@ -140,6 +145,8 @@ class Trainer:
             self._thread.close()
 
     async def _run(self, planned: Told, restored: Told) -> None:
+        # First of all: to load a model, and to validate tasks, may take long.
+        await check_servers(self.config)
         learner = self._learner = await self._thread.do(self._make_learner)
         self.told = self._describe(await self._thread.do(learner.weights))
         self._policy = serving = make_serving(self.config, self._folder)

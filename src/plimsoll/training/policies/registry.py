@@ -11,7 +11,7 @@ from plimsoll.training.policies.openai import OpenAIPolicy
 from plimsoll.training.policies.protocol import Policy
 from plimsoll.training.policies.torch import TorchPolicy
 
-__all__ = ["make_served", "make_serving", "model_folder"]
+__all__ = ["check_servers", "make_served", "make_serving", "model_folder"]
 
 
 def model_folder(training: TrainingConfig) -> Path:
@@ -44,13 +44,25 @@ def make_serving(config: Config, folder: Path) -> TorchPolicy | None:
     )
 
 
+async def check_servers(config: Config) -> None:
+    """Raises `PolicyError` where one of [policy] urls cannot be reached, or takes no weights."""
+    if config.training.policy == "openai":
+        async with _on_servers(config, Path("unused")):
+            pass
+
+
 def make_served(config: Config, directory: RunDirectory) -> Policy:
     """The policy on the servers of [policy] urls, which read its weights from a folder."""
+    if config.training.weights is not None:
+        return _on_servers(config, Path(config.training.weights) / directory.name)
+    return _on_servers(config, directory.path.absolute() / "weights")
+
+
+def _on_servers(config: Config, weights: Path) -> OpenAIPolicy:
     training = config.training
-    weights = Path(training.weights or directory.path.absolute() / "weights")
     return OpenAIPolicy(
         config.policy.urls,
-        weights if training.weights is None else weights / directory.name,
+        weights,
         server=training.server,
         model=config.policy.model,
         updating=training.updating,
