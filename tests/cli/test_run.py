@@ -203,6 +203,22 @@ def test_what_a_process_that_was_killed_beside_a_run_left_is_gone_with_the_run(
     assert no_sandbox(tmp_path)
 
 
+def test_a_worker_that_does_not_end_leaves_no_sandbox(
+    write_task: WriteTask, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", solve="sleep 60")
+    write_run(tmp_path)
+    process, _ = at_work(start, tmp_path)
+    wait_for(lambda: not no_sandbox(tmp_path))
+    (worker,) = (pid for pid, what in marked(mark).items() if "plimsoll.workers" in what)
+    os.kill(worker, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, out + err
+    assert no_sandbox(tmp_path)
+    wait_for(lambda: marked(mark) == {})
+
+
 def test_clean_removes_what_a_killed_run_left_and_nothing_that_it_did(
     write_task: WriteTask,
     plimsoll: Plimsoll,

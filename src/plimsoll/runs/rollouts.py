@@ -34,6 +34,7 @@ from plimsoll.runs.engines import make_engine
 from plimsoll.runs.evaluating import HeldOut, read_held_out
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
+from plimsoll.runs.reaping import reap_at_end
 from plimsoll.runs.reporting import Reporter
 from plimsoll.runs.resume import checkpoints_of, restore
 from plimsoll.runs.status import RunSummary, Status, Step, read_steps
@@ -118,6 +119,8 @@ class Rollouts:
         self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
         if self._prepare is not None:
             await self._prepare(self)
+        # After the workers: one that did not end in time was killed, with its sandboxes.
+        stack.push_async_callback(reap_at_end, self.plan.config)
         supervisor = await stack.enter_async_context(self._supervisor())
         supervisor.set_version(self._ledger.books.version)
         self._control(supervisor)
