@@ -3,7 +3,8 @@
 Every side trains the same model on the same tasks, with the same batches, for as many steps:
 trainer, policy, gateway, workers, sandboxes and ledger are those of any run. How long
 environments take is made: lognormal, with one trial in twenty at 50 medians. So are rewards,
-which are coins: how fast it trains is measured, and not how well.
+which are coins: how fast it trains is measured, and not how well. A straggler takes as long as
+four updates in turn do here, which are measured first: as many as a staleness of 4 can hide.
 
 Torch has one thread on every side: the learner computes as fast at once with rollouts as in turn,
 as where it has devices of its own. The first step, which fills the pipeline, is not counted, nor
@@ -16,6 +17,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -36,6 +38,8 @@ SIDES = {
 }
 AIMED = "async τ=3 η=4"
 FASTER_AIM, IDLE_AIM = 2.5, 0.10
+QUICK = 0.01
+"""Seconds of an environment that nobody waits for."""
 
 
 def show(console: Console, found: dict[str, Figures]) -> None:
@@ -101,6 +105,13 @@ def folder_for(kept: Path | None) -> Iterator[Path]:
         yield Path(made)
 
 
+async def measure_update(work: Work, folder: Path) -> float:
+    """Seconds of an update where nothing runs beside it."""
+    quick = replace(work, tasks=folder / "quick", steps=3, straggles=QUICK * SLOW)
+    make_tasks(quick.tasks, QUICK)
+    return (await run_side(SYNC, quick, folder / "first")).update
+
+
 async def measure(
     names: Iterable[str], work: Work, folder: Path, console: Console
 ) -> dict[str, Figures]:
@@ -114,7 +125,10 @@ async def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=16, help="that are counted, of each side")
-    parser.add_argument("--median", type=float, default=0.25, help="seconds of an environment")
+    parser.add_argument(
+        "--straggle", type=float, default=4.0, help="updates that a straggler takes"
+    )
+    parser.add_argument("--median", type=float, help="seconds of an environment, instead of that")
     parser.add_argument("--width", type=int, default=4096, help="of the model's layers")
     parser.add_argument("--at-once", type=int, default=64, help="trials")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
@@ -126,7 +140,6 @@ def main() -> None:
     console = Console(width=160)
     names = options.side or ([SYNC.name, AIMED] if options.quick else SIDES)
     with folder_for(options.folder) as folder:
-        make_tasks(folder / "tasks", options.median)
         parameters = make_model(folder / "model", options.width)
         work = Work(
             tasks=folder / "tasks",
@@ -136,11 +149,16 @@ def main() -> None:
             steps=6 if options.quick else options.steps,
             at_once=options.at_once,
             threads=options.threads,
-            straggles=SLOW * options.median,
+            straggles=SLOW * (options.median or 0.0),
         )
+        if options.median is None:
+            with console.status("an update"):
+                update = asyncio.run(measure_update(work, folder))
+            work = replace(work, straggles=round(options.straggle * update, 1))
+        make_tasks(work.tasks, work.straggles / SLOW)
         console.print(
             f"{parameters / 1e6:.1f} M parameters · {work.groups} × {work.group} trials a step, "
-            f"{work.at_once} at once · environments {options.median:g} s in the middle, "
+            f"{work.at_once} at once · environments {work.straggles / SLOW:.2f} s in the middle, "
             f"{work.straggles:g} s for one in 20 · {os.cpu_count()} cores",
             highlight=False,
         )
