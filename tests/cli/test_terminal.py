@@ -1,10 +1,13 @@
 """On a terminal: a live table on stderr, and the cursor back afterwards."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from training_files import GRADE, write_training
 
 from terminals import read_all
 
@@ -30,4 +33,28 @@ def test_the_live_table_shows_phases_and_gives_the_cursor_back(
     assert process.returncode == 0, seen
     assert "0/1 trials" in seen
     assert "slow.1" in seen
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+
+
+def test_a_training_shows_its_last_steps_a_bar_and_how_it_goes(
+    write_task: Callable[..., Path], tmp_path: Path
+):
+    write_task("a", test=GRADE)
+    write_training(tmp_path, steps=3)
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "plimsoll", "run", "night.toml", "--json"],
+        cwd=tmp_path,
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "120"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        seen = read_all(ours)
+        os.close(ours)
+    assert process.returncode == 0, seen
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", seen)
+    assert re.search(r"step +reward +held-out +flat +entropy +kl +gradient", shown)
+    assert re.search(r"━{10}\S*\s+step \d/3   reward", shown)
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")

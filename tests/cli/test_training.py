@@ -66,6 +66,14 @@ def test_a_training_tells_what_it_does_and_what_came_of_it(
     wanted = {"heldout_before", "heldout_after", "steps", "max_age", "eta", "graded", "void"}
     assert wanted | {"quarantined", "seconds"} <= told.keys()
     assert told["max_age"] <= told["eta"] == 2
+    shown, err = start("status", "run").communicate(timeout=SECONDS)
+    heads, *steps = (
+        line.split()
+        for line in shown.splitlines()
+        if line[:4].strip().isdigit() or line.startswith("step")
+    )
+    assert heads[:4] == ["step", "reward", "held-out", "flat"], err
+    assert [step[0] for step in steps] == ["1", "2", "3", "4"]
     # The last checkpoint is a model like any other.
     weights = final_weights(run)
     assert any(not torch.equal(weights[n], t) for n, t in first_weights(tmp_path).items())

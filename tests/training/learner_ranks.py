@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from learner_parts import config, items
 
 from plimsoll.core.errors import TrainingError
-from plimsoll.training.figures import StepReport
 from plimsoll.training.learner import Learner
 from plimsoll.training.parallel import world
 from plimsoll.training.shared_learner import SharedLearner, follow
+from plimsoll.training.step_report import StepReport
 
 __all__ = ["BATCHES", "VARIANTS", "learner", "train", "trouble"]
 

@@ -11,13 +11,13 @@ from plimsoll.core.versions import Version
 from plimsoll.ledger.report import make_report
 from plimsoll.runs.config import Config
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item
 from plimsoll.training.learns import Learns
 from plimsoll.training.loop import Loop
 from plimsoll.training.metrics.metrics import Metrics
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.step_report import StepReport
 
 __all__ = ["Counter", "Notes", "proven", "train"]
 

@@ -13,9 +13,9 @@ from tiny_model import make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item
 from plimsoll.training.learner import Learner
+from plimsoll.training.step_report import StepReport
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.training_config import MetricsConfig
-from plimsoll.training.figures import StepReport
 from plimsoll.training.metrics import sinks
-from plimsoll.training.metrics.lines import Seconds, StepMetrics, flat, read_metrics
+from plimsoll.training.metrics.lines import Seconds, StepMetrics, flat, last_metrics, read_metrics
 from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.step_report import StepReport
 
 
 def line(step: int, reward: float | None = 0.5) -> StepMetrics:
@@ -37,6 +38,17 @@ def line(step: int, reward: float | None = 0.5) -> StepMetrics:
         seconds=Seconds(wait=1.0, update=0.5),
         update=report,
     )
+
+
+def test_the_last_steps_are_read_from_the_end_of_the_file(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_metrics(path, 3, up_to=9) == []
+    data = [msgspec.json.encode(line(step)) + b"\n" for step in range(1, 1001)]
+    path.write_bytes(b"".join(data[:2]))
+    assert [one.step for one in last_metrics(path, 3, up_to=9)] == [1, 2]
+    path.write_bytes(b"x" * 100_000 + b"\n" + b"".join(data) + data[0][:50])
+    assert [one.step for one in last_metrics(path, 3, up_to=2000)] == [998, 999, 1000]
+    assert [one.step for one in last_metrics(path, 3, up_to=999)] == [997, 998, 999]
 
 
 class Kept:

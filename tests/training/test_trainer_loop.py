@@ -18,9 +18,9 @@ from plimsoll.runs import worker_spec
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training import loop
-from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item
 from plimsoll.training.metrics.lines import read_metrics
+from plimsoll.training.step_report import StepReport
 
 MakeConfig = Callable[..., Config]
 

@@ -4,19 +4,22 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
 from typing import Protocol
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.closing import closing
 from plimsoll.cli.interrupts import Interrupts
 from plimsoll.cli.render import console, plain
 from plimsoll.cli.status_report import progress_line
+from plimsoll.cli.steps_table import steps_table
 from plimsoll.core.errors import PolicyError, TrainingError
 from plimsoll.runs.rollouts import Rollouts
 
@@ -24,6 +27,7 @@ __all__ = ["Driven", "Screen", "drive"]
 
 LIVE_SECONDS = 0.25
 LINE_SECONDS = 10.0
+BAR_WIDTH = 20
 
 
 class Screen:
@@ -146,8 +150,25 @@ def _line(driven: Driven) -> str:
 async def _live(driven: Driven, err: Console) -> None:
     with Live(console=err, auto_refresh=False, transient=True) as shown:
         while True:
-            shown.update(Text(_line(driven)), refresh=True)
+            shown.update(Group(*_parts(driven)), refresh=True)
             await asyncio.sleep(LIVE_SECONDS)
+
+
+def _parts(driven: Driven) -> Iterator[RenderableType]:
+    """The last steps, how far it is, and how it goes."""
+    rollouts, line = driven.rollouts, Text(_line(driven))
+    if rollouts is None or not rollouts.has_begun:
+        yield line
+        return
+    status = rollouts.status()
+    if table := steps_table(rollouts.directory.metrics, status.step, status.heldout):
+        yield table
+    if status.steps is None:
+        yield line
+        return
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH), line)
+    yield bar
 
 
 async def _lines(driven: Driven, err: Console) -> None:

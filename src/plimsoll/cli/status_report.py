@@ -10,6 +10,7 @@ from rich.text import Text
 
 from plimsoll import __version__
 from plimsoll.cli.render import NONE, console, duration, figure, plain
+from plimsoll.cli.steps_table import steps_table
 from plimsoll.runs.control import controller
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.status import Status, read_status
@@ -37,9 +38,13 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
     out.print(f"plimsoll {version} · run {directory.path} · {status.state}{where}", soft_wrap=True)
     for name, text in _lines(status):
         out.print(Text(f"{name:<12}{plain(text)}"), soft_wrap=True)
-    if status.workers:
-        out.print()
-        out.print(_workers(status.workers))
+    for table in (
+        steps_table(directory.metrics, status.step, status.heldout),
+        _workers(status.workers) if status.workers else None,
+    ):
+        if table is not None:
+            out.print()
+            out.print(table)
     out.print()
     out.print(Text(_look(directory, is_alive=owner is not None, status=status)), soft_wrap=True)
     return 0

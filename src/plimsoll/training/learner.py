@@ -19,7 +19,7 @@ import torch
 from plimsoll.runs.training_config import TrainingConfig
 from plimsoll.training import parallel, states
 from plimsoll.training.doors import backward, numbers
-from plimsoll.training.figures import Figures, StepReport
+from plimsoll.training.figures import Figures
 from plimsoll.training.inputs import Inputs, MicroBatch, check_items, make_inputs
 from plimsoll.training.items import Item
 from plimsoll.training.known import Known, know
@@ -29,6 +29,7 @@ from plimsoll.training.objective import Objective
 from plimsoll.training.passes import Passes
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.schedule import make_schedule
+from plimsoll.training.step_report import StepReport
 
 __all__ = ["Learner"]
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item
 from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.step_report import StepReport
 
 __all__ = ["Learns"]
 

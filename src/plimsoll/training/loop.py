@@ -19,7 +19,6 @@ from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
 from plimsoll.runs.groups import group_statistics
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item, items_of
 from plimsoll.training.keeping import Keeper
 from plimsoll.training.learns import Learns
@@ -27,6 +26,7 @@ from plimsoll.training.metrics.lines import Seconds, StepMetrics
 from plimsoll.training.metrics.metrics import Metrics
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.policies.protocol import Policy
+from plimsoll.training.step_report import StepReport
 
 __all__ = ["Loop"]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Literal, cast
 
 from plimsoll.core.errors import PlimsollError, TrainingError
-from plimsoll.training.figures import StepReport
 from plimsoll.training.items import Item
 from plimsoll.training.learner import Learner
 from plimsoll.training.parallel import Line, leave, world
 from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.step_report import StepReport
 
 __all__ = ["SharedLearner", "follow"]
 

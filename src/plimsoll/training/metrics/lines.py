@@ -1,6 +1,7 @@
 """What is kept of each step: one line of `metrics.jsonl`."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -8,9 +9,12 @@ from typing import cast
 import msgspec
 
 from plimsoll.runs.directory import write_whole
-from plimsoll.training.figures import StepReport
+from plimsoll.training.step_report import StepReport
 
-__all__ = ["Seconds", "StepMetrics", "flat", "mend", "read_metrics"]
+__all__ = ["Seconds", "StepMetrics", "flat", "last_metrics", "mend", "read_metrics"]
+
+_LINE_BYTES = 4096
+"""More than a line has."""
 
 
 class Seconds(msgspec.Struct, kw_only=True):
@@ -101,3 +105,21 @@ def read_metrics(path: Path, *, up_to: int | None = None) -> list[StepMetrics]:
     lines = msgspec.json.Decoder(StepMetrics).decode_lines(path.read_bytes())
     steps = {line.step: line for line in lines if up_to is None or line.step <= up_to}
     return [steps[number] for number in sorted(steps)]
+
+
+def last_metrics(path: Path, most: int, *, up_to: int) -> list[StepMetrics]:
+    """The last steps of those up to one, in order; the rest of the file is not read."""
+    try:
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - (most + 1) * _LINE_BYTES)
+            file.seek(begin)
+            lines = file.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    steps: dict[int, StepMetrics] = {}
+    for data in lines[1:] if begin else lines:
+        with contextlib.suppress(msgspec.MsgspecError):  # one that is just being written
+            line = msgspec.json.decode(data, type=StepMetrics)
+            if line.step <= up_to:
+                steps[line.step] = line
+    return [steps[number] for number in sorted(steps)[-most:]]
