@@ -3,7 +3,6 @@
 learner.pt holds the moments of the optimizers, the critic, and where the learner was.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.training.model_files import copy_rest
 from plimsoll.training.models import load_model, quietly
 from plimsoll.training.nets import Nets
 from plimsoll.training.parallel import shared_like, whole, world
@@ -22,16 +22,6 @@ from plimsoll.training.parallel import shared_like, whole, world
 __all__ = ["Progress", "load", "save", "tensors_of"]
 
 _STATE = "learner.pt"
-_COPIED = (
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "generation_config.json",
-)
-"""What belongs to a model beside its weights and config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +56,7 @@ def save(nets: Nets, progress: Progress, base: Path, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     _write_model(nets.policy.model, weights, folder)
-    for pattern in _COPIED:
-        for file in base.glob(pattern):
-            shutil.copyfile(file, folder / file.name)
+    copy_rest(base, folder)
     torch.save(state, folder / _STATE)
 
 

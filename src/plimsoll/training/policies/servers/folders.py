@@ -12,6 +12,7 @@ import msgspec
 
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.versions import Version
+from plimsoll.training.model_files import copy_rest
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.policies.servers.protocol import Target
 
@@ -25,8 +26,6 @@ POINTER = "current.json"
 SHARD = "5GB"
 PART = ".part"
 LABELLED = re.compile(r"\d+\.\d+-[0-9a-f]{8}(\.part)?")
-COPIED = (".json", ".txt", ".jinja", ".model", ".py")
-"""Config and tokenizer are in such files; so is the index of weights, which is made anew."""
 
 
 class Current(msgspec.Struct, frozen=True):
@@ -66,7 +65,7 @@ class Folders:
             try:
                 part.mkdir(parents=True)
                 _save(weights, part)
-                _copy_rest(weights.base, part)
+                copy_rest(weights.base, part)
                 part.rename(folder)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
@@ -140,10 +139,3 @@ def _save(weights: Weights, folder: Path) -> None:
     }
     with quietly():
         model.save_pretrained(folder, state_dict=state, max_shard_size=SHARD)
-
-
-def _copy_rest(base: Path, folder: Path) -> None:
-    for path in base.iterdir():
-        is_rest = path.suffix in COPIED and not path.name.endswith(".index.json")
-        if is_rest and path.is_file():
-            shutil.copyfile(path, folder / path.name)
