@@ -103,7 +103,9 @@ async def test_after_kill_9_of_an_eval_the_next_start_leaves_nothing_of_it(
 def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(
     start: Start, dockerd, tmp_path: Path
 ):
-    _sleepers(tmp_path / "tasks", 12, "sleep 3")
+    _sleepers(tmp_path / "tasks", 12, "sleep 4")
+    # One is done at once: those beside it are in the middle of their work then.
+    _sleepers(tmp_path / "tasks", 1, "true")
     (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
     options = ("--backend", "docker", "--config", "engine.toml", "--concurrency", "3")
     running = start("eval", "tasks", *options, "--out", "run", "--json")
