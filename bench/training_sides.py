@@ -15,7 +15,7 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row
 from plimsoll.runs.status import RunSummary
 from plimsoll.runs.storage import read_stored
-from plimsoll.training.metrics.lines import StepMetrics, read_metrics
+from plimsoll.training.metrics.lines import StepMetrics
 from plimsoll.trials.record import VerdictFile
 
 __all__ = ["Figures", "Side", "Work", "run_side"]
@@ -156,7 +156,7 @@ def _cpu() -> float:
 def _figures(
     side: Side, work: Work, directory: RunDirectory, summary: RunSummary, cpu: float
 ) -> Figures:
-    every = read_metrics(directory.metrics)
+    every = msgspec.json.Decoder(StepMetrics).decode_lines(directory.metrics.read_bytes())
     counted = every[FIRST : FIRST + work.steps]
     seconds = counted[-1].at - every[FIRST - 1].at
     begun = every[0].at - _sum(every[:1])

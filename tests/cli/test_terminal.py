@@ -12,14 +12,12 @@ from training_files import GRADE, write_training
 from terminals import read_all
 
 
-def test_the_live_table_shows_phases_and_gives_the_cursor_back(
-    write_task: Callable[..., Path], tmp_path: Path
-):
-    write_task("slow", solve="sleep 1")
+def on_a_terminal(folder: Path, *args: str) -> tuple[bytes, str]:
+    """What a command prints, and what is seen on its terminal meanwhile."""
     ours, theirs = os.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "plimsoll", "eval", "tasks", "--json"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "plimsoll", *args],
+        cwd=folder,
         env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "120"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -29,8 +27,17 @@ def test_the_live_table_shows_phases_and_gives_the_cursor_back(
         seen = read_all(ours)
         os.close(ours)
         assert process.stdout is not None
-        assert process.stdout.read().startswith(b'{"tasks":1,')
+        out = process.stdout.read()
     assert process.returncode == 0, seen
+    return out, seen
+
+
+def test_the_live_table_shows_phases_and_gives_the_cursor_back(
+    write_task: Callable[..., Path], tmp_path: Path
+):
+    write_task("slow", solve="sleep 1")
+    out, seen = on_a_terminal(tmp_path, "eval", "tasks", "--json")
+    assert out.startswith(b'{"tasks":1,')
     assert "0/1 trials" in seen
     assert "slow.1" in seen
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
@@ -41,19 +48,7 @@ def test_a_training_shows_its_last_steps_a_bar_and_how_it_goes(
 ):
     write_task("a", test=GRADE)
     write_training(tmp_path, steps=3)
-    ours, theirs = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "plimsoll", "run", "night.toml", "--json"],
-        cwd=tmp_path,
-        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "120"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        seen = read_all(ours)
-        os.close(ours)
-    assert process.returncode == 0, seen
+    _, seen = on_a_terminal(tmp_path, "run", "night.toml", "--json")
     shown = re.sub(r"\x1b\[[0-9;]*m", "", seen)
     assert re.search(r"step +reward +held-out +flat +entropy +kl +gradient", shown)
     assert re.search(r"━{10}\S*\s+step \d/3   reward", shown)

@@ -16,7 +16,7 @@ from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.training_config import MetricsConfig
 from plimsoll.training.metrics import sinks
-from plimsoll.training.metrics.lines import Seconds, StepMetrics, flat, last_metrics, read_metrics
+from plimsoll.training.metrics.lines import Seconds, StepMetrics, flat, last_metrics
 from plimsoll.training.metrics.metrics import Metrics
 from plimsoll.training.step_report import StepReport
 
@@ -130,24 +130,13 @@ async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
     await metrics.close()
     assert [step for step, _ in sound.lines] == [1, 2, 3]
     assert [step for step, _ in broken.lines] == [1]
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3
+    assert len(steps_in(tmp_path / "metrics.jsonl")) == 3
     assert [record.getMessage() for record in caplog.records] == [
         "kept takes no more figures: nobody is there; metrics.jsonl has them"
     ]
 
 
-def test_of_a_step_that_was_made_again_the_last_line_counts(tmp_path: Path):
-    file = tmp_path / "metrics.jsonl"
-    Kept()
-    made = [line(1, 0.1), line(2, 0.2), line(1, 0.3)]
-    file.write_bytes(b"".join(_encode(one) + b"\n" for one in made))
-    assert [(one.step, one.reward) for one in read_metrics(file)] == [(1, 0.3), (2, 0.2)]
-    assert [one.step for one in read_metrics(file, up_to=1)] == [1]
-    assert read_metrics(tmp_path / "none") == []
-
-
 def _encode(one: StepMetrics) -> bytes:
-    import msgspec
 
     return msgspec.json.encode(one)
 

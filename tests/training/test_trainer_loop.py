@@ -19,7 +19,7 @@ from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training import loop
 from plimsoll.training.items import Item
-from plimsoll.training.metrics.lines import read_metrics
+from plimsoll.training.metrics.lines import last_metrics
 from plimsoll.training.step_report import StepReport
 
 MakeConfig = Callable[..., Config]
@@ -70,7 +70,7 @@ async def test_a_checkpoint_is_whole_before_its_weights_are_published_and_they_b
     await train(make_config(4, every=2), tmp_path / "run", Counter(), policy, made.append)
     assert seen == [("1", "0", False), ("2", "1", True), ("3", "2", False), ("4", "3", True)]
     assert policy.published == [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
-    lines = read_metrics(tmp_path / "run/metrics.jsonl")
+    lines = last_metrics(tmp_path / "run/metrics.jsonl", 9, up_to=9)
     assert [line.step for line in lines] == [1, 2, 3, 4]
     assert [bool(line.seconds.checkpoint) for line in lines] == [False, True, False, True]
     proven(tmp_path / "run")

@@ -14,7 +14,7 @@ from plimsoll.sandboxes.inventory import Inventory, Item
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.inventory import LocalInventory
 
-__all__ = ["ALL", "Shelf", "Stock", "open_stock"]
+__all__ = ["ALL", "Shelf", "Stock", "find_inventory", "open_stock"]
 
 ALL = "all"
 
@@ -51,7 +51,7 @@ async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None
     async with AsyncExitStack() as opened:
         for name in BACKENDS if backend == ALL else [backend]:
             try:
-                inventory = await opened.enter_async_context(_inventory(name, config))
+                inventory = await opened.enter_async_context(find_inventory(name, config))
                 shelves.append(Shelf(inventory, tuple(await inventory.items())))
             except (SandboxError, UsageError) as error:
                 if backend != ALL:
@@ -60,7 +60,8 @@ async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None
         yield Stock(tuple(shelves), unreached, time.time())
 
 
-def _inventory(name: str, config: Config) -> Inventory:
+def find_inventory(name: str, config: Config) -> Inventory:
+    """That of one backend, to be entered."""
     if name == "local":
         home = config.local.home
         return LocalInventory(Home.find(None if home is None else Path(home)))

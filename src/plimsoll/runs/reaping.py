@@ -4,10 +4,9 @@ import asyncio
 import logging
 
 from plimsoll.core.errors import SandboxError, UsageError
-from plimsoll.runs.cleaning import choose_expired
 from plimsoll.runs.config import Config
-from plimsoll.runs.inventories import open_stock
-from plimsoll.sandboxes.inventory import Item
+from plimsoll.runs.inventories import find_inventory
+from plimsoll.sandboxes.reaper import reap
 
 __all__ = ["reap_at_end"]
 
@@ -19,14 +18,10 @@ log = logging.getLogger(__name__)
 async def reap_at_end(config: Config) -> None:
     """Remove what nobody owns any more, on this host or the config's engine. Ends no run."""
     try:
-        async with asyncio.timeout(_SECONDS), open_stock(config.run.backend, config) as stock:
-            await choose_expired(stock).carry_out(_note)
+        async with asyncio.timeout(_SECONDS), find_inventory(config.run.backend, config) as stock:
+            await reap(stock)
     except (SandboxError, UsageError, TimeoutError) as error:
         log.warning(
-            "what killed workers may have left was not removed (%s); plimsoll clean does", error
+            "what killed workers may have left was not removed (%s); plimsoll clean does",
+            str(error) or f"it takes longer than {_SECONDS:g} s",
         )
-
-
-def _note(backend: str, item: Item, why: str) -> None:
-    if why:
-        log.warning("%s %s on %s is left: %s", item.kind, item.id, backend, why)

@@ -11,7 +11,7 @@ import msgspec
 from plimsoll.runs.directory import write_whole
 from plimsoll.training.step_report import StepReport
 
-__all__ = ["Seconds", "StepMetrics", "flat", "last_metrics", "mend", "read_metrics"]
+__all__ = ["Seconds", "StepMetrics", "flat", "last_metrics", "mend"]
 
 _LINE_BYTES = 4096
 """More than a line has."""
@@ -96,15 +96,6 @@ def mend(path: Path, *, up_to: int) -> int:
     if mended != data or not path.exists():
         write_whole(path, mended)
     return len(mended)
-
-
-def read_metrics(path: Path, *, up_to: int | None = None) -> list[StepMetrics]:
-    """The steps in order; of one that was made again, the last."""
-    if not path.exists():
-        return []
-    lines = msgspec.json.Decoder(StepMetrics).decode_lines(path.read_bytes())
-    steps = {line.step: line for line in lines if up_to is None or line.step <= up_to}
-    return [steps[number] for number in sorted(steps)]
 
 
 def last_metrics(path: Path, most: int, *, up_to: int) -> list[StepMetrics]:
