@@ -166,6 +166,19 @@ async def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_st
     proven(tmp_path / "run")
 
 
+async def test_a_run_whose_last_weights_cannot_be_kept_does_not_end_well(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run, config = tmp_path / "run", make_config(4, every=9)
+    with pytest.raises(TrainingError, match=r"steps since the last checkpoint are lost.*resume"):
+        await train(config, run, Counter(save=full), Notes())
+    assert checkpoints(run) == []
+    again = await train(config, run, Counter(), Notes())
+    assert again.summary.done
+    assert checkpoints(run) == ["v1-00000004"]
+    proven(run)
+
+
 async def test_a_run_stops_where_no_checkpoint_can_be_written_and_the_old_one_stays_valid(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

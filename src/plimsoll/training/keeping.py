@@ -35,6 +35,11 @@ class Keeper:
         self._every = every
         self._last = last
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether the run was told to stop for it."""
+        return self.failures >= _TRIES
+
     def due(self, step: int) -> Save | None:
         """What writes the checkpoint that a step wants, if it wants one."""
         due = self.failures > 0 or step % self._every == 0 or step == self._last
@@ -56,6 +61,6 @@ class Keeper:
         """Note a failure. Says why the run is to stop, if it is to."""
         self.failures += 1
         _log.warning("%s (%d of %d tries)", error, self.failures, _TRIES)
-        if self.failures < _TRIES:
+        if not self.gave_up:
             return ""
         return f"{error}; it was tried {_TRIES} times in a row: free some space, then resume"

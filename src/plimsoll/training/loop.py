@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 
-from plimsoll.core.errors import CheckpointError, PlimsollError
+from plimsoll.core.errors import CheckpointError, PlimsollError, TrainingError
 from plimsoll.core.versions import Version
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
@@ -68,9 +68,9 @@ class Loop:
             await self._train()
             await self._measure("after training")
         except PlimsollError:
-            await self._keep_last()
+            await self._keep_last(is_told=True)
             raise
-        await self._keep_last()
+        await self._keep_last(is_told=self._keeper.gave_up)
 
     async def _train(self) -> None:
         mark = time.perf_counter()
@@ -185,8 +185,12 @@ class Loop:
         if found is not None:
             await self._metrics.heldout(found.step, found.reward)
 
-    async def _keep_last(self) -> None:
-        """A run that ends between two checkpoints goes on from where it ended."""
+    async def _keep_last(self, *, is_told: bool) -> None:
+        """A run that ends between two checkpoints goes on from where it ended.
+
+        Raises `TrainingError` where that cannot be kept, unless it `is_told` already that the run
+        failed: to end as if all were well would lose what was learned unsaid.
+        """
         learned = self._learned
         if learned is None or learned.number == 0 or learned == self._keeper.kept:
             return
@@ -194,8 +198,10 @@ class Loop:
             await self._rollouts.save(self._keeper.save, learned)
             self._keeper.wrote(learned)
         except PlimsollError as error:
-            # What ended the run is what is told; a crash would have lost as much.
-            _log.warning("steps since the last checkpoint are lost: %s", error)
+            lost = f"steps since the last checkpoint are lost: {error}"
+            if not is_told:
+                raise TrainingError(f"{lost}; `plimsoll resume` makes them again") from error
+            _log.warning("%s", lost)
 
 
 def _since(mark: float) -> float:
