@@ -16,7 +16,7 @@ help:  ## show this list
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Plimsoll needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make PYTHON=python3.11"; exit 1; }
-	@echo "setting up $(VENV) ..."
+	@echo "setting up $(VENV): torch and what else training needs, some minutes without a word ..."
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "the venv module is missing; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
