@@ -78,7 +78,10 @@ class Server:
         async with self._http.request(
             request.method, url, data=body or None, headers=headers
         ) as told:
-            answer: dict[str, Any] = json.loads(await told.read())
+            said = await told.read()
+        if told.content_type != "application/json":  # /health says nothing
+            return web.Response(body=said, status=told.status)
+        answer: dict[str, Any] = json.loads(said)
         for choice in answer.get("choices", []):
             choice.pop("token_versions", None)
         return web.json_response(answer, status=told.status)
