@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_files import Start, prompts
+from run_files import Start, prompts, rows, wait_for
 from training_files import GRADE, final_weights, lines, write_training
 
 from plimsoll.ledger.report import make_report
@@ -112,3 +112,21 @@ def test_a_training_that_runs_ahead_loses_nothing_when_it_is_killed(
     assert kills, "it was not killed"
     steps_of(tmp_path / "stormy", told)
     assert told["max_age"] <= told["eta"] == 2
+
+
+def test_what_is_gone_of_a_killed_training_is_rolled_out_again(
+    write: Callable[..., None], start: Start, tmp_path: Path
+):
+    write()
+    run = tmp_path / "run"
+    process = start("run", "night.toml", "--out", "run")
+    wait_for(lambda: len(rows(run)) >= GROUPS * 2, process)
+    process.kill()
+    process.wait()
+    stored = [Path(str(row["trajectory"])) for row in rows(run) if row["trajectory"]]
+    stored[0].unlink()
+    stored[1].write_bytes(stored[1].read_bytes()[:-20])
+    told = to_the_end(start, "resume", "run")
+    steps_of(run, told)
+    lost = [str(row["reason"]) for row in rows(run) if row["cause"] == "lost"]
+    assert any(stored[0].name in why or stored[1].name in why for why in lost)

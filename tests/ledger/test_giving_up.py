@@ -1,7 +1,9 @@
 """What a run gives up itself: it admits no more than it can use, and its prompts come again."""
 
+import pytest
 from runs_by_hand import ORDER, Hand
 
+from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.group import MemberState
 from plimsoll.trials.verdicts import Cause, Void
 
@@ -41,4 +43,30 @@ def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():
     assert set(run.books.pending) == {1, 2}
     assert run.books.tally.groups_by_cause == {Cause.GRADER: 2}
     assert [pending.requeues for pending in run.books.pending.values()] == [0, 0]
+    assert run.is_sound()
+
+
+def test_a_batch_that_is_rejected_is_none_and_what_is_not_at_fault_is_in_the_next():
+    run = Hand(batch_groups=2, depth=1)
+    run.admit()
+    run.start_all()
+    for group in ("0-0", "1-0", "2-0"):
+        run.finish(f"{group}/0.0")
+    with pytest.raises(LedgerError, match="no batch under way has the groups 0-0"):
+        run.accounts.reject({"0-0": "gone"})
+    before = run.books.version
+    run.accounts.consume(run.choose())
+    for wrong in ({}, {"2-0": "not of this batch"}, {"0-0": "gone", "2-0": "not"}):
+        with pytest.raises(LedgerError):
+            run.accounts.reject(wrong)
+    run.accounts.reject({"0-0": "gone"})
+    assert not run.books.is_training
+    assert run.books.version == before
+    assert set(run.books.pending) == {0}
+    assert run.books.pending[0].requeues == 0
+    assert run.choose().ids == ("1-0", "2-0")
+    run.accounts.consume(run.choose())
+    run.reopen()
+    assert run.books.is_training
+    run.accounts.commit()
     assert run.is_sound()

@@ -38,6 +38,8 @@ class Run(RuleBasedStateMachine):
         self.run.accounts.configure(chosen)
         self.versions: list[Version] = [FIRST]
         self.tickets: list[str] = ["nobody/0.0"]
+        self.published = False
+        """Weights of the step under way may have generated something."""
         self.changed = False
         """The settings are not those that live groups were admitted under."""
 
@@ -65,6 +67,7 @@ class Run(RuleBasedStateMachine):
         """From here on tokens may be of a version that is not committed, and may never be."""
         version = self.run.books.version
         self.versions.append(Version(version.lineage, version.number + 1))
+        self.published = True
 
     @rule(which=st.integers(0), worker=st.sampled_from("ab"))
     def start(self, which: int, worker: str) -> None:
@@ -98,6 +101,16 @@ class Run(RuleBasedStateMachine):
         if isinstance(choice, Batch):
             assert len(choice.groups) == self.run.accounts.settings.batch_groups
             self.run.accounts.consume(choice)
+            self.published = False
+
+    @precondition(lambda self: self.run.books.is_training and not self.published)
+    @rule(which=st.sets(st.integers(0, 5), min_size=1))
+    def reject(self, which: set[int]) -> None:
+        batch = self.run.books.training
+        bad = {batch[one % len(batch)].id: "its trajectory is gone" for one in which}
+        self.run.accounts.reject(bad)
+        assert not self.run.books.is_training
+        assert all((group.id in self.run.books.groups) == (group.id not in bad) for group in batch)
 
     @precondition(lambda self: self.run.books.is_training)
     @rule()

@@ -1,4 +1,4 @@
-"""A place whose trials toss coins, and start no sandbox."""
+"""Places whose trials toss coins, and start no sandbox."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,15 @@ from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Order, Result
 
-__all__ = ["CoinPlace", "coins"]
+__all__ = ["CoinPlace", "coins", "leaks", "leaks_once"]
 
 
 class CoinPlace:
-    def __init__(self) -> None:
+    """Trajectories of groups whose name begins with `gone` are said to be where nothing is."""
+
+    def __init__(self, gone: tuple[str, ...] = ()) -> None:
         self._version = FIRST
+        self._gone = gone
 
     async def run(self, order: Order) -> Result:
         began = self._version
@@ -29,6 +32,7 @@ class CoinPlace:
             verdict=Graded(reward, Ending.SUBMITTED, {"reward": reward}),
             seconds=0.01,
             segments=(Segment(began, 5),),
+            trajectory="/nowhere/at/all" if order.group.startswith(self._gone) else "",
         )
 
     async def group_over(self, group: str) -> None:
@@ -44,3 +48,13 @@ class CoinPlace:
 @contextlib.asynccontextmanager
 async def coins(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
     yield CoinPlace()
+
+
+@contextlib.asynccontextmanager
+async def leaks_once(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+    yield CoinPlace(("1-0",))
+
+
+@contextlib.asynccontextmanager
+async def leaks(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+    yield CoinPlace(("",))

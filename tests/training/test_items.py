@@ -8,7 +8,7 @@ import pytest
 
 from plimsoll.core.versions import Version
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
-from plimsoll.training.items import items_of
+from plimsoll.training.items import read_items
 from plimsoll.trajectories.samples import Sample
 
 NOW = Version(0, 5)
@@ -65,23 +65,23 @@ def test_an_advantage_is_over_the_graded_members_of_its_own_group():
         a=[member("a.0", 1.0), member("a.1", 0.0), member("a.2", None), member("a.3", 0.5)],
         b=[member("b.0", 3.0), member("b.1", 1.0)],
     )
-    found = {item.ticket: item.advantage for item in items_of(given, normalize=False)}
+    found = {item.ticket: item.advantage for item in read_items(given, normalize=False)[0]}
     assert found == {"a.0": 0.5, "a.1": -0.5, "a.3": 0.0, "b.0": 1.0, "b.1": -1.0}
     # In deviations: √(1/6) of the first group, 1 of the other.
-    found = {item.ticket: item.advantage for item in items_of(given, normalize=True)}
+    found = {item.ticket: item.advantage for item in read_items(given, normalize=True)[0]}
     assert found["a.0"] == pytest.approx(0.5 * 6**0.5, rel=1e-4)
     assert found["b.1"] == pytest.approx(-1, rel=1e-4)
 
 
 def test_a_withheld_member_shapes_the_baseline_and_is_not_trained_on():
     given = batch(a=[member("a.0", 1.0), member("a.1", 0.0, withheld=True)])
-    (item,) = items_of(given, normalize=False)
+    (item,) = read_items(given, normalize=False)[0]
     assert (item.ticket, item.advantage, item.group, item.reward) == ("a.0", 0.5, "a", 1.0)
 
 
 def test_each_branch_of_a_rollout_is_an_item_and_one_that_is_all_masked_is_none():
     given = batch(a=[member("a.0", 1.0, "011", "000", "001"), member("a.1", 0.0, "00")])
-    found = list(items_of(given, normalize=False))
+    found = read_items(given, normalize=False)[0]
     assert [(item.ticket, bytes(item.mask)) for item in found] == [
         ("a.0", b"\0\1\1"),
         ("a.0", b"\0\0\1"),

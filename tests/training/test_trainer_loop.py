@@ -126,6 +126,42 @@ async def test_after_so_many_bad_steps_in_a_row_the_run_stops_with_a_checkpoint(
     proven(run)
 
 
+async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks_once")
+    run, policy = tmp_path / "run", Notes()
+    rollouts = await train(make_config(3), run, Counter(), policy)
+    assert rollouts.summary.done
+    assert policy.published == [("1", 1), ("2", 2), ("3", 3)]
+    assert "group 1-0 is rolled out again: /nowhere/at/all: there is no such file" in caplog.text
+    rows = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    lost = [row["ticket"] for row in rows if row["cause"] == "lost"]
+    assert lost == ["1-0/0.0", "1-0/1.0"]
+    assert {row["ticket"] for row in rows} >= {"1-1/0.0", "1-1/1.0"}
+    proven(run)
+
+
+async def test_a_run_whose_trajectories_are_all_gone_stops_and_goes_on_when_they_are_not(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks")
+    run, learner = tmp_path / "run", Counter()
+    with pytest.raises(TrainingError, match="3 batches in a row had trajectories that are gone"):
+        await train(make_config(3), run, learner, Notes())
+    assert learner.steps == 0
+    proven(run)
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:coins")
+    # What has leaked meanwhile is found first.
+    monkeypatch.setattr(loop, "REJECTED", 9)
+    rollouts = await train(make_config(3), run, learner, Notes())
+    assert rollouts.summary.done
+    proven(run)
+
+
 async def test_a_run_that_bad_steps_stopped_goes_on_until_the_next_bad_one(
     make_config: MakeConfig, tmp_path: Path
 ):

@@ -11,6 +11,7 @@
     │   └── TransferError         a file or folder could not be carried in or out
     ├── PolicyError           the policy's server did not answer as it should
     ├── TrajectoryError       what was said cannot be written down, or cannot be read back
+    │   └── TrajectoryGone        and never will be: there is no such file, or it was changed
     ├── WorkerError           workers cannot be started, or end again and again
     ├── LedgerError           the books of a run cannot be opened, written or trusted
     │   └── CheckpointError       a checkpoint cannot be written; the one before it stays
@@ -42,6 +43,7 @@ __all__ = [
     "TaskError",
     "TrainingError",
     "TrajectoryError",
+    "TrajectoryGone",
     "TransferError",
     "UsageError",
     "WorkerError",
@@ -94,6 +96,11 @@ class PolicyError(PlimsollError):
 
 class TrajectoryError(PlimsollError):
     """A trajectory cannot be written, or its file cannot be trusted."""
+
+
+class TrajectoryGone(TrajectoryError):
+    """A stored trajectory is not there any more, or is not what was written. Another try to read
+    it finds the same."""
 
 
 class WorkerError(PlimsollError):

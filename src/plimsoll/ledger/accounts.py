@@ -6,7 +6,7 @@ code that runs in training. Where `sink` raises, nothing has happened.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
@@ -297,6 +297,20 @@ class Accounts:
         if not self._record(event):
             raise LedgerError(f"the batch of version {self.books.version} is not to be had")
 
+    def reject(self, reasons: Mapping[str, str]) -> None:
+        """The batch under way cannot be trained on, and nothing was made of it.
+
+        The groups of it that are named are given up, for these reasons, and their prompts come
+        again; the others wait for the next batch. Not for a step whose weights were published:
+        tokens may be of its version already.
+        """
+        books = self.books
+        if not reasons or not reasons.keys() <= {group.id for group in books.training}:
+            raise LedgerError(f"no batch under way has the groups {', '.join(sorted(reasons))}")
+        self._roll_back(books.version, books.version)
+        for group, reason in reasons.items():
+            self._give_up(group, reason, counts=False, cause=Cause.LOST)
+
     def commit(self, checkpoint: str = "") -> Version:
         """The step is done; the version that it made."""
         version = Version(self.books.version.lineage, self.books.version.number + 1)
@@ -341,17 +355,20 @@ class Accounts:
         if at == now and not books.is_training:
             return
         groups = consumed_since(self._history, books.lineages, now, at)
-        self._record(
-            ev.RolledBack(
-                number=books.rollbacks,
-                parent=at,
-                # Of its own even where only an unfinished step is undone: its weights may have
-                # generated tokens already.
-                version=Version(books.lineages.next_lineage(), at.number),
-                restored=tuple(rebuild(self._history, books, name) for name in groups),
-                at=self._clock(),
-            )
+        # A lineage of its own even where only an unfinished step is undone: its weights may have
+        # generated tokens already.
+        version = Version(books.lineages.next_lineage(), at.number)
+        self._roll_back(at, version, [rebuild(self._history, books, name) for name in groups])
+
+    def _roll_back(self, to: Version, version: Version, restored: Iterable[Group] = ()) -> None:
+        event = ev.RolledBack(
+            number=self.books.rollbacks,
+            parent=to,
+            version=version,
+            restored=tuple(restored),
+            at=self._clock(),
         )
+        self._record(event)
 
     def _running(self) -> list[tuple[str, str]]:
         return [

@@ -8,7 +8,7 @@ books in memory would be ahead of what a restart finds.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -166,6 +166,10 @@ class Ledger:
     async def consume(self, batch: Batch) -> None:
         """The batch is being trained on, from here on."""
         await self._do(lambda: self.accounts.consume(batch))
+
+    async def reject(self, reasons: Mapping[str, str]) -> None:
+        """The batch cannot be trained on: these groups of it are given up, the others wait."""
+        await self._do(lambda: self.accounts.reject(reasons))
 
     async def commit(self, checkpoint: str = "") -> Version:
         """The step is done; the version that it made."""

@@ -11,7 +11,7 @@ Invariants:
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, PlimsollError
@@ -31,7 +31,7 @@ from plimsoll.runs.tickets import CANARY_AGENT
 from plimsoll.runs.watching import Canary, Watching
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
-from plimsoll.trials.verdicts import Cause, Graded, Verdict
+from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.place import Order, Result
 from plimsoll.workers.supervisor import Supervisor
 
@@ -166,6 +166,15 @@ class Controller:
         await asyncio.wait({loop, self._news}, return_when=asyncio.FIRST_COMPLETED)
         if loop.done():
             loop.result()
+
+    async def reject(self, reasons: Mapping[str, str]) -> None:
+        """The batch under way is none: groups of it, by their names, are worth nothing."""
+        books = self._ledger.books
+        tickets = {name: books.groups[name].tickets for name in reasons if name in books.groups}
+        await self._ledger.reject(reasons)
+        for name, reason in reasons.items():
+            self._kept.void(tickets[name], Void(Cause.LOST, reason))
+        self._changed.set()
 
     async def commit(self, checkpoint: str) -> Version:
         """The step is done: what it used is forgotten, and workers hear of the version."""

@@ -11,7 +11,7 @@ Rollouts go on while a batch is trained on, on the same event loop: train in a t
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -206,11 +206,7 @@ class Rollouts:
         between: where it raises nothing is committed. `skipped` says why the step changed
         nothing, where that is so.
         """
-        if batch.version != self.version:
-            raise LedgerError(
-                f"the batch is of version {batch.version}, and the run is at {self.version}: "
-                "each is committed once"
-            )
+        self._check_current(batch)
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
         # Its line first: one of a step that is not committed is known by its number.
@@ -220,6 +216,22 @@ class Rollouts:
         if publish is not None:
             await publish(version)
         return await self._controller.commit(name)
+
+    async def reject(self, batch: Batch, reasons: Mapping[str, str]) -> None:
+        """The batch cannot be trained on: a trajectory of it is gone, say. Ask for another.
+
+        `reasons` names the groups that are at fault, by `BatchGroup.id`: they are void, and
+        their prompts are rolled out again. The others are in the next batch.
+        """
+        self._check_current(batch)
+        await self._controller.reject(reasons)
+
+    def _check_current(self, batch: Batch) -> None:
+        if batch.version != self.version:
+            raise LedgerError(
+                f"the batch is of version {batch.version}, and the run is at {self.version}: "
+                "each is committed once"
+            )
 
     async def save(self, checkpoint: Save, version: Version) -> None:
         """Keep the weights of the version of now, or of the one that the batch under way makes.

@@ -13,7 +13,7 @@ from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
     url_to_fs,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from plimsoll.core.errors import TrajectoryError, UsageError
+from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.trajectories.blobs import blob_path
 from plimsoll.trajectories.reader import Trajectory, read_trajectory
 
@@ -57,6 +57,8 @@ def read_stored(path: str) -> Trajectory:
         copy = Path(folder) / Path(inside).name
         try:
             storage.get_file(inside, str(copy))
+        except FileNotFoundError as error:
+            raise TrajectoryGone(f"{path}: there is no such file") from error
         except OSError as error:
             raise TrajectoryError(f"{path}: cannot be read ({error})") from error
         return read_trajectory(copy)

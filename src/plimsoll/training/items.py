@@ -4,9 +4,10 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plimsoll.runs.batches import Batch
+from plimsoll.core.errors import TrajectoryGone
+from plimsoll.runs.batches import Batch, BatchGroup
 
-__all__ = ["Item", "items_of"]
+__all__ = ["Item", "read_items"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,21 +26,32 @@ class Item:
     ticket: str
 
 
-def items_of(batch: Batch, *, normalize: bool) -> Iterator[Item]:
-    """The samples of graded members that are not withheld. Read one after another."""
+def read_items(batch: Batch, *, normalize: bool) -> tuple[list[Item], dict[str, str]]:
+    """All items, and the groups of which a trajectory is gone, each with what is wrong."""
+    items: list[Item] = []
+    gone: dict[str, str] = {}
     for group in batch.groups:
-        values = group.advantages(by_std=normalize)
-        for member, value in zip(group.members, values, strict=True):
-            if value is None or member.reward is None:
-                continue
-            for sample in member.samples():
-                if any(sample.mask):
-                    yield Item(
-                        ids=sample.ids,
-                        mask=sample.mask,
-                        logprobs=sample.logprobs,
-                        advantage=value,
-                        reward=member.reward,
-                        group=group.id,
-                        ticket=member.ticket,
-                    )
+        try:
+            items.extend(_items_of(group, normalize))
+        except TrajectoryGone as error:
+            gone[group.id] = str(error)
+    return items, gone
+
+
+def _items_of(group: BatchGroup, normalize: bool) -> Iterator[Item]:
+    """The samples of graded members that are not withheld. Read one after another."""
+    values = group.advantages(by_std=normalize)
+    for member, value in zip(group.members, values, strict=True):
+        if value is None or member.reward is None:
+            continue
+        for sample in member.samples():
+            if any(sample.mask):
+                yield Item(
+                    ids=sample.ids,
+                    mask=sample.mask,
+                    logprobs=sample.logprobs,
+                    advantage=value,
+                    reward=member.reward,
+                    group=group.id,
+                    ticket=member.ticket,
+                )

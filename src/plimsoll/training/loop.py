@@ -19,7 +19,7 @@ from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
 from plimsoll.runs.groups import group_statistics
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.items import Item, items_of
+from plimsoll.training.items import Item, read_items
 from plimsoll.training.keeping import Keeper
 from plimsoll.training.learns import Learns
 from plimsoll.training.metrics.lines import Seconds, StepMetrics
@@ -31,6 +31,9 @@ from plimsoll.training.step_report import StepReport
 __all__ = ["Loop"]
 
 _log = logging.getLogger(__name__)
+
+REJECTED = 3
+"""So many batches in a row of which something is gone, and it is no accident any more."""
 
 
 class Loop:
@@ -59,6 +62,8 @@ class Loop:
         self._learned: Version | None = rollouts.version
         """The version of the learner's weights; None while they are of no version."""
         self._bad = learner.bad_steps
+        self._rejected = 0
+        """How many batches in a row could not be read."""
 
     async def run(self) -> None:
         """Raises what ends the run before its last step; nothing that was learned is lost."""
@@ -80,7 +85,12 @@ class Loop:
 
     async def _step(self, batch: Batch, seconds: Seconds) -> None:
         mark = time.perf_counter()
-        items = await asyncio.to_thread(self._read, batch)
+        normalize = self._config.training.normalize
+        items, gone = await asyncio.to_thread(read_items, batch, normalize=normalize)
+        if gone:
+            await self._reject(batch, gone)
+            return
+        self._rejected = 0
         seconds.read, mark = _since(mark), time.perf_counter()
         report = await self._learn(batch, items)
         seconds.update = _since(mark)
@@ -91,8 +101,18 @@ class Loop:
         self._look_at(report, batch.step)
         await self._measure_if_due(batch.step)
 
-    def _read(self, batch: Batch) -> list[Item]:
-        return list(items_of(batch, normalize=self._config.training.normalize))
+    async def _reject(self, batch: Batch, gone: dict[str, str]) -> None:
+        """Have what is gone rolled out again; stop where that does not help."""
+        for group, why in gone.items():
+            _log.warning("step %d: group %s is rolled out again: %s", batch.step, group, why)
+        await self._rollouts.reject(batch, gone)
+        self._rejected += 1
+        if self._rejected >= REJECTED:
+            raise TrainingError(
+                f"{self._rejected} batches in a row had trajectories that are gone, the last for: "
+                f"{next(iter(gone.values()))}. See to where they are stored ([storage] "
+                "trajectories), then `plimsoll resume`"
+            )
 
     async def _learn(self, batch: Batch, items: list[Item]) -> StepReport:
         before = self._learned

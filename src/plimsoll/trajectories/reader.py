@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.errors import TrajectoryError, TrajectoryGone
 from plimsoll.trajectories.frames import frames
 from plimsoll.trajectories.records import (
     FORMAT,
@@ -31,21 +31,23 @@ _UNFINISHED = "it is not closed: the session is not over, or was killed"
 def read_trajectory(path: Path) -> Trajectory:
     """A closed trajectory, verified; of a `.part`, what can be read, and what is wrong with it.
 
-    Raises `TrajectoryError` for a closed one that is not what was written, and for a file that
-    holds no trajectory at all.
+    Raises `TrajectoryGone` for a closed one that is not what was written, and for a file that
+    is not there or holds no trajectory at all.
     """
     try:
         data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise TrajectoryGone(f"{path}: there is no such file") from error
     except OSError as error:
         raise TrajectoryError(f"{path}: cannot be read ({error.strerror or error})") from error
     reading = _Reading()
     problem = reading.read(data)
     if reading.trajectory is None:
-        raise TrajectoryError(f"{path}: holds no trajectory; {problem or 'it is empty'}")
+        raise TrajectoryGone(f"{path}: holds no trajectory; {problem or 'it is empty'}")
     if reading.trajectory.closed is None:
         problem = problem or _UNFINISHED
     if problem and path.suffix != ".part":
-        raise TrajectoryError(
+        raise TrajectoryGone(
             f"{path}: the trajectory cannot be trusted; {problem}. It was changed after it was "
             "written, or only a part of it was copied"
         )

@@ -85,8 +85,8 @@ CAUSES: dict[Cause, CauseRule] = {
         retries=3,
         against_task=False,
         stops_run=False,
-        meaning="the worker that ran it is gone",
-        remedy="look at the worker's last words",
+        meaning="the worker that ran it is gone, or what it left",
+        remedy="read the reason; if there are many, look at the workers' last words",
     ),
     Cause.CANCELLED: CauseRule(
         retries=0,
