@@ -10,7 +10,7 @@ from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, OnOutput, S
 __all__ = ["Faulty", "Resetting", "Watched", "until"]
 
 
-async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(what: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait until something is so, and fail where it does not become so in time."""
     deadline = time.monotonic() + seconds
     while not what():

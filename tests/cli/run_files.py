@@ -57,7 +57,7 @@ def marked(mark: str) -> dict[int, str]:
 
 def wait_for(holds: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
     """Wait until something is so; fail with what a process said where it ends before."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not holds():
         if process is not None and process.poll() is not None:
             pytest.fail("\n".join(process.communicate()))

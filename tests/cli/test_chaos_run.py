@@ -89,7 +89,7 @@ class Chaos:
     def _end(self, process: "subprocess.Popen[str]") -> None:
         sign = self._random.choices([signal.SIGKILL, signal.SIGTERM], [3, 1])[0]
         process.send_signal(sign)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert process.returncode in ENDINGS[sign], out + err
         self.done["controller"] += 1
 

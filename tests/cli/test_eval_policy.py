@@ -177,16 +177,16 @@ def test_ctrl_c_closes_the_trajectory(write_task: WriteTask, start: Start, tmp_p
     with served_aside(Script(turns=turns)) as server:
         process = start("eval", "tasks", "--agent", "shell", "--policy", server.url, "--out", "out")
         part = tmp_path / "out/trials/a.1/trajectory.jsonl.zst.part"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (part.exists() and read_trajectory(part).exchanges and server.in_flight):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     trajectory = read_trajectory(tmp_path / "out/trials/a.1/trajectory.jsonl.zst")
     assert trajectory.closed is not None
     assert (trajectory.closed.ending, len(trajectory.exchanges)) == ("cancelled", 1)

@@ -59,7 +59,7 @@ class Standing:
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=20)
+        _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err
 
 
@@ -302,7 +302,7 @@ def test_a_signal_ends_requests_in_flight_and_keeps_what_was_said(
         began = time.monotonic()
         code, err = gateway.stop()
         assert code == 0, err
-        assert time.monotonic() - began < 5, err
+        assert time.monotonic() - began < 20, err
     (file,) = (tmp_path / "kept").glob("*/trajectory.jsonl.zst")
     trajectory = read_trajectory(file)
     assert trajectory.complete

@@ -18,7 +18,7 @@ from plimsoll.cli.begin import begin
 from plimsoll.core.errors import PlimsollError, UsageError
 
 WriteTask = Callable[..., Path]
-SECONDS = 110
+SECONDS = 240
 
 pytestmark = pytest.mark.timeout(3 * SECONDS)
 
@@ -123,7 +123,7 @@ def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, out + err
     assert "ended at once · go on: plimsoll resume run" in err
     wait_for(lambda: marked(mark) == {})

@@ -22,7 +22,7 @@ from plimsoll.ledger.report import make_report
 KILLS = int(os.environ.get("PLIMSOLL_TEST_KILLS", "2"))
 SEED = int(os.environ.get("PLIMSOLL_TEST_SEED", str(time.time_ns() % 100_000)))
 STEPS, GROUPS = 4, 2
-LIFE_SECONDS = 100
+LIFE_SECONDS = 240
 
 pytestmark = pytest.mark.timeout(LIFE_SECONDS * (2 * KILLS + 3))
 

@@ -17,7 +17,7 @@ from training_files import GRADE, final_weights, lines, make_model, write_traini
 from plimsoll.ledger.report import make_report
 
 SERVER = Path(__file__).parent / "model_server.py"
-SECONDS = 110
+SECONDS = 240
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)
 
@@ -45,7 +45,7 @@ class Replica:
 
     def get(self, route: str) -> Any:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(self._at + route, timeout=5) as answer:
+        with opener.open(self._at + route, timeout=30) as answer:
             return json.load(answer)
 
     def _answers(self) -> bool:

@@ -207,7 +207,7 @@ async def serving(
             yield Place(gateway, session, access, client, folder, stack)
 
 
-async def eventually(true: Callable[[], object], seconds: float = 5.0) -> None:
+async def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait until something is true."""
     async with asyncio.timeout(seconds):
         while not true():  # noqa: ASYNC110, anything at all may be waited for

@@ -42,7 +42,7 @@ class Raw:
         await self._writer.drain()
 
     async def until(self, word: bytes) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             seen = b""
             while word not in seen:
                 data = await self.reader.read(65536)
@@ -51,7 +51,7 @@ class Raw:
             return seen
 
     async def all(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self.reader.read()
 
     def cut(self) -> None:

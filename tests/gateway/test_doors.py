@@ -140,10 +140,10 @@ async def test_leaving_the_gateway_ends_its_doors(stepped: Stepped):
         door = await Door(gateway).__aenter__()
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         await asyncio.sleep(0.05)
-    assert await asyncio.wait_for(reader.read(), 2) == b""
+    assert await asyncio.wait_for(reader.read(), 30) == b""
     await eventually(lambda: door.over == 1)
     writer.close()
     again, writer = await asyncio.open_connection("127.0.0.1", door.port)
-    assert await asyncio.wait_for(again.read(), 2) == b""
+    assert await asyncio.wait_for(again.read(), 30) == b""
     writer.close()
     await door.__aexit__()

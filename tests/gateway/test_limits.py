@@ -80,7 +80,7 @@ async def test_when_time_is_over_who_waits_is_woken(tmp_path, stepped, path, beg
         if begun:
             for step in stepped.calls:
                 step.queue.put_nowait("one")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             (first, events), (second, body) = await asyncio.gather(streamed, whole)
         assert (first, second) == (200 if begun else 400, 400)
         assert b"0.3 s are over" in events

@@ -69,7 +69,7 @@ def children() -> Callable[[], dict[int, str]]:
 def until() -> Callable[..., None]:
     """Waits until something is so, and fails where it does not become so in time."""
 
-    def wait(what: Callable[[], object], seconds: float = 5.0) -> None:
+    def wait(what: Callable[[], object], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < deadline, "it did not happen in time"

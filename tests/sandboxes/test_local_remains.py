@@ -153,7 +153,7 @@ async def test_an_init_killed_from_outside_is_told_in_time(
     keeper, init = sorted(set(children()) - known)[:2]
     os.kill(init, signal.SIGKILL)
     with pytest.raises(SandboxUnavailable):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 12)
     with pytest.raises(SandboxUnavailable):
         await made.exec("true")
     status = await made.status()
@@ -250,7 +250,7 @@ async def test_what_a_killed_owner_left_is_gone_when_the_next_one_starts(
     started = time.monotonic()
     async with LocalBackend(LocalOptions(home=tmp_path)):
         assert left(tmp_path, ids) == []
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     until(lambda: not _sleepers(ids))
 
 

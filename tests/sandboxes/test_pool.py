@@ -284,7 +284,7 @@ async def test_starts_that_keep_failing_are_told_to_all_who_wait_and_to_the_next
     world: Faulty, pool: Pool, image: Image
 ):
     world.start_errors = [SandboxUnavailable("no space left on the engine") for _ in range(50)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(12):
         ends = await asyncio.gather(
             *(pool.create(image, spec()) for _ in range(4)), return_exceptions=True
         )

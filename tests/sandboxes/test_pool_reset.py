@@ -112,7 +112,7 @@ async def test_nobody_waits_long_for_a_reset(world: Faulty, monkeypatch: pytest.
         pool.expect(DEBIAN, spec(), 2)
         first = await use(pool, image)
         world.reset_delay = 30
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(12):
             second = await pool.create(image, spec())
         await second.close()
         third = await pool.create(image, spec())

@@ -262,7 +262,7 @@ async def test_close_ends_a_command_that_runs(sandbox: Sandbox):
     await asyncio.sleep(0.1)
     await sandbox.close()
     with pytest.raises(SandboxUnavailable):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 12)
 
 
 async def test_a_cancelled_close_is_finished_all_the_same(sandbox: Sandbox):

@@ -47,7 +47,7 @@ async def _said(sandbox: Sandbox, port: int, words: str = "hello") -> str:
 
 async def _until_gone(sandbox: Sandbox, port: int) -> None:
     """Wait until nobody listens: a closed socket is told to the sandbox, not waited for."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(12):
         while (await _python(sandbox, CONNECT.format(port=port))).ok:
             pass
 
@@ -130,7 +130,7 @@ async def test_each_side_may_end_its_half_first(sandbox: Sandbox):
     code = "print(s.makefile('rb').read()); s.sendall(b'and out'); s.close()"
     done = await _python(sandbox, CONNECT.format(port=served.port) + code)
     assert done.stdout.text == "b'over'\n", done.stderr.text
-    assert await asyncio.wait_for(heard, 5) == b"and out"
+    assert await asyncio.wait_for(heard, 12) == b"and out"
 
 
 async def test_all_that_was_written_arrives_though_the_server_closed_at_once(sandbox: Sandbox):
@@ -247,7 +247,7 @@ async def test_a_sandbox_closed_while_connections_are_open_ends_them(sandbox: Sa
     talk = CONNECT.format(port=served.port) + "import time; time.sleep(60)"
     talking = asyncio.create_task(_python(sandbox, talk))
     await asyncio.wait_for(connected.wait(), 10)
-    await asyncio.wait_for(sandbox.close(), 30)
+    await asyncio.wait_for(sandbox.close(), 12)
     with pytest.raises(SandboxUnavailable):
         await talking
     assert len(ended) == 1

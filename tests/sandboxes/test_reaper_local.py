@@ -108,7 +108,7 @@ async def test_a_sandbox_taken_from_its_owner_is_unavailable_and_closes_well(
     (item,) = await inventory.items()
     await inventory.remove(item)
     with pytest.raises(SandboxUnavailable):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 12)
     await mine.close()
     assert left(tmp_path, [mine.id]) == []
 

@@ -124,7 +124,7 @@ async def test_the_runs_own_handler_of_sigterm_stays(shared_cluster: Any):
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, seen.set)
     async with RayEngine(RayOptions(address=shared_cluster.address)):
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(seen.wait(), 5)
+        await asyncio.wait_for(seen.wait(), 12)
 
 
 TERMINATED = """

@@ -46,7 +46,7 @@ async def test_tickets_run_at_the_same_time_and_each_is_answered_once(tmp_path: 
         for number in range(50):
             hand.order(f"t{number}", "sleep 0.5")
         answered = [(await hand.hear(Finished)).result for _ in range(50)]
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 24  # one after another: 25
         await hand.listen(0.3)
         assert len(hand.others) == 50 + 2  # and a hello, and that it is ready
         assert {result.ticket for result in answered} == {f"t{n}" for n in range(50)}
@@ -169,7 +169,7 @@ async def test_a_worker_that_cannot_start_says_why_and_ends(tmp_path: Path, make
     async with begun() as hand:
         hand.tell(Begin(marking_spec(tmp_path, maker)))
         assert words in (await hand.hear(Failed)).words
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(12):
             exit = await hand.placed.ended()
         assert exit.how == "exit 1"
         assert words in exit.words
@@ -188,11 +188,11 @@ async def test_nobody_is_let_in_without_an_invitation():
         invitation = board.invite("worker-1", {})
         public, secret = zmq.curve_keypair()
         forged = replace(invitation, public_key=public.decode(), secret_key=secret.decode())
-        async with Line(forged) as line, asyncio.timeout(5):
+        async with Line(forged) as line, asyncio.timeout(12):
             line.send(Hello())
             assert await line.broken() == "the run does not know this worker's key"
         board.forget("worker-1")
-        async with Line(invitation) as line, asyncio.timeout(5):
+        async with Line(invitation) as line, asyncio.timeout(12):
             assert await line.broken() == "the run does not know this worker's key"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):

@@ -63,7 +63,7 @@ class Hand:
         self, kind: type[Message], fits: Callable[[Message], bool] = lambda _: True
     ) -> Message:
         """The next message of a kind. Others are kept."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(12):
             while True:
                 message = (await self.board.receive()).message
                 if isinstance(message, Beat):

@@ -123,7 +123,7 @@ async def test_requests_wait_for_a_replica_that_starts_late():
     async with replicas(server.url) as policy:
         call = asyncio.create_task(policy.answer(ask(), CALL))
         await asyncio.sleep(0.1)
-        async with serve_script(HELLO, port=port), asyncio.timeout(5):
+        async with serve_script(HELLO, port=port), asyncio.timeout(30):
             assert (await call).message.text == SAYS
 
 
@@ -136,7 +136,7 @@ async def test_where_no_replica_is_up_the_wait_is_bounded():
             await policy.answer(ask(), CALL)
         assert refusal.value.kind == "busy"
         assert "cannot be reached" in refusal.value.message
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
 
 
 async def test_a_server_that_asks_for_time_gets_it():

@@ -125,5 +125,5 @@ async def test_a_build_that_takes_too_long_is_ended_and_names_the_line(kit: Kit)
     assert str(caught.value).endswith(
         "Dockerfile:3: the build took longer than 0.5 s (build_timeout_sec)"
     )
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert len(left_over(kit.home)) == 1

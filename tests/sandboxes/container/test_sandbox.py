@@ -76,7 +76,7 @@ async def test_an_init_that_is_killed_is_a_sandbox_that_is_gone(real: ContainerS
     await asyncio.sleep(0.1)
     os.kill(_init_of(real), 9)
     with pytest.raises(SandboxUnavailable, match="it fell over"):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 9)
     assert not (await real.status()).alive
 
 
@@ -109,10 +109,10 @@ async def test_a_transfer_holds_little_and_other_commands_run_beside_it(
     Path("/proc/self/clear_refs").write_text("5")
     before = _memory("self", "VmHWM")
     carried = asyncio.create_task(real.upload(tmp_path / "big", str(tmp_path / "copy")))
-    assert (await asyncio.wait_for(real.exec(["true"]), 5)).ok
+    assert (await asyncio.wait_for(real.exec(["true"]), 9)).ok
     assert (await carried).bytes == 128 << 20
     fetched = asyncio.create_task(real.download(str(tmp_path / "copy"), tmp_path / "back"))
-    assert (await asyncio.wait_for(real.exec(["true"]), 5)).ok
+    assert (await asyncio.wait_for(real.exec(["true"]), 9)).ok
     assert (await fetched).bytes == 128 << 20
     assert _memory("self", "VmHWM") - before < 30 << 20
 
@@ -123,7 +123,7 @@ async def test_a_download_that_is_too_much_stops_early_and_says_why(
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(TransferError, match="1,000"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(9):
             await real.download(str(tmp_path / "huge"), tmp_path / "out", limit=1000)
     assert not (tmp_path / "out").exists()
     assert (await real.status()).processes == 0

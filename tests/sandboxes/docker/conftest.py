@@ -156,7 +156,7 @@ def _processes_in(folder: Path) -> list[int]:
 def _remove_group(group: Path) -> None:
     for below in [path for path in group.iterdir() if path.is_dir()]:
         _remove_group(below)
-    deadline = time.monotonic() + 5  # processes that were killed may not be gone yet
+    deadline = time.monotonic() + 30  # processes that were killed may not be gone yet
     while group.exists() and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -189,7 +189,7 @@ async def test_a_build_that_is_cancelled_or_too_slow_leaves_no_container(kit: Ki
 
     began = time.monotonic()
     said = await kit.fails(text, build_timeout=2.0)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert said.endswith("Dockerfile:3: the build took longer than 2 s (build_timeout_sec)")
     assert await becomes(False, kit.engine, word)
 

@@ -86,7 +86,7 @@ async def entered(
             yield policy
 
 
-async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(what: Callable[[], object], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
             if what():

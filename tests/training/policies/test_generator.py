@@ -155,7 +155,7 @@ async def test_an_answer_that_is_given_up_frees_its_place(tmp_path):
         await asyncio.sleep(0.05)
         waiting.cancel()
         asking.cancel()
-        found = await asyncio.wait_for(place.ask(row(prompt(3), 5)), 30)
+        found = await asyncio.wait_for(place.ask(row(prompt(3), 30)), 30)
         assert len(found.ids) == 5
         assert len(place.batch) == 0
 
