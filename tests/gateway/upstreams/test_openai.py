@@ -8,6 +8,7 @@ from aiohttp import web
 from upstream_parts import BASH, CALL, HELLO, ask, client, streamed, text_of, until, user
 
 from plimsoll.gateway.forms import Refusal, Request
+from plimsoll.gateway.serving.listening import serving
 from plimsoll.gateway.upstreams import openai
 from plimsoll.gateway.upstreams.failures import Failed
 from plimsoll.gateway.upstreams.openai import Asks, Server, Waits, http_session
@@ -260,3 +261,28 @@ async def test_a_whole_answer_where_a_stream_was_asked_for_is_said_to_be_so(kind
     finally:
         await runner.cleanup()
     assert not failed.value.again
+
+
+@pytest.mark.parametrize(
+    ("health", "models", "well"),
+    [
+        (200, 500, True),
+        (500, 200, False),
+        (503, 200, False),
+        (404, 200, True),
+        (404, 502, False),
+        (401, 401, True),
+        (302, 403, True),
+        (405, 404, True),
+    ],
+)
+async def test_only_what_a_server_says_of_itself_speaks_against_it(health, models, well):
+    async def answer(request: web.BaseRequest) -> web.Response:
+        status = health if request.path == "/health" else models
+        return web.Response(status=status, headers={"Location": "/elsewhere"})
+
+    async with serving(answer, "127.0.0.1") as port, http_session() as http:
+        server = Server(http, f"http://127.0.0.1:{port}/v1", model="m")
+        assert await server.is_well(30) is well
+    async with http_session() as http:
+        assert not await Server(http, f"http://127.0.0.1:{port}/v1", model="m").is_well(30)

@@ -156,16 +156,20 @@ class Server:
             raise garbage(self.url, str(error)) from error
 
     async def is_well(self, within: float) -> bool:
-        """Whether the server says that it serves: by `/health`, or its models where it has none."""
+        """Whether the server serves, by `/health`; by `/models` where the former says nothing: a
+        hosted server may have no such route, or not for everybody."""
         timeout = aiohttp.ClientTimeout(within)
         try:
             for url in (f"{self.url.removesuffix('/v1')}/health", f"{self.url}/models"):
-                async with self._http.get(url, headers=self._headers, timeout=timeout) as response:
-                    if response.status != 404:
+                get = self._http.get(
+                    url, headers=self._headers, timeout=timeout, allow_redirects=False
+                )
+                async with get as response:
+                    if response.status == 200 or response.status >= 500:
                         return response.status == 200
         except CONNECTION_ERRORS:
-            pass
-        return False
+            return False
+        return True
 
     def _post(
         self, request: Request, call: Call, *, stream: bool
