@@ -13,6 +13,7 @@ import pytest
 
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable, TransferError
+from plimsoll.sandboxes.docker import backend as backend_module
 from plimsoll.sandboxes.docker import keeper, watch
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.engine import Engine
@@ -45,6 +46,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(keeper, "_WHY_SECONDS", 2.0)
     monkeypatch.setattr(keeper, "_REMOVE_SECONDS", 6.0)
+    monkeypatch.setattr(backend_module, "_RESTART_SECONDS", 6.0)
 
 
 async def _fails(running: "asyncio.Task[object]", words: str, seconds: float) -> None:
@@ -92,8 +94,8 @@ async def test_an_engine_that_crashes_ends_its_sandboxes(dockerd: Dockerd):
         assert await _containers(docker.engine) == 0
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_an_engine_that_is_gone_for_good_is_left_in_time(dockerd: Dockerd):
-    started = time.monotonic()
     backend = DockerBackend(DockerOptions(host=dockerd.url))
     await backend.__aenter__()
     image = await backend.build(ImageSource(reference="debian:12"))
