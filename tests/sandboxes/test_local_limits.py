@@ -1,6 +1,7 @@
 """Limits of a local sandbox, through control groups, where this host lets us set them."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from plimsoll.sandboxes.protocol import Backend, Image, Limits
 
 def _groups(name: str) -> dict[str, Path]:
     """A sandbox's control groups by controller; with version 2 all are one."""
-    found = {x.parent.name: x for x in Path("/sys/fs/cgroup").glob(f"*/plimsoll-{name}")}
-    for one in Path("/sys/fs/cgroup").rglob(f"plimsoll-{name}"):
-        found.setdefault(next(iter(one.relative_to("/sys/fs/cgroup").parts)), one)
+    root = Path("/sys/fs/cgroup")
+    found = {x.parent.name: x for x in root.glob(f"*/plimsoll-{name}")}
+    for folder, names, _ in os.walk(root):  # groups of others go meanwhile
+        if f"plimsoll-{name}" in names:
+            one = Path(folder, f"plimsoll-{name}")
+            found.setdefault(one.relative_to(root).parts[0], one)
     return found
 
 

@@ -155,7 +155,8 @@ def test_a_limit_that_is_not_enforced_is_said(run: Run, limit: str):
     said = run(f"""
 MORE = {{"limits": Limits({limit})}}
 async def work(backend, image, sandbox):
-    return {{"limited": bool(list(Path("/sys/fs/cgroup").rglob("plimsoll-" + sandbox.id)))}}
+    groups = (name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names)
+    return {{"limited": "plimsoll-" + sandbox.id in groups}}
 """)
     assert said["code"] == 0, said["stderr"]
     assert said["limited"] or any("not enforced" in x for x in said["warnings"]), said  # type: ignore[union-attr]
