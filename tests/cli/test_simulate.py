@@ -69,7 +69,10 @@ def test_the_table_and_the_plot(plimsoll, tmp_path: Path):
     ("args", "said"),
     [
         (("--eta", "1", "--tau", "2"), "max_staleness must be at least depth"),
-        (("--batch-groups", "0"), "batch_groups is 0"),
+        (("--batch-groups", "0"), "0 is not in the range"),
+        (("--group-size", "0"), "0 is not in the range"),
+        (("--slack", "nan"), "not nan"),
+        (("--step-seconds", "inf"), "inf is not in the range"),
         (("--max-running", "1", "--group-size", "2"), "max_running must be at least group_size"),
         (("--durations", "endless"), "'endless' is not one of"),
         (("--plot", "/nowhere/at/all.svg", "--steps", "2"), "cannot write /nowhere/at/all.svg"),

@@ -190,3 +190,41 @@ def test_names_of_versions_sort_as_they_were_made(tmp_path: Path):
         write(checkpoints, number)
     assert [made.version.number for made in checkpoints.all()] == [9, 10, 100]
     assert FIRST < at(9) < at(9, lineage=1)
+
+
+def test_what_a_crash_left_half_written_goes_with_the_next_one(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path)
+    write(checkpoints, 1)
+    half = tmp_path / "v0-00000002"
+    half.mkdir()
+    (half / "weights.bin").write_text("half")
+    (tmp_path / "notes").mkdir()
+    checkpoints.write(at(2, 1), 20, save("x"), _branched(at(1)))
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "v0-00000001",
+        "v1-00000002",
+        "notes",
+    }
+
+
+def _branched(parent: Version) -> Lineages:
+    lineages = Lineages()
+    lineages.branch(1, parent)
+    return lineages
+
+
+@pytest.mark.parametrize(
+    ("version", "is_missing"),
+    [(at(4), True), (at(2, 1), False), (at(3, 1), True), (at(0, 2), True), (at(9), False)],
+)
+def test_a_checkpoint_that_the_books_cannot_know_of_says_that_they_are_not_whole(
+    tmp_path: Path, version: Version, is_missing: bool
+):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(version, 10, save("x"), Lineages())
+    books = books_at(at(2))
+    if version.lineage == 1 or version == at(9):
+        # A lineage that was left may have come to any number.
+        books.lineages.branch(1, at(1))
+        books.version = at(2, 1)
+    assert bool(checkpoints.beyond(books)) is is_missing

@@ -63,7 +63,7 @@ def test_a_batch_that_is_rejected_is_none_and_what_is_not_at_fault_is_in_the_nex
     assert not run.books.is_training
     assert run.books.version == before
     assert set(run.books.pending) == {0}
-    assert run.books.pending[0].requeues == 0
+    assert run.books.pending[0].requeues == 1
     assert run.choose().ids == ("1-0", "2-0")
     run.accounts.consume(run.choose())
     run.reopen()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,17 +10,21 @@ import time
 from pathlib import Path
 
 import pytest
-from ledger_files import ledger
+from ledger_files import change, ledger
 from runs_by_hand import ORDER
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
+from plimsoll.ledger import ledger as ledger_module
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.audit import Auditor, disagreements
 from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
+from plimsoll.ledger.events import Segment
 from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, Ledger, read_books
+from plimsoll.ledger.report import make_report
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 GRADED = Graded(1.0, Ending.SUBMITTED)
@@ -212,3 +217,95 @@ def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
             auditor.take(event)
         assert auditor.broken == [] == auditor.against(books) == disagreements(books)
     assert books.version.number > 8 and ever > 8
+
+
+async def _two_steps(folder: Path) -> Ledger:
+    """A ledger that is never closed, with checkpoints of two steps."""
+    folder.mkdir()
+    opened = await ledger(folder).__aenter__()
+    checkpoints = Checkpoints(folder / FOLDER)
+    for number in (1, 2):
+        await opened.admit(ORDER)
+        for ticket in opened.accounts.waiting():
+            await opened.finish(ticket, GRADED, 1.0)
+        await opened.consume(await choice(opened))
+        made = Version(0, number)
+        checkpoints.write(made, opened.position, lambda _: None, opened.books.lineages)
+        await opened.commit(f"v0-{number:08d}")
+    return opened
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.6])
+async def test_a_ledger_without_its_last_events_is_refused_and_left_as_it_is(
+    tmp_path: Path, left: float
+):
+    opened = await _two_steps(tmp_path / "run")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copytree(tmp_path / "run" / FOLDER, copy / FOLDER)
+    for name in (FILE, f"{FILE}-wal"):
+        shutil.copyfile(tmp_path / "run" / name, copy / name)
+    await opened.__aexit__(None, None, None)
+    log = copy / f"{FILE}-wal"
+    whole = log.read_bytes()
+    log.write_bytes(whole[: int(len(whole) * left)])
+    with pytest.raises(LedgerError, match="the ledger's last events are missing"):
+        async with ledger(copy):
+            pass
+    (problem,) = make_report(copy, check=True).problems
+    assert "the ledger's last events are missing" in problem
+    assert len(Checkpoints(copy / FOLDER).all()) == 2
+    # Put back, it goes on.
+    log.write_bytes(whole)
+    (copy / f"{FILE}-shm").unlink(missing_ok=True)
+    async with ledger(copy) as again:
+        assert again.books.version == Version(0, 2)
+
+
+async def test_lives_that_are_all_short_come_to_a_snapshot_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ledger_module, "_SNAPSHOT_EVERY", 20)
+    lives = []
+    for life in range(4):
+        copy = tmp_path / str(life)
+        copy.mkdir()
+        if lives:
+            for name in (FILE, f"{FILE}-wal"):
+                shutil.copyfile(tmp_path / str(life - 1) / name, copy / name)
+        opened = await ledger(copy, depth=2 * life, max_staleness=9).__aenter__()
+        lives.append(opened)
+        for ticket in opened.accounts.waiting():
+            await opened.start(ticket, "w")
+        await opened.admit(ORDER)
+        await asyncio.sleep(0.01)
+    journal = Journal.open(tmp_path / "3" / FILE)
+    assert 0 < journal.since_snapshot <= 20
+    journal.close()
+    for opened in lives:
+        await opened.__aexit__(None, None, None)
+
+
+async def test_a_check_sees_an_event_that_is_filed_under_another_group(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+    change(tmp_path / FILE, "UPDATE events SET subject = '1-0' WHERE subject = '0-0'")
+    problems = make_report(tmp_path, check=True).problems
+    assert problems
+    assert all("is not filed as it was written" in problem for problem in problems)
+
+
+async def test_tokens_of_a_version_that_nobody_knows_are_not_tried_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async with ledger(tmp_path, requeues=1) as opened:
+        (first, *_) = await opened.admit(ORDER)
+        strange = [Segment(Version(7, 7), 5)]
+        for _ in range(40):
+            ticket = next((t for t in opened.accounts.waiting() if t.startswith("0-")), None)
+            if ticket is None:
+                await opened.admit(ORDER)
+                continue
+            await opened.finish(ticket, GRADED, 1.0, strange)
+        assert list(opened.books.quarantined) == [first.task]
+    assert "its tokens are of version 7:7, unknown here" in caplog.text

@@ -1,5 +1,6 @@
 """`plimsoll simulate`: what each rule of admission costs and keeps, under the same rollouts."""
 
+import math
 from pathlib import Path
 
 import click
@@ -7,6 +8,9 @@ import click
 __all__ = ["command"]
 
 KINDS = ("constant", "lognormal", "stragglers", "hung")
+MOST = 4096
+"""Of anything that is counted or measured: what is more would not come to an end."""
+_COUNT, _ANY = click.IntRange(1, MOST), click.IntRange(0, MOST)
 
 
 @click.command("simulate")
@@ -17,24 +21,36 @@ KINDS = ("constant", "lognormal", "stragglers", "hung")
     show_default=True,
     help="How long rollouts take, in units of their median.",
 )
-@click.option("--batch-groups", type=int, default=8, show_default=True, help="B.")
-@click.option("--tau", type=int, default=2, show_default=True, help="Batches ahead of the trainer.")
-@click.option("--eta", type=int, default=8, show_default=True, help="The bound on age.")
-@click.option("--group-size", type=int, default=1, show_default=True, help="Rollouts of a group.")
+@click.option("--batch-groups", type=_COUNT, default=8, show_default=True, help="B.")
+@click.option(
+    "--tau",
+    type=click.IntRange(0, MOST),
+    default=2,
+    show_default=True,
+    help="Batches ahead of the trainer.",
+)
+@click.option("--eta", type=_ANY, default=8, show_default=True, help="The bound on age.")
+@click.option(
+    "--group-size",
+    type=click.IntRange(1, MOST),
+    default=1,
+    show_default=True,
+    help="Rollouts of a group.",
+)
 @click.option(
     "--max-running", type=int, help="Rollouts at once.  [default: (τ + 1)·B groups of them]"
 )
-@click.option("--steps", type=click.IntRange(min=2), default=200, show_default=True)
+@click.option("--steps", type=click.IntRange(2, 100_000), default=200, show_default=True)
 @click.option(
     "--step-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0, MOST, min_open=True),
     default=1.0,
     show_default=True,
     help="How long the trainer takes for a batch.",
 )
 @click.option(
     "--slack",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, MOST),
     default=0.5,
     show_default=True,
     help="How long a group that is in the way of others is waited for.",
@@ -69,10 +85,13 @@ def command(
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.simulation_report import show
+    from plimsoll.core.errors import UsageError
     from plimsoll.ledger.settings import Settings
     from plimsoll.ledger.sim.durations import named
     from plimsoll.ledger.sim.plan import Plan
 
+    if math.isnan(step_seconds) or math.isnan(slack):
+        raise UsageError("--step-seconds and --slack are numbers of seconds, not nan")
     rollouts = (tau + 1) * batch_groups * group_size if max_running is None else max_running
     settings = Settings(
         batch_groups=batch_groups,

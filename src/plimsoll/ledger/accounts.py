@@ -6,7 +6,7 @@ code that runs in training. Where `sink` raises, nothing has happened.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
@@ -18,9 +18,10 @@ from plimsoll.ledger.fitting import fits
 from plimsoll.ledger.group import Group, MemberState
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.recovery import History, can_restore, consumed_since, is_ahead, rebuild
+from plimsoll.ledger.retrying import retries
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.stragglers import Remedy, remedy_for, too_old
-from plimsoll.trials.verdicts import CAUSES, Cause, Graded, Void
+from plimsoll.trials.verdicts import Cause, Graded, Void
 
 __all__ = ["Accounts"]
 
@@ -92,11 +93,11 @@ class Accounts:
             )
         return None
 
-    def evaluation_name(self, wanted: str) -> str:
+    def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
         """This name, with a number behind it where an evaluation had it before."""
         name = wanted
         for number in itertools.count(2):
-            if not self._history.about(_evaluation_group(name, 0)):
+            if name not in taken and not self._history.about(_evaluation_group(name, 0)):
                 break
             name = f"{wanted}.{number}"
         return name
@@ -171,8 +172,12 @@ class Accounts:
             segments=tuple(segments),
             at=self._clock(),
         )
+        unknown = {one.version for one in event.segments if not self.books.knows(one.version)}
         if not self._tell(event, ticket):
             return False
+        if unknown:
+            said = ", ".join(map(str, sorted(unknown)))
+            _log.warning("%s is void: its tokens are of version %s, unknown here", ticket, said)
         self._withhold_overdue(ticket)
         return True
 
@@ -197,22 +202,10 @@ class Accounts:
             cause=verdict.cause,
             reason=verdict.reason,
             seconds=seconds,
-            retry=again or self._retries(ticket, verdict.cause),
+            retry=again or retries(self.books, self.settings, ticket, verdict.cause),
             at=self._clock(),
         )
         return self._tell(event, ticket)
-
-    def _retries(self, ticket: str, cause: Cause) -> bool:
-        found = self.books.find(ticket)
-        if found is None:
-            return False
-        group, member = found
-        allowed = CAUSES[cause].retries
-        if member.voids.get(cause, 0) < allowed:
-            return True
-        # A group that is to be complete gets a new rollout in place of one that is void.
-        completes = self.settings.group_policy == "complete" and group.id in self.books.groups
-        return completes and sum(member.voids.values()) < allowed + self.settings.requeues
 
     def choose(self) -> Batch | Waiting:
         """The next batch, or what it waits for. Changes nothing."""
@@ -309,7 +302,7 @@ class Accounts:
             raise LedgerError(f"no batch under way has the groups {', '.join(sorted(reasons))}")
         self._roll_back(books.version, books.version)
         for group, reason in reasons.items():
-            self._give_up(group, reason, counts=False, cause=Cause.LOST)
+            self._give_up(group, reason, counts=True, cause=Cause.LOST)
 
     def commit(self, checkpoint: str = "") -> Version:
         """The step is done; the version that it made."""

@@ -17,7 +17,7 @@ import msgspec
 from plimsoll.core.errors import CheckpointError, LedgerError
 from plimsoll.core.versions import Lineages, Version
 from plimsoll.ledger.books import Books
-from plimsoll.ledger.recovery import can_restore
+from plimsoll.ledger.recovery import can_restore, is_beyond
 
 __all__ = ["FOLDER", "Checkpoint", "Checkpoints"]
 
@@ -25,6 +25,7 @@ FOLDER = "checkpoints"
 """In a run's directory."""
 
 _KEEP_AT_LEAST = 2
+_NAMES = "v*-????????"
 _CHUNK = 1 << 20
 
 
@@ -109,6 +110,20 @@ class Checkpoints:
         order = sorted(fitting, key=lambda made: (made.version.number, made.version))
         return order[::-1]
 
+    def beyond(self, books: Books) -> str:
+        """What shows that the books have lost their last events; empty where nothing does.
+
+        Events are on the disk before a checkpoint that they lead to: one of which the books
+        cannot know says that the ledger is not whole.
+        """
+        for made in reversed(self._manifests()):
+            if is_beyond(books, made.version):
+                return (
+                    f"the ledger is at version {books.version}, and {self._manifest(made.name)} is "
+                    f"of version {made.version}: the ledger's last events are missing"
+                )
+        return ""
+
     def verify(self, checkpoint: Checkpoint) -> list[str]:
         """Files whose content is not what the manifest says."""
         folder = self.path(checkpoint)
@@ -142,6 +157,10 @@ class Checkpoints:
             if old.name not in kept:
                 self._manifest(old.name).unlink(missing_ok=True)
                 shutil.rmtree(self.path(old), ignore_errors=True)
+        # What a crash left half-written: nobody but this process writes here.
+        for left in self.folder.glob(_NAMES):
+            if left.is_dir() and not self._manifest(left.name).exists():
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _settle(folder: Path) -> dict[str, str]:

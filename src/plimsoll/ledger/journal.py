@@ -183,6 +183,10 @@ class Journal:
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise _broken(self.path, f"after event {last}: {error}") from None
 
+    def filed(self) -> Iterator[tuple[str, str]]:
+        """The id and the subject that each event is found by, in their order."""
+        yield from self._connection.execute("SELECT id, subject FROM events ORDER BY seq")
+
     def about(self, subject: str) -> list[Event]:
         """All events about one group."""
         try:
@@ -215,6 +219,12 @@ class Journal:
             return Snapshot(seq, books, is_whole=_chain(self._digest_at(seq), books) == digest)
         except (sqlite3.Error, TypeError) as error:
             raise _broken(self.path, f"its snapshot: {error}") from None
+
+    @property
+    def since_snapshot(self) -> int:
+        """How many events came after the last one."""
+        row = self._one("SELECT seq FROM snapshots LIMIT 1")
+        return self.seq - (row[0] if row is not None else 0)
 
     def close(self) -> None:
         self._connection.close()

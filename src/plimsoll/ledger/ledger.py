@@ -8,7 +8,7 @@ books in memory would be ahead of what a restart finds.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -22,6 +22,7 @@ from plimsoll.ledger import snapshot
 from plimsoll.ledger.accounts import Accounts
 from plimsoll.ledger.batching import Batch, Waiting
 from plimsoll.ledger.books import Books
+from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.events import Event, Segment
 from plimsoll.ledger.group import Group
 from plimsoll.ledger.journal import Journal
@@ -79,6 +80,9 @@ class Ledger:
             self._journal = await asyncio.to_thread(self._open)
             stack.callback(self._journal.close)
             books = await asyncio.to_thread(read_books, self._journal)
+            self._check_whole(books)
+            # Lives that all end early would never come to one.
+            self._since_snapshot = self._journal.since_snapshot
             reader = Journal.open(self.path)  # the writer's own belongs to its thread
             stack.callback(reader.close)
             self._writer = Writer(self._journal)
@@ -97,6 +101,14 @@ class Ledger:
         async with self._stack:
             if self._writer.failed is None:
                 self._writer.put_snapshot(snapshot.dump(self.accounts.books))
+
+    def _check_whole(self, books: Books) -> None:
+        """Before anything is written: what is missing may be put back."""
+        if missing := Checkpoints(self.path.parent / FOLDER).beyond(books):
+            raise LedgerError(
+                f"{missing}. Put {self.path.name} and {self.path.name}-wal back from one copy, or "
+                f"remove {FOLDER}/ to begin again from the first weights"
+            )
 
     def _open(self) -> Journal:
         if self.path.exists():
@@ -117,9 +129,9 @@ class Ledger:
         """Admit as many groups as there is room for, and no more than `most`."""
         return await self._do(lambda: self.accounts.admit(order, most))
 
-    def evaluation_name(self, wanted: str) -> str:
+    def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
         """This name, with a number behind it where an evaluation had it before."""
-        return self.accounts.evaluation_name(wanted)
+        return self.accounts.evaluation_name(wanted, taken)
 
     async def admit_evaluation(
         self, name: str, tasks: Sequence[str], size: int, *, begun: int = 0

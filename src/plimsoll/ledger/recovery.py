@@ -25,6 +25,7 @@ __all__ = [
     "can_restore",
     "consumed_since",
     "is_ahead",
+    "is_beyond",
     "rebuild",
     "subject_of",
 ]
@@ -57,6 +58,14 @@ def _step(version: Version) -> str:
 def is_ahead(books: Books, at: Version) -> bool:
     """Whether a checkpoint is of the step that is being made: the journal has not heard of it."""
     return books.is_training and at == Version(books.version.lineage, books.version.number + 1)
+
+
+def is_beyond(books: Books, at: Version) -> bool:
+    """Whether books that have not lost an event could not know of a checkpoint of this version."""
+    if at.lineage >= books.lineages.next_lineage():
+        return True
+    same = at.lineage == books.version.lineage
+    return same and at.number > books.version.number + books.is_training
 
 
 def can_restore(books: Books, at: Version) -> bool:

@@ -12,6 +12,7 @@ from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.history import GroupHistory, Histories, TaskHistory
 from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import FILE, read_books
+from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally
 
@@ -89,6 +90,8 @@ def _report(journal: Journal, *, check: bool, task: str | None) -> Report:
     problems: list[str] = []
     if check:
         books, problems = _proven(journal, histories)
+        if missing := checkpoints.beyond(books):
+            problems.append(missing)
         for made in checkpoints.all():
             problems += [f"{made.name}: {file} is not what was written"
                          for file in checkpoints.verify(made)]  # fmt: skip
@@ -147,7 +150,9 @@ def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
         problems.append(f"the snapshot after event {kept.seq} is not what was written")
         kept = None
     try:
-        for seq, event in journal.read():
+        for (seq, event), filed in zip(journal.read(), journal.filed(), strict=False):
+            if filed != (event.id, subject_of(event)):
+                problems.append(f"event {seq}, {event.id}, is not filed as it was written")
             if not books.apply(event):
                 problems.append(f"event {seq}, {event.id}, cannot follow those before")
                 break

@@ -169,11 +169,14 @@ class Controller:
 
     async def reject(self, reasons: Mapping[str, str]) -> None:
         """The batch under way is none: groups of it, by their names, are worth nothing."""
-        books = self._ledger.books
-        tickets = {name: books.groups[name].tickets for name in reasons if name in books.groups}
-        await self._ledger.reject(reasons)
-        for name, reason in reasons.items():
-            self._kept.void(tickets[name], Void(Cause.LOST, reason))
+        groups = self._ledger.books.groups
+        # Before the books change: what they do not know is forgotten at the next turn.
+        rows = {name: self._kept.take(groups[name].tickets) for name in reasons}
+        try:
+            await self._ledger.reject(reasons)
+        finally:
+            for name, reason in reasons.items():
+                self._kept.void(rows[name], Void(Cause.LOST, reason))
         self._changed.set()
 
     async def commit(self, checkpoint: str) -> Version:
@@ -357,9 +360,12 @@ class Controller:
         self._directory.append_canary(row)
         doubtful = self._watching.canary_finished(canary, row)
         if (doubt := self._watching.doubt) is not None:
-            # What is being trained on stays, and so do its rows.
+            rows = self._kept.take(doubtful)
             given_up = await self._ledger.distrust(doubtful, doubt)
-            self._kept.void((t for t in doubtful if t.rpartition("/")[0] in given_up), doubt)
+            worthless = [row for row in rows if row.ticket.rpartition("/")[0] in given_up]
+            self._kept.void(worthless, doubt)
+            # What is being trained on stays, and so do its rows.
+            self._kept.put_back(row for row in rows if row not in worthless)
 
 
 def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:

@@ -16,6 +16,7 @@ from plimsoll.core.versions import Lineages, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.group import split_ticket
 from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.line_files import read_lines
 from plimsoll.runs.results import Row, mean
 
 __all__ = ["Evaluating", "Evaluations", "HeldOut", "read_held_out"]
@@ -127,7 +128,8 @@ class Evaluations:
 
     def begin(self, label: str, tasks: Sequence[str], size: int) -> Evaluating:
         books = self._ledger.books
-        name = self._ledger.evaluation_name(label)
+        # One that was begun a moment ago is not in the ledger yet.
+        name = self._ledger.evaluation_name(label, self._all.keys())
         made = self._all[name] = Evaluating(name, label, tasks, size, books.version)
         return made
 
@@ -151,12 +153,9 @@ def read_held_out(path: Path, lineages: Lineages, now: Version) -> list[HeldOut]
 
     Of two of one version and name, the last.
     """
-    if not path.exists():
-        return []
-    lines = msgspec.json.Decoder(HeldOut).decode_lines(path.read_bytes())
     kept: Mapping[tuple[str, str], HeldOut] = {
         (line.version, line.name): line
-        for line in lines
+        for line in read_lines(path, HeldOut)
         if lineages.descends(now, Version.parse(line.version))
     }
     return sorted(kept.values(), key=lambda line: line.step)

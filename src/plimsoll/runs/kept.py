@@ -1,14 +1,12 @@
 """What is kept of rollouts until their group is trained on: a row each, on the disk first."""
 
 from collections.abc import Iterable
-from pathlib import Path
-
-import msgspec
 
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.group import Group, Member, MemberState
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
 from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.line_files import read_lines
 from plimsoll.runs.results import Row, voided
 from plimsoll.trials.verdicts import Cause, Void
 
@@ -29,7 +27,7 @@ class Kept:
     def load(cls, directory: RunDirectory, books: Books) -> "Kept":
         """Those that a run had when it ended, in whatever way."""
         made = cls(directory)
-        for row in _rows(directory.results):
+        for row in read_lines(directory.results, Row):
             found = books.find(row.ticket) if row.ticket else None
             if found is not None and found[1].state is MemberState.GRADED:
                 made._rows[row.ticket] = row
@@ -41,11 +39,26 @@ class Kept:
         if row.reward is not None:
             self._rows[row.ticket] = row
 
-    def void(self, tickets: Iterable[str], verdict: Void) -> None:
-        """The grades of these are worth nothing."""
-        for ticket in tickets:
-            if (row := self._rows.pop(ticket, None)) is not None:
-                self._directory.append(voided(row, verdict.cause, verdict.reason))
+    def take(self, tickets: Iterable[str]) -> list[Row]:
+        """The rows of these, which are kept here no longer: their grades may be worth nothing."""
+        return [row for ticket in tickets if (row := self._rows.pop(ticket, None)) is not None]
+
+    def void(self, rows: Iterable[Row], verdict: Void) -> None:
+        """Note that the grades of these are worth nothing."""
+        for row in rows:
+            self._directory.append(voided(row, verdict.cause, verdict.reason))
+
+    def put_back(self, rows: Iterable[Row]) -> None:
+        self._rows |= {row.ticket: row for row in rows}
+
+    def missing(self, books: Books) -> list[str]:
+        """Graded members of live groups of which there is no row: what they said is not found."""
+        return [
+            group.ticket(place)
+            for group in books.groups.values()
+            for place, member in enumerate(group.members)
+            if member.state is MemberState.GRADED and group.ticket(place) not in self._rows
+        ]
 
     def note_lost(self, books: Books) -> int:
         """Note tickets that ran when the run was killed; how many."""
@@ -98,13 +111,6 @@ class Kept:
 def attempt_of(group: Group, place: int) -> int:
     """The number of a trial among those of its prompt's task, counted from 1."""
     return group.prompt * len(group.members) + place + 1
-
-
-def _rows(path: Path) -> Iterable[Row]:
-    decoder = msgspec.json.Decoder(Row)
-    if path.exists():
-        with path.open("rb") as file:
-            yield from map(decoder.decode, file)
 
 
 def _lost(group: Group, place: int) -> Row:

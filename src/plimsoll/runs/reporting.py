@@ -137,7 +137,8 @@ class Reporter:
     def summary(self) -> RunSummary:
         """The whole run, once nothing of it runs any more."""
         books, controller = self.ledger.books, self.controller
-        rewards = [step.reward for step in self.steps]
+        # The last line may be of a step that was not committed.
+        rewards = [step.reward for step in self.steps if step.step <= books.version.number]
         return RunSummary(
             run=self.directory.name,
             path=str(self.directory.path),

@@ -1,6 +1,7 @@
 """Where a run goes on from, after whatever happened to the process that drove it."""
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.kept import Kept
 from plimsoll.runs.plan import Plan
+from plimsoll.trials.verdicts import Cause, Void
 
 __all__ = ["Restored", "checkpoints_of", "restore"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,17 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     lost = Kept(directory).note_lost(ledger.books)
     at = ledger.books.version if not trains else FIRST if found is None else found.version
     await ledger.recover(at, lambda _ticket, _worker: False)
+    kept = Kept.load(directory, ledger.books)
+    if missing := kept.missing(ledger.books):
+        # A power cut takes lines with it that the ledger has kept.
+        await ledger.distrust(missing, Void(Cause.LOST, f"{directory.results} has no line of it"))
+        _log.warning(
+            "%s has no line of %d rollouts that were graded: they are made again",
+            *(directory.results, len(missing)),
+        )
+        kept.forget(ledger.books)
     return Restored(
-        Kept.load(directory, ledger.books),
+        kept,
         found,
         None if found is None else checkpoints.path(found),
         lost,

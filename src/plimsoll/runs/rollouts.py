@@ -10,6 +10,7 @@ Rollouts go on while a batch is trained on, on the same event loop: train in a t
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import datetime
@@ -45,6 +46,8 @@ from plimsoll.sandboxes.owners import host_name, myself
 from plimsoll.workers.supervisor import Supervisor
 
 __all__ = ["Prepare", "Publish", "Rollouts", "Save"]
+
+_log = logging.getLogger(__name__)
 
 Save = Callable[[Path], None]
 """Writes a checkpoint's files into a folder."""
@@ -86,6 +89,8 @@ class Rollouts:
         self._stack = contextlib.AsyncExitStack()
         self._validating: Validating | None = None
         self._loop: asyncio.Task[None] | None = None
+        self._committing: Batch | None = None
+        """The batch whose weights may be out: it can only be committed."""
         self._summary: RunSummary | None = None
 
     async def __aenter__(self) -> Self:
@@ -209,6 +214,7 @@ class Rollouts:
         self._check_current(batch)
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
+        self._committing = batch
         # Its line first: one of a step that is not committed is known by its number.
         self._reporter.step(batch, self._next_version, skipped)
         version = self._next_version
@@ -221,16 +227,29 @@ class Rollouts:
         """The batch cannot be trained on: a trajectory of it is gone, say. Ask for another.
 
         `reasons` names the groups that are at fault, by `BatchGroup.id`: they are void, and
-        their prompts are rolled out again. The others are in the next batch.
+        their prompts are rolled out again. The others wait for one of the next batches.
         """
         self._check_current(batch)
+        if batch is self._committing:
+            raise LedgerError(
+                f"the batch of step {batch.step} cannot be rejected: its weights may be served "
+                "already. End the run, and go on with it"
+            )
+        if not reasons or not reasons.keys() <= {group.id for group in batch.groups}:
+            raise UsageError("a batch is rejected by the names of groups that it has")
         await self._controller.reject(reasons)
 
     def _check_current(self, batch: Batch) -> None:
+        """Whether it is the one under way: each is committed once, or rejected."""
         if batch.version != self.version:
             raise LedgerError(
                 f"the batch is of version {batch.version}, and the run is at {self.version}: "
                 "each is committed once"
+            )
+        under_way = {group.id for group in self._ledger.books.training}
+        if {group.id for group in batch.groups} != under_way:
+            raise LedgerError(
+                f"the batch for step {batch.step} is not under way: it was rejected before"
             )
 
     async def save(self, checkpoint: Save, version: Version) -> None:
@@ -349,7 +368,12 @@ class Rollouts:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
         self._summary = await asyncio.to_thread(self._reporter.summary)
-        self.directory.finish(self._summary)
+        try:
+            self.directory.finish(self._summary)
+        except PlimsollError as error:
+            if exc is None and untold is None:
+                raise
+            _log.warning("%s", error)  # never in the place of what ended the run
         if untold is not None:
             raise untold
 

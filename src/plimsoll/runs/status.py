@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
+from plimsoll.runs.line_files import read_lines
 from plimsoll.runs.results import Diagnosis
 from plimsoll.workers.status import WorkerStatus
 
@@ -125,8 +126,5 @@ def read_status(path: Path) -> Status:
 
 def read_steps(path: Path, *, up_to: int) -> list[Step]:
     """The steps up to one, in order; of one that was made again, the last."""
-    if not path.exists():
-        return []
-    lines = msgspec.json.Decoder(Step).decode_lines(path.read_bytes())
-    steps = {line.step: line for line in lines if line.step <= up_to}
+    steps = {line.step: line for line in read_lines(path, Step) if line.step <= up_to}
     return [steps[number] for number in sorted(steps)]

@@ -1,0 +1,29 @@
+"""Whether a rollout that came to nothing is tried again in its place."""
+
+from collections.abc import Mapping
+
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.settings import Settings
+from plimsoll.trials.verdicts import CAUSES, Cause
+
+__all__ = ["retries"]
+
+
+def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool:
+    """By the table of causes, and beyond it where its group is to be complete."""
+    found = books.find(ticket)
+    if found is None:
+        return False
+    group, member = found
+    allowed = CAUSES[cause].retries
+    if member.voids.get(cause, 0) < allowed:
+        return True
+    # A group that is to be complete gets a new rollout in place of one that is void.
+    completes = settings.group_policy == "complete" and group.id in books.groups
+    return completes and _held_against(member.voids, cause) < allowed + settings.requeues
+
+
+def _held_against(voids: Mapping[Cause, int], now: Cause) -> int:
+    """Without what a restart or the run's own haste did to it before."""
+    spared = {Cause.LOST, Cause.STALE} - {now}
+    return sum(number for cause, number in voids.items() if cause not in spared)

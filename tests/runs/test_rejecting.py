@@ -1,0 +1,147 @@
+"""Batches that are given back, and what a run makes of a directory that has lost something."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from rollout_runs import MakeConfig, all_batches, proven, rows
+
+from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.core.versions import Version
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.rollouts import Rollouts
+
+WHY = "its trajectory is gone"
+
+
+async def test_a_batch_that_was_rejected_is_never_committed_nor_is_another_in_its_name(
+    make_config: MakeConfig, tmp_path: Path
+):
+    published: list[Version] = []
+
+    async def publish(version: Version) -> None:
+        published.append(version)
+
+    async with Rollouts(make_config("coin-a", "coin-b", steps=2), out=tmp_path / "run") as rollouts:
+        batches = rollouts.batches()
+        first = await anext(batches)
+        for wrong in ({}, {"9-0": WHY}):
+            with pytest.raises(UsageError, match="by the names of groups that it has"):
+                await rollouts.reject(first, wrong)
+        await rollouts.reject(first, {first.groups[0].id: WHY})
+        for again in (
+            rollouts.commit(first, lambda _: None, publish=publish),
+            rollouts.reject(first, {first.groups[1].id: WHY}),
+        ):
+            with pytest.raises(LedgerError, match="is not under way: it was rejected before"):
+                await again
+        assert not published
+        assert not (tmp_path / "run/checkpoints").exists()
+        second = await anext(batches)
+        assert (second.step, second.version) == (first.step, first.version)
+        with pytest.raises(LedgerError, match="is not under way"):
+            await rollouts.commit(first)
+        await rollouts.commit(second)
+        await all_batches(rollouts)
+    proven(tmp_path / "run")
+
+
+async def test_a_batch_whose_weights_may_be_served_is_not_rejected(
+    make_config: MakeConfig, tmp_path: Path
+):
+    async def refuse(version: Version) -> None:
+        raise LedgerError(f"no server takes {version}")
+
+    async with Rollouts(make_config("coin-a", "coin-b", steps=2), out=tmp_path / "run") as rollouts:
+        batch = await anext(rollouts.batches())
+        with pytest.raises(LedgerError, match="no server takes 1"):
+            await rollouts.commit(batch, publish=refuse)
+        with pytest.raises(LedgerError, match="its weights may be served already"):
+            await rollouts.reject(batch, {batch.groups[0].id: WHY})
+        await rollouts.commit(batch)
+    proven(tmp_path / "run")
+
+
+async def test_what_was_rejected_is_void_in_the_results_however_long_the_ledger_takes(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    reject = Ledger.reject
+
+    async def slow(self: Ledger, reasons: dict[str, str]) -> None:
+        await reject(self, reasons)
+        await asyncio.sleep(0.6)  # turns of the controller come in between
+
+    monkeypatch.setattr(Ledger, "reject", slow)
+    async with Rollouts(make_config("coin-a", "coin-b", steps=1), out=tmp_path / "run") as rollouts:
+        batches = rollouts.batches()
+        first = await anext(batches)
+        bad = first.groups[0]
+        await rollouts.reject(first, {bad.id: WHY})
+        await rollouts.commit(await anext(batches))
+    lost = [row for row in rows(tmp_path / "run") if row.cause == "lost"]
+    assert [row.ticket for row in lost] == [member.ticket for member in bad.members]
+    assert {row.reason for row in lost} == {WHY}
+
+
+async def test_a_prompt_that_is_rejected_again_and_again_is_out(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", "coin-c", steps=4, requeues=1)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        async for batch in rollouts.batches():
+            bad = {group.id: WHY for group in batch.groups if group.task == "coin-a"}
+            if bad:
+                await rollouts.reject(batch, bad)
+            else:
+                await rollouts.commit(batch)
+    assert list(rollouts.summary.quarantined) == ["coin-a"]
+    proven(tmp_path / "run")
+
+
+async def _stopped_with_something_buffered(config, run: Path) -> None:
+    """A run that ends with a group that is ready and in no batch."""
+    async with Rollouts(config, out=run) as rollouts:
+        batches = rollouts.batches()
+        await rollouts.commit(await anext(batches))
+        async with asyncio.timeout(30):
+            while not rollouts.status().buffered:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        rollouts.stop()
+
+
+@pytest.mark.parametrize("damage", ["gone", "zeros"])
+async def test_a_graded_rollout_without_its_line_is_made_again(
+    make_config: MakeConfig, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+):
+    config, run = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1), tmp_path / "run"
+    await _stopped_with_something_buffered(config, run)
+    lines = (run / "results.jsonl").read_bytes().splitlines(keepends=True)
+    left = b"" if damage == "gone" else b"\0" * 64 + b"\n"
+    (run / "results.jsonl").write_bytes(left * len(lines))
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        batches = await all_batches(rollouts)
+    assert len(batches) == 3
+    assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
+    assert "rollouts that were graded: they are made again" in caplog.text
+    assert ("results.jsonl:1 is not what was written" in caplog.text) is (damage == "zeros")
+    proven(run)
+
+
+async def test_damaged_lines_of_steps_and_evaluations_are_named_and_left_out(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config, run = make_config("coin-a", "coin-b", steps=3), tmp_path / "run"
+    async with Rollouts(config, out=run) as rollouts:
+        async for batch in rollouts.batches():
+            await rollouts.commit(batch)
+            if batch.step == 2:
+                rollouts.stop()
+    for name in ("steps.jsonl", "heldout.jsonl"):
+        with (run / name).open("ab") as file:
+            file.write(b'{"step": "one"}\n')
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        batches = await all_batches(rollouts)
+    assert len(batches) == 1
+    assert len(rollouts.summary.rewards) == 3
+    assert "steps.jsonl:3 is not what was written" in caplog.text
+    assert "heldout.jsonl:1 is not what was written" in caplog.text
