@@ -308,4 +308,4 @@ async def test_tokens_of_a_version_that_nobody_knows_are_not_tried_for_ever(
                 continue
             await opened.finish(ticket, GRADED, 1.0, strange)
         assert list(opened.books.quarantined) == [first.task]
-    assert "its tokens are of version 7:7, unknown here" in caplog.text
+    assert "is void: it has tokens of version 7:7, never heard of" in caplog.text

@@ -1,7 +1,7 @@
 """Simulated runs of every kind, each a function of its seed."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plimsoll.ledger import snapshot
@@ -65,7 +65,7 @@ def plan_for(seed: int) -> Plan:
         watchdog=rng.choice([20.0, 200.0]),
         checkpoint_every=rng.choice([1, 1, 2, 3]),
         evaluate_every=rng.choice([0, 0, 1, 2]),
-        faults=faults_for(rng),
+        faults=replace(faults_for(rng), rejected=(0, 0, 0.1, 0.3)[seed // 7 % 4]),
         early=rng.choice([0.0, 0.5]),
         seed=seed,
         check_every=1 if seed % 10 == 0 else 20,

@@ -17,7 +17,14 @@ from plimsoll.ledger.books import Books
 from plimsoll.ledger.fitting import fits
 from plimsoll.ledger.group import Group, MemberState
 from plimsoll.ledger.order import DataOrder
-from plimsoll.ledger.recovery import History, can_restore, consumed_since, is_ahead, rebuild
+from plimsoll.ledger.recovery import (
+    History,
+    can_restore,
+    consumed_since,
+    is_ahead,
+    is_beyond,
+    rebuild,
+)
 from plimsoll.ledger.retrying import retries
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.stragglers import Remedy, remedy_for, too_old
@@ -172,12 +179,11 @@ class Accounts:
             segments=tuple(segments),
             at=self._clock(),
         )
-        unknown = {one.version for one in event.segments if not self.books.knows(one.version)}
+        strange = {one.version for one in event.segments if is_beyond(self.books, one.version)}
         if not self._tell(event, ticket):
             return False
-        if unknown:
-            said = ", ".join(map(str, sorted(unknown)))
-            _log.warning("%s is void: its tokens are of version %s, unknown here", ticket, said)
+        for version in strange:
+            _log.warning("%s is void: it has tokens of version %s, never heard of", ticket, version)
         self._withhold_overdue(ticket)
         return True
 

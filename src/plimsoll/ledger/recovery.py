@@ -61,7 +61,7 @@ def is_ahead(books: Books, at: Version) -> bool:
 
 
 def is_beyond(books: Books, at: Version) -> bool:
-    """Whether books that have not lost an event could not know of a checkpoint of this version."""
+    """Whether these books never heard of a version, and could not have."""
     if at.lineage >= books.lineages.next_lineage():
         return True
     same = at.lineage == books.version.lineage

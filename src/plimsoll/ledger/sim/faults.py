@@ -22,6 +22,8 @@ class Faults:
     """It arrives twice."""
     late: float = 0.0
     """It arrives after others that came later."""
+    rejected: float = 0.0
+    """The chance of a batch that something of it cannot be read any more."""
     crash_every: int = 0
     """The process is killed after so many writes, again and again; 0 for never."""
     crashes: int = 10

@@ -215,6 +215,12 @@ class Training:
     def _train(self, batch: Batch) -> None:
         version = self.accounts.books.version
         self.accounts.consume(batch)
+        if self.plan.faults.rejected and self._rng.random() < self.plan.faults.rejected:
+            some = self._rng.sample(batch.ids, self._rng.randint(1, len(batch.ids)))
+            self.accounts.reject(dict.fromkeys(some, "simulated"))
+            self.accounts.admit(self._order)
+            self._start()
+            return
         oldest = min(group.head.number for group in batch.groups)
         self.result.ages.append(version.number - oldest)
         self.result.busy += self.plan.step_seconds
