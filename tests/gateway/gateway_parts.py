@@ -88,6 +88,9 @@ class Stepped:
         await eventually(lambda: len(self.calls) >= wanted)
         return self.calls[number]
 
+    async def ready(self) -> Version:
+        return self.version
+
     async def answer(self, *_: object) -> Answer:
         texts = [piece async for piece in self._pieces()]
         ids = TokenIds([1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [-0.5, -0.25, -1.0])

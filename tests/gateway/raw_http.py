@@ -41,6 +41,13 @@ class Raw:
     async def drain(self) -> None:
         await self._writer.drain()
 
+    def pause(self) -> None:
+        """Read nothing from the socket."""
+        self.reader._transport.pause_reading()  # type: ignore[attr-defined]
+
+    def go_on(self) -> None:
+        self.reader._transport.resume_reading()  # type: ignore[attr-defined]
+
     async def until(self, word: bytes) -> bytes:
         async with asyncio.timeout(30):
             seen = b""

@@ -144,6 +144,55 @@ async def test_a_body_that_does_not_come_is_not_waited_for(place: Place, monkeyp
     raw.cut()
 
 
+async def test_bodies_that_stall_hold_a_bounded_number_of_bytes(place: Place, stepped: Stepped):
+    """Who finds no room waits for it, and small bodies are not held up."""
+    stalled = [await connected(place) for _ in range(3)]
+    for raw in stalled:
+        raw.send(raw.head("/v1/messages", LIMIT) + b" " * (LIMIT - 1))
+    await eventually(lambda: len(place.session.presence) == 3)
+    await eventually(lambda: place.session.presence.intake.taken == 2 * LIMIT)
+    asking = place.asking()
+    done(await stepped.call(), "fine")
+    assert (await asking)[0] == 200
+    late = await connected(place)
+    late.send(late.head("/v1/chat/completions", len(BODY)) + BODY[:9])
+    await eventually(lambda: len(place.session.presence) == 4)
+    for raw in stalled:
+        raw.cut()
+    await eventually(lambda: len(place.session.presence) == 1)
+    assert place.session.presence.intake.taken == len(BODY)
+    late.send(BODY[9:].replace(b"hello", b"after"))
+    done(await stepped.call(1), "at last")
+    assert (await late.until(b"at last")).startswith(b"HTTP/1.1 200")
+    assert place.session.presence.intake.taken == 0
+
+
+async def test_a_body_that_finds_no_room_in_time_is_told_to_come_again(place: Place, monkeypatch):
+    monkeypatch.setattr(bodies, "READ_SECONDS", 0.5)
+    stalled = [await connected(place) for _ in range(2)]
+    for raw in stalled:
+        raw.send(raw.head("/v1/messages", None, "Transfer-Encoding: chunked"))
+    await eventually(lambda: place.session.presence.intake.taken == 2 * LIMIT)
+    monkeypatch.setattr(bodies, "READ_SECONDS", 0.1)
+    late = await connected(place)
+    late.send(late.head("/v1/messages", 1000))
+    said = await late.until(b"error")
+    assert said.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in said
+    await eventually(lambda: not place.session.presence)
+    assert place.session.presence.intake.taken == 0
+
+
+async def test_a_session_that_ends_wakes_who_waits_for_room(place: Place):
+    raws = [await connected(place) for _ in range(3)]
+    for raw in raws:
+        raw.send(raw.head("/v1/messages", LIMIT))
+    await eventually(lambda: len(place.session.presence) == 3)
+    await place.session.end()
+    for raw in raws:
+        assert (await raw.until(b"ended")).startswith(b"HTTP/1.1 401")
+    assert place.session.presence.intake.taken == 0
+
+
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(place: Place, stepped: Stepped):
     raw = await connected(place)
     raw.send(raw.head("/v1/chat/completions", len(BODY), "Expect: 100-continue"))

@@ -1,12 +1,16 @@
 """Agents in a sandbox without a network reach the gateway through a door."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
-from gateway_parts import Place, Stepped, asked, done, eventually, say
+from gateway_parts import Place, Stepped, asked, done, eventually, say, serving
 
+from plimsoll.gateway import gateway as gateway_module
+from plimsoll.gateway import newcomers
 from plimsoll.gateway.gateway import Gateway
+from plimsoll.sandboxes import connections
 from plimsoll.sandboxes.protocol import Sandbox
 
 ASK = """
@@ -133,6 +137,60 @@ async def test_several_requests_go_by_one_connection(place: Place, stepped: Step
                 seen += await reader.read(65536)
         writer.close()
         await eventually(lambda: door.over == 1)
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypatch, said: bytes):
+    monkeypatch.setattr(newcomers, "FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(gateway_module, "UPKEEP_SECONDS", 0.05)
+    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
+        for port in (door.port, place.gateway.port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+        await eventually(lambda: door.over == 1)
+        # One that has asked is not, however long its answer takes.
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(_post(place))
+        step = await stepped.call()
+        await asyncio.sleep(0.6)
+        done(step, "at last")
+        assert b"at last" in await asyncio.wait_for(reader.readuntil(b"at last"), 30)
+        writer.transport.abort()
+
+
+async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, monkeypatch):
+    monkeypatch.setattr(newcomers, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(gateway_module, "UPKEEP_SECONDS", 0.05)
+    async with serving(stepped, tmp_path) as place:
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", place.gateway.port)
+            writer.transport.abort()
+        await eventually(lambda: not place.gateway._newcomers)
+
+
+async def test_a_door_has_so_many_connections_and_no_more(place: Place, monkeypatch, caplog):
+    monkeypatch.setattr(connections, "MOST", 3)
+    door = connections.Connections(place.gateway.connect)
+    server = await asyncio.start_server(door.start, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    await eventually(lambda: len(door._tasks) == 3)
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+    assert sum("3 connections" in each.message for each in caplog.records) == 1
+    held[0][1].transport.abort()
+    await eventually(lambda: len(door._tasks) == 2)
+    held.append(await asyncio.open_connection("127.0.0.1", port))
+    await eventually(lambda: len(door._tasks) == 3)
+    server.close()
+    await door.close()
+    for _, writer in held:
+        writer.close()
 
 
 async def test_leaving_the_gateway_ends_its_doors(stepped: Stepped):

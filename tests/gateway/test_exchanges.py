@@ -8,11 +8,16 @@ import os
 import anthropic
 import openai
 import pytest
-from gateway_parts import ENDPOINTS, HELLO, Place, Stepped, done, eventually, say, serving
+from gateway_parts import ENDPOINTS, HELLO, Place, Stepped, asked, done, eventually, say, serving
+from raw_http import connected
 
 from plimsoll.core.versions import Version
 from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.upstreams.gate import Gate
+from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.gateway.upstreams.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.scripted_server import serve_script
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 ENDS = (b"[DONE]", b"response.completed", b"message_stop")
@@ -167,7 +172,9 @@ async def test_a_stream_that_ends_too_early_is_no_answer(place: Place, stepped: 
     assert place.session.exchanges == 0
 
 
-async def test_every_token_is_stamped_with_the_version_that_made_it(place: Place, stepped: Stepped):
+async def test_no_token_is_stamped_younger_than_what_made_it(place: Place, stepped: Stepped):
+    """An answer is of the version that it was asked of, though some of it came later: what came
+    may have waited for long."""
     opening = place.opening()
     step = await stepped.call()
     say(step, "a", "b")
@@ -185,8 +192,45 @@ async def test_every_token_is_stamped_with_the_version_that_made_it(place: Place
     streamed, whole = (await place.read()).exchanges
     assert streamed.version == Version(0, 0)
     assert streamed.tokens is not None and whole.tokens is not None
-    assert streamed.tokens.versions == ((Version(0, 0), 2), (Version(0, 1), 1))
+    assert streamed.tokens.versions == ((Version(0, 0), 3),)
     assert whole.tokens.versions == ((Version(0, 1), 3),)
+
+
+async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_path):
+    """The server is done before the weights change; most of its answer is still on its way."""
+    script = Script(turns=(Turn(text="word " * 12_000),))
+    async with serve_script(script) as server:
+        gate = await make_upstream([server.url])
+        asked_before = server.requests
+        async with serving(gate, tmp_path) as place:
+            raw = await connected(place)
+            raw.pause()
+            raw.post("/v1/chat/completions", asked("/v1/chat/completions", stream=True))
+            await eventually(lambda: server.requests > asked_before)
+            with contextlib.suppress(TimeoutError):  # buffers of a system may be too small for it
+                await eventually(lambda: not server.in_flight, 3)
+            gate.resume(Version(0, 1))
+            raw.go_on()
+            await raw.until(b"[DONE]")
+            (exchange,) = (await place.read()).exchanges
+        await gate.close()
+    assert exchange.tokens is not None
+    assert exchange.tokens.versions == ((Version(0, 0), 60_001),)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_waited_for_new_weights_is_of_them(tmp_path, stream: bool):
+    gate = Gate(Scripted(lambda _: "fine"))
+    async with serving(gate, tmp_path) as place:
+        await gate.pause()
+        asking = place.asking(stream=stream)
+        await eventually(lambda: gate.held)
+        gate.resume(Version(0, 5))
+        assert (await asking)[0] == 200
+        (exchange,) = (await place.read()).exchanges
+    assert exchange.version == Version(0, 5)
+    assert exchange.tokens is not None
+    assert [version for version, _ in exchange.tokens.versions] == [Version(0, 5)]
 
 
 @every_path

@@ -1,5 +1,6 @@
 import json
 import random
+import time
 
 import pytest
 
@@ -131,3 +132,19 @@ def test_nothing_of_a_body_is_kept():
     remember(openings, body(conversation(2, text="s3cret" * 1000)))
     [(_, opening)] = openings._known
     assert b"s3cret" not in b"".join(bytes(raw) for raw in opening.fields.values())
+
+
+def test_a_body_full_of_what_looks_like_messages_holds_nobody_up():
+    decoys = b'{"x":{' + b'"messages":0,' * 150_000 + b'"y":[0]},"model":"m",'
+    began = time.process_time()
+    request = CHAT.read(decoys + b'"messages":[{"role":"user","content":"hi"}]}')
+    assert time.process_time() - began < 1
+    assert len(request.history) == 1
+
+
+def test_messages_are_found_after_something_that_looks_like_them():
+    first = {"model": "m", "x": {"messages": [0], "y": '"messages":['}}
+    openings = Openings()
+    remember(openings, body(conversation(2), first=first))
+    known, _ = remember(openings, body(conversation(3), first=first))
+    assert known is not None

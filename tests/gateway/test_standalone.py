@@ -1,6 +1,8 @@
 """The gateway outside of a run: sessions by admin calls, health and metrics."""
 
 import asyncio
+import gzip
+import json
 import re
 import resource
 import time
@@ -245,3 +247,32 @@ async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("body_bytes", 2**63 - 1),
+        ("body_bytes", 2**80),
+        ("concurrent", 2**40),
+        ("turns", 2**70),
+        ("tokens", 0),
+        ("seconds", 1e300),
+        ("seconds", -1),
+    ],
+)
+async def test_a_limit_beyond_all_measure_is_refused(desk: Desk, name: str, value: float):
+    status, said = await desk.call("POST", "/sessions", {"limits": {name: value}})
+    assert status == 400
+    assert "cannot be read" in said["error"]["message"]
+
+
+async def test_the_largest_limits_are_kept_to(desk: Desk):
+    limits = {"body_bytes": 1 << 30, "concurrent": 4096, "turns": 10**15, "seconds": 1e9}
+    status, opened = await desk.call("POST", "/sessions", {"limits": limits})
+    assert status == 201
+    headers = {"Authorization": f"Bearer {opened['key']}", "Content-Encoding": "gzip"}
+    body = gzip.compress(json.dumps({"model": "m", "messages": HELLO}).encode())
+    url = f"{opened['openai']}/chat/completions"
+    async with desk.client.post(url, data=body, headers=headers) as reply:
+        assert reply.status == 200

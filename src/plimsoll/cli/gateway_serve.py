@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -46,8 +47,9 @@ def serve(options: Options) -> int:
 
 async def _serve(options: Options) -> None:
     upstream = await make_upstream(options.upstream, model=options.model)
-    given = os.environ.get(ADMIN_KEY)
+    given = os.environ.get(ADMIN_KEY) or None
     try:
+        _check_writable(options.out)
         listen = Listen(options.host, options.port)
         async with Standalone(upstream, options.out, listen=listen, admin_key=given) as serving:
             _say(options, serving, given is not None)
@@ -56,8 +58,22 @@ async def _serve(options: Options) -> None:
         await upstream.close()
 
 
+def _check_writable(folder: Path) -> None:
+    """Now, rather than when the first agent comes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"trajectories cannot be written to {folder}: {error.strerror or error}; "
+            "name another folder with --out"
+        ) from error
+
+
 def _say(options: Options, serving: Standalone, given: bool) -> None:
-    root = f"http://{options.host}:{serving.port}"
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    root = f"http://{host}:{serving.port}"
     key = f"${ADMIN_KEY}" if given else serving.admin_key
     click.echo(f"gateway     {root} · forwards to {', '.join(options.upstream)}")
     click.echo(f"record      {options.out}/")

@@ -13,7 +13,7 @@ from plimsoll.gateway.bodies import read_body
 from plimsoll.gateway.forms import Refusal
 from plimsoll.gateway.replies import whole
 from plimsoll.gateway.sessions.keys import matches
-from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.limits import MOST_BODY_BYTES, MOST_CONCURRENT, Limits
 from plimsoll.gateway.sessions.presence import Presence
 from plimsoll.gateway.sessions.registry import Sessions
 from plimsoll.gateway.sessions.session import Session
@@ -22,8 +22,10 @@ __all__ = ["Admin", "Opener"]
 
 BODY_BYTES = 1 << 20
 AT_ONCE = 64
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Concurrent = Annotated[int, msgspec.Meta(ge=1, le=MOST_CONCURRENT)]
+BodyBytes = Annotated[int, msgspec.Meta(ge=1, le=MOST_BODY_BYTES)]
 
 
 class WantedLimits(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,8 +34,8 @@ class WantedLimits(msgspec.Struct, forbid_unknown_fields=True):
     turns: Count | None = None
     tokens: Count | None = None
     seconds: Seconds | None = None
-    concurrent: Count = Limits().concurrent
-    body_bytes: Count = Limits().body_bytes
+    concurrent: Concurrent = Limits().concurrent
+    body_bytes: BodyBytes = Limits().body_bytes
 
     def limits(self) -> Limits:
         return Limits(
@@ -66,7 +68,7 @@ class Admin:
         self._sessions = sessions
         self._open_session = open_session
         self._digest = key_digest
-        self._presence = Presence(AT_ONCE)
+        self._presence = Presence(AT_ONCE, BODY_BYTES)
 
     async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
         """Of paths that begin with `/sessions`."""

@@ -1,6 +1,7 @@
 """Reading a request's body: in pieces, decompressed, and never more than a limit."""
 
 import zlib
+from contextlib import AsyncExitStack
 
 import zstandard
 from aiohttp import hdrs, web
@@ -20,22 +21,26 @@ async def read_body(http: web.BaseRequest, limit: int, presence: Presence) -> by
     length = http.content_length
     if length is not None and length > limit:
         raise _too_large(limit)
-    pieces = _at_hand(http)
-    if not http.content.is_eof():
-        pieces += await _rest(http, limit, presence)
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if http.content.is_eof():
+        body = http.content.read_nowait()  # it has arrived already, as most do
+    else:
+        body = await _await(http, limit, presence)
     if len(body) > limit:
         raise _too_large(limit)
     encoding = http.headers.get(hdrs.CONTENT_ENCODING)
     return body if encoding is None else _decompress(body, encoding.strip().lower(), limit)
 
 
-def _at_hand(http: web.BaseRequest) -> list[bytes]:
-    """What has arrived already: most often everything."""
-    return [http.content.read_nowait()]
+async def _await(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
+    full = Refusal("too_many", "the bodies of other requests are on their way, and take too long")
+    async with AsyncExitStack() as stack:
+        async with presence.within(READ_SECONDS, full):
+            size = http.content_length
+            await stack.enter_async_context(presence.intake.room(limit if size is None else size))
+        return await _read(http, limit, presence)
 
 
-async def _rest(http: web.BaseRequest, limit: int, presence: Presence) -> list[bytes]:
+async def _read(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
     pieces: list[bytes] = []
     left = limit
     if http.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
@@ -48,7 +53,7 @@ async def _rest(http: web.BaseRequest, limit: int, presence: Presence) -> list[b
             if left < 0:
                 raise _too_large(limit)
             pieces.append(piece)
-    return pieces
+    return b"".join(pieces)
 
 
 def _decompress(body: bytes, encoding: str, limit: int) -> bytes:

@@ -11,12 +11,14 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import short_id
 from plimsoll.gateway.doors import relay
 from plimsoll.gateway.forms import Answer, Refusal
 from plimsoll.gateway.metrics import Metrics
+from plimsoll.gateway.newcomers import Newcomers
 from plimsoll.gateway.open_files import allow_many
 from plimsoll.gateway.server import Elsewhere, Handler
 from plimsoll.gateway.sessions.limits import Limits
@@ -72,7 +74,8 @@ class Gateway:
         self._model = model
         self._ids = ids
         self._listen = listen or Listen()
-        self._handler = Handler(self.sessions, self.metrics, elsewhere)
+        self._newcomers = Newcomers()
+        self._handler = Handler(self.sessions, self.metrics, self._newcomers, elsewhere)
         self._protocols: web.Server | None = None
         self._server: asyncio.Server | None = None
         self._upkeep: asyncio.Task[None] | None = None
@@ -92,7 +95,7 @@ class Gateway:
         where = self._listen
         try:
             self._server = await loop.create_server(
-                self._protocols, where.host, where.port, reuse_address=True, backlog=1024
+                self._serve, where.host, where.port, reuse_address=True, backlog=1024
             )
         except OSError as error:
             said = error.strerror or error
@@ -159,7 +162,14 @@ class Gateway:
         """Serve one connection that comes from inside a sandbox."""
         if self._protocols is None or self._server is None or not self._server.is_serving():
             raise ConnectionRefusedError("the gateway is not open")
-        await relay(reader, writer, self._protocols)
+        await relay(reader, writer, self._serve)
+
+    def _serve(self) -> RequestHandler:
+        """The server's end of a new connection."""
+        assert self._protocols is not None
+        connection = self._protocols()
+        self._newcomers.add(connection)
+        return connection
 
     def _count(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
         metrics = self.metrics
@@ -176,6 +186,8 @@ class Gateway:
             await asyncio.sleep(UPKEEP_SECONDS)
             now = time.monotonic()
             self.metrics.upkept = now
+            if self._newcomers and self._protocols is not None:
+                self._newcomers.see_off(now, self._protocols.connections)
             await self._upkeep_all(now)
 
     async def _upkeep_all(self, now: float) -> None:

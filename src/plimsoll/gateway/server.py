@@ -15,6 +15,7 @@ from plimsoll.gateway.dialects.protocol import STATUSES, Dialect
 from plimsoll.gateway.exchange import count, exchange, models
 from plimsoll.gateway.forms import Refusal
 from plimsoll.gateway.metrics import Metrics
+from plimsoll.gateway.newcomers import Newcomers
 from plimsoll.gateway.replies import refusal_reply, whole
 from plimsoll.gateway.routes import Endpoint, Route, split
 from plimsoll.gateway.sessions.pending import internal
@@ -32,12 +33,20 @@ Elsewhere = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 class Handler:
     """Answers each request. It is what the server calls."""
 
-    def __init__(self, sessions: Sessions, metrics: Metrics, elsewhere: Elsewhere | None) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        metrics: Metrics,
+        newcomers: Newcomers,
+        elsewhere: Elsewhere | None,
+    ) -> None:
         self._sessions = sessions
         self._metrics = metrics
+        self._newcomers = newcomers
         self._elsewhere = elsewhere
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
+        self._newcomers.asked(http.protocol)
         path = http.path_qs.partition("?")[0]
         route = split(path, http.headers)
         dialect = route.endpoint.dialect if route is not None and route.endpoint else None

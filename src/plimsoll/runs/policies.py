@@ -11,7 +11,7 @@ from plimsoll.agents.protocol import Agent
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.gateway.gateway import Gateway
-from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.sessions.limits import MOST_BODY_BYTES, MOST_CONCURRENT, Limits
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.make import look_at, make_upstream
@@ -19,6 +19,8 @@ from plimsoll.runs.config import PolicyConfig
 from plimsoll.trials.policy import Policy
 
 __all__ = ["PolicyService", "Served", "WantedPolicy", "policy_for"]
+
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class WantedPolicy:
     seed: int | None = None
     found: Capabilities | None = None
     """What its servers can return, once they were looked at; None for a script."""
+    patience: float = PATIENCE
+    """How long a request waits, in seconds, while none of them is up."""
 
     def checked(self) -> "WantedPolicy":
         """The same, after a look at who is to answer. Not to be called from a running loop.
@@ -62,6 +66,8 @@ def policy_for(
     urls: tuple[str, ...],
     model: str | None,
     turns: int | None,
+    *,
+    patience: float = PATIENCE,
 ) -> WantedPolicy | None:
     """What the command line says, else the config. None for an agent that asks no policy."""
     if not agent.needs_policy:
@@ -73,6 +79,7 @@ def policy_for(
             f"the agent {agent.name} needs a policy: name its server as [policy] urls in the "
             "config, or for `plimsoll eval` with --policy URL"
         )
+    _check_limits(config)
     limits = Limits(
         turns=turns or config.turns,
         tokens=config.tokens,
@@ -80,7 +87,15 @@ def policy_for(
         body_bytes=config.body_mb << 20,
     )
     seed = config.seed if config.seeded else None
-    return WantedPolicy(urls or config.urls, model or config.model, limits, seed)
+    return WantedPolicy(urls or config.urls, model or config.model, limits, seed, patience=patience)
+
+
+def _check_limits(config: PolicyConfig) -> None:
+    bounds = {"concurrent": MOST_CONCURRENT, "body_mb": MOST_BODY_BYTES >> 20}
+    for name, most in bounds.items():
+        given = getattr(config, name)
+        if given > most:
+            raise UsageError(f"[policy] {name} is {given}: give {most} or less")
 
 
 class PolicyService:
@@ -111,7 +126,10 @@ class PolicyService:
         wanted = self._wanted
         async with AsyncExitStack() as stack:
             upstream = await make_upstream(
-                wanted.urls, model=wanted.model, capabilities=wanted.found
+                wanted.urls,
+                model=wanted.model,
+                capabilities=wanted.found,
+                patience=wanted.patience,
             )
             stack.push_async_callback(upstream.close)
             self._gate = upstream

@@ -10,6 +10,8 @@ __all__ = ["Connections"]
 log = logging.getLogger(__name__)
 
 _END_SECONDS = 5.0
+MOST = 512
+"""Open at once. Each takes files and memory of this process, and costs who opens it nothing."""
 
 
 class Connections:
@@ -19,10 +21,16 @@ class Connections:
         self._on_connection = on_connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._full = False
+        """Whether the last that came was too many."""
 
     def start(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection; one that comes after `close` is cut."""
-        if self._closed:
+        """Serve a connection; one that is too many, or comes after `close`, is cut."""
+        full = len(self._tasks) >= MOST
+        if full and not self._full:
+            log.warning("a sandbox has %d connections open; more are cut", len(self._tasks))
+        self._full = full
+        if full or self._closed:
             writer.transport.abort()
             return
         task = asyncio.create_task(self._serve(reader, writer))

@@ -16,6 +16,7 @@ HELLO: dict[str, Any] = {
     "max_tokens": 100,
     "messages": [{"role": "user", "content": "hello"}],
 }
+OF_CHAT = ("n", "logprobs", "top_logprobs", "functions", "function_call", "response_format", "stop")
 TOOL = {"name": "bash", "description": "Run.", "input_schema": {"type": "object"}}
 
 
@@ -270,11 +271,18 @@ def test_settings_are_translated_and_those_of_the_vendor_left_out():
         ),
         ({"mcp_servers": [{"url": "x"}]}, "unsupported", "mcp_servers"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "bad_request", "tool_choice.name"),
+        *(({name: 1}, "bad_request", name) for name in OF_CHAT),
     ],
 )
 def test_what_cannot_be_asked_is_named(fields: dict[str, Any], kind: str, param: str):
     refusal = refusing(MESSAGES, HELLO | fields)
     assert (refusal.kind, refusal.param) == (kind, param)
+
+
+def test_what_only_chat_completions_has_is_refused_in_so_many_words():
+    """`n` above all: the tokens of several answers would be recorded as one."""
+    assert refusing(MESSAGES, HELLO | {"n": 3}).message == "n is not a field of Messages"
+    assert settings(n=None, top_k=5, min_p=0.1) == {"max_tokens": 100, "top_k": 5, "min_p": 0.1}
 
 
 def test_arguments_that_are_no_json_come_back_as_the_policy_wrote_them():

@@ -1,6 +1,7 @@
 """Halves of characters, as programs in JavaScript leave them when they cut a text."""
 
 import json
+import time
 
 import pytest
 
@@ -26,6 +27,14 @@ def test_a_half_becomes_a_mark_and_all_else_stays(text: str, left: str):
     body = json.dumps(text).encode()
     assert json.loads(without_halves(body)) == json.loads(json.dumps(left))
     assert (without_halves(body) is body) == (text == left)
+
+
+@pytest.mark.parametrize("start", [b"", rb"\ud83d"])
+def test_bytes_that_are_no_json_hold_nobody_up(start: bytes):
+    body = start + b"\\" * (16 << 20)
+    began = time.process_time()
+    without_halves(body)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("path", DIALECTS)

@@ -68,6 +68,25 @@ def test_garbage_is_a_failure_of_the_upstream(data):
     assert not failure.value.again
 
 
+@pytest.mark.parametrize("indices", [(1,), (0, 1), (1, 0), (0, 0)])
+def test_several_answers_at_once_are_none(indices):
+    """Their tokens would be taken for those of one."""
+    whole = [{"index": index, "message": SAID, "finish_reason": "stop"} for index in indices]
+    with pytest.raises(Failed, match="several choices"):
+        read_answer("u", msgspec.json.encode({"choices": whole}))
+    pieces = [{"index": index, "delta": {"content": "x"}} for index in indices]
+    with pytest.raises(Failed, match="several choices"):
+        StreamReader("u").read(msgspec.json.encode({"choices": pieces}))
+
+
+@pytest.mark.parametrize("index", [{}, {"index": None}, {"index": 0}])
+def test_one_answer_need_not_be_numbered(index):
+    whole = {"message": SAID, "finish_reason": "stop", **index}
+    assert read_answer("u", msgspec.json.encode({"choices": [whole]})).message.text == "yes"
+    piece = {"delta": {"content": "x"}, **index}
+    assert StreamReader("u").read(msgspec.json.encode({"choices": [piece]})).text == "x"
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_failure(data):
     for read in (lambda: read_answer("u", data), lambda: StreamReader("u").read(data)):

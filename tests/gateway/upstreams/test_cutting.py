@@ -4,6 +4,7 @@ import pytest
 
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.cutting import cut
+from plimsoll.gateway.upstreams.failures import Failed
 
 TRICKY = 'a "prompt_token_ids":[1] "logprobs":{"content":[ ]},"finish_reason": \\" ]'
 
@@ -43,12 +44,11 @@ def test_ids_are_found_whatever_comes_after_them(after):
     assert read.message.text == "hello"
 
 
-def test_each_of_two_choices_keeps_what_is_its_own():
+def test_two_choices_are_not_made_one_by_the_cut():
     body = json.loads(answer("hello"))
     body["choices"].append(json.loads(answer("other"))["choices"][0] | {"finish_reason": "length"})
-    read = read_answer("u", json.dumps(body, separators=(",", ":")).encode())
-    assert (read.message.text, read.finish) == ("hello", "stop")
-    assert read.tokens.logprobs == [-0.5] * 4
+    with pytest.raises(Failed, match="several choices"):
+        read_answer("u", json.dumps(body, separators=(",", ":")).encode())
 
 
 def test_what_is_cut_out_is_null_in_what_is_left():

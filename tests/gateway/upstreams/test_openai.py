@@ -15,6 +15,7 @@ from plimsoll.gateway.upstreams.openai import Asks, Server, Waits, http_session
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
+from plimsoll.runs.training_config import TrainingConfig
 
 SAYS = HELLO.turns[0].text
 SHORT = Waits(first=1.0, between=1.0, total=2.0)
@@ -110,6 +111,34 @@ async def test_a_stream_that_has_begun_is_waited_for_less_long():
         server.faults.append("stall")
         async with asyncio.timeout(30):
             assert (await refused(streamed(policy, ask()))).kind == "timeout"
+
+
+async def test_a_stream_whose_head_came_at_once_is_waited_for_as_long_as_one_without():
+    """Servers send the head before a queue, a long prompt or new weights are through."""
+
+    async def handle(http: web.BaseRequest) -> web.StreamResponse:
+        await http.content.read()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(http)
+        await asyncio.sleep(0.3)
+        await response.write(b": still there\n\n")  # no event: it goes on to be waited for
+        await asyncio.sleep(0.6)
+        piece = {"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}
+        await response.write(b"data: %s\n\n" % msgspec.json.encode({"choices": [piece]}))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async with serving(handle) as port, http_session() as http:
+        url = f"http://127.0.0.1:{port}/v1"
+        policy = Server(http, url, model="m", waits=Waits(first=30, between=0.2))
+        assert text_of(await streamed(policy, ask())) == "hi"
+        policy = Server(http, url, model="m", waits=Waits(first=0.4, between=30))
+        assert (await refused(streamed(policy, ask()))).kind == "timeout"
+
+
+def test_a_stream_may_be_silent_while_new_weights_are_loaded():
+    assert Waits().between >= TrainingConfig().update_seconds
+    assert Waits().first >= TrainingConfig().update_seconds
 
 
 async def test_half_an_event_is_no_answer():

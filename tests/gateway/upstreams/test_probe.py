@@ -1,13 +1,18 @@
+import asyncio
+from contextlib import AsyncExitStack
+
 import pytest
-from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, user
+from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, until, user
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
+from plimsoll.gateway.upstreams import replica
 from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.capabilities import Capabilities, render
-from plimsoll.gateway.upstreams.make import KEY_VARIABLE, make_upstream
+from plimsoll.gateway.upstreams.make import KEY_VARIABLE, look_at, make_upstream
 from plimsoll.gateway.upstreams.openai import Asks
 from plimsoll.gateway.upstreams.probe import probe
+from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
 
@@ -108,15 +113,103 @@ async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
         one.key = two.key = "sesame"
         upstream = await make_upstream([one.url, two.url], version=Version(0, 3))
         try:
-            assert upstream.version == Version(0, 3) and upstream.streams
+            # Of the one's streams ids are missing, so none is asked for any.
+            assert upstream.version == Version(0, 3) and not upstream.streams
             assert (await upstream.answer(ask(), CALL)).message.text == SAYS
             assert text_of(await streamed(upstream, ask())) == SAYS
             assert [state.url for state in upstream.replicas] == [one.url, two.url]
         finally:
             await upstream.close()
-        whole = await make_upstream([two.url])
-        assert not whole.streams
-        await whole.close()
+        streaming = await make_upstream([one.url])
+        assert streaming.streams
+        await streaming.close()
+
+
+@pytest.mark.parametrize(
+    ("offers", "differs"),
+    [
+        (Offers(token_ids=False), "token ids of answers (no, not yes), token ids of prompts"),
+        (Offers(token_ids=False, strict=True), "token ids of answers (no, not yes)"),
+        (Offers(logprobs=False), "log probabilities (no, not yes)"),
+        (Offers(tools=False), "tools (no, not yes)"),
+        (Offers(context=4096), "the context (4096, not 1000000)"),
+        (Offers(count=False), "counting of tokens (no, not yes)"),
+    ],
+)
+async def test_replicas_that_are_not_alike_are_refused(offers, differs):
+    async with serve_script(HELLO) as one, serve_script(HELLO, offers) as two:
+        with pytest.raises(PolicyError) as refused:
+            await make_upstream([one.url, two.url])
+    assert f"{two.url} is not like the one at {one.url}" in str(refused.value)
+    assert differs in str(refused.value)
+
+
+async def test_a_replica_of_another_model_is_refused():
+    async with serve_script(HELLO) as one, serve_script(HELLO) as two:
+        two.engine.model = "another"
+        with pytest.raises(PolicyError, match=r"the model \(another, not scripted\)"):
+            await look_at([one.url, two.url])
+
+
+async def test_a_replica_that_cannot_be_used_is_refused_though_another_can():
+    async with serve_script(HELLO) as one, serve_script(HELLO) as two:
+        two.key = "sesame"
+        with pytest.raises(PolicyError, match=f"{two.url} .*Check the key"):
+            await look_at([one.url, two.url])
+        two.key, two.offers.other_models = "", ("adapter",)
+        with pytest.raises(PolicyError, match=f"{two.url} serves scripted, adapter; name one"):
+            await look_at([one.url, two.url])
+
+
+async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(caplog, monkeypatch):
+    monkeypatch.setattr(replica, "COOL_FIRST", 0.05)
+    async with serve_script(HELLO) as away:
+        port = int(away.url.rsplit(":", 1)[1].removesuffix("/v1"))
+    async with serve_script(HELLO) as there:
+        upstream = await make_upstream([away.url, there.url])
+        assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
+            f"the policy at {away.url} cannot be reached: Connection refused; "
+            "it is left out until it is up"
+        ]
+        try:
+            assert (await upstream.answer(ask(), CALL)).message.text == SAYS
+            async with serve_script(HELLO, port=port) as back:
+                await until(lambda: upstream.replicas[0].up)
+                for number in range(4):
+                    await upstream.answer(ask(), Call(f"new-{number}"))
+                assert back.requests == 2
+        finally:
+            await upstream.close()
+
+
+async def test_a_replica_that_fails_for_a_moment_is_no_other_one():
+    async with serve_script(HELLO) as one, serve_script(HELLO) as two:
+        two.faults.append(500)
+        assert await look_at([one.url, two.url]) is not None
+        two.faults.extend([500] * 2)
+        with pytest.raises(PolicyError, match=f"{two.url} answered 500"):
+            await look_at([one.url, two.url])
+
+
+async def test_replicas_are_looked_at_together():
+    """One that hangs is waited for no longer because there are many."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(serve_script(HELLO)) for _ in range(3)]
+        for server in servers:
+            server.faults.append("hang")
+        looking = asyncio.create_task(look_at([server.url for server in servers]))
+        await until(lambda: all(server.in_flight for server in servers))
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+async def test_replicas_that_are_looked_at_before_are_not_looked_at_again():
+    async with serve_script(HELLO) as one, serve_script(HELLO) as two:
+        known = await look_at([one.url, two.url])
+        before = (one.requests, two.requests)
+        upstream = await make_upstream([one.url, two.url], capabilities=known)
+        await upstream.close()
+        assert (one.requests, two.requests) == before
 
 
 async def test_an_upstream_is_made_of_a_script(tmp_path):

@@ -6,7 +6,9 @@ import pytest
 from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until, user
 
 from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.upstreams import health
 from plimsoll.gateway.upstreams import replica as replica_module
+from plimsoll.gateway.upstreams.failures import Failed
 from plimsoll.gateway.upstreams.openai import Waits
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.scripted_server import ScriptedServer, serve_script
@@ -166,14 +168,42 @@ async def test_a_server_that_is_always_busy_is_asked_a_bounded_number_of_times(m
 async def test_a_replica_is_cooled_down_after_failures_in_a_row(servers):
     async with replicas(*servers[:2]) as policy:
         servers[0].faults.extend([500] * 3)
-        for _ in range(3):
+        for number in range(3):
             with pytest.raises(Refusal):
-                await policy.answer(ask(), CALL)
+                await policy.answer(ask(), Call(f"s{number}"))
         assert [state.up for state in policy.replicas] == [False, True]
         assert policy.replicas[0].failures == 3
         assert policy.replicas[0].cooled == 1
         assert (await policy.answer(ask(), CALL)).message.text == SAYS
         assert servers[1].requests == 1
+
+
+@pytest.mark.parametrize("fault", [500, 404, "garbage"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_session_leaves_a_replica_that_fails_it_even_where_that_is_the_least_loaded(
+    servers, fault, stream
+):
+    async with replicas(*servers[:2]) as policy:
+        servers[1].faults.append("hang")
+        await policy.answer(ask(), Call("first"))
+        busy = asyncio.create_task(policy.answer(ask(), Call("busy")))
+        await until(lambda: servers[1].requests == 1)
+        servers[0].faults.append(fault)
+        with pytest.raises(Refusal):
+            await (streamed(policy, ask()) if stream else policy.answer(ask(), CALL))
+        for _ in range(2):
+            assert (await policy.answer(ask(), CALL)).message.text == SAYS
+        assert [server.requests for server in servers[:2]] == [2, 3]
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+
+
+async def test_where_there_is_no_other_replica_a_session_stays_with_the_one_that_failed_it():
+    async with serve_script(HELLO) as server, replicas(server) as policy:
+        server.faults.append(500)
+        with pytest.raises(Refusal):
+            await policy.answer(ask(), CALL)
+        assert (await policy.answer(ask(), CALL)).message.text == SAYS
 
 
 def test_each_cooling_is_longer_up_to_a_bound():
@@ -183,10 +213,53 @@ def test_each_cooling_is_longer_up_to_a_bound():
         cooled.not_before = 0.0
         cooled.cool(100.0)
         times.append(cooled.not_before - 100.0)
-    assert times == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
-    cooled.well(200.0)
+    assert times == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
+    cooled.answered(200.0)
     cooled.cool(200.0)
     assert cooled.not_before == 201.0
+
+
+async def test_a_replica_that_is_healthy_and_answers_nobody_is_cooled_longer_each_time(
+    servers, monkeypatch
+):
+    """What `/health` says makes up for nothing; an answer does."""
+    monkeypatch.setattr(replica_module, "COOL_FIRST", 0.1)
+    monkeypatch.setattr(health, "TICK", 0.01)
+    server = servers[0]
+    async with replicas(server) as policy:
+        (replica,) = policy._replicas
+        server.faults.extend([500] * 6)
+        nexts = []
+        for _ in range(6):
+            with pytest.raises(Refusal):
+                await policy.answer(ask(), CALL)
+            nexts.append(replica._cool_next)
+        assert nexts == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6]
+        assert policy.replicas[0].cooled == 4
+        await policy.answer(ask(), CALL)
+        server.faults.append(500)
+        with pytest.raises(Refusal):
+            await policy.answer(ask(), CALL)
+        assert policy.replicas[0].up
+
+
+def test_requests_that_fail_together_cool_a_replica_once():
+    cooled = replica_module.Replica(None)  # type: ignore[arg-type]
+    for _ in range(20):
+        cooled.failed(Failed("upstream", "it is cut", again=True, down=True), 100.0)
+    assert cooled.not_before == 101.0
+
+
+async def test_time_that_a_server_asked_for_is_not_cut_short_by_its_health(servers, monkeypatch):
+    monkeypatch.setattr(health, "TICK", 0.01)
+    monkeypatch.setattr(health, "IDLE", 0.0)
+    async with replicas(*servers[:2], patience=100) as policy:
+        servers[0].retry_after = "30"
+        servers[0].faults.append(429)
+        for number in range(6):
+            await policy.answer(ask(), Call(f"s{number}"))
+            await asyncio.sleep(0.05)
+    assert [server.requests for server in servers[:2]] == [1, 6]
 
 
 async def test_a_mistake_of_the_agent_is_not_held_against_the_replica(servers):

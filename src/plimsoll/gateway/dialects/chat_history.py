@@ -22,6 +22,10 @@ _MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
 
 _REST = b'{"messages":['
 
+TRIES = 8
+"""Places that may look like the messages before they come. A body that is made of such places
+must not hold up everybody: it is read from its beginning in every turn."""
+
 
 class RawHistory:
     """Messages of a chat request, each read only when somebody asks for it."""
@@ -113,10 +117,12 @@ def _opening(
     body: bytes, before: dict[str, msgspec.Raw], array: msgspec.Raw, keys: tuple[bytes, ...]
 ) -> Opening | None:
     """Where the array is in the body is not told by whoever cut it out."""
-    at = body.find(b'"messages"')
-    while at >= 0:
-        start = body.find(b"[", at)
+    start = -1
+    for _ in range(TRIES):
+        at = body.find(b'"messages"', start + 1)
+        start = body.find(b"[", at) if at >= 0 else -1
+        if start < 0:
+            return None
         if body.startswith(array, start):
             return Opening(start, start + len(array) - 1, before, keys)
-        at = body.find(b'"messages"', at + 1)
     return None

@@ -29,6 +29,24 @@ _UNSUPPORTED = {
 }
 
 
+_OF_CHAT = frozenset(
+    {
+        "function_call",
+        "functions",
+        "logprobs",
+        "max_completion_tokens",
+        "n",
+        "parallel_tool_calls",
+        "response_format",
+        "stop",
+        "stream_options",
+        "top_logprobs",
+    }
+)
+"""Fields of Chat Completions alone: they would change how many answers come, what is in them, or
+what the fields of this dialect are translated to."""
+
+
 class _Tool(msgspec.Struct):
     name: str
     description: str | None = None
@@ -95,8 +113,12 @@ def wants_thinking(raw: msgspec.Raw) -> bool:
 
 
 def read_settings(fields: dict[str, msgspec.Raw], has_tools: bool) -> dict[str, msgspec.Raw]:
-    """Every other field. Those that are not known go on as they are."""
+    """Every other field. Those that are not known go on as they are: a server may have settings
+    of its own. Those of Chat Completions alone are refused."""
     settings = {name: raw for name, raw in fields.items() if name not in _DROPPED}
+    for name in sorted(_OF_CHAT & settings.keys()):
+        if bytes(settings.pop(name)) != b"null":
+            raise Refusal("bad_request", f"{name} is not a field of Messages", param=name)
     for name, why in _UNSUPPORTED.items():
         if bytes(settings.pop(name, _NULL)) not in (b"null", b"[]"):
             raise Refusal("unsupported", f"{name}: {why}", param=name)

@@ -35,7 +35,9 @@ class _Call:
 class Collected:
     """What has come of an answer, and which version generated how many of its tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: Version) -> None:
+        self._version = version
+        """The one when the request was sent: what pieces say of themselves counts for more."""
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
@@ -50,12 +52,10 @@ class Collected:
     def versions(self) -> tuple[tuple[Version, int], ...]:
         return tuple(self._runs)
 
-    def add(self, chunks: Sequence[Chunk], version: Version) -> None:
-        """Take pieces that arrived while `version` generates; what they say of it themselves
-        counts for more."""
+    def add(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self._add(chunk)
-            for stamp, count in chunk.versions or ((version, len(chunk.ids or ())),):
+            for stamp, count in chunk.versions or ((self._version, len(chunk.ids or ())),):
                 self._stamp(stamp, count)
 
     def _stamp(self, version: Version, count: int) -> None:

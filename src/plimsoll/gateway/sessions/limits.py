@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Limits"]
+__all__ = ["MOST_BODY_BYTES", "MOST_CONCURRENT", "Limits"]
+
+MOST_BODY_BYTES = 1 << 30
+MOST_CONCURRENT = 4096
+"""What a person may ask for: more than that is a slip, or fills the memory."""
 
 
 @dataclass(frozen=True, slots=True)

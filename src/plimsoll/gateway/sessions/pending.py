@@ -164,9 +164,9 @@ class Pending:
             self._settle(outcome, what)
 
     async def _ask(self, upstream: Upstream, call: Call) -> Answered:
-        version = upstream.version
+        version = await upstream.ready()
         if self.request.stream and upstream.streams:
-            collected = await self._stream(upstream, call)
+            collected = await self._stream(upstream, call, version)
             answer = collected.answer(f"chatcmpl-{short_id()}")
             versions = collected.versions
         else:
@@ -174,15 +174,17 @@ class Pending:
             versions = answer.tokens.versions if answer.tokens is not None else ()
         return Answered(answer, version, versions, time.monotonic() - self.started)
 
-    async def _stream(self, upstream: Upstream, call: Call) -> Collected:
-        collected = Collected()
+    async def _stream(self, upstream: Upstream, call: Call, version: Version) -> Collected:
+        # What is read now may have waited long, here or on its way: only of the version at the
+        # sending it is certain that none of it is older.
+        collected = Collected(version)
         async with upstream.stream(self.request, call) as pieces:
             async for chunks in pieces:
                 if not self._begun:
                     self._begun = True
                     forget(self.request)
                 self.heard = self.said = time.monotonic()
-                collected.add(chunks, upstream.version)
+                collected.add(chunks)
                 self.delivering = True
                 for listener in tuple(self._followers):
                     await listener.hear(chunks)

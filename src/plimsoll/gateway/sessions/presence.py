@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.sessions.intake import Intake
 
 __all__ = ["Presence", "ended"]
 
@@ -14,11 +15,16 @@ log = logging.getLogger(__name__)
 PER_WAITING = 4
 """Handlers for each request that may wait at once: retries, counts and bodies on their way."""
 
+BODIES = 2
+"""Bodies of the largest size that may be on their way at once; of smaller ones, as many as fit."""
+
 
 class Presence:
     """Counts handlers in and out, and sees them all out at the end."""
 
-    def __init__(self, concurrent: int) -> None:
+    def __init__(self, concurrent: int, body_bytes: int) -> None:
+        self.intake = Intake(body_bytes * BODIES)
+        """What may be on its way of bodies."""
         self._most = concurrent * PER_WAITING
         self._handlers: set[asyncio.Task[object]] = set()
         self._waiting: set[asyncio.Timeout] = set()

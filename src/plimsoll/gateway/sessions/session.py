@@ -71,7 +71,7 @@ class Session:
         """Why the policy's server refused a request, if it did and has not answered since."""
         self.used = time.monotonic()
         """When a request last came or was answered."""
-        self.presence = Presence(limits.concurrent)
+        self.presence = Presence(limits.concurrent, limits.body_bytes)
         self._key = new_key()
         self.digest = digest_of(self._key)
         self._recorder = recorder

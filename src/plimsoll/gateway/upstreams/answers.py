@@ -45,6 +45,7 @@ _values = msgspec.json.Decoder(LogprobValues)
 _chunk = msgspec.json.Decoder(ChunkBody)
 
 _NULL = msgspec.Raw(b"null")
+_SEVERAL = "it has several choices, and one was asked for"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
@@ -70,6 +71,8 @@ def _read(where: str, parts: Cut) -> Answer:
 
 def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut) -> Answer:
     choice = body.choices[0]
+    if choice.index or len(body.choices) > 1:
+        raise garbage(where, _SEVERAL)
     said = choice.message
     if choice.finish_reason is None:
         raise garbage(where, "it does not say why it ends")
@@ -185,7 +188,10 @@ class StreamReader:
         usage = _usage(body.usage) if body.usage is not None else None
         if not body.choices:
             return Chunk(data, usage=usage, prompt_ids=prompt, only_usage=True)
-        return self._chunk(Chunk(data, usage=usage, prompt_ids=prompt), body.choices[0])
+        choice = body.choices[0]
+        if choice.index or len(body.choices) > 1:
+            raise garbage(self._where, _SEVERAL)
+        return self._chunk(Chunk(data, usage=usage, prompt_ids=prompt), choice)
 
     def _chunk(self, chunk: Chunk, choice: ChunkChoice) -> Chunk:
         if choice.token_ids is not None or choice.logprobs is not None:

@@ -88,6 +88,16 @@ class Gate:
             self._version = version
         self._open.set()
 
+    async def ready(self) -> Version:
+        # It may be paused again before a request that it woke gets its turn.
+        while not self._open.is_set():
+            self.held += 1
+            try:
+                await self._open.wait()
+            finally:
+                self.held -= 1
+        return self._version
+
     async def answer(self, request: Request, call: Call) -> Answer:
         await self._enter()
         try:
@@ -114,13 +124,7 @@ class Gate:
         await self._source.close()
 
     async def _enter(self) -> None:
-        # It may be paused again before a request that it woke gets its turn.
-        while not self._open.is_set():
-            self.held += 1
-            try:
-                await self._open.wait()
-            finally:
-                self.held -= 1
+        await self.ready()
         self.in_flight += 1
         self._idle.clear()
 

@@ -4,16 +4,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.openai import Server, Waits, http_session
-from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.gateway.upstreams.replicas import Replicas
 from plimsoll.gateway.upstreams.script import load_script
 from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.survey import survey
 
 __all__ = ["KEY_VARIABLE", "look_at", "make_upstream"]
 
@@ -25,14 +25,15 @@ SCRIPTED = "scripted:"
 async def look_at(
     urls: Sequence[str], *, model: str | None = None, key: str | None = None
 ) -> Capabilities | None:
-    """What the first of the servers that serves can return; None for a script.
+    """What all servers that serve can return; None for a script.
 
-    Raises `PolicyError` where none serves, and `UsageError` for what names none.
+    Raises `PolicyError` where none serves or one is not like the others, and `UsageError` for
+    what names none.
     """
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         load_script(Path(urls[0].removeprefix(SCRIPTED)))
         return None
-    return await _first_that_serves(_bases(urls), model, key or _key())
+    return await survey(_bases(urls), model, key or _key())
 
 
 async def make_upstream(
@@ -45,13 +46,14 @@ async def make_upstream(
     patience: float = 60.0,
     capabilities: Capabilities | None = None,
 ) -> Gate:
-    """Several URLs are replicas of one policy. What may be asked of them is found by a probe,
-    unless it is known. `scripted:FILE` is a script."""
+    """Several URLs are replicas of one policy. What may be asked of them is found by a look at
+    each, unless it is known. `patience` is how long a request waits, in seconds, while none of
+    them is up. `scripted:FILE` is a script."""
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         return Gate(Scripted(Path(urls[0].removeprefix(SCRIPTED))), version)
     bases = _bases(urls)
     key = key or _key()
-    found = capabilities or await _first_that_serves(bases, model, key)
+    found = capabilities or await survey(bases, model, key)
     http = http_session()
     servers = [
         Server(
@@ -76,15 +78,3 @@ def _bases(urls: Sequence[str]) -> list[str]:
 
 def _key() -> str | None:
     return os.environ.get(KEY_VARIABLE)
-
-
-async def _first_that_serves(
-    bases: Sequence[str], model: str | None, key: str | None
-) -> Capabilities:
-    problems: list[str] = []
-    for base in bases:
-        found = await probe(base, model, key)
-        if not found.problem:
-            return found
-        problems.append(found.problem)
-    raise PolicyError("; ".join(problems))

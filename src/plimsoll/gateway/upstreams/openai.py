@@ -51,9 +51,11 @@ class Waits:
 
     connect: float = 10.0
     first: float = 900.0
-    """For the first byte of a stream: a queue and a long prompt are in it."""
-    between: float = 300.0
-    """Between two reads of a stream."""
+    """For the head of a stream, and then for its first event: a queue and a long prompt are in
+    it. Most servers send the head at once."""
+    between: float = 900.0
+    """Between two reads of a stream after that. It may be silent for as long as new weights are
+    loaded: not less than [training] update_seconds."""
     total: float = 3600.0
     """For a whole answer, or a stream from its beginning to its end."""
 
@@ -235,13 +237,16 @@ class Server:
 
     async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Chunk]]:
         splitter, reader = EventSplitter(), StreamReader(self.url)
-        silence = Silence(response, self._waits.between)
+        silence = Silence(response, self._waits.first)
         content = response.content
-        done = False
+        begun = done = False
         try:
             while data := await content.readany():
                 silence.broken()
                 events = splitter.feed(data)
+                if events and not begun:
+                    begun = True
+                    silence.allow(self._waits.between)
                 done = bool(events) and events[-1] == DONE
                 if done:
                     events = [event for event in events if event != DONE]

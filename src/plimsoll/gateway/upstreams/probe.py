@@ -13,7 +13,7 @@ from plimsoll.gateway.upstreams.openai import CONNECTION_ERRORS, Asks, Server, W
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.wire import Choice
 
-__all__ = ["probe"]
+__all__ = ["examine", "probe"]
 
 CALL = Call("probe")
 HELLO = msgspec.Raw(b'[{"role":"user","content":"Say hello."}]')
@@ -55,19 +55,26 @@ async def probe(
 ) -> Capabilities:
     """Asks the server a few small things, each within so many seconds. Raises nothing for a
     server that cannot be used: `problem` says why."""
+    try:
+        return await examine(url, model, key, within=within)
+    except Failed as failure:
+        return Capabilities(url=normal_url(url), problem=failure.message)
+
+
+async def examine(
+    url: str, model: str | None = None, key: str | None = None, *, within: float = 30.0
+) -> Capabilities:
+    """The same, for who has to know how the server failed: raises `Failed` where it did."""
     url = normal_url(url)
     async with http_session() as http:
-        try:
-            models = await _models(http, url, key, min(within, 10.0))
-            name = model or (models[0].id if len(models) == 1 else "")
-            if not name:
-                names = tuple(model.id for model in models)
-                told = f"serves {', '.join(names)}" if names else "names no model"
-                problem = f"the policy at {url} {told}; name one with --model"
-                return Capabilities(url=url, problem=problem, models=names)
-            return await _Probe(http, url, name, key, within).run(models)
-        except Failed as failure:
-            return Capabilities(url=url, problem=failure.message)
+        models = await _models(http, url, key, min(within, 10.0))
+        name = model or (models[0].id if len(models) == 1 else "")
+        if not name:
+            names = tuple(model.id for model in models)
+            told = f"serves {', '.join(names)}" if names else "names no model"
+            problem = f"the policy at {url} {told}; name one with --model"
+            return Capabilities(url=url, problem=problem, models=names)
+        return await _Probe(http, url, name, key, within).run(models)
 
 
 async def _models(

@@ -15,7 +15,8 @@ FAILURES_IN_A_ROW = 3
 """So many answers that speak against a server, and it is cooled down. A connection that fails
 is enough by itself."""
 COOL_FIRST = 1.0
-COOL_MOST = 60.0
+COOL_MOST = 30.0
+"""Less than a request waits for a replica: none gives up before one was looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,18 @@ class Replica:
             self.in_flight -= 1
 
     def answered(self, now: float) -> None:
+        """What it was asked for, it did: whatever was held against it is forgotten."""
         self._answered += 1
         self.well(now)
-
-    def well(self, now: float) -> None:
-        """It serves: whatever was held against it is forgotten."""
-        self.heard = now
-        self.up = True
         self.not_before = 0.0
         self._in_a_row = 0
         self._cool_next = COOL_FIRST
+
+    def well(self, now: float) -> None:
+        """It says that it serves, and may be asked. What it failed at is not made up for by that:
+        a server may be healthy and answer nobody."""
+        self.heard = now
+        self.up = True
 
     def failed(self, failure: Failed, now: float) -> None:
         if failure.kind in ("bad_request", "context_length", "unsupported"):
@@ -104,7 +107,8 @@ class Replica:
             self.not_before = max(self.not_before, now + min(failure.after, COOL_MOST))
         if failure.down:
             self._in_a_row += 1
-            if failure.again or self._in_a_row >= FAILURES_IN_A_ROW:
+            # Requests that fail together, once it is down, say nothing new of it.
+            if self.up and (failure.again or self._in_a_row >= FAILURES_IN_A_ROW):
                 self.cool(now)
 
     def cool(self, now: float) -> None:

@@ -1,9 +1,9 @@
 """Several servers of the same policy as one.
 
 A session stays with its replica, whose cache holds its conversation, for as long as that one
-is up; a new one goes to the least loaded. A request is sent again only where that is safe and
-nothing of an answer has been delivered. So a replica that dies loses no request: each is
-answered by another, or fails with its cause.
+is up and does not fail it; a new one goes to the least loaded. A request is sent again only
+where that is safe and nothing of an answer has been delivered. So a replica that dies loses no
+request: each is answered by another, or fails with its cause.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Replicas:
             try:
                 answer = await replica.answer(request, call)
             except Failed as failure:
-                await self._failed(replica, failure, attempts)
+                await self._failed(call.session, replica, failure, attempts)
             else:
                 replica.answered(_now())
                 return answer
@@ -103,14 +103,18 @@ class Replicas:
                             kept.clear()
                             yield chunks
             except Failed as failure:
-                await self._failed(replica, failure, attempts)
+                await self._failed(call.session, replica, failure, attempts)
             else:
                 replica.answered(_now())
                 return
 
-    async def _failed(self, replica: Replica, failure: Failed, attempts: "_Attempts") -> None:
+    async def _failed(
+        self, session: str, replica: Replica, failure: Failed, attempts: "_Attempts"
+    ) -> None:
         """Returns where the request may be sent again; raises the failure where not."""
         replica.failed(failure, _now())
+        if failure.down:
+            self._leave(session, replica)
         if not attempts.allow(failure):
             raise failure
         attempts.tried.add(replica)
@@ -135,13 +139,28 @@ class Replicas:
     def _place(self, session: str, ready: list[Replica]) -> Replica:
         replica = self._sessions.get(session)
         if replica is None or replica not in ready:
-            replica = min(ready, key=lambda r: (r.in_flight, r.chosen))
-            self._turn += 1
-            replica.chosen = self._turn
-            self._sessions[session] = replica
+            replica = self._sessions[session] = self._least_loaded(ready)
             if len(self._sessions) > SESSIONS:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session)
+        return replica
+
+    def _leave(self, session: str, replica: Replica) -> None:
+        """What the session asks next goes to another: this one may fail it again, and who fails
+        at once is the least loaded."""
+        if self._sessions.get(session) is not replica:
+            return
+        now = _now()
+        others = [other for other in self._replicas if other is not replica and other.ready(now)]
+        if others:
+            self._sessions[session] = self._least_loaded(others)
+        else:
+            del self._sessions[session]
+
+    def _least_loaded(self, ready: list[Replica]) -> Replica:
+        replica = min(ready, key=lambda r: (r.in_flight, r.chosen))
+        self._turn += 1
+        replica.chosen = self._turn
         return replica
 
     async def _wait(self, attempts: "_Attempts") -> None:

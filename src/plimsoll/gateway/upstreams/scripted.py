@@ -62,6 +62,9 @@ class Scripted:
         """One, that is always up."""
         return [ReplicaState(url=WHERE)]
 
+    async def ready(self) -> Version:
+        return self.version
+
     async def answer(self, request: Request, call: Call) -> Answer:
         reply = await self._reply(request, call)
         if self._fails(reply):

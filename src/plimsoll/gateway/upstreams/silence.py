@@ -26,6 +26,12 @@ class Silence:
         self._last = self._loop.time()
         self._timer = self._loop.call_later(seconds, self._look)
 
+    def allow(self, seconds: float) -> None:
+        """From now on it may last so long."""
+        self._timer.cancel()
+        self._seconds = seconds
+        self._timer = self._loop.call_at(self._last + seconds, self._look)
+
     def broken(self) -> None:
         """Something came."""
         self._last = self._loop.time()

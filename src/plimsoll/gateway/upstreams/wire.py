@@ -73,6 +73,7 @@ class Logprobs(msgspec.Struct):
 
 class Choice(msgspec.Struct):
     message: Said
+    index: int | None = None
     finish_reason: str | None = None
     prompt_token_ids: msgspec.Raw = ABSENT
     token_ids: list[int] | None = None
@@ -83,6 +84,7 @@ class Choice(msgspec.Struct):
 
 class ChunkChoice(msgspec.Struct):
     delta: Said | None = None
+    index: int | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     token_versions: list[tuple[str, Size]] | None = None
