@@ -48,8 +48,10 @@ class Chaos:
         self._nodes = list(cluster.worker_nodes) if cluster is not None else []
 
     def rage(self) -> None:
+        """For so long, and until one at least of each kind was killed."""
         until = time.monotonic() + SECONDS
-        while time.monotonic() < until or not self._is_run or not self.done["worker"]:
+        kinds = ("worker", "node") if self._nodes else ("worker",)
+        while time.monotonic() < until or not self._is_run or not all(map(self.done.get, kinds)):
             # At once: workers of the life before may still be about to end.
             again = ("resume", "runs/night")
             process = self._start(*(again if self._is_run else BEGIN))
@@ -158,6 +160,7 @@ def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_
     write_run(tmp_path, cluster, word)
     chaos = Chaos(start, tmp_path, mark, cluster)
     chaos.rage()
+    assert cluster is None or chaos.done["node"], "no node was killed"
     total = end_after(chaos.run, 3)
     # What a worker leaves that dies after the last life has ended is for the next to reap.
     wait_for(lambda: not [what for what in marked(mark).values() if "plimsoll.workers" in what])

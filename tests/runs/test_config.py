@@ -80,6 +80,19 @@ def test_a_host_path_is_absolute(tmp_path: Path):
     assert '"usr" is not an absolute path' in refusal(tmp_path, '[local]\nhost_paths = ["usr"]\n')
 
 
+def test_one_engine_is_named_once(tmp_path: Path):
+    both = '[docker]\nhost = "unix:///x"\ncontext = "build-7"\n'
+    said = refusal(tmp_path, both)
+    assert "plimsoll.toml:3: docker.context: docker.host names an engine, too; keep one" in said
+
+
+def test_a_name_server_is_an_address(tmp_path: Path):
+    said = refusal(tmp_path, '[docker]\ndns = ["10.0.0.2", "nonsense"]\n')
+    assert 'plimsoll.toml:2: docker.dns: "nonsense" is not the address of a name server' in said
+    file = write(tmp_path, '[docker]\ndns = ["10.0.0.2", "fd00::1"]\n')
+    assert load_config(file).docker.dns == ("10.0.0.2", "fd00::1")
+
+
 def test_text_that_is_not_toml_is_refused_with_its_place(tmp_path: Path):
     said = refusal(tmp_path, "[local\n")
     assert "not valid TOML" in said

@@ -1,15 +1,20 @@
 """The run directory: nothing overwritten, what finished kept, one clear error."""
 
 import json
+import re
+import shutil
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from rollout_runs import MakeConfig
 
 from plimsoll.core.endings import Ending
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.runs import worker_spec
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row, Tally
+from plimsoll.runs.rollouts import Rollouts
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)
 
@@ -49,6 +54,64 @@ def test_a_folder_without_trials_is_used_as_it_is(tmp_path: Path):
     again = RunDirectory.create(tmp_path, now=NOW)
     assert again.path == tmp_path
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.toml", "results.jsonl", "summary.json", "metrics.jsonl", "ledger.db", "checkpoints/v"],
+)
+def test_a_folder_with_files_of_others_under_a_runs_names_is_refused_as_it_is(
+    tmp_path: Path, name: str
+):
+    mine = tmp_path / "exp" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(UsageError, match=f"exp holds {name.partition('/')[0]}.*--out"):
+        RunDirectory.create(tmp_path / "exp", now=NOW)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+    assert not (tmp_path / "exp/trials").exists()
+    assert mine.read_text() == "mine"
+
+
+async def test_a_config_in_the_folder_of_a_run_to_be_is_not_lost_with_it(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = make_config("coin-a", steps=1)
+    monkeypatch.setattr(worker_spec, "MAKER", "nowhere:named")
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp/config.toml").write_text("# mine")
+    with pytest.raises(UsageError, match=r"exp holds config\.toml"):
+        async with Rollouts(config, out=tmp_path / "exp"):
+            pass
+    assert (tmp_path / "exp/config.toml").read_text() == "# mine"
+    # A folder that was there before stays, and can be used.
+    (tmp_path / "exp/config.toml").unlink()
+    with pytest.raises(WorkerError, match="nowhere:named"):
+        async with Rollouts(config, out=tmp_path / "exp"):
+            pass
+    assert list((tmp_path / "exp").iterdir()) == []
+
+
+def test_what_a_start_left_that_was_killed_is_not_in_the_way(tmp_path: Path):
+    killed = RunDirectory.create(tmp_path / "run", now=NOW)
+    killed.config.write_text("its own")
+    (tmp_path / "run/ledger.lock").touch()
+    (tmp_path / "run/ledger.txt").write_text("mine")
+    again = RunDirectory.create(tmp_path / "run", now=NOW)
+    again.discard()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["ledger.txt"]
+
+
+def test_a_run_is_called_the_same_in_a_storage_each_time_and_no_other_run_is(tmp_path: Path):
+    first, second = (RunDirectory.create(tmp_path / f / "night 1", now=NOW) for f in ("a", "b"))
+    name = first.stored_as()
+    assert re.fullmatch(r"night_1-[0-9a-f]{10}", name)
+    assert RunDirectory(first.path).stored_as() == name
+    assert second.stored_as() != name
+    # A copy goes its own way from here on.
+    shutil.copytree(first.path, tmp_path / "copy")
+    assert RunDirectory(tmp_path / "copy").stored_as() != name
+    assert RunDirectory(first.path).stored_as() == name
 
 
 def test_each_result_is_on_disk_as_soon_as_it_is_known(directory: RunDirectory):

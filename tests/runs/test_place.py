@@ -78,7 +78,11 @@ class Setting:
     @asynccontextmanager
     async def place(self, **tables: dict[str, object]) -> AsyncIterator[TrialPlace]:
         config = Config.model_validate({**self.config.model_dump(mode="json"), **tables})
-        options = {"config": config.model_dump(mode="json"), "directory": str(self.directory)}
+        options = {
+            "config": config.model_dump(mode="json"),
+            "directory": str(self.directory),
+            "stored_as": "night-1",
+        }
         async with trial_place(msgspec.Raw(msgspec.json.encode(options))) as place:
             yield place
 
@@ -195,7 +199,7 @@ async def test_an_order_may_name_another_agent(setting: Setting):
 async def test_trajectories_go_to_any_storage_and_stay_nowhere_else(setting: Setting):
     async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
         result = await place.run(setting.order())
-    check_stored(result, "memory://bucket/night/trajectories/g_0.jsonl.zst")
+    check_stored(result, "memory://bucket/night/night-1/trajectories/g_0.jsonl.zst")
     assert not list(setting.directory.rglob("*.zst*"))
 
 

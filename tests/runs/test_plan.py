@@ -1,6 +1,7 @@
 """From a config to a plan: who serves the policy, what a mode means, which paths are whose."""
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -79,6 +80,41 @@ def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
     monkeypatch.setenv(KEY_VARIABLE, "of the shell")
     plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]'))
     assert worker_spec(plan, directory).environment[KEY_VARIABLE] == "of the shell"
+
+
+def test_workers_look_for_sandboxes_where_the_run_does(
+    write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PLIMSOLL_HOME", "/elsewhere")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://engine:2376")
+    policy = f'[policy]\nurls = ["{URLS[0]}"]'
+    local = worker_spec(Plan.make(write(policy)), directory).environment
+    assert local["PLIMSOLL_HOME"] == "/elsewhere"
+    assert "DOCKER_HOST" not in local
+    docker = worker_spec(Plan.make(write(policy, backend="docker")), directory).environment
+    assert docker["DOCKER_HOST"] == "tcp://engine:2376"
+    monkeypatch.delenv("PLIMSOLL_HOME")
+    assert "PLIMSOLL_HOME" not in worker_spec(Plan.make(write(policy)), directory).environment
+
+
+def test_a_run_has_its_own_part_of_a_storage_and_finds_it_when_it_goes_on(
+    write: Write, tmp_path: Path
+):
+    tables = f'[policy]\nurls = ["{URLS[0]}"]\n[storage]\ntrajectories = "{tmp_path}/far"'
+    plan = Plan.make(write(tables))
+    runs = [RunDirectory.create(tmp_path / name, now=datetime.now()) for name in ("a/n", "b/n")]
+    told = [
+        msgspec.json.decode(worker_spec(plan, directory).options)["stored_as"]
+        for directory in (*runs, RunDirectory(runs[0].path))
+    ]
+    assert told[0].startswith("n-")
+    assert told[0] == told[2] != told[1]
+
+
+def test_storage_that_cannot_be_written_is_refused(write: Write):
+    tables = f'[policy]\nurls = ["{URLS[0]}"]\n[storage]\ntrajectories = "/proc/nope"'
+    with pytest.raises(UsageError, match=r"storage\.trajectories: /proc/nope cannot be written"):
+        Plan.make(write(tables))
 
 
 def test_a_policy_is_served_by_one(write: Write):

@@ -1,14 +1,17 @@
-"""Images that trajectories name are read back from wherever they are stored."""
+"""What is stored is read back from wherever it is, and no other run's; what fails says so."""
 
+import errno
 import hashlib
 import secrets
 from pathlib import Path
 
+import fsspec
 import pytest
 from fsspec.core import url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
 
-from plimsoll.core.errors import TrajectoryError
-from plimsoll.runs.storage import read_blob
+from plimsoll.core.errors import TrajectoryError, UsageError
+from plimsoll.runs.storage import check_writable, read_blob, read_stored
 from plimsoll.runs.storing import Store
 from plimsoll.trajectories.records import Opened
 from plimsoll.trajectories.writer import Writer
@@ -26,7 +29,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     (run / "blobs" / NAME).write_bytes(PICTURE)
     url = {"own": None, "folder": str(tmp_path / "far"), "memory": f"memory://{tmp_path}"}
     Writer(run / "trial", Opened("s", 0.0, {"shown": ADDRESS})).seal([])
-    return Store(url[request.param], run).keep(run / "trial", "g/0.1").path
+    return Store(url[request.param], run, "night-1").keep(run / "trial", "g/0.1").path
 
 
 def test_an_image_is_read_back(stored: str):
@@ -49,3 +52,98 @@ def test_an_image_that_is_not_what_was_stored_is_refused(stored: str):
 def test_only_the_address_of_a_blob_is_read(stored: str, address: str):
     with pytest.raises(TrajectoryError, match="is not the address of a blob"):
         read_blob(stored, address)
+
+
+class Stormy(MemoryFileSystem):
+    """A file system whose errors are of a kind of its own."""
+
+    protocol = "stormy"
+    cachable = False
+
+    def put_file(self, _lpath: str, rpath: str) -> None:
+        raise Disconnected(f"no answer about {rpath}")
+
+    def pipe_file(self, *_: object) -> None:
+        raise Disconnected("no answer")
+
+    get_file = pipe_file
+
+
+class Disconnected(Exception):
+    pass
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Path:
+    """A run's folder of a trial that has a trajectory."""
+    fsspec.register_implementation("stormy", Stormy, clobber=True)
+    Writer(tmp_path / "run" / "trial", Opened("s", 0.0, {})).seal([])
+    return tmp_path / "run" / "trial"
+
+
+@pytest.mark.parametrize("scheme", ["", "memory://"])
+def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path, scheme: str):
+    written: dict[str, bytes] = {}
+    for run in ("a", "b"):
+        Writer(tmp_path / run, Opened(f"of {run}", 0.0, {})).seal([])
+        content = (tmp_path / run / "trajectory.jsonl.zst").read_bytes()
+        store = Store(f"{scheme}{tmp_path}/far/", tmp_path / run, run)
+        written[store.keep(tmp_path / run, "0-0/0.0").path] = content
+    assert len(written) == 2
+    for path, content in written.items():
+        storage, inside = url_to_fs(path)
+        assert storage.cat_file(inside) == content
+
+
+def test_whatever_a_storage_raises_is_an_error_of_the_trajectory(trial: Path):
+    store = Store("stormy://bucket", trial.parent, "night-1")
+    said: set[str] = set()
+    for ticket in ("0-0/0.0", "0-0/1.0"):
+        with pytest.raises(TrajectoryError, match="Disconnected: no answer") as caught:
+            store.keep(trial, ticket)
+        assert isinstance(caught.value.__cause__, Disconnected)
+        said.add(str(caught.value))
+    assert len(said) == 1, "that all fail for one reason has to be seen"
+    assert list(trial.iterdir()), "what cannot be stored stays"
+    with pytest.raises(TrajectoryError, match="cannot be read"):
+        read_stored("stormy://bucket/night-1/trajectories/0-0_0.0.jsonl.zst")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named_with_what_to_do(trial: Path, tmp_path: Path):
+    target = tmp_path / "far/night-1/trajectories/0-0_0.0.jsonl.zst"
+    target.parent.mkdir(parents=True)
+    target.symlink_to("/dev/full")
+    store = Store(str(tmp_path / "far"), trial.parent, "night-1")
+    with pytest.raises(TrajectoryError, match=r"the file system at /.* is full .*make room"):
+        store.keep(trial, "0-0/0.0")
+
+
+def test_a_trajectory_that_cannot_be_read_says_so(trial: Path):
+    (trial / "trajectory.jsonl.zst").unlink()
+    (trial / "trajectory.jsonl.zst").symlink_to("/proc/self/mem")
+    with pytest.raises(TrajectoryError, match=r"trajectory.jsonl.zst cannot be read: "):
+        Store(None, trial.parent, "").keep(trial, "0-0/0.0")
+
+
+def test_a_place_that_cannot_be_written_is_found_out_before_anything_is_stored(
+    trial: Path, tmp_path: Path
+):
+    with pytest.raises(UsageError, match=r"/proc/nope cannot be written: .*name another place"):
+        check_writable("/proc/nope")
+    with pytest.raises(UsageError, match="stormy://bucket cannot be written: Disconnected"):
+        check_writable("stormy://bucket")
+    with pytest.raises(UsageError, match="nowhere://bucket cannot be used"):
+        check_writable("nowhere://bucket")
+    check_writable(str(tmp_path / "far"))
+    assert list((tmp_path / "far").iterdir()) == [], "the look left something"
+
+
+def test_where_nothing_may_be_removed_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "append only")
+
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", refuse)
+    check_writable(f"memory://{tmp_path}")

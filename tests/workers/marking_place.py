@@ -6,6 +6,7 @@ An order's task is a word and what it is about.
 import asyncio
 import contextlib
 import os
+import resource
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -65,6 +66,10 @@ class MarkingPlace:
                 await _converse(int(about))
             case "raise":
                 raise RuntimeError(about)
+            case "starve":
+                await _take_all_descriptors(float(about))
+            case "overfill":
+                Path("/dev/full").write_text(about)
             case "stubborn":
                 await _clean_up_slowly(float(about))
             case "probe":
@@ -93,6 +98,22 @@ async def _converse(turns: int) -> None:
         request = b"".join(history)
         await asyncio.sleep(0)
         del request
+
+
+async def _take_all_descriptors(seconds: float) -> None:
+    """Have nothing be opened for so long."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        await asyncio.sleep(seconds)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def _clean_up_slowly(seconds: float) -> None:

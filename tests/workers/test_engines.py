@@ -1,6 +1,7 @@
 """What an engine promises, whichever it is: to start workers, to end them, and to see them end."""
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from helpers import long_time, processes_with
 from plimsoll.core.errors import WorkerError
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.channel import Switchboard
+from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine, Invitation, Placed
 from plimsoll.workers.messages import Hello
 from plimsoll.workers.supervisor import Supervisor
@@ -91,3 +93,21 @@ async def test_of_many_words_the_last_are_kept(engine: Engine):
         with pytest.raises(WorkerError, match="line 99999") as caught:
             await supervisor.wait_ready()
         assert len(str(caught.value)) < 10_000
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_where_nothing_can_be_opened_a_worker_cannot_start_and_says_why(
+    when: str, mark: Mark, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with ProcessEngine() as engine, Switchboard(engine.host) as board:
+        invitation = board.invite("worker-1", {})
+        before = mark.processes()
+        with monkeypatch.context() as patch:
+            # Before its process is started, and where its end cannot be watched.
+            patch.setattr(os, "pipe" if when == "before" else "pidfd_open", refuse)
+            with pytest.raises(WorkerError, match=r"Too many open files; raise .*ulimit -n"):
+                await engine.start(invitation)
+        assert mark.processes() == before

@@ -161,6 +161,37 @@ async def test_an_address_where_nobody_listens_is_told_at_once(ray_part: None):
             pass
 
 
+REFUSED = """
+import asyncio, sys
+from plimsoll.core.errors import WorkerError
+from plimsoll.workers.engines.ray import RayEngine, RayOptions
+
+async def main():
+    try:
+        async with RayEngine(RayOptions(address=sys.argv[1])):
+            pass
+    except WorkerError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+async def test_who_does_not_have_the_clusters_token_is_told_of_it(
+    shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
+):
+    # In another process: Ray never forgets the token that it was first used with.
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster" * 2)
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "1")
+    command = [sys.executable, "-c", REFUSED, shared_cluster.address]
+    both = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    run = await asyncio.create_subprocess_exec(*command, **both)
+    said, _ = await run.communicate()
+    assert f"the Ray cluster {shared_cluster.address} cannot be used" in said.decode()
+    assert "RAY_AUTH_MODE=token" in said.decode()
+    assert "RAY_AUTH_TOKEN" in said.decode()
+
+
 async def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"package ray: pip install 'plimsoll-rl\[ray\]'"):

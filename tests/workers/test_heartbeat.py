@@ -49,6 +49,18 @@ async def test_beats_say_what_is_alive_and_what_it_takes(tmp_path: Path):
         await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
 
 
+async def test_beats_go_on_where_nothing_can_be_opened(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        before = await hand.hear(Beat)
+        hand.order("t", "starve 1")
+        await hand.result("t")
+        heard = [beat for beat in hand.beats if beat.number > before.number]
+        assert len(heard) > 3, "beats did not go on"
+        assert all(beat.rss_mb > 0 for beat in heard), "the last figure that is known is told"
+        last = heard[-1].number
+        await hand.hear(Beat, lambda beat: beat.number > last + 2)
+
+
 @pytest.mark.alone
 async def test_the_slowest_turn_of_the_loop_is_told_once():
     pulse = Pulse()

@@ -153,11 +153,39 @@ async def test_a_full_worker_finishes_what_it_has_and_its_successor_is_there_bef
         await until(lambda: len(supervisor.status()) == 1, 20)
 
 
-async def test_a_limit_that_no_worker_keeps_is_named(engine: Engine):
+async def test_a_limit_that_no_worker_keeps_is_named_whatever_there_is_to_do(engine: Engine):
     tight = spec(memory_mb=1)
-    async with Supervisor(engine, tight, number=1, options=options(deaths=2)) as supervisor:
-        with pytest.raises(WorkerError, match="raise memory_mb"):
-            await supervisor.failed()
+    async with Supervisor(engine, tight, number=1, options=options()) as supervisor:
+        waiting = [asyncio.create_task(supervisor.run(order(f"t{n}", "sleep 3"))) for n in range(4)]
+        with pytest.raises(WorkerError, match=r"before its first ticket; raise memory_mb, .* is 1"):
+            await asyncio.wait_for(supervisor.wait_ready(), 60)
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(ended, WorkerError)
+
+
+async def test_a_limit_that_workers_are_above_with_their_first_tickets_is_told(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+):
+    tight = spec(memory_mb=300, concurrency=4)
+    async with Supervisor(engine, tight, number=1, options=options()) as supervisor:
+        for ticket in ("a", "b"):
+            await supervisor.run(order(ticket, "hold 400"))
+            await until(lambda: [s.phase for s in supervisor.status()] == [Phase.READY], 60)
+            await until(lambda: supervisor.status()[0].finished == 0, 60)
+    said = [
+        r.getMessage() for r in caplog.records if "memory_mb is 300; raise it" in r.getMessage()
+    ]
+    assert len(said) == 1, "once is enough"
+    assert "is replaced after 1 tickets" in said[0]
+
+
+async def test_a_slow_turn_is_shown_after_it_is_over(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        await supervisor.wait_ready()
+        await supervisor.run(order("a", "block 0.8"))
+        # Two beats later the loop is long in time again.
+        await asyncio.sleep(0.5)
+        assert supervisor.status()[0].lag > 0.5
 
 
 async def test_a_drain_waits_for_what_ends_in_time_and_cancels_the_rest(engine: Engine, mark: Mark):

@@ -77,6 +77,26 @@ async def test_a_place_that_raises_costs_one_ticket(tmp_path: Path):
         assert isinstance((await hand.result("good")).verdict, Graded)
 
 
+async def test_what_a_place_raised_is_kept_with_its_trace(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("bad", "raise overboard", tmp_path / "trial")
+        verdict = (await hand.result("bad")).verdict
+    assert isinstance(verdict, Void) and verdict.cause is Cause.BUG
+    assert [fact.where for fact in verdict.evidence] == ["bug.txt"]
+    trace = (tmp_path / "trial/bug.txt").read_text()
+    assert "Traceback" in trace
+    assert "RuntimeError: overboard" in trace
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+async def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "overfill words", tmp_path / "trial")
+        verdict = (await hand.result("t")).verdict
+    assert isinstance(verdict, Void) and verdict.cause is Cause.SANDBOX
+    assert "is full (No space left on device): make room there" in verdict.reason
+
+
 async def test_versions_and_the_ends_of_groups_reach_the_place(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.tell(NewVersion(Version(0, 7)))

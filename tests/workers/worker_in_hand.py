@@ -55,8 +55,8 @@ class Hand:
     def tell(self, message: ToWorker) -> None:
         self.board.send(self.invitation.worker, message)
 
-    def order(self, ticket: str, task: str) -> None:
-        order = Order(ticket=ticket, group="g", task=task, attempt=1, folder="")
+    def order(self, ticket: str, task: str, folder: Path | str = "") -> None:
+        order = Order(ticket=ticket, group="g", task=task, attempt=1, folder=str(folder))
         self.tell(Run(order))
 
     async def hear(

@@ -1,19 +1,21 @@
 """Which backend a name stands for, made from the config."""
 
 import contextlib
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import SandboxUnsupported, UsageError
 from plimsoll.runs.config import Config
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import Backend
+from plimsoll.tasks.task import Task
 
 if TYPE_CHECKING:
     from plimsoll.sandboxes.docker.options import DockerOptions
 
-__all__ = ["BACKENDS", "docker_extra", "docker_options", "make_backend"]
+__all__ = ["BACKENDS", "check_compose", "docker_extra", "docker_options", "make_backend"]
 
 BACKENDS = {
     "local": "local sandboxes (namespaces, no daemon)",
@@ -31,6 +33,23 @@ def make_backend(name: str, config: Config) -> Backend:
             return _docker(config)
         case _:
             raise UsageError(f"no backend is called {name!r}: choose {', '.join(BACKENDS)}")
+
+
+def check_compose(backend: str, tasks: Iterable[Task]) -> None:
+    """Refuse tasks with several containers where this host has no Compose to start them with.
+
+    Otherwise each of their trials would be void, and validation would take it for their fault.
+    """
+    names = [task.name for task in tasks if task.compose_file is not None]
+    if backend != "docker" or not names:
+        return
+    with docker_extra():
+        from plimsoll.sandboxes.docker.compose_cli import find_compose
+    try:
+        find_compose(os.environ)
+    except SandboxUnsupported as error:
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        raise UsageError(f"nothing was run: {error}; {names[0]}{more} cannot run here") from None
 
 
 def _local_options(config: Config) -> LocalOptions:

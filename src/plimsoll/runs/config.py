@@ -33,6 +33,7 @@ A relative path is relative to the file. A key that is not known is an error, ne
 
 import difflib
 import tomllib
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -258,6 +259,7 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
         changed["storage"] = StorageConfig(trajectories=absolute(stored))
     made = config.model_copy(update=changed)
     _check_paths(made.local, file, text)
+    _check_engine(made.docker, file, text)
     return made
 
 
@@ -270,6 +272,21 @@ def _check_paths(local: LocalConfig, file: Path, text: str) -> None:
         if not path.startswith("/"):
             place = _place(file, text, ("local", "host_paths"))
             raise UsageError(f'{place}: local.host_paths: "{path}" is not an absolute path')
+
+
+def _check_engine(docker: DockerConfig, file: Path, text: str) -> None:
+    if docker.host and docker.context:
+        place = _place(file, text, ("docker", "context"))
+        raise UsageError(f"{place}: docker.context: docker.host names an engine, too; keep one")
+    for name in docker.dns:
+        try:
+            ip_address(name)
+        except ValueError:
+            place = _place(file, text, ("docker", "dns"))
+            raise UsageError(
+                f'{place}: docker.dns: "{name}" is not the address of a name server, such as '
+                "10.0.0.2"
+            ) from None
 
 
 def _describe(file: Path, text: str, problem: ErrorDetails) -> str:

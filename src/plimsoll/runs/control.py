@@ -1,5 +1,6 @@
 """Who drives a run: `controller.json` names the process, by which it is found, asked and ended."""
 
+import logging
 import os
 import select
 import signal
@@ -28,6 +29,10 @@ __all__ = [
 _SHOWN_RUNS = 10
 _APART_SECONDS = 0.3
 """Two signals in a row may be seen as one."""
+_WORD_SECONDS = 15.0
+"""Before it is said what is waited for, and again each time after four times as long."""
+
+_log = logging.getLogger(__name__)
 
 
 def find_run(name: str) -> RunDirectory:
@@ -100,9 +105,11 @@ def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
     try:
         if is_alive(owner):
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            # One that was stopped, by Ctrl-Z say, would never hear of it.
+            signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             if now and not _ends(descriptor, within=_APART_SECONDS):
                 signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-            _ends(descriptor, within=None)
+            _wait(descriptor, owner, directory)
     except ProcessLookupError:
         return
     except PermissionError:
@@ -113,7 +120,19 @@ def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
         os.close(descriptor)
 
 
-def _ends(process: int, *, within: float | None) -> bool:
+def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:
+    """Until it has ended, however long that takes; but not without a word."""
+    within = _WORD_SECONDS
+    while not _ends(process, within=within):
+        _log.warning(
+            "%s: still waiting for pid %d, which was asked to end and has not: `plimsoll status "
+            "%s` shows what runs; `kill -9 %d` ends it at once, and it can be resumed all the same",
+            *(directory.path, owner.pid, directory.path, owner.pid),
+        )
+        within *= 4
+
+
+def _ends(process: int, *, within: float) -> bool:
     """Wait for the end of a process; whether it came in time."""
     return bool(select.select([process], [], [], within)[0])
 

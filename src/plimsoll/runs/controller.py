@@ -277,7 +277,8 @@ class Controller:
 
     def _begin(self, ticket: str) -> None:
         found = self._ledger.books.find(ticket)
-        assert found is not None, f"{ticket} was started and is unknown"
+        if found is None:
+            return  # its group was given up while the ledger wrote that it starts
         group = found[0]
         self._groups.add(group.id)
         if (evaluation := self._evaluations.of(group.id)) is not None:

@@ -13,6 +13,7 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
     ├── config.toml                 the config as it was understood, with paths made absolute
     ├── ledger.db                   every rollout, from before it starts, and ledger.lock
     ├── trajectories/               what was said, a file a ticket, where no other place is named
+    ├── stored_as.json              what it is called in the place that is named
     ├── steps.jsonl                 one line a step that was committed
     ├── validation/<set>/           trials of tasks that were validated when it began
     ├── metrics.jsonl               one line a step of a training: losses, and where time went
@@ -27,11 +28,13 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
 A trial that a failed canary or a crash made void has a second line in results.jsonl, which
 counts.
 
-Nothing in it is ever overwritten: a directory that holds trials is refused.
+Nothing in it is ever overwritten: a directory that holds trials is refused, or what has the name of
+a file of these. Only what is left of a run that came to nothing before it began is not in the way.
 """
 
 import contextlib
 import os
+import re
 from collections.abc import Generator
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +42,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
+from plimsoll.core.ids import short_id
 from plimsoll.runs.results import Row
 
 __all__ = ["CONFIG", "PART", "RUNS", "RunDirectory", "write_whole"]
@@ -48,6 +52,14 @@ CONFIG = "config.toml"
 PART = ".part"
 """What the name of a file ends in while it is written."""
 _LONGEST_LINE = 1 << 20
+_LEDGER = "ledger.db"
+_FOLDERS = ("trajectories", "canaries", "heldout", "checkpoints")
+
+
+class _StoredAs(msgspec.Struct, frozen=True):
+    name: str
+    path: str
+    """Of the run then: a copy of its directory is another run."""
 
 
 class RunDirectory:
@@ -68,17 +80,18 @@ class RunDirectory:
         self.held_out_trials = path / "heldout_trials.jsonl"
         self.status = path / "status.json"
         self.controller = path / "controller.json"
+        self._stored_as = path / "stored_as.json"
+        self._is_made = False
+        """Whether the folder itself was not there before."""
 
     @classmethod
     def create(cls, out: Path | None, *, now: datetime, kind: str = "eval") -> "RunDirectory":
         """Take the folder `out`, or a new one under `runs/` named after what it is and the time."""
+        is_made = out is None or not out.exists()
         directory = cls(_new_folder(kind, now) if out is None else out)
+        directory._is_made = is_made
         with _writing(directory.path):
-            if directory.trials.exists() and any(directory.trials.iterdir()):
-                raise UsageError(
-                    f"{directory.path} already holds trials, and every attempt is kept: "
-                    "choose another folder with --out"
-                )
+            directory._check_free()
             directory.trials.mkdir(parents=True, exist_ok=True)
             directory.results.touch()
         return directory
@@ -91,13 +104,55 @@ class RunDirectory:
                 _mend(file)
 
     def discard(self) -> None:
-        """Remove a run that came to nothing before its first trial, and no file of others."""
+        """Remove a run that came to nothing before its first trial, and no file of others: none
+        of these was there when it was made."""
         with contextlib.suppress(OSError):
-            own = (self.results, self.config, self.status)
-            for file in (*own, *self.path.glob("ledger.*")):
+            # In this order: killed in between, it is a run still, or not in the way of the next.
+            ledger = (*self.path.glob(f"{_LEDGER}*"), self.path / "ledger.lock")
+            for file in (self.status, self._stored_as, *ledger, self.config, self.results):
                 file.unlink(missing_ok=True)
             self.trials.rmdir()
-            self.path.rmdir()
+            if self._is_made:
+                self.path.rmdir()
+
+    def _check_free(self) -> None:
+        """Refuse a folder that holds what a run would write itself."""
+        if self.trials.exists() and any(self.trials.iterdir()):
+            raise UsageError(
+                f"{self.path} already holds trials, and every attempt is kept: "
+                "choose another folder with --out"
+            )
+        if names := self._in_the_way():
+            raise UsageError(
+                f"{self.path} holds {', '.join(names)}: a run writes its own under such names, and "
+                "overwrites none; choose another folder with --out, or move that away"
+            )
+
+    def _in_the_way(self) -> list[str]:
+        lines = (self.results, self.canaries, self.steps, self.metrics)
+        lines += (self.held_out, self.held_out_trials)
+        others = [self.summary, self.picture, self.status, self.controller, self.path / _LEDGER]
+        # These are made before its config, so with them it is of a run that never began.
+        if not (self.trials.is_dir() and self.results.is_file()):
+            others.append(self.config)
+        taken = [*filter(_has_content, lines), *filter(os.path.lexists, others)]
+        folders = (self.path / name for name in _FOLDERS)
+        taken += [path for path in folders if path.is_dir() and any(path.iterdir())]
+        return sorted(path.name for path in taken)
+
+    def stored_as(self) -> str:
+        """What the run is called in a storage that others store in too. Made once, and kept: a
+        run that goes on finds what it stored. For the one process that drives the run."""
+        path = str(self.path.resolve())
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            kept = msgspec.json.decode(self._stored_as.read_bytes(), type=_StoredAs)
+            if kept.path == path:
+                return kept.name
+        # What was stored under another name is found: rows have whole paths.
+        plain = re.sub(r"[^A-Za-z0-9._-]", "_", self.name)
+        made = _StoredAs(f"{plain}-{short_id()}", path)
+        write_whole(self._stored_as, msgspec.json.encode(made), lasting=True)
+        return made.name
 
     @property
     def name(self) -> str:
@@ -156,6 +211,10 @@ def write_whole(path: Path, data: bytes, *, lasting: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
+
+
+def _has_content(path: Path) -> bool:
+    return os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0)
 
 
 def _of_ticket(task: str, ticket: str) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
-from plimsoll.runs.backends import make_backend
+from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
@@ -204,6 +204,7 @@ class EvalRun:
             skip_quarantined=request.skip_quarantined,
         )
         tasks, left_out = candidates.admit(policy, request.validate_command())
+        check_compose(request.backend, tasks)
         canaries = candidates.canaries(tasks, request.canary_every, len(tasks) * request.attempts)
         wanted = policy_for(agent, config.policy, request.policy, request.model, request.turns)
         # Before there is a folder: a run that nobody would answer leaves nothing behind.

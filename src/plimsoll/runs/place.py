@@ -22,7 +22,7 @@ from plimsoll.runs.backends import make_backend
 from plimsoll.runs.config import Config
 from plimsoll.runs.counting import CountingBackend
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.policies import PolicyService, policy_for
+from plimsoll.runs.policies import PATIENCE, PolicyService, policy_for
 from plimsoll.runs.pooling import make_pool
 from plimsoll.runs.storing import Store
 from plimsoll.tasks.loader import load_task
@@ -42,6 +42,8 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: msgspec.Raw
     """The effective config, as JSON."""
     directory: str
+    stored_as: str = ""
+    """The run's own part of a storage that others may store in too."""
 
 
 class TrialPlace:
@@ -53,13 +55,14 @@ class TrialPlace:
         directory: RunDirectory,
         backend: CountingBackend,
         service: PolicyService | None,
+        store: Store,
     ) -> None:
         self._config = config
         self._directory = directory
         self._backend = backend
         self._service = service
         self._assets = config.load_assets(None)
-        self._store = Store(config.storage.trajectories, directory.path)
+        self._store = store
         self._load_task = functools.lru_cache(_TASKS_KEPT)(load_task)
         self._agents: dict[str, Agent] = {}
         self._trials = 0
@@ -139,9 +142,10 @@ async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
     wanted = msgspec.json.decode(options, type=PlaceOptions)
     config = Config.model_validate_json(bytes(wanted.config))
     directory = RunDirectory(Path(wanted.directory))
+    store = Store(config.storage.trajectories, directory.path, wanted.stored_as)
     run = config.run
     agent = make_agent(run.agent, layer=config.agents.folder)
-    asked = policy_for(agent, config.policy, (), None, None)
+    asked = policy_for(agent, config.policy, (), None, None, patience=_patience(config))
     async with AsyncExitStack() as stack:
         service = None if asked is None else PolicyService(asked, directory.blobs)
         if service is not None:
@@ -153,4 +157,11 @@ async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
             concurrency=config.workers.concurrency,
         )
         backend = await stack.enter_async_context(CountingBackend(pool))
-        yield TrialPlace(config, directory, backend, service)
+        yield TrialPlace(config, directory, backend, service, store)
+
+
+def _patience(config: Config) -> float:
+    """How long a request waits while no server is up: through a restart for new weights, too."""
+    training = config.training
+    restarts = training.policy == "openai" and training.server == "path"
+    return max(PATIENCE, training.update_seconds) if restarts else PATIENCE

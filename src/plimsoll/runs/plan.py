@@ -10,14 +10,14 @@ from plimsoll.agents.registry import make_agent
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.settings import Settings
-from plimsoll.runs.backends import make_backend
+from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.config import Config
 from plimsoll.runs.evaluate import SAME_EVERYWHERE, command_line
 from plimsoll.runs.policies import Served, WantedPolicy, policy_for
 from plimsoll.runs.run_config import ledger_settings
-from plimsoll.runs.storage import open_storage
+from plimsoll.runs.storage import check_writable
 from plimsoll.runs.task_sets import TaskSet, check_left_out, linted
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.problems import UnknownKey
@@ -62,8 +62,6 @@ class Plan:
         agent = make_agent(run.agent, layer=config.agents.folder)
         policy = _policy(config, agent, served)
         make_backend(run.backend, config)
-        if config.storage.trajectories is not None:
-            open_storage(config.storage.trajectories)
         assets = config.load_assets(None)
         made = cls(
             config=config,
@@ -76,7 +74,13 @@ class Plan:
             served=served,
             environment=_environment(config.workers.env),
         )
-        return made._admit(require_validation=config.breaker.require_validation)
+        made = made._admit(require_validation=config.breaker.require_validation)
+        if config.workers.engine == "process":  # those of a cluster are on other hosts
+            for tasks in (made.trained, made.held_out):
+                check_compose(run.backend, tasks.admitted.values())
+        if config.storage.trajectories is not None:
+            check_writable(config.storage.trajectories)
+        return made
 
     def validated(self) -> "Plan":
         """The same once every task was validated: without those that failed.

@@ -1,10 +1,14 @@
 """What is stored of rollouts: in a folder, or wherever else an fsspec path names.
 
-<storage>/trajectories/<ticket>.jsonl.zst
-<storage>/blobs/<digest>                   images that trajectories name
+<storage>/<run>/trajectories/<ticket>.jsonl.zst
+<storage>/<run>/blobs/<digest>                   images that trajectories name
+
+<run> is made once for each run, and no other run's. In the run's own directory it is left out.
 """
 
+import contextlib
 import hashlib
+import secrets
 import tempfile
 from pathlib import Path
 from typing import Protocol, cast
@@ -17,7 +21,15 @@ from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.trajectories.blobs import blob_path
 from plimsoll.trajectories.reader import Trajectory, read_trajectory
 
-__all__ = ["BLOBS", "TRAJECTORIES", "Storage", "open_storage", "read_blob", "read_stored"]
+__all__ = [
+    "BLOBS",
+    "TRAJECTORIES",
+    "Storage",
+    "check_writable",
+    "open_storage",
+    "read_blob",
+    "read_stored",
+]
 
 TRAJECTORIES = "trajectories"
 BLOBS = "blobs"
@@ -37,6 +49,10 @@ class Storage(Protocol):
 
     def cat_file(self, path: str) -> bytes: ...
 
+    def pipe_file(self, path: str, value: bytes) -> None: ...
+
+    def rm_file(self, path: str) -> None: ...
+
     def exists(self, path: str) -> bool: ...
 
 
@@ -46,6 +62,23 @@ def open_storage(url: str) -> tuple[Storage, str]:
         return cast("tuple[Storage, str]", url_to_fs(url))
     except (ImportError, ValueError) as error:
         raise UsageError(f"storage.trajectories: {url} cannot be used: {error}") from error
+
+
+def check_writable(url: str) -> None:
+    """Write a small file there and remove it. Raises where that cannot be written."""
+    storage, root = open_storage(url)
+    probe = f"{root.rstrip('/')}/.plimsoll-{secrets.token_hex(8)}"
+    try:
+        storage.makedirs(root, exist_ok=True)
+        storage.pipe_file(probe, b"Can it be written?\n")
+    except Exception as error:  # the boundary: each file system has its own
+        raise UsageError(
+            f"storage.trajectories: {url} cannot be written: {type(error).__name__}: {error}; mend "
+            "that, or name another place"
+        ) from error
+    # There are places where nothing may be removed.
+    with contextlib.suppress(Exception):
+        storage.rm_file(probe)
 
 
 def read_stored(path: str) -> Trajectory:
@@ -59,8 +92,8 @@ def read_stored(path: str) -> Trajectory:
             storage.get_file(inside, str(copy))
         except FileNotFoundError as error:
             raise TrajectoryGone(f"{path}: there is no such file") from error
-        except OSError as error:
-            raise TrajectoryError(f"{path}: cannot be read ({error})") from error
+        except Exception as error:  # the boundary: each file system has its own
+            raise TrajectoryError(f"{path}: cannot be read ({error!r})") from error
         return read_trajectory(copy)
 
 
@@ -72,8 +105,8 @@ def read_blob(trajectory: str, address: str) -> bytes:
         raise TrajectoryError(f"{trajectory}: {address[:80]!r} is not the address of a blob")
     try:
         content = storage.cat_file(str(found))
-    except OSError as error:
-        raise TrajectoryError(f"{trajectory}: {found} cannot be read ({error})") from error
+    except Exception as error:  # the boundary: each file system has its own
+        raise TrajectoryError(f"{trajectory}: {found} cannot be read ({error!r})") from error
     if hashlib.sha256(content).hexdigest() != found.name:
         raise TrajectoryError(f"{trajectory}: {found} was changed after it was written")
     return content

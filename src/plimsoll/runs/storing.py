@@ -13,6 +13,7 @@ from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
 from plimsoll.runs.storage import BLOBS, TRAJECTORIES, open_storage
 from plimsoll.trajectories.frames import NAME, frames
+from plimsoll.workers.faults import why_full
 
 __all__ = ["Store", "Stored"]
 
@@ -44,10 +45,14 @@ _decoder = msgspec.json.Decoder(_Exchange)
 
 
 class Store:
-    """Where a run's trajectories go: its own directory, or any fsspec URL."""
+    """Where a run's trajectories go: its own directory, or below any fsspec URL.
 
-    def __init__(self, url: str | None, directory: Path) -> None:
-        self._url = (url or str(directory)).rstrip("/")
+    `run` is its own there: tickets of other runs, which may store there too, have the same names.
+    """
+
+    def __init__(self, url: str | None, directory: Path, run: str) -> None:
+        assert url is None or run, "what is stored there could be another run's"
+        self._url = str(directory) if url is None else f"{url.rstrip('/')}/{run}"
         self._own = directory if url is None else None
         self._blobs = directory / BLOBS
         self._storage, root = open_storage(self._url)
@@ -64,14 +69,26 @@ class Store:
         name = f"{ticket.replace('/', '_')}.jsonl.zst"
         try:
             segments, blobs = _survey(file.read_bytes())
-            if self._own is not None:
-                return Stored(_link(file, self._own / TRAJECTORIES / name), segments)
-            self._put_blobs(blobs)
-            self._put(file, f"{TRAJECTORIES}/{name}")
-            file.unlink()
         except (OSError, ValueError) as error:
-            raise TrajectoryError(f"{file} cannot be stored at {self._url}: {error}") from error
-        return Stored(f"{self._url}/{TRAJECTORIES}/{name}", segments)
+            raise TrajectoryError(f"the trial's {NAME} cannot be read: {_said(error)}") from error
+        try:
+            return Stored(self._carry(file, name, blobs), segments)
+        except Exception as error:  # the boundary: each file system has its own
+            raise TrajectoryError(self._why(error, name)) from error
+
+    def _carry(self, file: Path, name: str, blobs: set[str]) -> str:
+        if self._own is not None:
+            return _link(file, self._own / TRAJECTORIES / name)
+        self._put_blobs(blobs)
+        self._put(file, f"{TRAJECTORIES}/{name}")
+        file.unlink()
+        return f"{self._url}/{TRAJECTORIES}/{name}"
+
+    def _why(self, error: Exception, name: str) -> str:
+        """Without the ticket: where all fail alike, that is to be seen."""
+        places = (Path(self._root),) if "file" in self._storage.protocol else ()
+        said = why_full(error, *places) or _said(error).replace(name, "<ticket>")
+        return f"trajectories cannot be stored at {self._url}: {said}"
 
     def _put_blobs(self, names: set[str]) -> None:
         for name in names:
@@ -83,6 +100,13 @@ class Store:
         target = f"{self._root}/{name}"
         self._storage.makedirs(target.rpartition("/")[0], exist_ok=True)
         self._storage.put_file(str(file), target)
+
+
+def _said(error: Exception) -> str:
+    """What an error says, without the path that it is about, where that is told apart."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _link(file: Path, target: Path) -> str:

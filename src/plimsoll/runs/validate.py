@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.agents.registry import make_agent
-from plimsoll.runs.backends import make_backend
+from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.bugs import Bugs
 from plimsoll.runs.breaker.policy import Policy
@@ -90,6 +90,7 @@ class ValidateRun:
         """Check all that can be checked before anything is started."""
         config = load_config(request.config)
         loaded = load_tasks(request.path, request.pattern)
+        check_compose(request.backend, loaded.tasks)
         Place.of(request.path, request.out).check_writable()
         directory = RunDirectory.create(None, now=datetime.now(), kind="validate")
         return cls.make(request, config, loaded, directory)

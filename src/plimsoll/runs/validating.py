@@ -8,6 +8,7 @@ import itertools
 from datetime import datetime
 from pathlib import Path
 
+from plimsoll.runs.backends import check_compose
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.task_sets import TaskSet
@@ -61,6 +62,7 @@ class Validating:
             out=None,
             config=None,
         )
+        check_compose(request.backend, unknown)
         Place.of(request.path).check_writable()
         made = RunDirectory.create(self._folder(name), now=datetime.now())
         return ValidateRun.make(request, config, LoadedTasks(unknown, ()), made)

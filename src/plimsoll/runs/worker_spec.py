@@ -14,14 +14,17 @@ from plimsoll.workers.messages import WorkerSpec
 __all__ = ["MAKER", "worker_spec"]
 
 MAKER = "plimsoll.runs.place:trial_place"
+_HOME = "PLIMSOLL_HOME"
 
 
 def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
     """The same for each worker: where and how it runs trials, and what it needs for that."""
     workers = plan.config.workers
+    stores_elsewhere = plan.config.storage.trajectories is not None
     options = {
         "config": _with_policy(plan.config, plan.served).model_dump(mode="json"),
         "directory": str(directory.path.absolute()),
+        "stored_as": directory.stored_as() if stores_elsewhere else "",
     }
     return WorkerSpec(
         run=directory.name,
@@ -30,7 +33,7 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
         concurrency=workers.concurrency,
         memory_mb=workers.memory_mb,
         grace_seconds=workers.grace_seconds,
-        environment=plan.environment | _policy_key(plan.served),
+        environment=_obeyed(plan.config) | plan.environment | _policy_key(plan.served),
     )
 
 
@@ -42,6 +45,17 @@ def _with_policy(config: Config, served: Served | None) -> Config:
     if served is not None:
         policy |= {"urls": served.urls, "model": served.model or config.policy.model}
     return config.model_copy(update={"policy": config.policy.model_copy(update=policy)})
+
+
+def _obeyed(config: Config) -> dict[str, str]:
+    """Variables that say where sandboxes are. Where workers had others than the run, it would
+    look for their sandboxes in another place."""
+    docker = config.run.backend == "docker"
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == _HOME or (docker and name.startswith("DOCKER_"))
+    }
 
 
 def _policy_key(served: Served | None) -> dict[str, str]:

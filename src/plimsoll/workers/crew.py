@@ -78,6 +78,7 @@ class Crew:
         self._on_room = on_room
         self._version: Version | None = None
         self._named = 0
+        self._told_of_limit = False
         self._failed = asyncio.Event()
         self._nobody = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -264,8 +265,8 @@ class Crew:
                 member.greeted = True
                 starts = member.phase is Phase.STARTING
                 self.tell(member.worker, Begin(self._spec) if starts else Stop())
-            case Ready(host=host):
-                self._welcome(member, host)
+            case Ready():
+                self._welcome(member, message)
             case Finished(result=result):
                 self._finish(member, result)
             case Beat():
@@ -275,30 +276,53 @@ class Crew:
             case Taken():
                 pass
 
-    def _welcome(self, member: Member, host: str) -> None:
-        member.host = host
+    def _welcome(self, member: Member, ready: Ready) -> None:
+        member.host = ready.host
         member.ready = True
-        if member.phase is Phase.STARTING:
-            member.phase = Phase.READY
-            if self._version is not None:
-                self.tell(member.worker, NewVersion(self._version))
-            self.answered.set()
-            self._on_room()
+        if member.phase is not Phase.STARTING:
+            return
+        if ready.rss_mb > self._limit:
+            self._lose_bare(member, ready.rss_mb)
+            return
+        member.phase = Phase.READY
+        if self._version is not None:
+            self.tell(member.worker, NewVersion(self._version))
+        self.answered.set()
+        self._on_room()
 
     def _feel(self, member: Member, beat: Beat) -> None:
-        member.beat = beat
-        member.silent = 0.0
+        member.feel(beat)
         if not beat.full or member.phase is not Phase.READY:
             return
-        if member.taken == 0 and beat.rss_mb > (self._spec.memory_mb or math.inf):
-            why = f"it takes {beat.rss_mb:.0f} MB before its first ticket; raise memory_mb"
-            self._lose(member, why)
-            self._kill(member)
+        if member.taken == 0 and beat.rss_mb > self._limit:
+            self._lose_bare(member, beat.rss_mb)
             return
-        logger.info("%s takes no more, with %.0f MB, and is replaced", member.worker, beat.rss_mb)
+        self._tell_full(member, beat.rss_mb)
         member.phase = Phase.FULL
         self._replenish()
         self._retire(member)
+
+    @property
+    def _limit(self) -> float:
+        return self._spec.memory_mb or math.inf
+
+    def _lose_bare(self, member: Member, rss_mb: float) -> None:
+        """One that is above the limit as it is: so would each be that came after it."""
+        why = f"it takes {rss_mb:.0f} MB before its first ticket; raise memory_mb"
+        self._lose(member, f"{why}, which is {self._spec.memory_mb}")
+        self._kill(member)
+
+    def _tell_full(self, member: Member, rss_mb: float) -> None:
+        is_young = member.taken <= self._spec.concurrency
+        if rss_mb > self._limit and is_young and not self._told_of_limit:
+            self._told_of_limit = True
+            logger.warning(
+                "%s is replaced after %d tickets: it takes %.0f MB, and memory_mb is %d; raise it, "
+                "or lower concurrency",
+                *(member.worker, member.taken, rss_mb, self._limit),
+            )
+        else:
+            logger.info("%s takes no more, with %.0f MB, and is replaced", member.worker, rss_mb)
 
     def _retire(self, member: Member) -> None:
         """End a full worker that has nothing left to finish. Its successor was started before."""

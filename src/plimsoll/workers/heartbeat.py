@@ -53,6 +53,8 @@ class Heart:
         self._upkeep = upkeep
         self._load = load
         self._on_broken = on_broken
+        self._rss = 0.0
+        """As it was last seen."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
 
@@ -76,11 +78,14 @@ class Heart:
                 return
 
     def _beat(self, number: int) -> Beat:
-        load, upkeep, rss = self._load, self._upkeep, rss_mb()
-        upkeep.attend(now=time.monotonic(), rss=rss, ended=load.ended)
+        load, upkeep = self._load, self._upkeep
+        # Without a free descriptor, or room for a thread, it lives all the same, and says so.
+        with contextlib.suppress(OSError, RuntimeError, MemoryError):
+            self._rss = rss_mb()
+            upkeep.attend(now=time.monotonic(), rss=self._rss, ended=load.ended)
         return Beat(
             number=number,
-            rss_mb=rss,
+            rss_mb=self._rss,
             lag=self._pulse.lag,
             slowest=self._pulse.take_slowest(),
             running=load.running,

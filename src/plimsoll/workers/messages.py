@@ -99,6 +99,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     worker: str
     host: str
     pid: int
+    rss_mb: float = 0.0
+    """What it takes before its first ticket."""
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):

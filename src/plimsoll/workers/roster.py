@@ -69,6 +69,8 @@ class Member:
     taken: int = 0
     finished: int = 0
     beat: Beat | None = None
+    slowest: float = 0.0
+    """The longest that its loop took to come round since its status was last asked for."""
     doom: str = ""
     """Why it is killed, where that was not asked for."""
     up: float = 0.0
@@ -98,7 +100,16 @@ class Member:
             return f"its loop has not come round for {self.beat.lag:.0f} s"
         return ""
 
+    def feel(self, beat: Beat) -> None:
+        """A beat has come."""
+        self.beat = beat
+        self.silent = 0.0
+        self.slowest = max(self.slowest, beat.slowest, beat.lag)
+
     def status(self) -> WorkerStatus:
+        """How it fares. What is told of its slowest turn is of the time since this was last
+        asked."""
+        slowest, self.slowest = self.slowest, self.beat.lag if self.beat else 0.0
         return WorkerStatus(
             worker=self.worker,
             phase=self.phase,
@@ -109,7 +120,7 @@ class Member:
             up_seconds=self.up,
             silent_seconds=self.silent,
             rss_mb=self.beat.rss_mb if self.beat else 0.0,
-            lag=self.beat.lag if self.beat else 0.0,
+            lag=slowest,
             counts=self.beat.counts if self.beat else {},
         )
 

@@ -35,4 +35,5 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Since its last beat."""
     rss_mb: float = 0.0
     lag: float = 0.0
+    """The longest that its loop took to come round since the status before, in seconds."""
     counts: dict[str, int] = {}

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 
 from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.faults import verdict_on
 from plimsoll.workers.heartbeat import Load
 from plimsoll.workers.messages import Finished, FromWorker, Taken
 from plimsoll.workers.place import Order, Place, Result
@@ -40,7 +41,7 @@ class Tickets:
         task = asyncio.create_task(self._run(order), name=order.ticket)
         self._running[order.ticket] = task
         self._count()
-        task.add_done_callback(lambda done: self._end(order.ticket, began, done))
+        task.add_done_callback(lambda done: self._end(order, began, done))
 
     def cancel(self, ticket: str, verdict: Void) -> None:
         """Give a ticket up. It is answered with this verdict once it has cleaned up."""
@@ -81,7 +82,8 @@ class Tickets:
             traceback.clear_frames(error.__traceback__)
             raise
 
-    def _end(self, ticket: str, began: float, task: asyncio.Task[Result]) -> None:
+    def _end(self, order: Order, began: float, task: asyncio.Task[Result]) -> None:
+        ticket = order.ticket
         del self._running[ticket]
         given_up = self._given_up.pop(ticket, None)
         self._load.ended += 1
@@ -89,9 +91,9 @@ class Tickets:
         if task.cancelled():
             verdict = given_up or Void(Cause.BUG, "the ticket was cancelled by nobody")
         elif (error := task.exception()) is not None:
-            # The boundary: a place promises not to raise, so that is a fault of ours.
+            # The boundary: a place promises not to raise.
             logger.error("ticket %s failed\n%s", ticket, "".join(traceback.format_exception(error)))
-            verdict = Void(Cause.BUG, f"{type(error).__name__}: {error}")
+            verdict = verdict_on(error, order.folder)
         else:
             self._send(Finished(task.result()))
             return

@@ -20,7 +20,7 @@ from plimsoll.workers.engines.protocol import Invitation
 from plimsoll.workers.heartbeat import Heart, Load
 from plimsoll.workers.lag import Pulse
 from plimsoll.workers.line import Line
-from plimsoll.workers.memory import find_trim
+from plimsoll.workers.memory import find_trim, rss_mb
 from plimsoll.workers.messages import (
     Begin,
     Cancel,
@@ -108,6 +108,7 @@ class Worker:
             except Exception:  # noqa: BLE001 - the boundary: becomes the worker's last words
                 self._fail(line, traceback.format_exc())
                 return
+            bare = await asyncio.to_thread(_bare_mb)
             # What is alive now stays so: not looking at it again keeps collections, which hold
             # the loop up, short.
             gc.freeze()
@@ -115,7 +116,7 @@ class Worker:
             stack.push_async_callback(self._leave, tickets)
             self._place = place
             pulse.watch(place.counts)
-            line.send(Ready(self._invitation.worker, socket.gethostname(), os.getpid()))
+            line.send(Ready(self._invitation.worker, socket.gethostname(), os.getpid(), bare))
             # Being stopped is how it ends: its place is left as after any work, not as after an
             # error, and removes what others that were killed left there.
             with contextlib.suppress(asyncio.CancelledError):
@@ -210,3 +211,13 @@ class Worker:
         self._code = _CANNOT_START
         logger.error("%s cannot start: %s", self._invitation.worker, words)
         line.send(Failed(words))
+
+
+def _bare_mb() -> float:
+    """What it takes as it is, without what it has freed; 0 where that cannot be told."""
+    if (trim := find_trim()) is not None:
+        trim()
+    try:
+        return rss_mb()
+    except OSError:
+        return 0.0

@@ -7,6 +7,7 @@ key pressed at the run's terminal reaches the run alone.
 import asyncio
 import collections
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -136,18 +137,38 @@ class ProcessEngine:
         await asyncio.gather(*(worker.kill() for worker in self._alive))
 
     async def start(self, invitation: Invitation) -> WorkerProcess:
-        output, theirs = os.pipe()
+        try:
+            output, theirs = os.pipe()
+        except OSError as error:
+            raise _cannot_start(error) from error
         try:
             process = _begin(invitation.environment, theirs)
         except OSError as error:
             os.close(output)
-            raise WorkerError(f"{sys.executable} cannot be started: {error}") from error
+            raise _cannot_start(error) from error
         finally:
             os.close(theirs)
-        worker = WorkerProcess(invitation.worker, process, output, self._alive.discard)
+        try:
+            worker = WorkerProcess(invitation.worker, process, output, self._alive.discard)
+        except OSError as error:
+            # Nobody would see its end.
+            os.close(output)
+            _end_now(process)
+            raise _cannot_start(error) from error
         self._alive.add(worker)
         _tell(process, invitation)
         return worker
+
+
+def _cannot_start(error: OSError) -> WorkerError:
+    more = "; raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+    return WorkerError(f"{sys.executable} cannot be started: {error}{more}")
+
+
+def _end_now(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    with process:  # waits for it, and closes what it was to be told by
+        pass
 
 
 def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]":

@@ -30,6 +30,11 @@ _ANSWER_SECONDS = 3.0
 _GONE_SECONDS = 10.0
 _LINES = 20
 _AT_START = "actor_init_failed"
+_ADVICE = (
+    "If it runs, it may want a token: export RAY_AUTH_MODE=token and the cluster's RAY_AUTH_TOKEN, "
+    "or RAY_AUTH_TOKEN_PATH, where the run is started. If not, start one with `ray start --head`, "
+    "or leave its address out."
+)
 _OWN_NAMES = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
@@ -193,7 +198,7 @@ class RayEngine:
                 self._leave()
                 raise WorkerError(
                     f"the Ray cluster {self._options.address or 'of the run'} cannot be used: "
-                    f"{error}\nStart one with `ray start --head`, or leave its address out."
+                    f"{error}\n{_ADVICE}"
                 ) from error
         self._seats = ray.remote(max_restarts=0, **self._options.placement())(Seat)
         self._host = ray.util.get_node_ip_address()

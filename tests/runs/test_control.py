@@ -1,0 +1,78 @@
+"""Ending the process that drives a run: it hears of it, and is waited for with a word."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from plimsoll.runs import control
+from plimsoll.runs.directory import RunDirectory
+
+DRIVER = """
+import pathlib, signal, sys, time
+from plimsoll.runs import control
+from plimsoll.runs.directory import RunDirectory
+
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+control.claim(RunDirectory(pathlib.Path(sys.argv[1])))
+print("ready", flush=True)
+while len(told) < int(sys.argv[2]):
+    time.sleep(0.01)
+time.sleep(float(sys.argv[3]))
+"""
+Drive = Callable[[int, float], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def drive(directory: RunDirectory) -> Iterator[Drive]:
+    """Starts what drives the run, and ends so many seconds after so many signals."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(signals: int, seconds: float) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", DRIVER, directory.path, str(signals), str(seconds)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("now", [False, True], ids=["in order", "now"])
+def test_a_process_that_was_stopped_hears_that_it_is_to_end(
+    drive: Drive, directory: RunDirectory, now: bool
+):
+    process = drive(2 if now else 1, 0.0)
+    process.send_signal(signal.SIGSTOP)
+    owner = control.controller(directory)
+    assert owner is not None
+    control.end_run(owner, directory, now=now)
+    assert process.wait(30) == 0
+
+
+def test_a_long_wait_is_not_without_a_word(
+    drive: Drive,
+    directory: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(control, "_WORD_SECONDS", 0.2)
+    process = drive(1, 2.0)
+    owner = control.controller(directory)
+    assert owner is not None
+    began = time.monotonic()
+    control.end_run(owner, directory, now=False)
+    assert time.monotonic() - began > 1
+    said = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(said) <= 3
+    assert f"still waiting for pid {process.pid}" in said[0]
+    assert f"kill -9 {process.pid}" in said[0]

@@ -1,0 +1,65 @@
+"""What a ticket comes to whose place raised: a full disk is told apart from a fault of ours."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from plimsoll.trials.verdicts import Cause, Evidence
+from plimsoll.workers.faults import verdict_on, why_full
+
+
+def no_space(*names: str) -> OSError:
+    name, other = (*names, None, None)[:2]
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name, None, other)
+
+
+def test_a_fault_of_ours_leaves_its_trace_beside_what_the_trial_wrote(tmp_path: Path):
+    try:
+        raise KeyError("what")
+    except KeyError as error:
+        verdict = verdict_on(error, str(tmp_path / "trial"))
+    assert (verdict.cause, verdict.reason) == (Cause.BUG, "KeyError: 'what'")
+    assert verdict.evidence == (Evidence("the trace", "bug.txt"),)
+    assert "Traceback" in (tmp_path / "trial/bug.txt").read_text()
+
+
+def test_a_trace_that_cannot_be_written_does_not_hide_the_fault(tmp_path: Path):
+    (tmp_path / "file").touch()
+    verdict = verdict_on(KeyError("what"), str(tmp_path / "file/trial"))
+    assert verdict.cause is Cause.BUG
+    assert verdict.reason == "KeyError: 'what' (bug.txt not written: Not a directory)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        no_space(),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+        ExceptionGroup("both", [no_space(), no_space()]),
+    ],
+    ids=["full", "quota", "group"],
+)
+def test_a_full_disk_is_no_fault_of_ours_and_is_the_same_for_every_ticket(
+    error: Exception, tmp_path: Path
+):
+    said = {verdict_on(error, str(tmp_path / name)) for name in ("a", "b")}
+    (verdict,) = said
+    assert verdict.cause is Cause.SANDBOX
+    assert "is full (" in verdict.reason
+    assert "make room there" in verdict.reason
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_beside_another_fault_does_not_hide_it():
+    both = ExceptionGroup("both", [no_space(), KeyError("what")])
+    assert verdict_on(both, "").cause is Cause.BUG
+
+
+def test_the_file_system_that_is_named_is_the_one_that_was_written_to(tmp_path: Path):
+    mount = next(path for path in (tmp_path, *tmp_path.parents) if path.is_mount())
+    assert f"at {mount} is full" in why_full(no_space(str(tmp_path / "none/x")), Path("/proc"))
+    assert f"at {mount} is full" in why_full(no_space("/proc/version", str(tmp_path / "x")))
+    assert f"at {mount} is full" in why_full(no_space(), tmp_path)
+    assert why_full(PermissionError(errno.EACCES, "no"), tmp_path) == ""
