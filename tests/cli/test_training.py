@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from training_files import GRADE, final_weights, lines, make_model, write_traini
 
 from plimsoll.cli.begin import begin
 from plimsoll.core.errors import PlimsollError, UsageError
+from plimsoll.training.metrics.lines import StepMetrics
+from plimsoll.training.metrics.metrics import Metrics
 
 WriteTask = Callable[..., Path]
 SECONDS = 240
@@ -128,6 +131,91 @@ def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
     assert "ended at once · go on: plimsoll resume run" in err
     wait_for(lambda: marked(mark) == {})
     wait_for(lambda: no_sandbox(tmp_path))
+
+
+def test_resume_says_which_steps_are_made_again(
+    tasks: None, start: Start, tmp_path: Path, mark: str
+):
+    write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
+    process = start("run", "night.toml", "--out", "run")
+    run = tmp_path / "run"
+    wait_for(
+        lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 1, process
+    )
+    process.kill()
+    process.wait()
+    wait_for(lambda: marked(mark) == {})
+    last = lines(run / "steps.jsonl")[-1]["step"]
+    edit(run / "config.toml", steps=1)
+    process = start("resume", "run", "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    said = f"goes on from step 0 (no checkpoint yet): steps 1 to {last} are made again"
+    assert said in err.splitlines()
+    edit(run / "config.toml", steps=2)
+    process = start("resume", "run", "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    assert "made again" not in err, "nothing was undone"
+
+
+def out_of_memory(monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the third step."""
+    calls, real = iter(range(1, 100)), torch.nn.utils.clip_grad_norm_
+
+    def clip(*args: Any, **named: Any) -> torch.Tensor:
+        if next(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(*args, **named)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    return "out of memory in a step of"
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the third step, which does not concern the training itself."""
+    real = Metrics.note
+
+    def note(self: Metrics, line: StepMetrics) -> None:
+        if line.step == 3:
+            raise UsageError("cannot write metrics.jsonl: No space left on device")
+        real(self, line)
+
+    monkeypatch.setattr(Metrics, "note", note)
+    return "cannot write metrics.jsonl: No space left on device"
+
+
+@pytest.mark.parametrize("fault", [out_of_memory, full_disk])
+def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
+    tasks: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: Callable[[pytest.MonkeyPatch], str],
+):
+    # With a reference every step has something to learn.
+    training = {"checkpoint_every": 100, "kl": 0.01}
+    write_training(tmp_path, training=training, steps=4)
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        why = fault(patched)
+        code = begin(tmp_path / "night.toml", out=run, keep_going=False, as_json=True)
+    out, err = capsys.readouterr()
+    assert code == 3, err
+    assert f"plimsoll: {why}" in err.splitlines()[-1]
+    assert f"go on: plimsoll resume {run}" in err
+    told = json.loads(out)
+    assert (told["done"], told["steps"]) == (False, 2)
+    assert told["ended"].startswith(why)
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["why"]) == ("ended", told["ended"])
+    assert run.joinpath("training.png").read_bytes().startswith(b"\x89PNG")
+    (kept,) = (run / "checkpoints").glob("*.json")
+    assert kept.stem == ("v0-00000002" if fault is out_of_memory else "v0-00000003")
+    assert begin(run / "config.toml", out=run, keep_going=False, as_json=True) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["steps"] == 4
+    assert "made again" not in err
 
 
 def test_two_ranks_train_as_one_does(tasks: None, start: Start, tmp_path: Path, mark: str):

@@ -65,8 +65,11 @@ def replicas(start: Start, write_task: Callable[..., Path], tmp_path: Path) -> l
     return [Replica(start, other) for _ in range(2)]
 
 
-def write(folder: Path, replicas: list[Replica], *, mode: str, steps: int) -> None:
-    file = write_training(folder, training={"policy": "openai", "mode": mode}, steps=steps)
+def write(
+    folder: Path, replicas: list[Replica], *, mode: str, steps: int, weights: str | None = None
+) -> None:
+    training = {"policy": "openai", "mode": mode} | ({"weights": weights} if weights else {})
+    file = write_training(folder, training=training, steps=steps)
     urls = json.dumps([replica.url for replica in replicas])
     file.write_text(file.read_text().replace("[policy]\n", f"[policy]\nurls = {urls}\n"))
 
@@ -103,12 +106,35 @@ def test_what_replicas_generate_is_of_the_weights_that_it_counts_as(
         assert update["kl"] == pytest.approx(0.0, abs=1e-6)
         assert update["weight_mean"] == pytest.approx(1.0, abs=1e-4)
     serve_the_last(replicas, tmp_path / "run", 4)
+    (left,) = (tmp_path / "run/weights").glob("0.*")
+    assert left.name.startswith("0.4-"), "servers have no use for the one before"
+    process = start("resume", "run")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    (left,) = (tmp_path / "run/weights").glob("0.*")
+    assert f"the last weights stay in {left} for the servers: remove {left.parent} when" in out
+
+
+@pytest.mark.parametrize("weights", [None, "shared"])
+def test_a_start_that_comes_to_nothing_leaves_no_weights(
+    start: Start, write_task: Callable[..., Path], tmp_path: Path, weights: str | None
+):
+    write_task("a", test=GRADE)
+    other = Replica(start, make_model(tmp_path / "other", hidden=32))
+    write(tmp_path, [other], mode="sync", steps=2, weights=weights)
+    process = start("run", "night.toml", "--out", "run")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2, out + err
+    assert f"version 0 is not served by every replica: the policy at {other.url}" in err
+    assert "Nothing was started" in err and "goes on" not in err
+    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.glob("shared/*"))
 
 
 def test_a_training_goes_on_after_its_own_end_and_that_of_a_replica(
     replicas: list[Replica], start: Start, tmp_path: Path
 ):
-    write(tmp_path, replicas, mode="async", steps=8)
+    write(tmp_path, replicas, mode="async", steps=8, weights="shared")
     run = tmp_path / "run"
     process = start("run", "night.toml", "--out", "run")
     metrics = run / "metrics.jsonl"
@@ -119,7 +145,12 @@ def test_a_training_goes_on_after_its_own_end_and_that_of_a_replica(
     replicas[0].process.kill()
     replicas[0].process.wait()
     replicas[0].start()
+    # What a kill in mid-write leaves.
+    (folder,) = (tmp_path / "shared").iterdir()
+    (folder / "0.9-00000000.part").mkdir()
     told = to_the_end(start, "resume", "run")
+    assert list((tmp_path / "shared").iterdir()) == [folder], "a run that goes on takes another"
+    assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["1.8", "current.json"]
     assert told["steps"] == 8
     assert told["max_age"] <= told["eta"]
     serve_the_last(replicas, run, 8)

@@ -34,6 +34,7 @@ class Counter:
     def __init__(self, *, bad: Sequence[int] = (), step: Fault = _none, save: Fault = _none):
         self.steps = 0
         self.bad_steps = 0
+        self.is_whole = True
         self.loaded: Path | None = None
         self._bad = bad
         self._fail_step = step

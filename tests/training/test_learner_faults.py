@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,82 @@ def test_an_error_of_another_kind_is_not_taken_for_a_lack_of_memory(folder: Path
             made.step(items())
     finally:
         hook.remove()
+
+
+def lacking(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "plimsoll.training.learner.make_inputs",
+        "plimsoll.training.learner.know",
+        "torch.nn.utils.clip_grad_norm_",
+        "plimsoll.training.learner.Learner._report",
+    ],
+)
+def test_memory_that_runs_out_anywhere_in_a_step_is_told_with_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    made = learner(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, lacking)
+        with pytest.raises(TrainingError, match=r"out of memory in a step of 8 .*recompute"):
+            made.step(items())
+    assert all(parameter.grad is None for parameter in made._nets.policy.model.parameters())  # pyright: ignore
+
+
+def second_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory runs out when AdamW has changed the weights of its first group."""
+    module: Any = import_module("torch.optim.adam")
+    calls, real = iter(range(1, 100)), module.adam
+
+    def adam(*args: Any, **named: Any) -> None:
+        if next(calls) == 2:
+            lacking()
+        real(*args, **named)
+
+    monkeypatch.setattr(module, "adam", adam)
+
+
+def test_weights_of_half_a_step_are_not_called_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = learner(folder)
+    made.step(items(seed=1))
+    made.save(tmp_path / "kept")
+    before = flat(made)
+    with monkeypatch.context() as patched:
+        second_group_fails(patched)
+        with pytest.raises(TrainingError, match="out of memory: the optimizer"):
+            made.step(items(seed=2))
+    assert not torch.equal(before, flat(made)), "nothing was changed"
+    assert not made.is_whole
+    made.step(items(seed=3))
+    assert not made.is_whole, "a step more mends nothing"
+    made.load(tmp_path / "kept")
+    assert made.is_whole
+
+
+@pytest.mark.parametrize(("update", "is_whole"), [(1, True), (2, False)])
+def test_a_step_that_fails_is_whole_where_no_update_was_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, update: int, is_whole: bool
+):
+    made, undisturbed = (learner(folder, updates=2) for _ in range(2))
+    calls, real = iter(range(1, 100)), nn.utils.clip_grad_norm_
+
+    def clip(*args: Any, **named: Any) -> Tensor:
+        if next(calls) == update:
+            lacking()
+        return real(*args, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torch.nn.utils.clip_grad_norm_", clip)
+        with pytest.raises(TrainingError):
+            made.step(items())
+    assert made.is_whole == is_whole
+    if is_whole:  # in what it draws lots with, too
+        for each in (made, undisturbed):
+            each.step(items())
+        assert torch.equal(flat(made), flat(undisturbed))

@@ -4,6 +4,8 @@ import importlib.util
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -136,6 +138,46 @@ async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
     ]
 
 
+HANGS = """
+import asyncio, sys, threading
+from pathlib import Path
+from plimsoll.cli.interrupts import Interrupts
+from plimsoll.training.metrics import metrics, sinks
+from plimsoll.runs.config import Config
+from plimsoll.runs.directory import RunDirectory
+
+class Hangs:
+    name = "far away"
+    def write(self, step, figures):
+        threading.Event().wait()
+    close = write
+
+async def main():
+    metrics._SECONDS = sinks._SECONDS = 0.2
+    sinks._makers = lambda *_: {"further away": threading.Event().wait}
+    assert await sinks.make_sinks(Config(), RunDirectory(Path("run")), begin=0) == []
+    made = metrics.Metrics(Path("metrics.jsonl"), [Hangs()])
+    await made.heldout(0, 0.5)
+    await made.heldout(1, 0.5)
+    await made.close()
+
+with Interrupts(lambda: False) as interrupts:
+    interrupts.run(main())
+print("over")
+"""
+
+
+def test_a_sink_that_hangs_is_said_and_holds_up_no_end(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+    assert done.stderr.splitlines() == [
+        "no figures go to further away: no answer within 0.2 s; metrics.jsonl has them",
+        "far away takes no more figures: no answer within 0.2 s; metrics.jsonl has them",
+    ]
+
+
 def _encode(one: StepMetrics) -> bytes:
 
     return msgspec.json.encode(one)
@@ -158,7 +200,7 @@ async def test_a_sink_that_cannot_be_had_is_said_and_the_run_goes_on(
 ):
     config, directory = made(tmp_path, tensorboard=True)
     (directory.path / "tensorboard").write_text("in the way")
-    assert sinks.make_sinks(config, directory, begin=0) == []
+    assert await sinks.make_sinks(config, directory, begin=0) == []
     assert "no figures go to TensorBoard" in caplog.text
     assert caplog.records[0].levelno == logging.WARNING
 
@@ -166,7 +208,7 @@ async def test_a_sink_that_cannot_be_had_is_said_and_the_run_goes_on(
 async def test_tensorboard_has_every_figure_of_every_step(tmp_path: Path):
     config, directory = made(tmp_path, tensorboard=True)
     for begin in (0, 2):  # and once more, as after a crash
-        (sink,) = sinks.make_sinks(config, directory, begin=begin)
+        (sink,) = await sinks.make_sinks(config, directory, begin=begin)
         metrics = Metrics(directory.path / "metrics.jsonl", [sink])
         await metrics.step(line(begin + 1))
         await metrics.close()
@@ -183,7 +225,7 @@ async def test_wandb_keeps_a_run_offline_and_takes_it_up_again(
     monkeypatch.setitem(os.environ, "WANDB_MODE", "offline")
     config, directory = made(tmp_path, wandb="night")
     for begin in (0, 1):
-        (sink,) = sinks.make_sinks(config, directory, begin=begin)
+        (sink,) = await sinks.make_sinks(config, directory, begin=begin)
         metrics = Metrics(directory.path / "metrics.jsonl", [sink])
         await metrics.step(line(begin + 1))
         await metrics.close()
@@ -196,7 +238,7 @@ async def test_wandb_keeps_a_run_offline_and_takes_it_up_again(
 async def test_trackio_keeps_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(os.environ, "TRACKIO_DIR", str(tmp_path / "trackio"))
     config, directory = made(tmp_path, trackio="night")
-    (sink,) = sinks.make_sinks(config, directory, begin=0)
+    (sink,) = await sinks.make_sinks(config, directory, begin=0)
     metrics = Metrics(directory.path / "metrics.jsonl", [sink])
     await metrics.step(line(1))
     await metrics.close()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from matplotlib.image import imread
 
 from plimsoll.runs.status import Step
@@ -35,3 +36,33 @@ def test_a_run_is_drawn_whatever_is_missing_of_it(tmp_path: Path):
         assert picture.shape[:2] == (960, 1080)
         assert picture.std() > 0.05, "it is empty"
     assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
+
+
+def test_a_single_step_is_seen(tmp_path: Path):
+    for number, reward in enumerate((0.25, 0.75)):
+        draw(Curves("night", [step(1, reward)], [], 2), tmp_path / f"{number}.png")
+    low, high = (imread(tmp_path / f"{number}.png") for number in range(2))
+    assert (low != high).any(), "its reward is nowhere in the picture"
+
+
+@pytest.mark.parametrize("letter", ["n", "W", "night-run-"])
+def test_a_long_name_stays_within_the_picture(tmp_path: Path, letter: str):
+    draw(Curves((letter * 200)[:200], [step(1, 0.5)], [], 2), tmp_path / "long.png")
+    picture = imread(tmp_path / "long.png")
+    assert (picture[:100, -3:] == 1.0).all(), "it is cut off"
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "training.png"
+    file.write_bytes(b"before")
+
+    def full(self: object, fname: Path, **looks: object) -> None:
+        fname.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("plimsoll.training.plot.Figure.savefig", full)
+    with pytest.raises(OSError, match="No space"):
+        draw(Curves("night", [step(1, 0.5)], [], 2), file)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from plimsoll.core.errors import LedgerError, PolicyError, TrainingError
 from plimsoll.core.versions import Version
 from plimsoll.runs import worker_spec
+from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training import loop
@@ -278,6 +279,93 @@ async def test_a_step_that_cannot_be_made_leaves_a_checkpoint_of_those_before(
     proven(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("no such thing"), "step 3 failed: KeyError: 'no such thing'.*resume"),
+        (MemoryError(), "step 3 failed, out of memory: MemoryError.*micro_tokens.*resume"),
+    ],
+    ids=["unforeseen", "memory"],
+)
+async def test_whatever_ends_a_step_is_told_and_leaves_a_checkpoint_of_those_before(
+    make_config: MakeConfig, tmp_path: Path, error: Exception, said: str
+):
+    run = tmp_path / "run"
+
+    def fail(step: int) -> None:
+        if step == 3:
+            raise error
+
+    with pytest.raises(TrainingError, match=said):
+        await train(make_config(4, every=100), run, Counter(step=fail), Notes())
+    assert checkpoints(run) == ["v0-00000002"]
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["why"][:13]) == ("ended", "step 3 failed")
+    rollouts = await train(make_config(4, every=100), run, Counter(), Notes())
+    assert rollouts.summary.done
+    proven(run)
+
+
+async def test_weights_of_half_a_step_are_never_kept(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    run, learner = tmp_path / "run", Counter()
+
+    def fail(step: int) -> None:
+        if step == 4:
+            learner.is_whole = False
+            raise TrainingError("out of memory")
+
+    learner._fail_step = fail  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(TrainingError, match="out of memory"):
+        await train(make_config(5, every=2), run, learner, Notes())
+    assert checkpoints(run) == ["v0-00000002"]
+    assert "lost: the step that failed had changed some of the weights; `plimsoll" in caplog.text
+    policy = Notes()
+    await train(make_config(5, every=2), run, Counter(), policy)
+    assert policy.published == [("1:3", 3), ("1:4", 4), ("1:5", 5)]
+    proven(run)
+
+
+async def test_whatever_ends_a_run_between_steps_leaves_a_checkpoint_and_is_in_its_status(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+
+    def begun(rollouts: Rollouts) -> None:
+        real = rollouts.batches
+
+        async def batches() -> AsyncGenerator[Batch]:
+            async for batch in real():
+                if batch.step == 3:
+                    raise ZeroDivisionError("by nothing")
+                yield batch
+
+        rollouts.batches = batches
+
+    with pytest.raises(ZeroDivisionError):
+        await train(make_config(4, every=100), run, Counter(), Notes(), begun)
+    assert checkpoints(run) == ["v0-00000002"]
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["why"]) == ("ended", "ZeroDivisionError: by nothing")
+
+
+async def test_what_saving_raises_does_not_hide_what_ended_the_run(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def fail(step: int) -> None:
+        if step == 3:
+            raise TrainingError("a token is out of range")
+
+    def spoilt(_: int) -> None:
+        raise TypeError("no tensor")
+
+    learner = Counter(step=fail, save=spoilt)
+    with pytest.raises(TrainingError, match="out of range"):
+        await train(make_config(4, every=100), tmp_path / "run", learner, Notes())
+    assert "steps since the last checkpoint are lost: TypeError: no tensor" in caplog.text
+
+
 async def test_held_out_tasks_are_tried_before_on_the_way_and_after_and_never_twice(
     make_config: MakeConfig, tmp_path: Path
 ):
@@ -299,7 +387,7 @@ async def test_held_out_tasks_are_tried_before_on_the_way_and_after_and_never_tw
     assert rollouts.summary.heldout_after == rollouts.held_out[-1].reward
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The process is gone at this point: nobody keeps anything any more."""
 
 

@@ -14,10 +14,13 @@ from plimsoll.runs.status import RunSummary
 __all__ = ["closing"]
 
 
-def closing(summary: RunSummary, measured: Sequence[HeldOut]) -> Iterator[Text]:
+def closing(
+    summary: RunSummary, measured: Sequence[HeldOut], weights: Path | None = None
+) -> Iterator[Text]:
     """How it ended, what came of it, what was not done, where to look.
 
-    `measured` are the evaluations of the run, in their order.
+    `measured` are the evaluations of the run, in their order, `weights` the folder that servers
+    read the last version from.
     """
     style = "" if summary.done else "yellow"
     steps, trials = count(summary.steps, "step"), count(summary.trials, "trial")
@@ -37,9 +40,16 @@ def closing(summary: RunSummary, measured: Sequence[HeldOut]) -> Iterator[Text]:
     if summary.left_over:
         yield Text(f"left over: {count(summary.left_over, 'group')}, too few for a batch")
     yield _proof(summary)
+    if weights is not None:
+        yield Text(
+            f"the last weights stay in {weights} for the servers: remove {weights.parent} when "
+            "none of them needs it"
+        )
     again = "" if summary.done else f" · go on: plimsoll resume {summary.path}"
-    picture = RunDirectory(Path(summary.path)).picture
-    shown = picture if picture.exists() else f"{summary.path}/summary.json"
+    directory = RunDirectory(Path(summary.path))
+    # On a disk that is full neither could be written.
+    files = (file for file in (directory.picture, directory.summary) if file.exists())
+    shown = next(files, directory.path)
     yield Text(f"look: {shown} · plimsoll ledger {summary.path}{again}")
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -20,7 +21,7 @@ from plimsoll.cli.interrupts import Interrupts
 from plimsoll.cli.render import console, plain
 from plimsoll.cli.status_report import progress_line
 from plimsoll.cli.steps_table import steps_table
-from plimsoll.core.errors import PolicyError, TrainingError
+from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.rollouts import Rollouts
 
 __all__ = ["Driven", "Screen", "drive"]
@@ -59,6 +60,11 @@ class Driven(Protocol):
         """Whether something is at work that does not end with the run."""
         ...
 
+    @property
+    def weights(self) -> Path | None:
+        """The folder of weights that stays after its end, if one does."""
+        ...
+
     async def run(self, screen: Screen) -> None: ...
 
 
@@ -71,8 +77,9 @@ def drive(driven: Driven, *, as_json: bool) -> int:
         with redirect_stdout(sys.stderr), _warnings(screen.err):
             try:
                 interrupts.run(_run(driven, screen))
-            except (TrainingError, PolicyError) as error:
-                if not _is_over(driven):
+            except PlimsollError as error:
+                # Before that, it is the command or its config that cannot be used.
+                if not _has_begun(driven):
                     raise
                 failed = str(error)
         code = _end(driven, screen, interrupts, as_json=as_json)
@@ -87,8 +94,8 @@ def drive(driven: Driven, *, as_json: bool) -> int:
         return code
 
 
-def _is_over(driven: Driven) -> bool:
-    return driven.rollouts is not None and driven.rollouts.is_over
+def _has_begun(driven: Driven) -> bool:
+    return driven.rollouts is not None and driven.rollouts.has_begun
 
 
 def _end(driven: Driven, screen: Screen, interrupts: Interrupts, *, as_json: bool) -> int:
@@ -96,7 +103,7 @@ def _end(driven: Driven, screen: Screen, interrupts: Interrupts, *, as_json: boo
     rollouts = driven.rollouts
     if rollouts is None or not rollouts.is_over:
         said = "ended before anything was started"
-        if rollouts is not None and rollouts.has_begun:
+        if rollouts is not None and _has_begun(driven):
             said = f"ended at once · go on: plimsoll resume {rollouts.directory.path}"
         screen.err.print(Text(said, style="yellow"), soft_wrap=True)
         return interrupts.exit_code or 1
@@ -104,7 +111,7 @@ def _end(driven: Driven, screen: Screen, interrupts: Interrupts, *, as_json: boo
     if as_json:
         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
         sys.stdout.flush()
-    for line in closing(summary, rollouts.held_out):
+    for line in closing(summary, rollouts.held_out, driven.weights):
         screen.out.print(line, soft_wrap=True)
     if interrupts.exit_code is not None and not summary.done:
         return interrupts.exit_code
@@ -195,6 +202,10 @@ def _warnings(err: Console) -> Generator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             said = f"warning: {plain(record.getMessage())}"
             err.print(Text(said, style="yellow"), soft_wrap=True)
+            if record.exc_info:
+                # Nobody raised it on purpose: what it says is for whoever mends it.
+                trace = logging.Formatter().formatException(record.exc_info)
+                err.print(Text(plain(trace)), soft_wrap=True)
 
     log, handler = logging.getLogger("plimsoll"), Shown(logging.WARNING)
     log.addHandler(handler)

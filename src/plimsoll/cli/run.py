@@ -12,7 +12,7 @@ EPILOG = """\b
 Exit status:
   0    it came to its end: all steps, or all epochs, are done
   2    bad usage, an invalid task, or workers that cannot be started
-  3    it stopped before: the breaker tripped, no task is left, or training cannot go on
+  3    it stopped before: the breaker tripped, no task is left, or it cannot go on
   130  interrupted (143: terminated); `plimsoll resume` goes on with it
 """
 

@@ -1,5 +1,8 @@
 """Runs that only roll out, and the first line of any run."""
 
+from pathlib import Path
+
+import msgspec
 from rich.text import Text
 
 from plimsoll import __version__
@@ -9,6 +12,7 @@ from plimsoll.cli.render import count, plain
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.status import Step
 from plimsoll.runs.task_sets import TaskSet
 
 __all__ = ["RollOut", "say_begun", "say_plan"]
@@ -18,6 +22,7 @@ class RollOut:
     """Rolls out batch after batch, and trains on none."""
 
     lingers = False
+    weights = None
 
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts: Rollouts | None = rollouts
@@ -50,6 +55,31 @@ def say_begun(rollouts: Rollouts, screen: Screen) -> None:
     if lost := rollouts.restored.lost:
         said = f"{count(lost, 'trial')} ran when the run was killed: tried again"
         screen.err.print(Text(said), soft_wrap=True)
+    if undone := _undone(rollouts):
+        screen.err.print(Text(undone), soft_wrap=True)
+
+
+def _undone(rollouts: Rollouts) -> str:
+    """Which steps of an earlier life are made again."""
+    at, checkpoint = rollouts.version.number, rollouts.checkpoint
+    last = _last_step(rollouts.directory.steps)
+    if last <= at:
+        return ""
+    steps = f"step {last:,} is" if last == at + 1 else f"steps {at + 1:,} to {last:,} are"
+    where = ""
+    if rollouts.plan.config.training.policy is not None:
+        told = "no checkpoint yet" if checkpoint is None else f"checkpoint {checkpoint.name}"
+        where = f" ({told})"
+    return f"goes on from step {at:,}{where}: {steps} made again"
+
+
+def _last_step(file: Path) -> int:
+    """The step of the last line that an earlier life has written; 0 where there is none."""
+    try:
+        *_, last = file.read_bytes().splitlines()
+        return msgspec.json.decode(last, type=Step).step
+    except (OSError, ValueError):  # none, or none that can be read
+        return 0
 
 
 def _validated(what: str, tasks: TaskSet) -> str:

@@ -37,6 +37,10 @@ class Training:
     def lingers(self) -> bool:
         return self._trainer.is_learning
 
+    @property
+    def weights(self) -> Path | None:
+        return self._trainer.weights
+
     async def run(self, screen: Screen) -> None:
         def planned(rollouts: Rollouts) -> None:
             say_plan(rollouts.plan, screen, self._trainer.told)

@@ -19,6 +19,7 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
     ├── metrics.jsonl               one line a step of a training: losses, and where time went
     ├── training.png                a picture of a training: reward, age, start of sandboxes
     ├── checkpoints/                the weights of the last of them
+    ├── weights.json                where the weights for servers are, with `policy = "openai"`
     ├── heldout/<task>.<ticket>/    what trials of held-out tasks wrote
     ├── heldout_trials.jsonl        one line each of them
     ├── heldout.jsonl               one line an evaluation

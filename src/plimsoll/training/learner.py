@@ -5,7 +5,8 @@ of the batch, and each by a mean over that part as a whole, however it is cut in
 and shared among ranks. Samples without an advantage count in that mean; they go through the
 model only where something else is to be had of them: distance, entropy, values.
 
-An update whose loss or gradient is not finite is left out: weights and moments stay.
+An update whose loss or gradient is not finite is left out: weights and moments stay. A step that
+raises is none; `is_whole` says whether it left the weights as they were.
 """
 
 import math
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from plimsoll.core.errors import TrainingError
 from plimsoll.runs.training_config import TrainingConfig
 from plimsoll.training import parallel, states
 from plimsoll.training.doors import backward, numbers
@@ -23,7 +25,7 @@ from plimsoll.training.figures import Figures
 from plimsoll.training.inputs import Inputs, MicroBatch, check_items, make_inputs
 from plimsoll.training.items import Item
 from plimsoll.training.known import Known, know
-from plimsoll.training.models import find_device
+from plimsoll.training.models import find_device, is_out_of_memory
 from plimsoll.training.nets import Nets
 from plimsoll.training.objective import Objective
 from plimsoll.training.passes import Passes
@@ -65,11 +67,18 @@ class Learner:
         self._generator = torch.Generator().manual_seed(config.seed)
         self._steps = 0
         self._bad = 0
+        self._is_whole = True
 
     @property
     def bad_steps(self) -> int:
         """How many steps in a row left an update out."""
         return self._bad
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the weights are of whole steps. One that raised may have changed some of them:
+        an optimizer changes them one after another, and updates come one after another."""
+        return self._is_whole
 
     @property
     def micro_tokens(self) -> int:
@@ -81,9 +90,27 @@ class Learner:
         check_items(items, self._nets.vocabulary)
 
     def step(self, items: Sequence[Item]) -> StepReport:
-        """One step of the optimizer for each update. Raises what `check` does."""
-        begun = time.perf_counter()
+        """One step of the optimizer for each update. Raises what `check` does, and `TrainingError`
+        where memory runs out."""
         self.check(items)
+        was_whole, drawn = self._is_whole, self._generator.get_state()
+        try:
+            report = self._step(items)
+        except Exception as error:
+            self._forget()
+            self._generator.set_state(drawn)
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"out of memory in a step of {len(items)} samples, on {self._device}. Set "
+                "[training] recompute = true where it is not, micro_tokens or [run] batch_groups "
+                "lower, take a smaller model, or train on more GPUs with torchrun"
+            ) from error
+        self._is_whole = was_whole
+        return report
+
+    def _step(self, items: Sequence[Item]) -> StepReport:
+        begun = time.perf_counter()
         inputs = make_inputs(items, self._device)
         work = _Work(inputs, self._schedule(self._steps + 1), Figures(self._device), begun)
         trained = self._trained(inputs)
@@ -93,8 +120,9 @@ class Learner:
         else:
             self._make(work, trained)
             self._bad = self._bad + 1 if work.skipped else 0
+        report = self._report(work)
         self._steps += 1  # one that raises is none
-        return self._report(work)
+        return report
 
     def weights(self) -> Weights:
         """As they are now: the next step changes these very tensors. Every rank has to ask."""
@@ -110,6 +138,7 @@ class Learner:
         progress = states.load(self._nets, folder)
         self._steps, self._bad = progress.steps, progress.bad_steps
         self._generator.set_state(progress.generator)
+        self._is_whole = True
 
     def _make(self, work: _Work, trained: frozenset[int]) -> None:
         known = know(self._config, self._nets, self._passes, work.inputs, sorted(trained))
@@ -158,6 +187,7 @@ class Learner:
             work.skipped = bad
             self._forget()
             return
+        self._is_whole = False
         for optimizer in self._nets.optimizers:
             optimizer.step(work.share)
 

@@ -9,9 +9,11 @@ stamped, and a crash at any point either undoes the step or finds it whole.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
+from collections.abc import Generator
 
 from plimsoll.core.errors import CheckpointError, PlimsollError, TrainingError
 from plimsoll.core.versions import Version
@@ -24,6 +26,7 @@ from plimsoll.training.keeping import Keeper
 from plimsoll.training.learns import Learns
 from plimsoll.training.metrics.lines import Seconds, StepMetrics
 from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.models import is_out_of_memory
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.policies.protocol import Policy
 from plimsoll.training.step_report import StepReport
@@ -31,6 +34,9 @@ from plimsoll.training.step_report import StepReport
 __all__ = ["Loop"]
 
 _log = logging.getLogger(__name__)
+
+_LOST = "steps since the last checkpoint are lost"
+_AGAIN = "`plimsoll resume` makes them again"
 
 REJECTED = 3
 """So many batches in a row of which something is gone, and it is no accident any more."""
@@ -72,7 +78,9 @@ class Loop:
             await self._measure_if_due(self._rollouts.version.number)
             await self._train()
             await self._measure("after training")
-        except PlimsollError:
+        except Exception as error:
+            if not isinstance(error, PlimsollError):
+                self._rollouts.stop(_said(error))
             await self._keep_last(is_told=True)
             raise
         await self._keep_last(is_told=self._keeper.gave_up)
@@ -80,7 +88,8 @@ class Loop:
     async def _train(self) -> None:
         mark = time.perf_counter()
         async for batch in self._rollouts.batches():
-            await self._step(batch, Seconds(wait=_since(mark)))
+            with _explained(batch.step):
+                await self._step(batch, Seconds(wait=_since(mark)))
             mark = time.perf_counter()
 
     async def _step(self, batch: Batch, seconds: Seconds) -> None:
@@ -115,10 +124,12 @@ class Loop:
             )
 
     async def _learn(self, batch: Batch, items: list[Item]) -> StepReport:
-        before = self._learned
-        # A step that fails in its second update has changed the weights in its first.
-        self._learned = before if self._config.training.updates == 1 else None
-        report = await self._thread.do(self._learner.step, items)
+        before, self._learned = self._learned, None
+        try:
+            report = await self._thread.do(self._learner.step, items)
+        except Exception:
+            self._learned = before if self._learner.is_whole else None
+            raise
         self._learned = Version(batch.version.lineage, batch.step)
         return report
 
@@ -211,17 +222,50 @@ class Loop:
         Raises `TrainingError` where that cannot be kept, unless it `is_told` already that the run
         failed: to end as if all were well would lose what was learned unsaid.
         """
-        learned = self._learned
-        if learned is None or learned.number == 0 or learned == self._keeper.kept:
+        learned, kept = self._learned, self._keeper.kept
+        if learned is None:
+            if self._rollouts.version.number > (0 if kept is None else kept.number):
+                why = "the step that failed had changed some of the weights"
+                _log.warning("%s: %s; %s", _LOST, why, _AGAIN)
+            return
+        if learned.number == 0 or learned == kept:
             return
         try:
             await self._rollouts.save(self._keeper.save, learned)
             self._keeper.wrote(learned)
-        except PlimsollError as error:
-            lost = f"steps since the last checkpoint are lost: {error}"
+        except Exception as error:  # whatever it is: it hides no error that is under way
             if not is_told:
-                raise TrainingError(f"{lost}; `plimsoll resume` makes them again") from error
-            _log.warning("%s", lost)
+                raise TrainingError(f"{_LOST}: {_said(error)}; {_AGAIN}") from error
+            _log.warning("%s: %s; %s", _LOST, _said(error), _AGAIN)
+
+
+@contextlib.contextmanager
+def _explained(step: int) -> Generator[None]:
+    """Turns whatever ends a step, and is not raised on purpose, into what a person is told."""
+    try:
+        yield
+    except PlimsollError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise TrainingError(
+                f"step {step} failed, out of memory: {_said(error)}. Set [training] recompute = "
+                "true where it is not, micro_tokens or [run] batch_groups lower, take a smaller "
+                "model, or train on more GPUs with torchrun; `plimsoll resume` goes on"
+            ) from error
+        _log.error("step %d failed", step, exc_info=error)
+        raise TrainingError(
+            f"step {step} failed: {_said(error)}. `plimsoll resume` tries it again; where that "
+            "fails too, it is a fault of Plimsoll or of a library: report it with the trace"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """In one line. Errors that are raised on purpose need no name."""
+    first = str(error).strip().partition("\n")[0]
+    if isinstance(error, PlimsollError):
+        return first
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _since(mark: float) -> float:

@@ -28,6 +28,7 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "quietly",
+    "too_large",
 ]
 
 
@@ -168,15 +169,16 @@ def _explained(path: Path) -> Generator[None]:
     except (SafetensorError, json.JSONDecodeError) as error:
         raise UsageError(f"a file in {path} is damaged ({error}): copy it again") from error
     except MemoryError as error:
-        raise _too_large(path) from error
+        raise too_large(path) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         if is_out_of_memory(error):
-            raise _too_large(path) from error
+            raise too_large(path) from error
         first = str(error).strip().partition("\n")[0]
         raise UsageError(f"{path} cannot be loaded: {first}") from error
 
 
-def _too_large(path: Path) -> TrainingError:
+def too_large(path: Path) -> TrainingError:
+    """What is raised where the model of a folder does not fit into memory."""
     return TrainingError(
         f"out of memory while loading {path}: take a smaller model, bfloat16, or another device"
     )

@@ -1,8 +1,8 @@
-"""One thread for all that the learner does.
+"""One thread for all that the learner does, and one for each sink of figures.
 
 Torch keeps a pool of threads for each thread that computes: another thread each time would
-leave a pool behind each. It is a daemon, so that a step that takes minutes does not hold up
-the end of a process.
+leave a pool behind each. It is a daemon, so that a step that takes minutes, or a sink that
+hangs, does not hold up the end of a process.
 """
 
 import asyncio

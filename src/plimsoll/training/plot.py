@@ -1,5 +1,6 @@
 """A picture of a run: reward, age and the start of sandboxes over its steps."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,10 @@ from plimsoll.runs.status import Step
 __all__ = ["Curves", "draw"]
 
 _TRAINING, _HELD_OUT, _QUIET = "#8a8f98", "#1d4e89", "#cccccc"
+_FEW = 30
+"""Of fewer points each is marked: a line through one is not seen."""
+_WIDTH = 56
+"""Letters of a name that stand in a line, however wide they are."""
 
 
 class _Panel(Protocol):
@@ -82,16 +87,20 @@ def draw(curves: Curves, file: Path) -> None:
         panel.set_axisbelow(True)
     panels[-1].set(xlabel="step")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(curves.name, x=0.01, ha="left", fontsize=11)
+    name = "\n".join(textwrap.wrap(curves.name, _WIDTH))
+    figure.suptitle(name, x=0.01, ha="left", fontsize=11)
     part = file.with_suffix(".part")
-    figure.savefig(part, format="png")
-    part.replace(file)
+    try:
+        figure.savefig(part, format="png")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _rewards(panel: _Panel, curves: Curves) -> None:
     known = [(step.step, step.reward) for step in curves.steps if step.reward is not None]
     panel.set_title("reward", loc="left", fontsize=10)
-    panel.plot(*_axes(known), color=_TRAINING, linewidth=1.2, label="training batches")
+    _line(panel, known, label="training batches")
     if curves.heldout:
         panel.plot(*_axes(curves.heldout), "o-", color=_HELD_OUT, label="held-out tasks")
     for step, reward in {*curves.heldout[:1], *curves.heldout[-1:]}:
@@ -127,8 +136,13 @@ def _ages(panel: _Panel, curves: Curves) -> None:
 def _starts(panel: _Panel, curves: Curves) -> None:
     panel.set_title("start of a sandbox, median of each batch, in seconds", loc="left", fontsize=10)
     known = [(step.step, found) for step in curves.steps if (found := step.sandbox_seconds)]
-    panel.plot(*_axes(known), color=_TRAINING, linewidth=1.2)
+    _line(panel, known)
     panel.set(ylim=(0, max((found for _, found in known), default=1.0) * 1.2))
+
+
+def _line(panel: _Panel, points: Sequence[tuple[int, float]], **looks: object) -> None:
+    marker = "." if len(points) < _FEW else ""
+    panel.plot(*_axes(points), color=_TRAINING, linewidth=1.2, marker=marker, **looks)
 
 
 def _axes(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from plimsoll.core.errors import PlimsollError, TrainingError
+from plimsoll.core.errors import TrainingError
 from plimsoll.training.items import Item
 from plimsoll.training.learner import Learner
 from plimsoll.training.parallel import Line, leave, world
@@ -45,6 +45,10 @@ class SharedLearner:
     @property
     def bad_steps(self) -> int:
         return self._learner.bad_steps
+
+    @property
+    def is_whole(self) -> bool:
+        return self._learner.is_whole
 
     def step(self, items: Sequence[Item]) -> StepReport:
         self._learner.check(items)
@@ -90,7 +94,7 @@ class SharedLearner:
                 f"the ranks that train together lost each other: {error}. "
                 "What the others printed last says why"
             ) from error
-        except PlimsollError:
+        except Exception:
             self._agree = False
             raise
 

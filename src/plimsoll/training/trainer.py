@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
+from plimsoll.ledger.ledger import FILE as LEDGER
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
@@ -25,9 +26,11 @@ from plimsoll.training.metrics.sinks import check_sinks, make_sinks
 from plimsoll.training.models import find_device
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.plot import Curves, draw
+from plimsoll.training.policies.openai import OpenAIPolicy
 from plimsoll.training.policies.protocol import Policy, Weights
 from plimsoll.training.policies.registry import (
     check_servers,
+    discard_served,
     make_served,
     make_serving,
     model_folder,
@@ -79,7 +82,7 @@ def _draw(rollouts: Rollouts) -> None:
     curves = Curves(directory.name, rollouts.steps, measured, rollouts.plan.settings.max_staleness)
     try:
         draw(curves, directory.picture)
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - whatever the drawing raises: the run has its own end
         _log.warning("no picture was drawn: %s", error)
 
 
@@ -112,6 +115,8 @@ class Trainer:
         self._stack = contextlib.AsyncExitStack()
         self._doing = "loading the model"
         self._policy: Policy | None = None
+        self._served: OpenAIPolicy | None = None
+        """The same, where it is on servers that read its weights from a folder."""
         self._learner: SharedLearner | None = None
 
     @property
@@ -123,6 +128,11 @@ class Trainer:
     def is_learning(self) -> bool:
         """Whether the learner is at work, whoever may have given up waiting for it."""
         return self._thread.busy
+
+    @property
+    def weights(self) -> Path | None:
+        """The folder that the last weights stay in for the servers, where they read one."""
+        return None if self._served is None else self._served.left
 
     @property
     def summary(self) -> RunSummary:
@@ -156,12 +166,24 @@ class Trainer:
         self.rollouts = rollouts = self._make_rollouts(serving)
         planned(rollouts)
         self._doing = ""
-        async with rollouts:
-            self._doing = ""
-            restored(rollouts)
-            async with self._metrics(rollouts) as metrics:
-                await self._make_loop(rollouts, metrics).run()
+        try:
+            async with rollouts:
+                self._doing = ""
+                restored(rollouts)
+                async with self._metrics(rollouts) as metrics:
+                    await self._make_loop(rollouts, metrics).run()
+        except BaseException as error:
+            self._discard(rollouts)
+            # One that is cancelled is to end at once.
+            if isinstance(error, Exception) and rollouts.has_begun:
+                await asyncio.to_thread(_draw, rollouts)
+            raise
         await asyncio.to_thread(_draw, rollouts)
+
+    def _discard(self, rollouts: Rollouts) -> None:
+        """The weights of a run that came to nothing before its first trial go with it."""
+        if self._served is not None and not (rollouts.directory.path / LEDGER).exists():
+            discard_served(self._served, rollouts.directory)
 
     def _make_learner(self) -> SharedLearner:
         return SharedLearner(_learner(self.config))
@@ -191,7 +213,7 @@ class Trainer:
         for damaged in rollouts.restored.damaged:
             _log.warning("a checkpoint is damaged, and the one before is used: %s", damaged)
         if self._policy is None:
-            self._policy = make_served(self.config, rollouts.directory)
+            self._policy = self._served = make_served(self.config, rollouts.directory)
             await self._stack.enter_async_context(self._policy)
         learner = self._learner
         assert learner is not None, "it is made first of all"
@@ -211,7 +233,7 @@ class Trainer:
     @contextlib.asynccontextmanager
     async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[Metrics]:
         directory, begin = rollouts.directory, rollouts.version.number
-        sinks = await asyncio.to_thread(make_sinks, self.config, directory, begin=begin)
+        sinks = await make_sinks(self.config, directory, begin=begin)
         metrics = Metrics(directory.metrics, sinks, begin=begin)
         try:
             yield metrics

@@ -8,6 +8,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.versions import FIRST, Version
+from plimsoll.training.policies import generator
 from plimsoll.training.policies.batching import CHUNK
 
 CLOSE = 2e-4
@@ -155,7 +156,7 @@ async def test_an_answer_that_is_given_up_frees_its_place(tmp_path):
         await asyncio.sleep(0.05)
         waiting.cancel()
         asking.cancel()
-        found = await asyncio.wait_for(place.ask(row(prompt(3), 30)), 30)
+        found = await asyncio.wait_for(place.ask(row(prompt(3), 5)), 30)
         assert len(found.ids) == 5
         assert len(place.batch) == 0
 
@@ -343,3 +344,87 @@ async def test_layers_that_look_back_a_limited_way_do_so(tmp_path):
         found = await place.ask_all([row(each, 30) for each in asked])
         for each, answer in zip(asked, found, strict=True):
             assert near(answer.logprobs, logprobs_of(place.model, each, answer.ids))
+
+
+def no_memory_to_swap(place: Place, times: int) -> None:
+    """Places cannot be exchanged the next so many times."""
+    cache, left = place.batch._cache, [times]  # pyright: ignore[reportPrivateUsage]
+    real = cache.swap
+
+    def swap(one: int, other: int, tokens: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(one, other, tokens)
+
+    cache.swap = swap
+
+
+async def test_memory_that_runs_out_when_an_answer_begins_to_be_drawn_leaves_nobody_waiting(
+    tmp_path,
+):
+    async with generating(tmp_path, most=8) as place:
+        await place.ask(row(prompt(1), 5))  # it keeps the first place
+        no_memory_to_swap(place, 1)
+        found = await asyncio.wait_for(place.ask(row(prompt(2), 5)), 30)
+        assert near(found.logprobs, logprobs_of(place.model, prompt(2), found.ids))
+        assert len((await asyncio.wait_for(place.ask(row(prompt(3), 5)), 30)).ids) == 5
+
+
+async def test_memory_that_runs_out_when_an_answer_ends_costs_no_answer(tmp_path):
+    async with generating(tmp_path, most=8) as place:
+        no_memory_to_swap(place, 3)
+        lengths = [5, 5, 9, 20, 40]
+        asked = [row(prompt(number), length) for number, length in enumerate(lengths)]
+        found = await asyncio.wait_for(place.ask_all(asked), 60)
+        assert [len(each.ids) for each in found] == lengths
+        for number, each in enumerate(found):
+            assert near(each.logprobs, logprobs_of(place.model, prompt(number), each.ids))
+        assert not place.generator.problem
+
+
+async def test_memory_that_runs_out_when_an_answer_is_given_up_ends_no_other(tmp_path):
+    async with generating(tmp_path, most=8) as place:
+        heard = place.generator.generate(row(prompt(1), 2000, told=True))
+        other = asyncio.create_task(place.ask(row(prompt(2), 300)))
+        await anext(heard)
+        no_memory_to_swap(place, 1)
+        await heard.aclose()
+        assert len((await asyncio.wait_for(other, 60)).ids) == 300
+
+
+def widths_of(place: Place) -> list[int]:
+    """How many rows each pass is for, from here on."""
+    seen: list[int] = []
+
+    def see(module: object, args: object, inputs: dict[str, torch.Tensor]) -> None:
+        seen.append(inputs["input_ids"].shape[0])
+
+    place.model.register_forward_pre_hook(see, with_kwargs=True)
+    return seen
+
+
+async def test_an_answer_that_does_not_fit_alone_leaves_others_their_places(tmp_path, caplog):
+    async with generating(tmp_path, most=16) as place:
+        full = torch.OutOfMemoryError("CUDA out of memory")
+        fail_on(place, full, lambda given: int(given["position_ids"].max()) > 100)
+        with pytest.raises(PolicyError, match="too long for what this device has"):
+            await place.ask(row(prompt(1), 300))
+        widths = widths_of(place)
+        await place.ask_all([row(prompt(n), 20) for n in range(2, 18)])
+    assert max(widths) == 16
+    assert "out of memory with an answer of" in caplog.text
+
+
+async def test_fewer_answers_at_once_are_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(generator, "GOOD", 4)
+    async with generating(tmp_path, most=8) as place:
+        full, lacks = torch.OutOfMemoryError("CUDA out of memory"), [True]
+        fail_on(place, full, lambda given: lacks[0] and given["input_ids"].shape[0] > 3)
+        asked = [place.ask(row(prompt(n), 4)) for n in range(4)]
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(each, PolicyError) for each in done) == 1
+        assert place.batch.most == 3
+        lacks[0] = False
+        await place.ask_all([row(prompt(n), 60) for n in range(8)])
+        assert place.batch.most == 8

@@ -308,3 +308,35 @@ async def test_sglang_that_keeps_its_cache_is_told_to_be_drained_and_does_not_en
         assert await asked[0] == [Token(0, 0)] * 60
         assert await ask(server) == [Token(1, 1)] * 4
         assert well([server])
+
+
+@both
+async def test_another_name_that_not_every_replica_took_is_no_false_alarm(
+    kind: Any, base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind, update_seconds=1.0) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        await servers[1].stop()
+        with pytest.raises(PolicyError, match="version 2 is not served"):
+            await policy.publish(None, V(2))
+        for server in servers:
+            server.calls.clear()
+        assert await policy.check() == ()
+        assert "other weights than it counts as" not in caplog.text
+        assert {call for server in servers for call in server.calls} <= set(REPORTS)
+        # One that was started again is found all the same.
+        await servers[1].start()
+        assert await policy.check() == (servers[1].url,)
+        await policy.publish(None, V(2))
+        assert [await ask(server) for server in servers] == [[Token(1, 1)] * 4] * 3
+
+
+async def test_a_first_version_that_is_not_taken_promises_nothing_of_a_run_that_is_none(
+    base: Path, tmp_path: Path
+) -> None:
+    servers = replicas("vllm", 1)
+    async with entered(servers, tmp_path) as policy:
+        servers[0].faults["/pause"].append(500)
+        with pytest.raises(PolicyError, match=r"Nothing was started\. See to .* try again"):
+            await policy.publish(weights_of(base, 1), V(0))

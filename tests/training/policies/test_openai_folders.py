@@ -11,10 +11,12 @@ from tiny_model import make_model
 from transformers import AutoModelForCausalLM, MixtralConfig
 from weight_stand_in import StandIn, read_number
 
-from plimsoll.core.errors import PolicyError
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.runs.directory import RunDirectory
 from plimsoll.training.models import load_model, load_tokenizer
 from plimsoll.training.policies.protocol import Weights
-from plimsoll.training.policies.servers.folders import Folders
+from plimsoll.training.policies.servers.folders import NAME, Folders, own_folder
+from plimsoll.training.policies.servers.protocol import Target
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -71,6 +73,11 @@ def test_weights_go_by_the_names_of_the_bases_files(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def names_in(folder: Path) -> set[str]:
+    """Without what makes the names of versions unique."""
+    return {path.name.partition("-")[0] for path in folder.iterdir()}
+
+
 async def test_the_last_two_folders_are_kept_and_nothing_else_is_touched(
     base: Path, tmp_path: Path
 ) -> None:
@@ -79,11 +86,85 @@ async def test_the_last_two_folders_are_kept_and_nothing_else_is_touched(
     async with entered(replicas("vllm"), tmp_path) as policy:
         for number in range(1, 5):
             await policy.publish(weights_of(base, number), V(number))
-    names = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
-    assert names == {"mine", "current.json", "0.3", "0.4"}
+        assert names_in(tmp_path) == {"mine", "current.json", "0.3", "0.4"}
+    assert names_in(tmp_path) == {"mine", "current.json", "0.4"}, "nobody reads the one before"
     current = json.loads((tmp_path / "current.json").read_text())
     assert current["version"] == "4"
     assert read_number(current["path"]) == 4
+    assert policy.left == Path(current["path"])
+
+
+async def test_what_a_killed_trainer_left_makes_room_before_anything_is_written(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders(tmp_path)
+    for label in ("0.1-00000001", "0.2-00000002"):
+        folder = folders.write(weights_of(base, 1), label)
+        folders.point(Target(label, folder), V(2))
+    (tmp_path / "0.3-00000003.part").mkdir()
+    (tmp_path / "current.json.part").touch()
+    seen: list[set[str]] = []
+    real = Folders.write
+
+    def write(self: Folders, weights: Weights, label: str) -> Path:
+        seen.append(names_in(tmp_path))
+        return real(self, weights, label)
+
+    monkeypatch.setattr(Folders, "write", write)
+    async with entered(replicas("vllm"), tmp_path) as policy:
+        await policy.publish(weights_of(base, 3), V(3))
+    # The one that is named may be loaded at this moment.
+    assert seen == [{"0.2", "current.json"}]
+    assert names_in(tmp_path) == {"0.3", "current.json"}
+
+
+async def test_of_a_version_that_no_server_took_the_one_that_is_named_stays(
+    base: Path, tmp_path: Path
+) -> None:
+    servers = replicas("vllm")
+    async with entered(servers, tmp_path) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        servers[0].faults["/pause"].append(500)
+        with pytest.raises(PolicyError):
+            await policy.publish(weights_of(base, 2), V(2))
+        assert names_in(tmp_path) == {"0.1", "0.2", "current.json"}
+    assert names_in(tmp_path) == {"0.2", "current.json"}
+
+
+async def test_a_policy_that_wrote_nothing_removes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "0.7-deadbeef").mkdir()
+    async with entered(replicas("vllm"), tmp_path) as policy:
+        await policy.publish(None, V(0))
+        policy.discard()
+    assert names_in(tmp_path) == {"0.7"}
+    assert policy.left is None
+
+
+async def test_what_is_discarded_is_gone_but_for_files_of_others(
+    base: Path, tmp_path: Path
+) -> None:
+    for name in ("own", "shared"):
+        root = tmp_path / name
+        async with entered(replicas("vllm"), root) as policy:
+            await policy.publish(weights_of(base, 1), V(0))
+            if name == "shared":
+                (root / "mine").mkdir()
+            policy.discard()
+    assert names_in(tmp_path) == {"shared"}
+    assert names_in(tmp_path / "shared") == {"mine"}
+
+
+def test_runs_of_one_name_share_no_folder_and_each_finds_its_own_again(tmp_path: Path) -> None:
+    runs = [RunDirectory(tmp_path / who / "qwen") for who in ("ann", "bob")]
+    for run in runs:
+        run.path.mkdir(parents=True)
+    first = [own_folder(tmp_path / "weights", run) for run in runs]
+    assert first[0] != first[1]
+    assert all(folder.name.startswith("qwen-") for folder in first)
+    assert first == [own_folder(tmp_path / "weights", run) for run in runs]
+    (runs[0].path / NAME).write_text("{")
+    with pytest.raises(UsageError, match=r"weights\.json does not say.*remove it"):
+        own_folder(tmp_path / "weights", runs[0])
 
 
 async def test_where_it_cannot_be_written_no_server_is_asked(base: Path, tmp_path: Path) -> None:

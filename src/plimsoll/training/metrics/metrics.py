@@ -9,7 +9,8 @@ import msgspec
 
 from plimsoll.core.errors import UsageError
 from plimsoll.training.metrics.lines import StepMetrics, flat, mend
-from plimsoll.training.metrics.sink import Sink
+from plimsoll.training.metrics.sink import Sink, why
+from plimsoll.training.own_thread import OwnThread
 
 __all__ = ["Metrics"]
 
@@ -21,12 +22,13 @@ _log = logging.getLogger(__name__)
 class Metrics:
     """Of one run, which goes on after step `begin`: a line for each step, in order.
 
-    A sink that fails is said once, and left out from then on.
+    A sink that fails is said once, and left out from then on. Each has a thread of its own, which
+    no end of a process waits for: one may hang for ever.
     """
 
     def __init__(self, path: Path, sinks: Sequence[Sink] = (), *, begin: int = 0) -> None:
         self._path = path
-        self._sinks = list(sinks)
+        self._sinks = {sink: OwnThread(sink.name) for sink in sinks}
         self._end = mend(path, up_to=begin)
         """Of the lines of steps that are over."""
 
@@ -47,8 +49,9 @@ class Metrics:
             await self._send(step, {"heldout/reward": reward})
 
     async def close(self) -> None:
-        for sink in list(self._sinks):
+        for sink, thread in list(self._sinks.items()):
             await self._try(sink, sink.close)
+            thread.close()
 
     def _put(self, line: StepMetrics) -> int:
         """Write a line after those that are over. How long it is."""
@@ -71,8 +74,8 @@ class Metrics:
     async def _try(self, sink: Sink, call: Callable[[], None]) -> None:
         try:
             async with asyncio.timeout(_SECONDS):
-                await asyncio.to_thread(call)
+                await self._sinks[sink].do(call)
         except Exception as error:  # noqa: BLE001 - whatever a sink's own code raises: it is left out
-            self._sinks.remove(sink)
-            said = str(error) or type(error).__name__
+            self._sinks.pop(sink).close()
+            said = why(error, _SECONDS)
             _log.warning("%s takes no more figures: %s; metrics.jsonl has them", sink.name, said)

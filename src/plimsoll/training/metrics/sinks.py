@@ -1,5 +1,6 @@
 """The sinks that a config asks for."""
 
+import asyncio
 import functools
 import importlib.util
 import logging
@@ -9,10 +10,13 @@ from plimsoll.core.errors import UsageError
 from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.training_config import MetricsConfig
-from plimsoll.training.metrics.sink import Sink
+from plimsoll.training.metrics.sink import Sink, why
+from plimsoll.training.own_thread import OwnThread
 
 __all__ = ["check_sinks", "make_sinks"]
 
+_SECONDS = 120.0
+"""For a sink to be there. It may log in somewhere."""
 _log = logging.getLogger(__name__)
 
 
@@ -31,15 +35,21 @@ def check_sinks(config: MetricsConfig) -> None:
             )
 
 
-def make_sinks(config: Config, directory: RunDirectory, *, begin: int) -> list[Sink]:
+async def make_sinks(config: Config, directory: RunDirectory, *, begin: int) -> list[Sink]:
     """All that are asked for and can be had. `begin` is the step that the run goes on from."""
     makers = _makers(config, directory, begin)
     found: list[Sink] = []
     for name, make in makers.items():
+        thread = OwnThread(name)  # a daemon: one that hangs holds up no end of a process
         try:
-            found.append(make())
+            async with asyncio.timeout(_SECONDS):
+                found.append(await thread.do(make))
         except Exception as error:  # noqa: BLE001 - whatever a sink's own code raises: it is left out
-            _log.warning("no figures go to %s: %s; metrics.jsonl has them", name, error)
+            _log.warning(
+                "no figures go to %s: %s; metrics.jsonl has them", name, why(error, _SECONDS)
+            )
+        finally:
+            thread.close()
     return found
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from plimsoll.core.versions import Version
+from plimsoll.training.models import is_out_of_memory
 from plimsoll.training.policies.cache import PlaceCache
 from plimsoll.training.policies.passes import Passes
 from plimsoll.training.policies.rows import Row, common_length
@@ -104,9 +105,7 @@ class Batch:
         if row in self._joining:
             self._joining.remove(row)
         elif 0 <= row.place < self._drawing and self._places[row.place] is row:
-            self._exchange(row.place, self._drawing - 1)
-            self._drawing -= 1
-            self._steady = None
+            self._stop_drawing(row)
         row.leader = None
         row.used = next(self._clock)
 
@@ -128,9 +127,9 @@ class Batch:
             self.forget()
         self.version = version
 
-    def forget(self) -> None:
-        """Drop the cache. Rows under way compute theirs anew."""
-        rows = self.rows
+    def forget(self, *, but: Row | None = None) -> None:
+        """Drop the cache. Rows under way compute theirs anew, `but` for one that is over."""
+        rows = [row for row in self.rows if row is not but]
         self._cache.drop()
         self._places.clear()
         self._joining.clear()
@@ -138,6 +137,18 @@ class Batch:
         self._steady = None
         for row in sorted(rows, key=lambda row: row.used):
             self.join(row)
+
+    def _stop_drawing(self, row: Row) -> None:
+        try:
+            self._exchange(row.place, self._drawing - 1)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # Without memory to move another into its place, all begin anew without it.
+            self.forget(but=row)
+        else:
+            self._drawing -= 1
+            self._steady = None
 
     def _offered(self, row: Row) -> list[int]:
         """The tokens of a row that are in the cache, or will be."""
@@ -182,12 +193,14 @@ class Batch:
                 continue
             if budget and not row.ready:
                 budget -= self._read(row, budget)
-            self._joining.remove(row)
             if row.ready:
+                # First of all: where memory runs out the row is still one of those that join.
                 self._exchange(row.place, self._drawing)
+                self._joining.remove(row)
                 self._drawing += 1
                 self._steady = None
             else:
+                self._joining.remove(row)
                 self._joining.append(row)  # behind those that have not had their turn
 
     def _follow_leader(self, row: Row) -> bool:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FAILURES = 3
 """So many steps in a row that fail for no known reason, and the thread gives up."""
+GOOD = 256
+"""So many steps without a lack of memory, and one answer more is tried at once."""
 REMEMBERED = 65536
 """Prompts of one version whose askings are counted."""
 
@@ -53,6 +55,11 @@ class Generator:
         """Who waits for which row. Only the event loop touches it."""
         self._confirmations: set[Future[None]] = set()
         self._failures = 0
+        self._most = batch.most
+        """Answers at once, where memory is no matter."""
+        self._good = 0
+        """Steps since memory ran out, or since one answer more was tried."""
+        self._patience = GOOD
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="plimsoll-generator", daemon=True)
@@ -145,6 +152,7 @@ class Generator:
             self._failed(error)
             return
         self._failures = 0
+        self._grow()
         news: list[tuple[Row, Tokens | PolicyError]] = []
         for row in rows:
             if row.failure:
@@ -170,16 +178,36 @@ class Generator:
 
     def _make_room(self) -> None:
         """Fewer rows at once; where no row is over and kept, the youngest is given up."""
-        rows = sorted(self._batch.rows, key=lambda row: row.used)
-        log.warning("out of memory with %d answers at once", len(rows))
-        if self._batch.most > len(rows):
-            self._batch.most = len(rows)
+        batch, rows = self._batch, sorted(self._batch.rows, key=lambda row: row.used)
+        if batch.most > len(rows):
+            batch.most = max(1, len(rows))
+            log.warning("out of memory: %d answers at once for a while", batch.most)
+        elif len(rows) > 1:
+            batch.most = len(rows) - 1
+            # Twice as long until it is tried again: each such try costs an answer.
+            self._patience *= 2
+            log.warning("out of memory: %d answers at once for a while", batch.most)
+            self._lack_memory(rows[-1])
         else:
-            self._batch.most = max(1, len(rows) - 1)
-            self._batch.leave(rows[-1])
-            failure = "out of memory: the conversation is too long for what this device has"
-            self._tell([(rows[-1], PolicyError(failure))])
-        self._batch.forget()
+            # It does not fit by itself, which says nothing of others.
+            batch.most = self._most
+            log.warning("out of memory with an answer of %d tokens alone", len(rows[-1].ids))
+            self._lack_memory(rows[-1])
+        self._good = 0
+        batch.forget()
+
+    def _lack_memory(self, row: Row) -> None:
+        self._batch.leave(row)
+        failure = "out of memory: the conversation is too long for what this device has"
+        self._tell([(row, PolicyError(failure))])
+
+    def _grow(self) -> None:
+        """What took the memory may be gone: a long conversation, or a step of the learner."""
+        if self._batch.most < self._most:
+            self._good += 1
+            if self._good >= self._patience:
+                self._batch.most += 1
+                self._good = 0
 
     def _give_up(self, row: Row) -> None:
         if row in self._waiting:

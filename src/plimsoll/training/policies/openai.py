@@ -69,6 +69,9 @@ class OpenAIPolicy:
         self._mixed = False
         """Whether some may serve something else, since not every one has confirmed what came
         after it."""
+        self._renamed: set[str] = set()
+        """Other names of what is served, which not every replica has confirmed."""
+        self._has_swept = False
         self._lock = asyncio.Lock()
         self._stack = AsyncExitStack()
 
@@ -83,6 +86,16 @@ class OpenAIPolicy:
     @property
     def model(self) -> str | None:
         return self._model
+
+    @property
+    def left(self) -> Path | None:
+        """The folder of weights that stays when the policy is left; None where it wrote none."""
+        return self._folders.current if self._has_swept else None
+
+    def discard(self) -> None:
+        """Nobody needs these weights any more, nor will: their run came to nothing."""
+        if self._has_swept:
+            self._folders.discard()
 
     async def publish(self, weights: Weights | None, version: Version) -> None:
         """Returns once every replica says that it serves them.
@@ -100,11 +113,15 @@ class OpenAIPolicy:
             had = before if weights is None and not self._mixed else None
             # A server may load them and fail before it has their name.
             self._mixed = self._mixed or weights is not None
+            if had is not None:
+                self._renamed.add(target.label)
             problems = await give(self._servers, target, within=self._within, had=had)
             if problems:
                 raise PolicyError(self._told(version, problems))
             self._served, self._mixed = target, False
-            await asyncio.to_thread(self._folders.keep, target.folder, old)
+            self._renamed.clear()
+            if target.folder is not None:
+                await asyncio.to_thread(self._folders.keep, target.folder, old)
 
     async def check(self) -> tuple[str, ...]:
         """Looks at what every replica serves. Those that serve something else are given the
@@ -113,7 +130,8 @@ class OpenAIPolicy:
             served = self._served
             if served is None or self._mixed:
                 return ()
-            others = await look(self._servers, served)
+            found = await look(self._servers, served)
+            others = {server: o for server, o in found.items() if o not in self._renamed}
             for server, other in others.items():
                 log.warning(
                     "the policy at %s serves %s, not %s: it is given the weights again; what it "
@@ -142,6 +160,8 @@ class OpenAIPolicy:
         traceback: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
+        if self._has_swept:
+            await asyncio.to_thread(self._folders.sweep)
 
     def _server(self, http: aiohttp.ClientSession, url: str) -> WeightServer:
         match self._kind:
@@ -161,6 +181,10 @@ class OpenAIPolicy:
                 raise PolicyError(f"{failure}; nothing was started") from failure
 
     async def _new(self, weights: Weights, version: Version) -> Target:
+        if not self._has_swept:
+            # What a trainer that was killed left takes up the room that these need.
+            await asyncio.to_thread(self._folders.sweep)
+            self._has_swept = True
         label = new_label(version, given=True)
         target = Target(label, await asyncio.to_thread(self._folders.write, weights, label))
         await asyncio.to_thread(self._folders.point, target, version)
@@ -188,9 +212,12 @@ class OpenAIPolicy:
         told = f"version {version} is not served by every replica: {'; '.join(problems.values())}."
         if done:
             told = f"{told} On it already: {', '.join(done)}."
+        reads = f"(each of them reads {self._folders.root} by that path)"
+        see = f"See to these servers and their logs {reads}"
+        if self._served is None:
+            return f"{told} Nothing was started. {see}, then try again."
         return (
-            f"{told} It was not committed. See to these servers and their logs (each of them reads "
-            f"{self._folders.root} by that path); the weights are given to all again when the run "
+            f"{told} It was not committed. {see}; the weights are given to all again when the run "
             "goes on."
         )
 

@@ -1,5 +1,6 @@
 """The policy that a config asks for, and the folder its first weights are in."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from plimsoll.core.errors import UsageError
@@ -8,10 +9,10 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.training_config import TrainingConfig
 from plimsoll.training import tiny
 from plimsoll.training.policies.openai import OpenAIPolicy
-from plimsoll.training.policies.protocol import Policy
+from plimsoll.training.policies.servers.folders import NAME, own_folder
 from plimsoll.training.policies.torch import TorchPolicy
 
-__all__ = ["check_servers", "make_served", "make_serving", "model_folder"]
+__all__ = ["check_servers", "discard_served", "make_served", "make_serving", "model_folder"]
 
 
 def model_folder(training: TrainingConfig) -> Path:
@@ -51,11 +52,19 @@ async def check_servers(config: Config) -> None:
             pass
 
 
-def make_served(config: Config, directory: RunDirectory) -> Policy:
+def make_served(config: Config, directory: RunDirectory) -> OpenAIPolicy:
     """The policy on the servers of [policy] urls, which read its weights from a folder."""
     if config.training.weights is not None:
-        return _on_servers(config, Path(config.training.weights) / directory.name)
+        return _on_servers(config, own_folder(Path(config.training.weights), directory))
     return _on_servers(config, directory.path.absolute() / "weights")
+
+
+def discard_served(policy: OpenAIPolicy, directory: RunDirectory) -> None:
+    """Removes what is left of a run that came to nothing: it was discarded, but for weights."""
+    policy.discard()
+    with suppress(OSError):
+        (directory.path / NAME).unlink(missing_ok=True)
+        directory.path.rmdir()
 
 
 def _on_servers(config: Config, weights: Path) -> OpenAIPolicy:

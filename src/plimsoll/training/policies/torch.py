@@ -16,7 +16,7 @@ from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.serving.listening import serving
 from plimsoll.gateway.serving.server import ChatServer
-from plimsoll.training.models import load_model, load_tokenizer
+from plimsoll.training.models import is_out_of_memory, load_model, load_tokenizer, too_large
 from plimsoll.training.policies.answering import Answering
 from plimsoll.training.policies.batching import Batch
 from plimsoll.training.policies.defaults import read_defaults
@@ -117,10 +117,19 @@ class TorchPolicy:
         defaults = read_defaults(model, tokenizer)
         self._taste = defaults.taste
         self._note_shapes(model)
-        batch = Batch(model, FIRST, ends=defaults.ends, most=self._max_batch)
+        batch = self._make_batch(model, defaults.ends)
         generator = Generator(batch, seed=self._seed, updating=self._updating)
         prompts = Prompts(tokenizer, defaults.ends)
         return Answering(self._path.name, generator, prompts, defaults)
+
+    def _make_batch(self, model: PreTrainedModel, ends: frozenset[int]) -> Batch:
+        """It tries the model: one that was just loaded may need more to compute than there is."""
+        try:
+            return Batch(model, FIRST, ends=ends, most=self._max_batch)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise too_large(self._path) from error
 
     def _note_shapes(self, model: PreTrainedModel) -> None:
         self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

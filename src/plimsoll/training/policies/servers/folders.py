@@ -1,17 +1,22 @@
-"""The weights of a run as Hugging Face folders, each of them whole or not there at all."""
+"""The weights of a run as Hugging Face folders, each of them whole or not there at all.
+
+Where all runs share a place for weights, each has a folder of its own there, whose name nobody
+else has; the run's directory keeps that name.
+"""
 
 import re
 import secrets
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
-from plimsoll.core.errors import PolicyError
+from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
+from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.training.model_files import copy_rest
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.policies.servers.protocol import Target
@@ -19,10 +24,12 @@ from plimsoll.training.policies.servers.protocol import Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["POINTER", "Folders", "is_label", "new_label"]
+__all__ = ["NAME", "POINTER", "Folders", "is_label", "new_label", "own_folder"]
 
 POINTER = "current.json"
 """Names the folder that is to be served."""
+NAME = "weights.json"
+"""Of a run's directory: names the run's folder among those of others."""
 SHARD = "5GB"
 PART = ".part"
 LABELLED = re.compile(r"\d+\.\d+-[0-9a-f]{8}(\.part)?")
@@ -34,6 +41,28 @@ class Current(msgspec.Struct, frozen=True):
     version: str
     label: str
     path: str
+
+
+class Named(msgspec.Struct, frozen=True):
+    """What the run's directory keeps."""
+
+    folder: str
+
+
+def own_folder(place: Path, directory: RunDirectory) -> Path:
+    """The run's folder in a place that it may share with runs of the same name."""
+    file = directory.path / NAME
+    try:
+        named = msgspec.json.decode(file.read_bytes(), type=Named)
+    except FileNotFoundError:
+        named = Named(f"{directory.name}-{secrets.token_hex(4)}")
+        write_whole(file, msgspec.json.encode(named) + b"\n", lasting=True)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(
+            f"{file} does not say where the run's weights are ({error}): remove it, and the run "
+            f"takes another folder in {place}"
+        ) from error
+    return place / named.folder
 
 
 def new_label(version: Version, *, given: bool) -> str:
@@ -82,11 +111,35 @@ class Folders:
             part.write_bytes(msgspec.json.encode(current) + b"\n")
             part.replace(self.root / POINTER)
 
+    @property
+    def current(self) -> Path | None:
+        """The folder that is to be served, if there is one."""
+        try:
+            told = msgspec.json.decode((self.root / POINTER).read_bytes(), type=Current)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        folder = self.root / Path(told.path).name
+        return folder if is_label(folder.name) and folder.is_dir() else None
+
     def keep(self, *folders: Path | None) -> None:
         """Removes all others that a policy has written here, whole or not."""
         for folder in self.root.glob("*") if self.root.is_dir() else ():
             if LABELLED.fullmatch(folder.name) and folder not in folders:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Removes all but what is to be served: what was before it, and what a kill left."""
+        self.keep(self.current)
+        with suppress(OSError):
+            (self.root / f"{POINTER}{PART}").unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Removes all that a policy has written here, and no file of others."""
+        self.keep()
+        with suppress(OSError):
+            for name in (POINTER, f"{POINTER}{PART}"):
+                (self.root / name).unlink(missing_ok=True)
+            self.root.rmdir()
 
 
 @contextmanager
