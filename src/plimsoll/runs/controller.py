@@ -121,6 +121,12 @@ class Controller:
         self._is_halted |= not is_done
         self._changed.set()
 
+    def fail(self, why: str) -> None:
+        """The same for an error: after the last step too, the run is not done by that."""
+        if self.is_done:
+            self.why, self.is_done = "", False
+        self.stop(why)
+
     async def drain(self, grace: float) -> None:
         """Let what runs come to its end for so long, and end the workers."""
         self.stop("it was stopped")

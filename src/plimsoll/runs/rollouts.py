@@ -380,7 +380,7 @@ class Rollouts:
     def _stop_for(self, error: BaseException | None) -> None:
         """The run is over for this reason, if it is one for a person."""
         if isinstance(error, PlimsollError):
-            self._controller.stop(str(error).partition("\n")[0])
+            self._controller.fail(str(error).partition("\n")[0])
 
     async def _end_status(
         self,

@@ -1,4 +1,4 @@
-"""Batches that are given back, and what a run makes of a directory that has lost something."""
+"""Batches that are given back, directories that have lost something, runs that fail late."""
 
 import asyncio
 from pathlib import Path
@@ -145,3 +145,15 @@ async def test_damaged_lines_of_steps_and_evaluations_are_named_and_left_out(
     assert len(rollouts.summary.rewards) == 3
     assert "steps.jsonl:3 is not what was written" in caplog.text
     assert "heldout.jsonl:1 is not what was written" in caplog.text
+
+
+async def test_a_run_that_fails_after_its_last_step_is_not_done(
+    make_config: MakeConfig, tmp_path: Path
+):
+    with pytest.raises(LedgerError, match="no server is left"):
+        async with Rollouts(make_config("coin-a", steps=1), out=tmp_path / "run") as rollouts:
+            await all_batches(rollouts)
+            raise LedgerError("no server is left to evaluate with")
+    summary = rollouts.summary
+    assert (summary.steps, summary.done) == (1, False)
+    assert summary.ended == "no server is left to evaluate with"
