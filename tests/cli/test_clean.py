@@ -16,6 +16,8 @@ import pytest
 
 from living import Living, living
 from plimsoll.core.ids import Labels, Owner, short_id
+from plimsoll.ledger.ledger import FILE as LEDGER
+from plimsoll.runs.directory import CONFIG
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.labels import to_engine
@@ -236,6 +238,69 @@ def test_what_cannot_be_removed_is_named_and_the_exit_says_so(clean: Plimsoll, o
     assert f"not removed   local sandbox {stuck}" in ended.stdout
     assert f"removed       local sandbox {gone}" in ended.stdout
     assert ended.stdout.splitlines()[-1] == "removed 1 sandbox · 1 could not be removed"
+
+
+@pytest.mark.parametrize(
+    ("backend", "docker", "code"),
+    [
+        ("docker", 'host = "unix:///nowhere/docker.sock"', 1),
+        ("local", 'host = "unix:///nowhere/docker.sock"', 0),
+    ],
+)
+def test_a_run_is_not_clean_where_its_engine_could_not_be_asked(
+    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, backend: str, docker: str, code: int
+):
+    directory = tmp_path / "runs" / "night-run"
+    directory.mkdir(parents=True)
+    home = (tmp_path / "plimsoll.toml").read_text()
+    (directory / CONFIG).write_text(f'{home}[run]\nbackend = "{backend}"\n[docker]\n{docker}\n')
+    (directory / LEDGER).write_bytes(b"")
+    for more in ((), ("--json",)):
+        ended = plimsoll("clean", "night-run", *more)
+        assert ended.returncode == code, ended.stderr
+        assert "there is no Docker engine at unix:///nowhere/docker.sock" in ended.stdout
+
+
+@pytest.mark.parametrize("args", [("--all",), ("--expired",), ("old",)])
+def test_an_engine_that_was_named_and_not_asked_is_told_by_the_exit(
+    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, args: tuple[str, ...]
+):
+    _leave(own_home, "old")
+    with (tmp_path / "plimsoll.toml").open("a") as file:
+        file.write('[docker]\nhost = "unix:///nowhere/docker.sock"\n')
+    ended = plimsoll("clean", *args)
+    assert ended.returncode == 1
+    assert "docker was not asked: there is no Docker engine" in ended.stdout
+    assert _left(own_home) == set()  # what could be asked is clean all the same
+
+
+def test_that_there_is_no_docker_at_all_is_no_failure(
+    plimsoll: Plimsoll, own_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if Path("/var/run/docker.sock").exists():
+        pytest.skip("docker: there is an engine in the usual place")
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(own_home))
+    _leave(own_home, "old")
+    ended = plimsoll("clean", "old")
+    assert ended.returncode == 0, ended.stderr
+    assert "docker was not asked: no Docker engine was found" in ended.stdout
+
+
+def test_a_run_whose_owner_lives_here_is_alive_whatever_the_date(
+    clean: Plimsoll, alive: Start, own_home: Path
+):
+    run = alive("night-run", 1)
+    meta = own_home / "sandboxes" / run.ids[0] / "meta.json"
+    known = json.loads(meta.read_text())
+    known["labels"]["expires"] = time.time() - 1
+    meta.write_text(json.dumps(known))
+    assert clean("--expired").stdout == "nothing to remove on local\n"
+    for args in (("night-run",), ("--all",)):
+        ended = clean(*args)
+        assert (ended.returncode, ended.stdout) == (2, "")
+    assert _left(own_home) == set(run.ids)
 
 
 def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600) -> str:

@@ -50,7 +50,7 @@ def test_every_key_is_told_with_what_it_means():
 def test_texts_and_tables_of_all_kinds_can_be_read_back(tmp_path: Path):
     text = (
         '[local]\nroots = { "a:1" = ".", "b \\"x\\"" = "." }\n'
-        '[docker]\ndns = ["10.0.0.1", "tab\\tand \\u007f and ü"]\n'
+        '[docker]\nallow_plain = ["10.0.0.1", "tab\\tand \\u007f and ü"]\n'
         '[workers.ray]\nresources = { CPU = 2, tpu = 0.5 }\nlabels = { zone = "a" }\n'
     )
     (tmp_path / "one.toml").write_text(text)

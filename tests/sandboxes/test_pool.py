@@ -111,6 +111,22 @@ async def test_a_sandbox_serves_its_own_spec_only(
     assert same.id != sandbox.id
 
 
+async def test_no_trial_is_given_a_sandbox_that_expires_before_it_must_be_done(
+    world: Faulty, pool: Pool, image: Image
+):
+    def lasting(seconds: float) -> SandboxSpec:
+        return replace(spec(), labels=Labels("run", "a.1", myself(), time.time() + seconds))
+
+    day = 86_400.0
+    pool.expect(DEBIAN, lasting(day))
+    await until(lambda: len(world.alive) == 1)
+    await pool.create(image, lasting(5 * day))
+    assert pool.stats.retired == {"it is too old": 1}
+    first, last = world.started
+    assert first.labels.expires > time.time() + 1.9 * day
+    assert last.labels.expires > time.time() + 5.9 * day
+
+
 async def test_a_lease_carries_the_trials_labels_and_the_sandbox_the_pools(
     world: Faulty, pool: Pool, image: Image
 ):

@@ -1,12 +1,21 @@
 """The course of a trial: its phases, what it keeps, and who may do what in which phase."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
-from helpers import check_graded, check_void, long_time, need_several_users, processes_with
+from helpers import (
+    Plain,
+    check_graded,
+    check_void,
+    long_time,
+    need_several_users,
+    processes_with,
+)
 from plimsoll.agents.oracle import Oracle
+from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Cause, Graded
@@ -78,6 +87,37 @@ async def test_several_numbers_are_all_kept(write_task, run):
     ran = await run(write_task(test=test))
     assert ran.verdict.rewards == {"speed": 0.5, "style": 1.0}
     assert ran.verdict.reward == 0.75
+
+
+class Named(Plain):
+    """Notes the sandbox that it is given."""
+
+    name = "named"
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        self.sandbox, self.labels = assignment.sandbox.id, assignment.sandbox.labels
+        return Outcome()
+
+
+async def test_a_verdict_names_the_sandbox_that_the_agent_had(write_task, run):
+    agent = Named()
+    ran = await run(write_task(), agent)
+    assert ran.file.sandbox == agent.sandbox
+    broken = await run(write_task(dockerfile="FROM host\nRUN false\n"), agent, attempt=2)
+    assert broken.file.sandbox == ""
+
+
+async def test_a_sandbox_expires_a_day_after_all_that_its_trial_may_take(write_task, run):
+    agent, day = Named(), 86_400.0
+    toml = (
+        "[environment]\nbuild_timeout_sec = 100\n"
+        "[agent]\ntimeout_sec = 300000\n"
+        "[verifier]\ntimeout_sec = 5000\ncollect = [{ command = 'true', timeout_sec = 70 }]\n"
+    )
+    check_graded(await run(write_task(toml=toml), agent), 1.0)
+    assert abs(agent.labels.expires - time.time() - 305_170 - day) < 60
+    check_graded(await run(write_task("patient"), agent), 1.0)
+    assert agent.labels.expires > time.time() + 30 * day  # nobody said when it must be done
 
 
 # Set-up.

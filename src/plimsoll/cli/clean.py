@@ -12,7 +12,7 @@ __all__ = ["command"]
 EPILOG = """\b
 Exit status:
   0    done, also where there was nothing to do
-  1    something could not be removed
+  1    something could not be removed, or the engine that was named could not be asked
   2    bad usage: no such run, or it is alive
 """
 

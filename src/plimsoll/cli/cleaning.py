@@ -1,5 +1,6 @@
 """What `plimsoll clean` prints while it removes: a line a thing, then the total."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
     account = Account(wanted.dry_run, wanted.as_json)
     async with open_stock(backend, config) as stock:
         choice = _choose(wanted, stock)
-        # What is expired goes by itself, whoever its owner is.
+        # The reaper takes nothing from an owner that is known to live.
         living = {} if wanted.expired else of_live_owners(choice, stock.now)
         if wanted.dry_run:
             for name, item in choice.items:
@@ -96,7 +97,19 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
     else:
         for line in (*_remarks(stock, choice, living, wanted), _total(stock, choice, account)):
             account.say(line)
-    return 1 if account.failed else 0
+    return 1 if account.failed or _missed(wanted, stock, config) else 0
+
+
+def _missed(wanted: Wanted, stock: Stock, config: Config) -> bool:
+    """Whether a backend could not be asked that has, or may have, what was to be removed.
+
+    That there is no Docker where nobody named an engine is nothing to complain of.
+    """
+    if wanted.directory is not None:
+        return config.run.backend in stock.unreached
+    named = config.docker.host or config.docker.context
+    named = named or os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
+    return any(name != "docker" or named for name in stock.unreached)
 
 
 def _clean_directory(wanted: Wanted, account: Account) -> None:

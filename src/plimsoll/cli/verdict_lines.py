@@ -30,7 +30,8 @@ def verdict_lines(file: VerdictFile) -> Iterator[Text]:
     for name, end in file.ends.items():
         step = f"{plain(name)}: " if several else ""
         yield _line("agent", f"{step}{_end(end)}")
-    about = (file.task, f"attempt {file.attempt}", file.agent, file.backend, duration(file.seconds))
+    where = f"{file.backend} {file.sandbox}".rstrip()
+    about = (file.task, f"attempt {file.attempt}", file.agent, where, duration(file.seconds))
     yield _line("trial", plain(" · ".join(about)))
 
 

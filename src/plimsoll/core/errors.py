@@ -9,6 +9,7 @@
     │   ├── SandboxUnsupported    the backend cannot do what the task asks for, and says so
     │   ├── BuildError            an image could not be built: Dockerfile line, command, output
     │   └── TransferError         a file or folder could not be carried in or out
+    │       └── NoRoom                since the disk that it was to stand on is full
     ├── PolicyError           the policy's server did not answer as it should
     ├── TrajectoryError       what was said cannot be written down, or cannot be read back
     │   └── TrajectoryGone        and never will be: there is no such file, or it was changed
@@ -33,6 +34,7 @@ __all__ = [
     "BuildError",
     "CheckpointError",
     "LedgerError",
+    "NoRoom",
     "PlimsollError",
     "PolicyError",
     "SandboxError",
@@ -88,6 +90,10 @@ class BuildError(SandboxError):
 
 class TransferError(SandboxError):
     """A file or folder could not be carried into or out of a sandbox."""
+
+
+class NoRoom(TransferError):
+    """There is no room for it where it was to be carried to."""
 
 
 class PolicyError(PlimsollError):

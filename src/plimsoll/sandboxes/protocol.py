@@ -24,6 +24,7 @@ from plimsoll.sandboxes.output import Captured
 __all__ = [
     "Backend",
     "ExecResult",
+    "FullDisk",
     "Image",
     "ImageSource",
     "Limits",
@@ -173,6 +174,16 @@ class ExecResult:
 
 
 @dataclass(frozen=True, slots=True)
+class FullDisk:
+    """A disk that had no room for what a sandbox writes. What failed then may have failed of it."""
+
+    at: float
+    """When it was last found so, by `time.monotonic`."""
+    why: str
+    """Which disk it is and what to do, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxStatus:
     """Whether a sandbox is alive, and why not."""
 
@@ -182,6 +193,9 @@ class SandboxStatus:
     """Processes in it besides its own init; None where that is not known."""
     oom_kills: int | None = None
     """How often the kernel killed a process of it for memory; None where not known."""
+    full_disk: FullDisk | None = None
+    """The disk of its host, where that was ever found full: just now, or by a look at it every
+    second, before the sandbox was started too. Its own `storage_mb` is not the host's disk."""
 
 
 @dataclass(frozen=True, slots=True)

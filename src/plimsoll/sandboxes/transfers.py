@@ -2,24 +2,36 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plimsoll.core.errors import TransferError
+from plimsoll.core.errors import NoRoom, TransferError
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes import trees
 from plimsoll.sandboxes.protocol import Transfer
 from plimsoll.sandboxes.removal import remove_folder
 
-__all__ = ["Here", "Side", "packing", "removed_on_failure", "run_here", "transferred", "unpacking"]
+__all__ = [
+    "Here",
+    "Side",
+    "failed",
+    "packing",
+    "removed_on_failure",
+    "run_here",
+    "transferred",
+    "unpacking",
+]
 
 Here = Callable[[int], Mapping[str, Any]]
 """Does the host's side at its end of a pipe, which it closes; what it carried."""
 
 _BUFFER = 1 << 16
+_FULL_HERE = "the disk of this host is full, make room on it: "
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +81,10 @@ def run_here(here: Here, descriptor: int) -> "asyncio.Future[Side]":
 def _outcome(here: Here, descriptor: int) -> Side:
     try:
         return Side.of(here(descriptor))
-    except (trees.TreeError, OSError) as error:
+    except trees.TreeError as error:
         return Side(error=str(error))
+    except OSError as error:
+        return Side(error=f"{error.filename or 'the transfer'}: {error.strerror or error}")
 
 
 @contextlib.asynccontextmanager
@@ -85,13 +99,20 @@ async def removed_on_failure(target: Path) -> AsyncGenerator[None]:
         raise
 
 
+def failed(why: str) -> TransferError:
+    """The error for a transfer that could not be; what the system said stands last in `why`."""
+    return NoRoom(why) if why.endswith(_NO_ROOM) else TransferError(why)
+
+
 def transferred(what: str, theirs: Side, mine: Side) -> Transfer:
     """Make one result of what the two sides of a transfer said; the side that packs counts none."""
     complaints = [side.error for side in (theirs, mine) if side.error]
     if complaints:
         # The side that stopped first says why; at the other the pipe just broke.
         causes = [x for x in complaints if "Broken pipe" not in x and "broke off" not in x]
-        raise TransferError(f"{what}: {(causes or complaints)[0]}")
+        cause = (causes or complaints)[0]
+        here = cause == mine.error and cause.endswith(_NO_ROOM)
+        raise failed(f"{_FULL_HERE if here else ''}{what}: {cause}")
     return Transfer(
         files=theirs.files + mine.files,
         bytes=theirs.bytes + mine.bytes,

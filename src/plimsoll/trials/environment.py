@@ -28,8 +28,9 @@ __all__ = [
     "verifier_image_source",
 ]
 
-_LONGEST_TRIAL = 24 * 3600.0
-"""A sandbox older than this is nobody's, whatever its owner says."""
+_DAY = 24 * 3600.0
+_UNLIMITED = 30 * _DAY
+"""What an agent without a time limit is taken to need at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,22 @@ def agent_sandbox(
 
 
 def labels_for(task: Task, run: str, attempt: int) -> Labels:
-    return Labels(run, f"{task.name}.{attempt}", myself(), time.time() + _LONGEST_TRIAL)
+    """Whose a trial's sandboxes are. They expire a day after its last timeout can have passed:
+    from where its owner cannot be asked, they are nobody's then."""
+    expires = time.time() + _longest(task) + _DAY
+    return Labels(run, f"{task.name}.{attempt}", myself(), expires)
+
+
+def _longest(task: Task) -> float:
+    """The sum of a trial's timeouts."""
+    seconds = task.environment.build_timeout_sec
+    for step in task.steps:
+        seconds += step.agent.timeout_sec or _UNLIMITED
+        seconds += sum(hook.timeout_sec for hook in step.verifier.collect)
+        seconds += step.verifier.timeout_sec
+        if step.verifier_environment is not None:
+            seconds += step.verifier_environment.build_timeout_sec
+    return seconds
 
 
 def supplies_for(task: Task, assets: Assets | None) -> Supplies:

@@ -11,7 +11,7 @@ steps/NAME/agent, verifier   the same for each step of a multi-step task
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     phases: dict[str, float]
     started: float
+    sandbox: str = ""
+    """The one that the agent had, by the name its backend knows it by; "" where it had none."""
 
 
 class Phases:
@@ -137,6 +139,18 @@ class StepRecord:
     def write_notes(self, notes: list[str]) -> None:
         """What was to be kept and could not."""
         (self._folder / "not-kept.txt").write_text("".join(f"{note}\n" for note in notes))
+
+    def places_of(self, words: str) -> Iterator[str]:
+        """Where words were first printed, a place for each file of output that has them."""
+        for part in ("agent", "verifier"):
+            for name in ("stdout.txt", "stderr.txt"):
+                try:
+                    text = (self._folder / part / name).read_bytes()
+                except OSError:
+                    continue
+                if (at := text.find(words.encode())) >= 0:
+                    line = text.count(b"\n", 0, at) + 1
+                    yield f"{self.prefix}{part}/{name}:{line}"
 
     def _log(self, part: str) -> OnOutput:
         folder = self._made(part)

@@ -8,6 +8,7 @@ cause. It raises for one thing only, its own cancellation, and leaves a verdict 
 """
 
 import asyncio
+import errno
 import time
 import traceback
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from plimsoll.trials.environment import agent_sandbox, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.policy import Policy, Spent, Talk, talk
 from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
+from plimsoll.trials.room import Room
 from plimsoll.trials.steps import combine, falls_short
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.trials.verifier import LOGS, Verifier
@@ -82,8 +84,9 @@ async def run_trial(
     except PlimsollError as error:
         verdict = void_of(error)
     except Exception as error:  # noqa: BLE001 - the boundary: a fault of ours is one void trial
-        verdict = Void(Cause.BUG, f"{type(error).__name__}: {error}")
-        record.write_bug(traceback.format_exc())
+        verdict = _fault(error)
+        if verdict.cause is Cause.BUG:
+            record.write_bug(traceback.format_exc())
     finally:
         seconds = time.monotonic() - began
         record.write_verdict(
@@ -99,9 +102,21 @@ async def run_trial(
                 seconds=round(seconds, 6),
                 phases=phases.seconds,
                 started=started,
+                sandbox=trial.sandbox,
             )
         )
     return TrialResult(task.name, attempt, verdict, seconds, phases.seconds, trial.spent)
+
+
+def _fault(error: Exception) -> Void:
+    """What is no error of ours is a fault of ours, unless this host had no room for our files."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or "the trial's folder"
+        return Void(
+            Cause.SANDBOX,
+            f"the disk of this host is full, make room on it: {where}: {error.strerror}",
+        )
+    return Void(Cause.BUG, f"{type(error).__name__}: {error}")
 
 
 class _Trial:
@@ -134,6 +149,7 @@ class _Trial:
         self.verdicts: dict[str, Verdict] = {}
         self.ends: dict[str, AgentEnd] = {}
         self.spent: Spent | None = None
+        self.sandbox = ""
 
     async def run(self) -> Verdict:
         about, folder = self._about, self._record.folder
@@ -150,8 +166,16 @@ class _Trial:
             image = await self._backend.build(wanted.source, on_output=self._record.build_log)
         with self._phase("start"):
             sandbox = await self._backend.create(image, wanted.spec)
+        self.sandbox = sandbox.id
+        self._room = Room()
         verifier = Verifier(
-            task, self._backend, self._labels, self._record, wanted.supplies, self.digests
+            task,
+            self._backend,
+            self._labels,
+            self._record,
+            wanted.supplies,
+            self.digests,
+            self._room,
         )
         try:
             await self._prepare(sandbox)
@@ -160,6 +184,9 @@ class _Trial:
                 self.verdicts[step.name] = verdict
                 if isinstance(verdict, Void) or falls_short(verdict, step.min_reward):
                     break
+        except PlimsollError as error:
+            await self._room.look(sandbox)
+            raise self._room.blame(error) from error.__cause__
         finally:
             with self._phase("close"):
                 await sandbox.close()
@@ -184,10 +211,12 @@ class _Trial:
             await self._set_up_step(step, sandbox)
         with self._phase("agent"):
             outcome = await self._run_agent(step, sandbox, record, talking)
+        await self._room.look(sandbox)
         with self._phase("kill"):
             await sandbox.kill_all()
         with self._phase("verifier"):
             verdict = await verifier.grade(step, sandbox, record, outcome.ending)
+            verdict = await self._room.judge(verdict, self._task.reward_range[1], record)
         with self._phase("artifacts"):
             await self._keep(step, sandbox, record)
         return verdict

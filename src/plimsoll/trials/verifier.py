@@ -14,7 +14,7 @@ import contextlib
 from pathlib import Path
 
 from plimsoll.core.endings import Ending
-from plimsoll.core.errors import SetUpError, TaskError, TransferError
+from plimsoll.core.errors import NoRoom, SetUpError, TaskError, TransferError
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.protocol import Backend, ExecResult, Sandbox, Supplies
 from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
@@ -24,6 +24,7 @@ from plimsoll.trials.artifacts import carry_artifacts
 from plimsoll.trials.environment import sandbox_spec, task_env, verifier_image_source
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import StepRecord, TrialRecord
+from plimsoll.trials.room import Room
 from plimsoll.trials.verdicts import Cause, Evidence, Verdict, Void
 
 __all__ = ["LOGS", "Verifier"]
@@ -48,6 +49,7 @@ class Verifier:
         record: TrialRecord,
         supplies: Supplies,
         digests: dict[str, str],
+        room: Room,
     ) -> None:
         self._task = task
         self._backend = backend
@@ -55,6 +57,7 @@ class Verifier:
         self._record = record
         self._supplies = supplies
         self._digests = digests
+        self._room = room
 
     async def grade(
         self, step: Step, sandbox: Sandbox, record: StepRecord, ending: Ending
@@ -118,11 +121,13 @@ class Verifier:
         await sandbox.set_network(step.verifier_network)
         await self._bring_tests(step, sandbox)
         cwd = await _working_folder(sandbox)
-        before = (await sandbox.status()).oom_kills or 0
+        before = await sandbox.status()
         done = await self._run_tests(step, sandbox, cwd)
         record.keep_output("verifier", done)
         await sandbox.kill_all()
-        memory_kills = ((await sandbox.status()).oom_kills or 0) - before
+        after = await sandbox.status()
+        self._room.note(after)
+        memory_kills = (after.oom_kills or 0) - (before.oom_kills or 0)
         files = await self._take_logs(sandbox, record.verifier_folder)
         await sandbox.empty(TESTS)
         await sandbox.empty(LOGS, mode=_ANYBODY)
@@ -171,6 +176,8 @@ class Verifier:
         target = folder / "logs"
         try:
             await sandbox.download(LOGS, target, limit=_LARGEST_LOGS)
+        except NoRoom:
+            raise  # it is this host that has none, which says nothing of the grader
         except TransferError:
             for name in _REPORTS:
                 with contextlib.suppress(TransferError):

@@ -14,6 +14,7 @@ from plimsoll.core.network import NetworkPolicy
 from plimsoll.sandboxes.container.binary import init_binary
 from plimsoll.sandboxes.container.frames import Kind
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
+from plimsoll.sandboxes.disks import Disk
 
 HEADER = struct.Struct("<IBI")
 
@@ -153,7 +154,7 @@ class ProcessWire:
 
 
 Fake = tuple[FakeInit, NotedKeeper, ContainerSandbox]
-StartFake = Callable[[], Awaitable[Fake]]
+StartFake = Callable[..., Awaitable[Fake]]
 
 
 @pytest.fixture
@@ -161,12 +162,12 @@ async def start_fake() -> AsyncIterator[StartFake]:
     """Starts sandboxes whose init is the test."""
     made: list[ContainerSandbox] = []
 
-    async def start() -> Fake:
+    async def start(disk: Disk | None = None, quota_mb: int | None = None) -> Fake:
         init, keeper = FakeInit(), NotedKeeper()
         init.say(Kind.READY, 0, fields("plimsoll-init", "1"))
         sandbox = await ContainerSandbox.start(
             init, spec(), keeper=keeper, env={"A": "1"}, workdir="/w", user="",
-            on_close=lambda _: None,
+            on_close=lambda _: None, disk=disk, quota_mb=quota_mb,
         )  # fmt: skip
         made.append(sandbox)
         return init, keeper, sandbox

@@ -201,7 +201,16 @@ def test_kill_all_ends_every_request(init: Init):
     ends = init.until_ends(*numbers, last)
     assert all(ends[number].words == {"signal": "9"} for number in numbers)
     assert ends[last].words == {"done": "1"}
-    assert init.request(STATUS) == {"processes": "0", "oom_kills": ""}
+    status = init.request(STATUS)
+    assert (status["processes"], status["oom_kills"]) == ("0", "")
+
+
+def test_a_status_tells_of_the_disk(init: Init):
+    status = init.request(STATUS)
+    there, free = init.said("stat -f -c '%b %a %S' /").split(), int(status["disk_free"])
+    blocks, available, size = map(int, there)
+    assert int(status["disk_size"]) == blocks * size
+    assert abs(free - available * size) < 1 << 30  # others write to it, too
 
 
 def test_a_background_process_may_print_after_the_end_of_its_command(init: Init):

@@ -63,6 +63,28 @@ def test_what_is_new_is_removed(init: Init, kind: str):
     assert init.said("find / -path /proc -prune -o -path /usr -prune -o -print | sort") == before
 
 
+TIMES = "stat -c '%n %.Y %.X' / /app /app/sub /etc /tmp /dev/shm"
+RETIMED = {
+    "set": "touch -d @1234567.987654321 /app /app/sub / /dev/shm",
+    "access alone": "touch -a -d @1234567.987654321 /app /app/sub / /dev/shm",
+    "by what is added": "touch /app/sub/new /etc/new /new /dev/shm/new; mkdir /tmp/new",
+    "by what was there for a moment": "touch /app/sub/new /etc/new; rm /app/sub/new /etc/new",
+}
+
+
+@pytest.mark.parametrize("kind", RETIMED)
+def test_folders_have_their_times_again(init: Init, kind: str):
+    init.said("touch -d '2 days ago' /app /app/sub /etc")
+    assert "entries" in init.request(BASELINE)
+    assert init.request(RESET) == {"done": "1", "removed": "0"}
+    before = init.said(TIMES)
+    init.said(RETIMED[kind])
+    assert init.said(TIMES) != before
+    for _ in range(2):
+        assert init.request(RESET)["done"] == "1"
+        assert init.said(TIMES) == before
+
+
 CHANGED = {
     "content": "echo y > /app/file",
     "appended": "echo y >> /etc/passwd",

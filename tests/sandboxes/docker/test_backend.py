@@ -212,6 +212,35 @@ async def pretender(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[str
         await runner.cleanup()
 
 
+async def test_times_of_the_images_folders_tell_the_next_trial_nothing(
+    docker: DockerBackend, image: Image
+):
+    look = "stat -c '%n %a %.Y %.X' / /etc /usr/share /usr/lib /var/tmp /dev/shm"
+    made = await docker.create(image, spec())
+    try:
+        await made.baseline()
+        assert await made.reset() == ""
+        before = (await made.exec(look)).stdout.text
+        note = "touch -d @1234567.987654321 /usr/share /usr/lib / /dev/shm; touch /etc/new"
+        assert (await made.exec(f"{note}; rm /etc/new; touch /var/tmp/new")).ok
+        assert await made.reset() == ""
+        assert (await made.exec(look)).stdout.text == before
+    finally:
+        await made.close()
+
+
+async def test_a_folder_that_does_not_shrink_again_is_doubted(docker: DockerBackend, image: Image):
+    made = await docker.create(image, spec())
+    try:
+        await made.baseline()
+        many = "cd /opt; for i in $(seq 1000); do : > $i-$PPID-and-a-long-name; done; rm /opt/*"
+        assert (await made.exec(many)).ok
+        size = int((await made.exec("stat -c %s /opt")).stdout.text)
+        assert await made.reset() == ("/opt has grown" if size > 4096 else "")
+    finally:
+        await made.close()
+
+
 @pytest.mark.parametrize(
     ("api", "system", "words"),
     [("1.38", "linux", "too old.*1.38.*1.40"), ("1.41", "windows", "windows containers")],

@@ -16,8 +16,12 @@ from parts import need
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NO_NETWORK, PUBLIC, NetworkMode, NetworkPolicy
+from plimsoll.sandboxes.docker import backend as backend_module
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.compose import ComposeImage
+from plimsoll.sandboxes.docker.compose_project import Project
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.errors import EngineGone
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import ImageSource, Limits, Sandbox, SandboxSpec
 
@@ -405,6 +409,95 @@ async def test_what_a_killed_owner_left_is_gone_at_the_next_start(docker_engine,
     assert ended.returncode == -9
     async with DockerBackend(DockerOptions(host=docker_engine)) as backend:
         assert await left(backend, run) == []
+
+
+class Outage:
+    """Takes the engine away, as far as a backend can see, when services are about to be ready."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.is_on, self.times = False, 1
+        stream, until_ready = Engine.stream, Project._until_ready
+
+        def gone(engine: Engine, *args, **more):
+            if self.is_on:
+                raise EngineGone("the engine restarts")
+            return stream(engine, *args, **more)
+
+        async def ready(project: Project) -> None:
+            if self.times:
+                self.times, self.is_on = 0, True
+                asyncio.get_running_loop().call_later(seconds, self.end)
+            await until_ready(project)
+
+        monkeypatch.setattr(Engine, "stream", gone)
+        monkeypatch.setattr(Project, "_until_ready", ready)
+
+    def end(self) -> None:
+        self.is_on = False
+
+
+async def test_a_project_that_starts_while_the_engine_restarts_waits_for_it(
+    docker, folder, own, run, monkeypatch
+):
+    image = await build(docker, folder, MAIN + WEB)
+    Outage(monkeypatch, seconds=2)
+    sandbox = await docker.create(image, own())
+    assert await fetch(sandbox, "http://web/") == "served"
+    assert len(await left(docker, run)) == 3  # nothing of the first try
+    await sandbox.close()
+    assert await left(docker, run) == []
+
+
+async def test_an_engine_that_restarts_while_services_start_is_waited_for(
+    dockerd, folder, own, run, monkeypatch
+):
+    first, begun, is_ready = list[Project](), asyncio.Event(), Project._is_ready
+
+    async def never_at_first(project: Project, *args: str) -> bool:
+        if not first:
+            first.append(project)
+            begun.set()
+        return await is_ready(project, *args) and project is not first[0]
+
+    monkeypatch.setattr(Project, "_is_ready", never_at_first)
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await build(docker, folder, MAIN + WEB)
+        starting = asyncio.create_task(docker.create(image, own()))
+        await begun.wait()
+        await asyncio.to_thread(dockerd.restart)
+        sandbox = await starting
+        assert await fetch(sandbox, "http://web/") == "served"
+        assert len(await left(docker, run)) == 3
+        await sandbox.close()
+        assert await left(docker, run) == []
+
+
+async def test_a_project_that_could_not_be_removed_is_removed_at_the_end(
+    docker_engine, engine, folder, own, run, monkeypatch
+):
+    monkeypatch.setattr(backend_module, "_RESTART_SECONDS", 0.5)
+    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+        image = await build(docker, folder, MAIN + WEB)
+        outage = Outage(monkeypatch, seconds=60)
+        with pytest.raises(EngineGone):
+            await docker.create(image, own())
+        outage.end()
+        assert await left(docker, run) != []
+    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+        assert await left(docker, run) == []
+
+
+async def test_a_public_network_that_somebody_removed_is_made_anew_for_a_project(
+    docker, folder, own, run
+):
+    image = await build(docker, folder, MAIN + WEB)
+    await (await docker.create(image, own(network=PUBLIC))).close()
+    (network,) = await docker.engine.networks(f"plimsoll.run={run}")
+    await docker.engine.remove_network(network.name)
+    sandbox = await docker.create(image, own(network=PUBLIC))
+    assert await fetch(sandbox, "http://web/") == "served"
+    await sandbox.close()
+    assert await left(docker, run) == []
 
 
 async def test_a_task_with_main_alone_needs_no_network_of_its_own(docker, folder, own, run):

@@ -1,12 +1,14 @@
 """What a compose file may not ask for, as Compose itself reads it."""
 
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from plimsoll.core.errors import BuildError, SandboxUnsupported
+from plimsoll.sandboxes.docker import compose_cli
 from plimsoll.sandboxes.docker.compose import ComposeImage, Projects
 from plimsoll.sandboxes.docker.compose_cli import find_compose
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
@@ -197,23 +199,23 @@ async def test_the_key_changes_with_what_services_are_made_of(projects, source, 
     assert (await projects.build(source(text))).key != first
 
 
-async def test_without_compose_the_error_says_what_to_install(tmp_path):
+def test_without_compose_the_error_says_what_to_install(tmp_path):
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     with pytest.raises(SandboxUnsupported, match="need Docker Compose V2: install") as caught:
-        await find_compose(env, system_folders=())
+        find_compose(env, system_folders=())
     assert "tasks of one container need no Compose" in str(caught.value)
 
 
-async def test_the_old_compose_will_not_do(tmp_path):
+def test_the_old_compose_will_not_do(tmp_path):
     old = tmp_path / "docker-compose"
     old.write_text("#!/bin/sh\necho 1.29.2\n")
     old.chmod(0o755)
     with pytest.raises(SandboxUnsupported, match=r"docker-compose is version 1\.29\.2"):
-        await find_compose({"PATH": str(tmp_path), "HOME": str(tmp_path)}, system_folders=())
+        find_compose({"PATH": str(tmp_path), "HOME": str(tmp_path)}, system_folders=())
 
 
 @pytest.mark.parametrize("place", ["plugins/cli-plugins", "extra", "system", "bin"])
-async def test_compose_is_found_where_docker_looks_for_it(tmp_path, place):
+def test_compose_is_found_where_docker_looks_for_it(tmp_path, place):
     folder = tmp_path / place
     folder.mkdir(parents=True)
     (folder / "docker-compose").write_text("#!/bin/sh\necho v2.40.0-desktop\n")
@@ -222,6 +224,17 @@ async def test_compose_is_found_where_docker_looks_for_it(tmp_path, place):
     config.mkdir(exist_ok=True)
     (config / "config.json").write_text(f'{{"cliPluginsExtraDirs": ["{tmp_path}/extra"]}}')
     env = {"PATH": str(tmp_path / "bin"), "DOCKER_CONFIG": str(config)}
-    found = await find_compose(env, system_folders=[str(tmp_path / "system")])
+    found = find_compose(env, system_folders=[str(tmp_path / "system")])
     assert found.path == folder / "docker-compose"
     assert found.version == "2.40.0"
+
+
+def test_a_compose_that_hangs_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(compose_cli, "_VERSION_SECONDS", 0.3)
+    slow = tmp_path / "docker-compose"
+    slow.write_text("#!/bin/sh\n/bin/sleep 60\n")
+    slow.chmod(0o755)
+    started = time.monotonic()
+    with pytest.raises(SandboxUnsupported, match="docker-compose does not start"):
+        find_compose({"PATH": str(tmp_path), "HOME": str(tmp_path)}, system_folders=())
+    assert time.monotonic() - started < 20

@@ -16,6 +16,7 @@ import pytest
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.sandboxes.docker import client
+from plimsoll.sandboxes.docker import engine as engine_module
 from plimsoll.sandboxes.docker.endpoint import Endpoint, find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError, error_of
@@ -225,6 +226,11 @@ def answering(path: Path, answer: bytes) -> Iterator[Endpoint]:
     ("answer", "said"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "does not speak like a Docker"),
+        (
+            b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"ApiVersion":"abc"}',
+            "like a Docker.*'abc'",
+        ),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n{"ApiVersion":"1"}', "like a Docker.*'1'"),
         (b"SSH-2.0-x\r\n", "is gone or restarted"),
         (b"", "hangs: no answer within 1 s"),
     ],
@@ -265,3 +271,25 @@ async def test_an_engine_that_dies_ends_streams_and_calls(dockerd):
         await wire.close()
         dockerd.restart()
         assert await engine.remove(made) is True
+
+
+async def test_an_engine_that_freezes_while_files_are_put_there_is_given_up(
+    dockerd, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine_module, "PUT_SECONDS", 1.0)
+    async with Engine(find_endpoint(dockerd.url, None, {})) as engine:
+        made = await engine.create_container(config("cat"), f"plimsoll-test-{short_id()}")
+        dockerd.signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(10):
+                with pytest.raises(SandboxUnavailable, match="hangs: no answer within 1 s"):
+                    await engine.put_archive(made, "/", b"\0" * 1024)
+        finally:
+            dockerd.signal(signal.SIGCONT)
+        await engine.remove(made)
+
+
+def test_a_full_disk_is_no_reason_to_prune_what_runs_use():
+    said = str(error_of("here", 500, b"write /x: no space left on device", "start a container"))
+    assert "plimsoll clean --expired" in said
+    assert "system prune" not in said

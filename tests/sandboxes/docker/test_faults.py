@@ -194,7 +194,8 @@ async def test_a_full_disk_of_the_engine_is_named(small: Dockerd, tmp_path: Path
         made = await docker.create(image, spec())
         with (tmp_path / "big").open("wb") as file:
             file.truncate(100 << 20)
-        with pytest.raises(TransferError, match="No space left"):
+        full = r"the disk of the Docker engine at .* is full; make room.*No space left"
+        with pytest.raises(TransferError, match=full):
             await made.upload(tmp_path / "big", "/big")
         assert (await made.status()).alive
         with pytest.raises(SandboxUnavailable, match=r"disk of the Docker engine.*is full"):
@@ -202,4 +203,26 @@ async def test_a_full_disk_of_the_engine_is_named(small: Dockerd, tmp_path: Path
                 await docker.create(image, spec())
         await made.close()
         other = await docker.create(image, spec())
+        await other.close()
+
+
+async def test_a_disk_that_was_full_for_some_seconds_is_told_afterwards(small: Dockerd):
+    async with DockerBackend(DockerOptions(host=small.url)) as docker:
+        (init,) = [name for row in await docker.engine.images() for name in row.repo_tags or ()]
+        image = await docker.build(ImageSource(reference=init))
+        one, other = await docker.create(image, spec()), await docker.create(image, spec())
+        began = time.monotonic()
+        assert (await one.status()).full_disk is None
+        fill = small.folder / "data-root" / "fill"
+        with fill.open("wb", buffering=0) as file, pytest.raises(OSError):
+            while True:
+                file.write(bytes(4096))
+        await asyncio.sleep(2.5)
+        fill.unlink()
+        for made in (one, other):
+            full = (await made.status()).full_disk
+            assert full is not None
+            assert began < full.at < time.monotonic()
+            assert f"the disk of the Docker engine at {small.url} is full; make room" in full.why
+        await one.close()
         await other.close()

@@ -168,6 +168,29 @@ async def test_a_registry_that_refuses_is_told_with_its_words(fake: tuple[FakeEn
         await Images(engine, {"HOME": "/nowhere"}).find("private/image:1")
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"credsStore": "desktop"}, "docker-credential-desktop is not asked"),
+        ({"credHelpers": {"https://index.docker.io/v1/": "x"}}, "docker-credential-x is not asked"),
+        (
+            {"auths": {"https://index.docker.io/v1/": {"identitytoken": "t"}}},
+            "an identity token is not asked",
+        ),
+        ({"credHelpers": {"other.example.org": "x"}}, None),
+        ({}, None),
+    ],
+)
+async def test_a_password_that_a_helper_keeps_is_said_not_to_be_used(
+    fake: tuple[FakeEngine, Engine], tmp_path: Path, config: dict[str, object], said: str | None
+):
+    _, engine = fake
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BuildError, match="denied") as caught:
+        await Images(engine, {"DOCKER_CONFIG": str(tmp_path)}).find("private/image:1")
+    assert (said or "check the name, or get") in str(caught.value)
+
+
 async def test_a_pull_that_takes_too_long_is_an_error(fake: tuple[FakeEngine, Engine]):
     _, engine = fake
     with pytest.raises(BuildError, match="pulling it took longer than"):

@@ -242,13 +242,28 @@ async def test_a_network_that_somebody_removed_is_made_anew(
     await made.close()
     (name,) = await _networks(engine)
     await engine.remove_network(name)
-    with pytest.raises(SandboxUnavailable, match=name):
-        await docker.create(image, spec(network=PUBLIC))
     made = await docker.create(image, spec(network=PUBLIC))
     try:
         assert "eth" in (await made.exec(INTERFACES)).stdout.text
     finally:
         await made.close()
+
+
+async def test_a_network_removed_before_a_sandbox_changes_to_it_is_made_anew(
+    docker: DockerBackend, image: Image, engine: Engine
+):
+    made = await docker.create(image, spec(network=PUBLIC))
+    await made.close()
+    (name,) = await _networks(engine)
+    await engine.remove_network(name)
+    made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(2)))
+    try:
+        await asyncio.gather(*(sandbox.set_network(PUBLIC) for sandbox in made))
+        for sandbox in made:
+            assert "eth" in (await sandbox.exec(INTERFACES)).stdout.text
+        assert len(await _networks(engine)) == 1
+    finally:
+        await asyncio.gather(*(sandbox.close() for sandbox in made))
 
 
 async def test_no_range_of_addresses_left_says_what_to_do(dockerd: Dockerd):

@@ -180,6 +180,62 @@ async def test_a_volume_in_use_is_held_and_let_go(options: DockerOptions, assets
         assert not await _holders(engine, new)
 
 
+async def test_a_volume_removed_in_mid_run_is_filled_again(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    """As by who prunes the engine: the engine itself would put an empty one in its place."""
+    before = await _volumes(docker.engine)
+    wanted = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, wanted)).close()
+    (name,) = await _volumes(docker.engine) - before
+    for holder in await _holders(docker.engine, {name}):
+        await docker.engine.remove(holder)
+    assert await docker.engine.remove_volume(name)
+    made = await asyncio.gather(*(docker.create(image, wanted) for _ in range(3)))
+    for sandbox in made:
+        await _check(sandbox, assets)
+        await sandbox.close()
+    volume = await docker.engine.volume(name)
+    assert volume is not None
+    assert is_shared(volume.labels)  # so it is reaped one day
+    assert await _holders(docker.engine, {name})
+
+
+async def test_a_volume_that_the_engine_made_gets_labels_as_soon_as_nobody_uses_it(
+    options: DockerOptions, docker: DockerBackend, image: Image, assets: Path
+):
+    before = await _volumes(docker.engine)
+    wanted = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, wanted)).close()
+    (name,) = await _volumes(docker.engine) - before
+    for holder in await _holders(docker.engine, {name}):
+        await docker.engine.remove(holder)
+    await docker.engine.remove_volume(name)
+    mount = {"Type": "volume", "Source": name, "Target": "/held"}
+    config = {"Image": "debian:12", "Cmd": ["true"], "HostConfig": {"Mounts": [mount]}}
+    user = await docker.engine.create_container(config, f"plimsoll-test-{short_id()}")
+    async with DockerBackend(options) as other:
+        asyncio.get_running_loop().call_later(
+            1, lambda: asyncio.ensure_future(docker.engine.remove(user))
+        )
+        made = await other.create(image, wanted)
+        await _check(made, assets)
+        await made.close()
+        volume = await docker.engine.volume(name)
+        assert volume is not None
+        assert is_shared(volume.labels)
+
+
+async def test_a_place_that_is_a_link_in_the_image_is_no_lost_volume(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    made = await docker.create(image, spec(mounts=(Mount(assets, "/var/lock"),)))
+    try:
+        assert await _said(made, "cat /run/lock/unique") == (assets / "unique").read_text()
+    finally:
+        await made.close()
+
+
 async def _holders(engine: Engine, volumes: set[str]) -> list[str]:
     rows = await engine.containers()
     return [row.id for row in rows if any(mount.name in volumes for mount in row.mounts)]

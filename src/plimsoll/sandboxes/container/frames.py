@@ -131,6 +131,8 @@ class Ended:
     skipped: tuple[str, ...] = ()
     processes: int | None = None
     oom_kills: int | None = None
+    disk_free: int | None = None
+    disk_size: int | None = None
     port: int | None = None
     entries: int | None = None
     doubt: str = ""

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, Self
 
-from plimsoll.core.errors import SandboxError, SandboxUnavailable, TransferError
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NetworkPolicy
 from plimsoll.core.waiting import to_the_end
@@ -14,22 +15,26 @@ from plimsoll.sandboxes.container.channel import Channel, Wire
 from plimsoll.sandboxes.container.execs import Command, run
 from plimsoll.sandboxes.container.frames import Ended, Kind
 from plimsoll.sandboxes.container.tunnels import ADDRESS, Listener
+from plimsoll.sandboxes.disks import Disk
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
+    FullDisk,
     OnConnection,
     OnOutput,
     SandboxSpec,
     SandboxStatus,
     Transfer,
 )
-from plimsoll.sandboxes.transfers import packing, removed_on_failure, unpacking
+from plimsoll.sandboxes.transfers import failed, packing, removed_on_failure, unpacking
 from plimsoll.sandboxes.trees import Rules
 
 __all__ = ["ContainerSandbox", "Keeper"]
 
 _ANSWER_SECONDS = 20.0
 _WALK_SECONDS = 120.0
+_QUOTA_SLACK = 1.1
+"""What a file system with a quota says of its size is rounded by its driver."""
 _CLOSED = "the sandbox was closed"
 
 
@@ -65,9 +70,13 @@ class ContainerSandbox:
         workdir: str,
         user: str,
         on_close: Callable[["ContainerSandbox"], None],
+        disk: Disk | None = None,
+        quota_mb: int | None = None,
     ) -> None:
         self._labels = spec.labels
         self._supplies = spec.supplies
+        self._disk = disk
+        self._quota_mb = quota_mb
         self._keeper = keeper
         self._env = dict(env)
         self._network: NetworkPolicy | None = None
@@ -91,11 +100,24 @@ class ContainerSandbox:
         workdir: str,
         user: str,
         on_close: Callable[["ContainerSandbox"], None],
+        disk: Disk | None = None,
+        quota_mb: int | None = None,
         ready_seconds: float = 30.0,
     ) -> Self:
-        """Wait until init answers on the wire. One that does not is closed, and so removed."""
+        """Wait until init answers on the wire. One that does not is closed, and so removed.
+
+        `disk` is its host's, and `quota_mb` what it may use of that, where that is enforced.
+        """
         made = cls(
-            wire, spec, keeper=keeper, env=env, workdir=workdir, user=user, on_close=on_close
+            wire,
+            spec,
+            keeper=keeper,
+            env=env,
+            workdir=workdir,
+            user=user,
+            on_close=on_close,
+            disk=disk,
+            quota_mb=quota_mb,
         )
         try:
             await asyncio.wait([made._channel.ready], timeout=ready_seconds)
@@ -147,7 +169,8 @@ class ContainerSandbox:
 
     async def upload(self, source: Path, target: str) -> Transfer:
         what = f"upload of {source} to {target}"
-        return await carry_in(self._channel, target, packing(source), what)
+        with self._naming_disk():
+            return await carry_in(self._channel, target, packing(source), what)
 
     async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
         here = unpacking(target, Rules(limit=limit))
@@ -158,7 +181,8 @@ class ContainerSandbox:
         what = f"{path} could not be emptied"
         said = await self._ask(Kind.EMPTY, path_field(path, what), f"{mode:o}".encode())
         if said.error or said.signal is not None:
-            raise TransferError(f"{what}: {said.error or 'killed'}")
+            with self._naming_disk():
+                raise failed(f"{what}: {said.error or 'killed'}")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         if self._channel.gone is not None:
@@ -192,8 +216,35 @@ class ContainerSandbox:
         try:
             said = await self._ask(Kind.STATUS, seconds=_ANSWER_SECONDS)
         except SandboxUnavailable as error:
-            return SandboxStatus(alive=False, reason=str(error))
-        return SandboxStatus(alive=True, processes=said.processes, oom_kills=said.oom_kills)
+            return SandboxStatus(alive=False, reason=str(error), full_disk=self._full_disk)
+        self._note_disk(said)
+        return SandboxStatus(
+            alive=True,
+            processes=said.processes,
+            oom_kills=said.oom_kills,
+            full_disk=self._full_disk,
+        )
+
+    def look_at_disk(self) -> None:
+        """Have init look at the disk. Nobody waits for it, and it is not given up if it is slow."""
+        end = self._channel.request(Kind.STATUS).end
+        end.add_done_callback(lambda end: end.exception() or self._note_disk(end.result()))
+
+    def _note_disk(self, said: Ended) -> None:
+        """What a quota of its own leaves is not what the host's disk has left."""
+        quota = (self._quota_mb or 0) * _QUOTA_SLACK * (1 << 20)
+        if self._disk is not None and (said.disk_size or 0) > quota:
+            self._disk.note(said.disk_free)
+
+    def _naming_disk(self) -> AbstractContextManager[None]:
+        """What has no room within a quota of the sandbox's own is told as it is."""
+        if self._disk is None or self._quota_mb is not None:
+            return nullcontext()
+        return self._disk.named()
+
+    @property
+    def _full_disk(self) -> FullDisk | None:
+        return None if self._disk is None else self._disk.full
 
     async def baseline(self) -> int:
         said = await self._ask(Kind.BASELINE)

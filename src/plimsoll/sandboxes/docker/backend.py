@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -18,6 +19,7 @@ from plimsoll.core.network import NetworkMode
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.container.binary import init_binary
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
+from plimsoll.sandboxes.disks import Disk, DiskWatch
 from plimsoll.sandboxes.docker.collection import collect
 from plimsoll.sandboxes.docker.compose import ComposeImage, Projects
 from plimsoll.sandboxes.docker.compose_keeper import ComposeKeeper, ComposeSandbox
@@ -25,7 +27,7 @@ from plimsoll.sandboxes.docker.compose_layout import with_limits
 from plimsoll.sandboxes.docker.compose_project import Project
 from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, limits_config
 from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineGone
+from plimsoll.sandboxes.docker.errors import EngineGone, Lost, full_disk
 from plimsoll.sandboxes.docker.files import Files
 from plimsoll.sandboxes.docker.images import DockerImage, Images
 from plimsoll.sandboxes.docker.inventory import DockerInventory
@@ -44,7 +46,6 @@ log = logging.getLogger(__name__)
 _OLDEST_API = (1, 40)
 _COLLECT_EVERY = 3600.0
 _RESTART_SECONDS = 60.0
-_PING_SECONDS = 5.0
 _PING_PAUSE = 0.5
 
 _T = TypeVar("_T")
@@ -90,6 +91,7 @@ class DockerBackend:
         self._engine = await self._stack.enter_async_context(engine)
         info = await engine.info()
         _check_engine(engine, info.os_type)
+        self._disk = Disk(lambda left: str(full_disk(str(engine.endpoint), left)))
         inventory = DockerInventory(engine)
         reaping = asyncio.create_task(reap(inventory))
         self._stack.push_async_callback(_ended, reaping)
@@ -99,14 +101,23 @@ class DockerBackend:
         self._stack.push_async_callback(self._files.close)
         self._images = Images(engine, os.environ)
         self._projects = Projects(engine, self._images, os.environ)
+        self._stack.push_async_callback(self._projects.close)
         await self._files.open()
         await self._prove_it_works()
         await asyncio.wait([reaping])
         if (error := reaping.exception()) is not None:
             self._warn(f"what dead runs left on the engine could not be removed: {error}")
         await self._stack.enter_async_context(Reaper(inventory))
+        await self._stack.enter_async_context(DiskWatch(self._look_at_disk))
         for work in (watch(engine, self._hang_up), self._collect_images()):
             self._stack.push_async_callback(_ended, asyncio.create_task(work))
+
+    async def _look_at_disk(self) -> None:
+        """By the eyes of one sandbox: the engine does not say, and may be on another host."""
+        sandboxes = [keeper.sandbox for keeper in self._keepers if keeper.sandbox is not None]
+        if sandboxes:
+            with suppress(SandboxUnavailable):  # just gone
+                random.choice(sandboxes).look_at_disk()
 
     async def _collect_images(self) -> None:
         """Keep the engine's disk from filling up with images of ours, for ever."""
@@ -170,7 +181,7 @@ class DockerBackend:
     async def create(self, image: Image, spec: SandboxSpec) -> ContainerSandbox:
         """Start a sandbox. What it asks for and cannot have is refused here."""
         if isinstance(image, ComposeImage):
-            return await self._start_project(image, spec)
+            return await self._patiently(lambda: self._start_project(image, spec))
         if not isinstance(image, DockerImage):
             raise SandboxUnsupported(f"image {image.key} was not built by the Docker backend")
         return await self._patiently(lambda: self._start(image, spec))
@@ -179,14 +190,21 @@ class DockerBackend:
         """Do something that has not begun yet, once more if the engine restarts meanwhile.
 
         Otherwise each trial that starts while an engine restarts would be void at once, and a
-        long run could lose hundreds of them in seconds.
+        long run could lose hundreds of them in seconds. Also once more where what it is made
+        of was removed, as by who prunes the engine.
         """
         try:
             return await work()
         except EngineGone:
             if not await self._comes_back():
                 raise
-            return await work()
+            await self._projects.sweep()
+        except Lost as lost:
+            log.warning("%s; it is made anew", lost)
+            for name in lost.names:
+                self._networks.forget(name)
+                self._files.forget(name)
+        return await work()
 
     async def _comes_back(self) -> bool:
         """Wait until the engine answers, a minute at most."""
@@ -194,8 +212,9 @@ class DockerBackend:
             async with asyncio.timeout(_RESTART_SECONDS):
                 while True:
                     try:
-                        await self._engine.call("GET", "/_ping", "answer", seconds=_PING_SECONDS)
-                        return True
+                        # One on its way down still answers on the connections that there are.
+                        async with Engine(self._engine.endpoint):
+                            return True
                     except SandboxError:
                         await asyncio.sleep(_PING_PAUSE)
         return False
@@ -216,7 +235,7 @@ class DockerBackend:
             base = replace(image.main, user=main.user or image.main.user)
             return await self._start(base, own, project)
         except BaseException:
-            await to_the_end(project.remove())
+            await to_the_end(self._projects.discard(project))
             raise
 
     async def _start(
@@ -243,13 +262,15 @@ class DockerBackend:
         try:
             kind = ContainerSandbox if project is None else ComposeSandbox
             sandbox = await kind.start(
-                await keeper.start(carried.copies),
+                await keeper.start(carried),
                 spec,
                 keeper=keeper,
                 env=spec.supplies.env_over({**image.env, **spec.env}),
                 workdir=plan.workdir,
                 user=image.user or "root",
                 on_close=self._closed,
+                disk=self._disk,
+                quota_mb=spec.limits.storage_mb if "StorageOpt" in plan.limits else None,
             )
             keeper.sandbox = sandbox
             if spec.network.mode is NetworkMode.ALLOWLIST:

@@ -6,6 +6,7 @@ The ordinary calls go to its session directly, for answers with types and limits
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -111,6 +112,8 @@ class Client:
             doing = "say its version"
             raw = await self.call("GET", "/version", doing, seconds=CONNECT_SECONDS)
             self.version = self._decoded(raw, Version, doing)
+            if not re.fullmatch(r"\d{1,6}\.\d{1,6}", self.version.api, re.ASCII):
+                raise self._speaks_otherwise(doing, f"no version of an API: {self.version.api!r}")
         except BaseException:
             await self.close()
             raise
@@ -268,10 +271,13 @@ class Client:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.DecodeError as error:
-            raise SandboxUnavailable(
-                f"what answers at {self.endpoint} does not speak like a Docker engine when asked "
-                f"to {doing}: {error}"
-            ) from None
+            raise self._speaks_otherwise(doing, str(error)) from None
+
+    def _speaks_otherwise(self, doing: str, why: str) -> SandboxUnavailable:
+        return SandboxUnavailable(
+            f"what answers at {self.endpoint} does not speak like a Docker engine when asked "
+            f"to {doing}: {trimmed(why)}"
+        )
 
 
 def _limit(seconds: float | None) -> aiohttp.ClientTimeout:

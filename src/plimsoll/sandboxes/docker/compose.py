@@ -6,8 +6,10 @@ to the engine's host. Services have a way out only while the task's network poli
 by the run's own network.
 """
 
+import asyncio
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from plimsoll.core.errors import BuildError
+from plimsoll.core.errors import BuildError, SandboxError, SandboxUnavailable
 from plimsoll.core.ids import short_id
 from plimsoll.core.network import NetworkMode
 from plimsoll.core.waiting import to_the_end
@@ -32,6 +34,8 @@ from plimsoll.sandboxes.docker.labels import SHARED, to_engine
 from plimsoll.sandboxes.protocol import ImageSource, Limits, OnOutput, SandboxSpec
 
 __all__ = ["ComposeImage", "Projects"]
+
+log = logging.getLogger(__name__)
 
 _MAIN_IMAGE = "plimsoll-main"
 """Stands for the image that the task's own Dockerfile or docker_image gives."""
@@ -73,11 +77,13 @@ class Projects:
         self._images = images
         self._env = env
         self._found: Compose | None = None
+        self._left: list[Project] = []
+        """Those that could not be removed when they were to."""
 
     async def compose(self) -> Compose:
         """Compose V2 on this host; `SandboxUnsupported` says how to get it."""
         if self._found is None:
-            self._found = await find_compose(self._env)
+            self._found = await asyncio.to_thread(find_compose, self._env)
         return self._found
 
     async def build(self, source: ImageSource, on_output: OnOutput | None = None) -> ComposeImage:
@@ -123,9 +129,36 @@ class Projects:
         try:
             await project.start(public)
         except BaseException:
-            await to_the_end(project.remove(hurried=True))
+            await to_the_end(self.discard(project, hurried=True))
             raise
         return project
+
+    async def discard(self, project: Project, *, hurried: bool = False) -> None:
+        """Remove a project that is not to be used; see `Project.remove`.
+
+        What cannot be removed now, as while the engine is gone, is left to `sweep`.
+        """
+        try:
+            await project.remove(hurried=hurried)
+        except SandboxError as error:
+            log.info("project %s is left for now: %s", project.name, error)
+            self._left.append(project)
+
+    async def sweep(self) -> None:
+        """Try once more to remove what is left of projects."""
+        for _ in range(len(self._left)):
+            if self._left:  # others may do the same
+                await to_the_end(self.discard(self._left.pop(0)))
+
+    async def close(self) -> None:
+        """Remove what is left. Raises where that cannot be done."""
+        await self.sweep()
+        if self._left:
+            names = ", ".join(project.name for project in self._left)
+            raise SandboxUnavailable(
+                f"services of the projects {names} are left on the Docker engine at "
+                f"{self._engine.endpoint}; plimsoll clean removes them later"
+            )
 
     def _leaks_names(self) -> bool:
         """Whether a container without a way out could still ask outside for names."""

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Compose:
         return out
 
 
-async def find_compose(
+def find_compose(
     env: Mapping[str, str], *, system_folders: Sequence[str] = _SYSTEM_FOLDERS
 ) -> Compose:
     """The newest kind of Compose there is: a plugin of the `docker` command, or one by itself.
@@ -90,7 +91,7 @@ async def find_compose(
     """
     found: list[str] = []
     for path in _candidates(env, system_folders):
-        version = await _version(path)
+        version = _version(path)
         if version and int(version.split(".")[0]) >= 2:
             return Compose(path, version)
         found.append(f"{path} is version {version}" if version else f"{path} does not start")
@@ -116,26 +117,25 @@ def _extra_folders(config: Path) -> list[Path]:
         return []
 
 
-async def _version(path: Path) -> str:
+def _version(path: Path) -> str:
     try:
-        process = await asyncio.create_subprocess_exec(
-            path,
-            "version",
-            "--short",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+        process = subprocess.Popen(
+            [path, "version", "--short"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
     except OSError:
         return ""
-    try:
-        async with asyncio.timeout(_VERSION_SECONDS):
-            said, _ = await process.communicate()
-    except TimeoutError:
-        return ""
-    finally:
-        await to_the_end(_end(process))
+    with process:
+        try:
+            said, _ = process.communicate(timeout=_VERSION_SECONDS)
+        except subprocess.TimeoutExpired:
+            return ""
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     number = re.match(r"v?(\d+(?:\.\d+)*)", said.decode("utf-8", "replace").strip())
     return number[1] if number else ""
 

@@ -1,6 +1,5 @@
 """Main's container as a sandbox: like any other, with its project around it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
@@ -9,9 +8,10 @@ from plimsoll.sandboxes.docker.client import AttachWire
 from plimsoll.sandboxes.docker.compose_project import Project
 from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan
 from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.errors import EngineError, Lost
+from plimsoll.sandboxes.docker.files import Carried
 from plimsoll.sandboxes.docker.keeper import ContainerKeeper
-from plimsoll.sandboxes.docker.networks import Networks
-from plimsoll.sandboxes.protocol import Mount
+from plimsoll.sandboxes.docker.networks import Networks, is_no_network
 
 __all__ = ["ComposeKeeper", "ComposeSandbox"]
 
@@ -43,11 +43,16 @@ class ComposeKeeper(ContainerKeeper):
         if project.main.networks:
             self._on = None
 
-    async def start(self, files: Sequence[Mount] = ()) -> AttachWire:
-        wire = await super().start(files)
+    async def start(self, carried: Carried) -> AttachWire:
+        wire = await super().start(carried)
         await self._project.complete(self._plan.name)
         if self._project.main.networks and self._public is not None:
-            await super()._join(self._public)
+            try:
+                await super()._join(self._public)
+            except EngineError as error:
+                if is_no_network(error):
+                    raise Lost(str(self._engine.endpoint), self._public) from None
+                raise
         return wire
 
     async def _join(self, network: str) -> None:

@@ -23,7 +23,7 @@ from plimsoll.sandboxes.docker.compose_cli import Compose, ComposeFailed
 from plimsoll.sandboxes.docker.compose_file import Tree, table
 from plimsoll.sandboxes.docker.compose_layout import Copy, Layout, Main
 from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.errors import EngineError, EngineGone, Lost
 from plimsoll.sandboxes.docker.labels import to_engine
 from plimsoll.sandboxes.docker.tars import Tar, add_tree, made_in_a_thread, walk_tree
 
@@ -38,6 +38,8 @@ _REMOVE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _SETTLE_SECONDS = 0.3
 _LOG_LINES = "10"
+_NO_ENGINE = "cannot connect to the docker daemon"
+"""What Compose says where the engine is not there."""
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
@@ -72,6 +74,8 @@ class Project:
         self._filler = f"{layout.project}-fill"
         self._services: dict[str, str] = {}
         """Containers, by id, with the name of their service."""
+        self._public = ""
+        """The network in which they start that leads outside."""
 
     @property
     def name(self) -> str:
@@ -123,11 +127,13 @@ class Project:
 
     async def start(self, public: str | None) -> None:
         """Make networks and volumes, and start the services until all are ready."""
+        self._public = public or ""
         try:
             await self._make_places()
             if self._compose is not None:
-                await self._run(self._compose, public)
+                await self._run(self._compose)
         except EngineError as error:
+            self._look_for_lost(error.said)
             raise _unavailable(self.name, error) from None
 
     async def _make_places(self) -> None:
@@ -160,7 +166,11 @@ class Project:
                 await self._engine.put_archive(self._filler, places[name], tar)
         await to_the_end(self._engine.remove(self._filler))
 
-    async def _run(self, compose: Compose, public: str | None) -> None:
+    def _look_for_lost(self, said: str) -> None:
+        if self._public and f"network {self._public} not found" in said:
+            raise Lost(str(self._engine.endpoint), self._public) from None
+
+    async def _run(self, compose: Compose) -> None:
         limit = min(max(_READY_SECONDS, self._layout.patience), _LONGEST_READY)
         with TemporaryDirectory(prefix="plimsoll-compose-") as folder:
             file = Path(folder, "compose.json")
@@ -170,8 +180,8 @@ class Project:
             self._services = {
                 row.id: (row.labels or {}).get("com.docker.compose.service", "") for row in rows
             }
-            if public is not None:
-                await self.join(public)
+            if self._public:
+                await self.join(self._public)
             for container, service in self._services.items():
                 await self._put(container, self._layout.copies.get(service, ()))
             try:
@@ -198,6 +208,10 @@ class Project:
                 seconds=seconds,
             )
         except ComposeFailed as error:
+            await self._ask_anew()
+            if _NO_ENGINE in str(error).lower():
+                raise EngineGone(f"the task's services could not be started: {error}") from None
+            self._look_for_lost(str(error))
             waiting = await self._not_ready()
             raise SandboxUnavailable(
                 f"the task's services could not be started: {waiting or error}"
@@ -219,6 +233,7 @@ class Project:
         if state.status == "exited" and state.exit_code == 0:
             return True
         if state.status in ("exited", "dead", ""):
+            await self._ask_anew()
             told = await self._said(container)
             raise SandboxUnavailable(
                 f"service {service} of the task ended (exit {state.exit_code}): {told}"
@@ -228,6 +243,12 @@ class Project:
             told = await self._said(container)
             raise SandboxUnavailable(f"service {service} of the task is unhealthy: {told}")
         return not done and state.status == "running" and health in ("", "none", "healthy")
+
+    async def _ask_anew(self) -> None:
+        """`EngineGone` where services end since the engine does: that is no fault of theirs."""
+        # An engine on its way down still answers on the connections that there are.
+        async with Engine(self._engine.endpoint):
+            pass
 
     async def _not_ready(self) -> str:
         """Which services are not as they should be, and what they said last."""

@@ -41,11 +41,14 @@ class Login(msgspec.Struct, frozen=True):
 
 class _Auth(msgspec.Struct):
     auth: str = ""
+    token: str = msgspec.field(default="", name="identitytoken")
 
 
 class _Config(msgspec.Struct):
     current: str = msgspec.field(default="", name="currentContext")
     auths: dict[str, _Auth] = {}
+    store: str = msgspec.field(default="", name="credsStore")
+    helpers: dict[str, str] = msgspec.field(default_factory=dict[str, str], name="credHelpers")
 
 
 class _Place(msgspec.Struct):
@@ -106,9 +109,19 @@ class DockerConfig:
                 found[registry] = Login(user, password.rstrip("\0"), registry)
         return found
 
+    def not_used(self, registry: str) -> str:
+        """Where else a password of this registry may be kept, which nobody here asks; or ""."""
+        config = self._config()
+        if helper := config.helpers.get(registry) or config.store:
+            return f"the helper docker-credential-{helper}"
+        return "an identity token" if config.auths.get(registry, _Auth()).token else ""
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "config.json"
+
     def _config(self) -> _Config:
-        file = self.folder / "config.json"
-        return _read(file, _Config) if file.is_file() else _Config()
+        return _read(self.file, _Config) if self.file.is_file() else _Config()
 
 
 def _read(file: Path, kind: type[_T]) -> _T:

@@ -27,9 +27,11 @@ from plimsoll.sandboxes.docker.dockerfiles import quoted
 from plimsoll.sandboxes.docker.endpoint import Endpoint
 from plimsoll.sandboxes.docker.errors import EngineError
 
-__all__ = ["Engine"]
+__all__ = ["PUT_SECONDS", "Engine"]
 
 Labels = Mapping[str, str]
+PUT_SECONDS = 900.0
+"""How long an engine may take to unpack what is put into a container."""
 _T = TypeVar("_T")
 
 
@@ -94,7 +96,9 @@ class Engine(Client):
         """Unpack a tar into a folder of a container, running or not."""
         where = f"/containers/{container}/archive"
         doing = f"put files into {path} of a container"
-        async with self.stream("PUT", where, doing, params={"path": path}, body=tar) as response:
+        async with self.stream(
+            "PUT", where, doing, params={"path": path}, body=tar, seconds=PUT_SECONDS
+        ) as response:
             await response.read()
 
     @asynccontextmanager

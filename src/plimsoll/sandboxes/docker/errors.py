@@ -1,11 +1,13 @@
 """Errors of the engine in our words.
 
 SandboxUnavailable    the engine hangs, is not who it should be, or its disk is full
-└── EngineGone        it cannot be reached or is gone, as while it restarts
+├── EngineGone        it cannot be reached or is gone, as while it restarts
+└── Lost              somebody removed a network or a volume of ours
 EngineError           the engine answered that it cannot: a status, and its own words
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import aiohttp
 import msgspec
@@ -15,6 +17,7 @@ from plimsoll.core.errors import SandboxError, SandboxUnavailable
 __all__ = [
     "EngineError",
     "EngineGone",
+    "Lost",
     "cannot_reach",
     "error_of",
     "full_disk",
@@ -27,6 +30,17 @@ _LONGEST = 400
 
 class EngineGone(SandboxUnavailable):
     """The engine cannot be reached. It may be back in a moment."""
+
+
+class Lost(SandboxUnavailable):
+    """Networks or volumes of ours are not what they were: once forgotten, they are made anew."""
+
+    def __init__(self, where: str, *names: str) -> None:
+        super().__init__(
+            f"somebody removed {', '.join(names)} from the Docker engine at {where} while the run "
+            "that uses it was under way"
+        )
+        self.names: Sequence[str] = names
 
 
 class EngineError(SandboxError):
@@ -71,7 +85,7 @@ def full_disk(where: str, said: str) -> SandboxUnavailable:
     """The error for a full disk, which is the engine's, wherever that is."""
     return SandboxUnavailable(
         f"the disk of the Docker engine at {where} is full; make room there (plimsoll clean "
-        f"--expired, docker system prune): {said}"
+        f"--expired, docker image prune, docker builder prune): {said}"
     )
 
 

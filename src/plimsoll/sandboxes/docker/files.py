@@ -10,7 +10,8 @@ import io
 import tarfile
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ class Carried:
     mounts: tuple[dict[str, object], ...]
     copies: tuple[Mount, ...] = ()
     """Files to be put into the container before it starts: no volume is a single file."""
+    volumes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The names of those among the mounts that are volumes, by their places."""
 
 
 class Files:
@@ -77,6 +80,10 @@ class Files:
 
     async def close(self) -> None:
         await self._volumes.close()
+
+    def forget(self, volume: str) -> None:
+        """Somebody removed a volume: the next sandbox that gets it has it filled again."""
+        self._volumes.forget(volume)
 
     async def ensure_image(self) -> str:
         """An image with nothing in it but the init."""
@@ -132,7 +139,12 @@ class Files:
         wanted += [(mount, spec.supplies.key) for mount in spec.supplies.mounts]
         modest = {mount.target for mount, _ in wanted if mount.unless_there}
         taken = await self._targets.taken(image, modest)
-        mounts, copies = [await self._init_mount()], list[Mount]()
+        mounts, copies = list[dict[str, object]](), list[Mount]()
+        volumes: dict[str, str] = {}
+        if self._shared is not None:
+            mounts.append(bind(str(self._shared), INIT))
+        else:
+            volumes[str(PurePosixPath(INIT).parent)] = await self._init_volume()
         for mount, key in wanted:
             if mount.unless_there and mount.target in taken:
                 continue
@@ -141,14 +153,13 @@ class Files:
             if self.are_shared:
                 mounts.append(bind(str(mount.source.absolute()), mount.target))
             elif mount.source.is_dir():
-                mounts.append(volume(await self._volume(mount, key), mount.target))
+                volumes[mount.target] = await self._volume(mount, key)
             else:
                 copies.append(mount)
-        return Carried(tuple(mounts), tuple(copies))
+        mounts += [volume(name, target) for target, name in volumes.items()]
+        return Carried(tuple(mounts), tuple(copies), volumes)
 
-    async def _init_mount(self) -> dict[str, object]:
-        if self._shared is not None:
-            return bind(str(self._shared), INIT)
+    async def _init_volume(self) -> str:
         place = PurePosixPath(INIT)
         name = f"plimsoll-init-{self._init.digest[:24]}"
 
@@ -156,7 +167,7 @@ class Files:
             add_file(tar, self._init.path, f"{folder}/{place.name}", 0o555)
 
         await self._volumes.ensure(name, make)
-        return volume(name, str(place.parent))
+        return name
 
     async def _volume(self, mount: Mount, key: str) -> str:
         """The volume with a folder's content; the key names that where there is one."""

@@ -13,10 +13,11 @@ from plimsoll.sandboxes.docker.client import AttachWire
 from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, cannot_start
 from plimsoll.sandboxes.docker.egress import Egress
 from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError
-from plimsoll.sandboxes.docker.files import add_file
+from plimsoll.sandboxes.docker.errors import EngineError, Lost
+from plimsoll.sandboxes.docker.files import Carried, add_file
 from plimsoll.sandboxes.docker.networks import Networks, is_no_network
 from plimsoll.sandboxes.docker.tars import Tar, made_in_a_thread
+from plimsoll.sandboxes.docker.volumes import check_volumes
 from plimsoll.sandboxes.protocol import Mount, OnConnection, Served
 
 __all__ = ["ContainerKeeper"]
@@ -29,6 +30,8 @@ _NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
 
 class _Sandbox(Protocol):
     async def serve(self, port: int, on_connection: OnConnection) -> Served: ...
+
+    def look_at_disk(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -58,7 +61,7 @@ class ContainerKeeper:
     def removed(self) -> bool:
         return self._removed
 
-    async def start(self, files: Sequence[Mount] = ()) -> AttachWire:
+    async def start(self, carried: Carried) -> AttachWire:
         """Create, fill, attach and start. What there is of it after a failure is for `remove`."""
         engine, name = self._engine, self._plan.name
         try:
@@ -66,14 +69,15 @@ class ContainerKeeper:
             # The engine goes on with a call that nobody waits for any more: without waiting
             # there could be a container after its removal.
             await to_the_end(engine.create_container(config, name))
-            if files:
-                async with made_in_a_thread(lambda tar: _add(tar, files)) as tar:
+            await check_volumes(engine, name, carried.volumes)
+            if carried.copies:
+                async with made_in_a_thread(lambda tar: _add(tar, carried.copies)) as tar:
                     await engine.put_archive(name, "/", tar)
             self._wire = await engine.attach(name)
             await to_the_end(engine.start(name))
         except EngineError as error:
             if is_no_network(error):
-                self._networks.forget(self._plan.network)
+                raise Lost(str(engine.endpoint), self._plan.network) from None
             raise cannot_start(error, self._plan.image, str(engine.endpoint)) from None
         return self._wire
 
@@ -134,7 +138,7 @@ class ContainerKeeper:
             self._egress = None
         try:
             if policy.mode is NetworkMode.PUBLIC:
-                await self._join(await self._networks.of_run(self._plan.labels))
+                await self._join_run()
                 return {}
             await self._leave()
         except EngineError as error:
@@ -142,6 +146,16 @@ class ContainerKeeper:
                 f"the network of the sandbox could not be changed: {error.said}"
             ) from None
         return await self._serve(policy) if policy.mode is NetworkMode.ALLOWLIST else {}
+
+    async def _join_run(self) -> None:
+        network = await self._networks.of_run(self._plan.labels)
+        try:
+            await self._join(network)
+        except EngineError as error:
+            if not is_no_network(error):
+                raise
+            self._networks.forget(network)  # somebody removed it
+            await self._join(await self._networks.of_run(self._plan.labels))
 
     async def _join(self, network: str) -> None:
         if self._on == network:

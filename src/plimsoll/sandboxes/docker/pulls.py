@@ -56,12 +56,28 @@ class Puller:
             why = error.said
         raise BuildError(
             f"the Docker engine at {self._engine.endpoint} does not have the image {name} and "
-            f"could not pull it: {why}; check the name, or get the image there by hand: "
-            f"docker pull {name}, or docker save on a host that has it and docker load"
+            f"could not pull it: {why}; check the name{self._login(name)}, or get the image there "
+            f"by hand: docker pull {name}, or docker save on a host that has it and docker load"
+        )
+
+    def _login(self, name: str) -> str:
+        """That a password is needed which is not where it is looked for, where that may be."""
+        config, registry = self._config, _registry(name)
+        elsewhere = "" if registry in config.logins() else config.not_used(registry)
+        if not elsewhere:
+            return ""
+        return (
+            f", give the password of a private registry in `auths` of {config.file} ({elsewhere} "
+            "is not asked)"
         )
 
     def _auth(self, name: str) -> str:
-        first, slash, _ = name.partition("/")
-        is_host = slash and (first == "localhost" or any(sign in first for sign in ".:"))
-        login = self._config.logins().get(first if is_host else _DEFAULT_REGISTRY)
+        login = self._config.logins().get(_registry(name))
         return base64.urlsafe_b64encode(msgspec.json.encode(login)).decode() if login else ""
+
+
+def _registry(name: str) -> str:
+    """The registry of an image, as it is called among the passwords."""
+    first, slash, _ = name.partition("/")
+    is_host = slash and (first == "localhost" or any(sign in first for sign in ".:"))
+    return first if is_host else _DEFAULT_REGISTRY

@@ -3,33 +3,36 @@
 A volume is named after its content. It is complete once its topmost folder has the mode that
 comes last in what fills it. Nobody uses one before, and only one process at a time fills it: the
 engine gives a name to one container only, so a container's name is the lock. While a backend
-uses a volume, a container that never runs holds on to it, so that nobody removes it.
+uses a volume, a container that never runs holds on to it, so that nobody removes it. Who prunes
+an engine may remove that container too: so each sandbox's volumes are looked at before it starts.
 """
 
 import asyncio
 import logging
 import tarfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.docker.answers import Container
-from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.engine import PUT_SECONDS, Engine
+from plimsoll.sandboxes.docker.errors import EngineError, Lost
 from plimsoll.sandboxes.docker.labels import from_engine, to_engine
 from plimsoll.sandboxes.docker.tars import Tar, made_in_a_thread
 from plimsoll.sandboxes.owners import is_alive, myself
 
-__all__ = ["Make", "Volumes"]
+__all__ = ["Make", "Volumes", "check_volumes"]
 
 log = logging.getLogger(__name__)
 
 _PLACE = "/held"
 _COMPLETE = 0o555
 _LIFE = 30 * 24 * 3600.0
-_FILL_SECONDS = 900.0
+_FILL_SECONDS = PUT_SECONDS
+_LET_GO_SECONDS = 10.0
 
 Make = Callable[[Tar, str], None]
 """Puts files into a tar, below a folder of this name."""
@@ -55,6 +58,11 @@ class Volumes:
             self._wanted.pop(name, None)  # the next one tries again
         task.result()
 
+    def forget(self, name: str) -> None:
+        """It is not what it was: the next one who wants it makes sure of it again."""
+        if name in self._wanted and self._wanted[name].done():
+            del self._wanted[name]
+
     async def close(self) -> None:
         """Let go of the volumes, which stay for the next run."""
         for task in self._wanted.values():
@@ -69,12 +77,9 @@ class Volumes:
         self._holders.clear()
 
     async def _ensure(self, name: str, make: Make) -> None:
-        await self._engine.create_volume(name, to_engine(_labels(name), shared=True))
-        holder = f"plimsoll-holds-{short_id()}"
-        self._holders.append(holder)
-        await to_the_end(self._make(name, holder, _LIFE))
+        holder = await self._hold(name)
         deadline = time.monotonic() + _FILL_SECONDS
-        while not await self._is_complete(holder):
+        while not await _is_complete(self._engine, holder, _PLACE):
             if await self._fill(name, make):
                 continue
             if time.monotonic() > deadline:
@@ -82,6 +87,28 @@ class Volumes:
                     f"the volume {name} is not filled after {_FILL_SECONDS:.0f} s by the process "
                     f"whose container {_lock(name)} is; remove that container"
                 )
+            await asyncio.sleep(0.2)
+
+    async def _hold(self, name: str) -> str:
+        """Hold on to a volume, made if there is none; the container that does.
+
+        Where a container wants a volume that is missing the engine makes one, without labels:
+        nobody would ever reap it. It goes as soon as nobody uses it, and is made by us.
+        """
+        deadline = time.monotonic() + _LET_GO_SECONDS
+        while True:
+            await self._engine.create_volume(name, to_engine(_labels(name), shared=True))
+            holder = f"plimsoll-holds-{short_id()}"
+            self._holders.append(holder)
+            await to_the_end(self._make(name, holder, _LIFE))
+            held = await self._engine.volume(name)
+            is_ours = held is not None and from_engine(held.labels) is not None
+            if is_ours or time.monotonic() > deadline:
+                return holder
+            await self._engine.remove(holder)
+            self._holders.remove(holder)
+            with suppress(EngineError):
+                await self._engine.remove_volume(name)
             await asyncio.sleep(0.2)
 
     async def _make(self, volume: str, container: str, life: float) -> None:
@@ -94,10 +121,6 @@ class Volumes:
             "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
         }
         await self._engine.create_container(config, container)
-
-    async def _is_complete(self, holder: str) -> bool:
-        found = await self._engine.stat_archive(holder, _PLACE)
-        return found is not None and found.mode & 0o777 == _COMPLETE
 
     async def _fill(self, name: str, make: Make) -> bool:
         """Fill it, or see that another does; False where there is nothing to do but wait."""
@@ -127,6 +150,23 @@ class Volumes:
         if labels is not None and is_alive(labels.owner) and labels.expires > time.time():
             return False
         return await self._engine.remove(held.id)
+
+
+async def check_volumes(engine: Engine, container: str, volumes: Mapping[str, str]) -> None:
+    """Look at the volumes of a container that was just made; `Lost` where one has not all.
+
+    `volumes` are the names by the places where they are mounted. From now on the container
+    holds on to them.
+    """
+    lost = [name for at, name in volumes.items() if not await _is_complete(engine, container, at)]
+    if lost:
+        raise Lost(str(engine.endpoint), *lost)
+
+
+async def _is_complete(engine: Engine, container: str, place: str) -> bool:
+    # What an image may have at this place as a link is followed.
+    found = await engine.stat_archive(container, f"{place}/.")
+    return found is not None and found.mode & 0o777 == _COMPLETE
 
 
 def _labels(ticket: str, life: float = _LIFE) -> Labels:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Self
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.core.waiting import to_the_end
+from plimsoll.sandboxes.disks import DiskWatch, FolderDisk
 from plimsoll.sandboxes.local.base import HOST_PATHS, Base, host_base, root_base
 from plimsoll.sandboxes.local.builder import Builder
 from plimsoll.sandboxes.local.cgroups import Cgroup, Cgroups
@@ -23,7 +25,7 @@ from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.image import LocalImage
 from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.local.layout import lay_out
-from plimsoll.sandboxes.local.reasons import cannot_start
+from plimsoll.sandboxes.local.reasons import cannot_start, full_disk
 from plimsoll.sandboxes.local.remains import Remains
 from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
 from plimsoll.sandboxes.owners import myself
@@ -77,6 +79,7 @@ class LocalBackend:
 
     async def __aenter__(self) -> Self:
         self._home = Home.open(self._options.home)
+        self._disk = FolderDisk(self._home.sandboxes, lambda left: full_disk(self._home.path, left))
         inventory = LocalInventory(self._home)
         await reap(inventory)
         self._cgroups = Cgroups()
@@ -89,9 +92,13 @@ class LocalBackend:
         except BaseException:
             await self._forker.stop()
             raise
-        self._reaper = Reaper(inventory)
-        await self._reaper.__aenter__()
+        self._working = AsyncExitStack()
+        await self._working.enter_async_context(Reaper(inventory))
+        await self._working.enter_async_context(DiskWatch(self._look_at_disk))
         return self
+
+    async def _look_at_disk(self) -> None:
+        self._disk.look()
 
     async def __aexit__(
         self,
@@ -99,7 +106,7 @@ class LocalBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._reaper.__aexit__(exc_type, exc, traceback)
+        await self._working.__aexit__(exc_type, exc, traceback)
         results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
         await self._forker.stop()
         for failed in results:
@@ -188,6 +195,7 @@ class LocalBackend:
             spec,
             channel=channel,
             remains=remains,
+            disk=self._disk,
             env=spec.supplies.env_over({**image.env, **spec.env}),
             workdir=spec.workdir or image.workdir,
             user=image.user,

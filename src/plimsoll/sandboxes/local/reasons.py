@@ -6,7 +6,7 @@ from typing import Any
 
 from plimsoll.core.errors import SandboxUnavailable
 
-__all__ = ["cannot_start"]
+__all__ = ["cannot_start", "full_disk"]
 
 _SWITCHES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -25,6 +25,14 @@ def cannot_start(said: dict[str, Any], home: Path) -> SandboxUnavailable:
     step, number = str(said.get("step", "")), said.get("errno")
     return SandboxUnavailable(
         f"cannot start a local sandbox: {said['failed']}{_advice(step, number, home)}"
+    )
+
+
+def full_disk(home: Path, said: str) -> str:
+    """What is said of a full disk under local sandboxes."""
+    return (
+        f"the disk of this host under {home} is full; make room there (plimsoll clean --expired), "
+        f"or set PLIMSOLL_HOME to a folder on a larger one: {said}"
     )
 
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from plimsoll.core.errors import (
     SandboxError,
     SandboxUnavailable,
     SandboxUnsupported,
-    TransferError,
 )
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NetworkMode, NetworkPolicy
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes import trees
+from plimsoll.sandboxes.disks import FolderDisk
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.inside.listening import ADDRESS
 from plimsoll.sandboxes.local.pump import Pump
@@ -35,6 +36,7 @@ from plimsoll.sandboxes.protocol import (
 from plimsoll.sandboxes.transfers import (
     Here,
     Side,
+    failed,
     packing,
     removed_on_failure,
     run_here,
@@ -68,6 +70,7 @@ class LocalSandbox:
         *,
         channel: Channel,
         remains: Remains,
+        disk: FolderDisk,
         env: Mapping[str, str],
         workdir: str,
         user: str,
@@ -77,6 +80,7 @@ class LocalSandbox:
         self._network = allows_network(spec.network)
         self._channel = channel
         self._remains = remains
+        self._disk = disk
         self._env = dict(env)
         self._supplies = spec.supplies
         self._workdir = workdir
@@ -192,7 +196,8 @@ class LocalSandbox:
             "owner": owner,
             "mode": mode,
         }
-        return await self._transfer("unpack", target, packing(source, ignored), what, rules)
+        with self._disk.named():
+            return await self._transfer("unpack", target, packing(source, ignored), what, rules)
 
     async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
         return await self.get(source, target, trees.Rules(limit=limit))
@@ -237,7 +242,8 @@ class LocalSandbox:
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
         said = await self._ask("empty", _EMPTY_SECONDS, path=path, mode=mode)
         if not said.get("done"):
-            raise TransferError(f"{path} could not be emptied: {said.get('error', 'killed')}")
+            with self._disk.named():
+                raise failed(f"{path} could not be emptied: {said.get('error', 'killed')}")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         allowed = allows_network(policy)
@@ -268,12 +274,14 @@ class LocalSandbox:
             raise SandboxUnavailable(str(said["error"]))
 
     async def status(self) -> SandboxStatus:
-        oom_kills = self._remains.oom_kills()
+        status = SandboxStatus(
+            alive=True, oom_kills=self._remains.oom_kills(), full_disk=self._disk.look()
+        )
         try:
             said = await self._ask("count", _ANSWER_SECONDS)
         except SandboxUnavailable as error:
-            return SandboxStatus(alive=False, reason=str(error), oom_kills=oom_kills)
-        return SandboxStatus(alive=True, processes=int(said["count"]), oom_kills=oom_kills)
+            return replace(status, alive=False, reason=str(error))
+        return replace(status, processes=int(said["count"]))
 
     async def _ask(self, op: str, seconds: float, **fields: object) -> dict[str, Any]:
         """A request that init answers soon; a sandbox that does not is given up."""

@@ -40,8 +40,8 @@ __all__ = ["Pool"]
 TICKET = "pool"
 """Whose a pool's sandboxes are by their labels, whichever trials they serve."""
 
-_LIFE = 48 * 3600.0
-"""By its labels. In its second half a sandbox is not handed out: that is left for the trial."""
+_DAY = 24 * 3600.0
+"""So long a sandbox is handed out. By its labels it lives longer, for the last trial it serves."""
 _PATIENCE = 1.0
 """A reset that takes longer than this, and than a start, is not waited for."""
 _RESETS_AT_ONCE = max(2, os.cpu_count() or 1)
@@ -139,6 +139,8 @@ class Pool:
             raise SandboxUnavailable(_POOL_CLOSED)
         self._meter.leased(time.monotonic() - asked, warm=warm)
         pooled.uses += 1
+        # Its labels cannot say so: an engine does not let them be changed.
+        _log.info("sandbox %s serves %s", pooled.sandbox.id, spec.labels.ticket)
         lease = Lease(pooled, spec, self._give_back)
         self._leases.add(lease)
         self._pump()
@@ -329,7 +331,9 @@ class Pool:
         self._pump()
 
     async def _start(self, shelf: Shelf) -> Pooled:
-        labels = replace(shelf.spec.labels, ticket=TICKET, expires=time.time() + _LIFE)
+        # Whoever is expected may have said so long ago.
+        expires = max(shelf.spec.labels.expires, time.time() + _DAY) + _DAY
+        labels = replace(shelf.spec.labels, ticket=TICKET, expires=expires)
         sandbox = await self._timed_create(shelf.image, replace(shelf.spec, labels=labels))
         pooled = Pooled(sandbox, shelf)
         try:
@@ -391,4 +395,6 @@ class Pool:
 
 
 def _too_old(pooled: Pooled) -> str:
-    return "it is too old" if time.monotonic() - pooled.since > _LIFE / 2 else ""
+    """Whether it would expire before the trial of whoever asked last."""
+    wanted = pooled.shelf.spec.labels.expires
+    return "it is too old" if pooled.sandbox.labels.expires < wanted else ""

@@ -15,11 +15,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The kernel's clock for files ticks this often at the least. */
-enum { TICK_MS = 20 };
+enum {
+    TICK_MS = 20,        /* the kernel's clock for files ticks this often at the least */
+    SMALL_FOLDER = 4096, /* bytes of one that an overlay makes when it is first changed */
+};
 
 struct entry {
     uint64_t path, state;
+    struct timespec atime, mtime; /* of a folder, as its size */
+    int64_t size;
 };
 
 struct header {
@@ -33,7 +37,7 @@ static struct entry *entries;
 static size_t count, room;
 
 static unsigned char *present;
-static unsigned long long removed;
+static unsigned long long removed, put_right;
 static const char *doubt; /* what is wrong with the place at which the walk stopped */
 
 static enum met collect(struct walk *at, const struct place *place)
@@ -49,7 +53,9 @@ static enum met collect(struct walk *at, const struct place *place)
         entries = grown;
         room = larger;
     }
-    entries[count++] = (struct entry){.path = place->path, .state = place->state};
+    entries[count++] = (struct entry){.path = place->path, .state = place->state,
+                                      .atime = place->atime, .mtime = place->mtime,
+                                      .size = place->size};
     return GO_ON;
 }
 
@@ -149,24 +155,59 @@ static enum met in_doubt(const char *why)
     return STOP;
 }
 
-static enum met compare(struct walk *at, const struct place *place)
+static const struct entry *entry_of(const struct place *place)
 {
-    (void)at;
     struct entry wanted = {.path = place->path};
-    struct entry *entry = bsearch(&wanted, entries, count, sizeof *entries, by_path);
+    return bsearch(&wanted, entries, count, sizeof *entries, by_path);
+}
+
+static bool same(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* The times of a folder, which whatever is made or removed in it changes, and this walk too. */
+static bool put_times_right(const struct place *place, int folder)
+{
+    struct stat info;
+    const struct entry *entry = entry_of(place);
+    struct timespec times[] = {entry->atime, entry->mtime};
+    if (fstat(folder, &info) < 0)
+        return false;
+    /* Some file systems never make a folder smaller: it would tell how much was in it. */
+    if (info.st_size != entry->size && info.st_size > SMALL_FOLDER) {
+        doubt = "has grown";
+        return false;
+    }
+    put_right += !same(&info.st_mtim, &entry->mtime);
+    if (same(&info.st_mtim, &entry->mtime) && same(&info.st_atim, &entry->atime))
+        return true;
+    return futimens(folder, times) == 0;
+}
+
+static enum met find(const struct place *place)
+{
+    const struct entry *entry = entry_of(place);
     if (!entry)
         return in_doubt("is new");
     present[entry - entries] = 1;
     return entry->state == place->state ? GO_ON : in_doubt("was changed");
 }
 
+static enum met compare(struct walk *at, const struct place *place)
+{
+    (void)at;
+    enum met found = find(place);
+    if (found == GO_ON && !same(&place->mtime, &entry_of(place)->mtime))
+        return in_doubt("has another time");
+    return found;
+}
+
 static enum met put_back(struct walk *at, const struct place *place)
 {
-    enum met found = compare(at, place);
-    struct entry wanted = {.path = place->path};
-    if (found == GO_ON || bsearch(&wanted, entries, count, sizeof *entries, by_path))
-        return found;
-    if (!place->removable)
+    (void)at;
+    enum met found = find(place);
+    if (found == GO_ON || entry_of(place) || !place->removable)
         return found;
     doubt = NULL;
     if (remove_tree(place->parent, place->name))
@@ -189,6 +230,7 @@ static void prove(meet *meet)
     size_t missing = 0;
     memset(present, 0, count);
     walk.meet = meet;
+    walk.leave = put_times_right;
     if (!walk_all(&walk)) {
         const char *why = doubt ? doubt : strerror(errno);
         snprintf(text, sizeof text, "%.800s %s", *walk.path ? walk.path : "/", why);
@@ -219,8 +261,8 @@ static void look_for_ipc(const char *kind)
     }
 }
 
-/* Everything was killed before. What is new is removed; if anything was, all is looked at
- * again, and has to be as it was. */
+/* Everything was killed before. What is new is removed, and folders get their times back; if
+ * there was anything to do, all is looked at again, and has to be as it was. */
 void run_reset(char *payload, size_t size)
 {
     (void)payload;
@@ -231,7 +273,7 @@ void run_reset(char *payload, size_t size)
     look_for_ipc("sem");
     look_for_ipc("msg");
     prove(put_back);
-    if (removed)
+    if (removed || put_right)
         prove(compare);
     say(NULL);
 }

@@ -235,12 +235,14 @@ enum met { GO_ON, PASS_OVER, STOP };
 struct walk;
 struct place;
 typedef enum met meet(struct walk *walk, const struct place *place);
+typedef bool leave(const struct place *place, int folder); /* after all that stands in it */
 
 struct walk {
     uint64_t key[2];
     struct borders borders;
     struct timespec latest;              /* change of any entry */
     meet *meet;
+    leave *leave;                        /* NULL: nothing is done */
     char path[64 << 10];
 };
 
@@ -248,6 +250,8 @@ struct place {
     int parent;                          /* the folder it is in, open */
     const char *name;
     uint64_t path, state;                /* hashes: where it is, and what it is */
+    struct timespec atime, mtime;        /* of a folder: what no hash has of it */
+    int64_t size;
     bool removable;
 };
 

@@ -1,9 +1,10 @@
-/* How the sandbox is: its processes, and how often the kernel killed one for memory. */
+/* How the sandbox is: its processes, how often the kernel killed one for memory, its disk. */
 #include "plimsoll.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* The value of `oom_kill` in a control group's file; false where there is none. */
@@ -25,6 +26,18 @@ static bool oom_kills_in(const char *path, char value[24])
     return false;
 }
 
+/* What may still be written to the root, and how large its disk is; nothing where nobody knows. */
+static void add_disk(struct fields *fields)
+{
+    struct statvfs disk;
+    if (statvfs("/", &disk) || !disk.f_blocks)
+        return;
+    bool no_files = disk.f_files && !disk.f_favail;
+    unsigned long long size = disk.f_frsize;
+    add_count(fields, "disk_free", no_files ? 0 : disk.f_bavail * size);
+    add_count(fields, "disk_size", disk.f_blocks * size);
+}
+
 void send_status(uint32_t number)
 {
     static struct fields fields;
@@ -38,5 +51,6 @@ void send_status(uint32_t number)
     if (!oom_kills_in("/sys/fs/cgroup/memory.events", kills))
         oom_kills_in("/sys/fs/cgroup/memory/memory.oom_control", kills);
     add_pair(&fields, "oom_kills", kills);
+    add_disk(&fields);
     send_frame(END, number, fields.bytes, fields.used);
 }

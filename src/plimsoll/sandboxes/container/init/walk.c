@@ -110,10 +110,14 @@ static bool walk_deeper(struct walk *walk, struct place *place, int depth)
     if (folder < 0 || fstat(folder, &info) < 0)
         return false;
     place->state = hash_folder(walk, folder, &info);
+    place->atime = info.st_atim;
+    place->mtime = info.st_mtim;
+    place->size = info.st_size;
     enum met met = walk->meet(walk, place);
     bool on = met != STOP;
     if (met == GO_ON)
-        on = walk_folder(walk, folder, place->path, place->removable, depth + 1);
+        on = walk_folder(walk, folder, place->path, place->removable, depth + 1) &&
+             (!walk->leave || walk->leave(place, folder));
     int error = errno;
     close(folder);
     errno = error;

@@ -1,0 +1,106 @@
+"""Whether the disk that a backend's sandboxes write to was full, and when.
+
+What a full disk makes fail says nothing of an agent, so a trial asks for it before it trusts a
+grade. Sandboxes of one backend share one disk: one look a second does for all of them, and
+whoever asks a sandbox for its status has a look of its own.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plimsoll.core.errors import NoRoom
+from plimsoll.sandboxes.protocol import FullDisk
+
+__all__ = ["Disk", "DiskWatch", "FolderDisk"]
+
+log = logging.getLogger(__name__)
+
+_LEAST = 8 << 20
+"""With less than this free it is full: what fails of it, as a rule, wanted more."""
+_PERIOD = 1.0
+
+
+class Disk:
+    """One disk. `describe` says which it is and what to do, given how much was left of it."""
+
+    def __init__(self, describe: Callable[[str], str]) -> None:
+        self._describe = describe
+        self.full: FullDisk | None = None
+        """When it was last found full, if it ever was."""
+
+    def note(self, free: int | None) -> None:
+        """So many bytes are free now; None where nobody knows."""
+        if free is not None and free < _LEAST:
+            left = f"{free / 1e6:.1f} MB were left when it was looked at"
+            self.full = FullDisk(time.monotonic(), self._describe(left))
+
+    @contextlib.contextmanager
+    def named(self) -> Generator[None]:
+        """Around what carries something to this disk: where it has no room, it is named."""
+        try:
+            yield
+        except NoRoom as error:
+            raise NoRoom(self._describe(str(error))) from None
+
+
+class FolderDisk(Disk):
+    """The disk that a folder of this host is on."""
+
+    def __init__(self, folder: Path, describe: Callable[[str], str]) -> None:
+        super().__init__(describe)
+        self._folder = folder
+
+    def look(self) -> FullDisk | None:
+        """Look at it now; when it was last found full."""
+        with contextlib.suppress(OSError):
+            self.note(_free_bytes(os.statvfs(self._folder)))
+        return self.full
+
+
+def _free_bytes(found: os.statvfs_result) -> int | None:
+    """What may still be written; nothing where there is no room for one more file."""
+    if not found.f_blocks:
+        return None
+    return 0 if found.f_files and not found.f_favail else found.f_bavail * found.f_frsize
+
+
+class DiskWatch:
+    """Has a disk looked at every second while it is entered. What goes wrong ends no run."""
+
+    def __init__(self, look: Callable[[], Awaitable[None]], *, every: float = _PERIOD) -> None:
+        self._look = look
+        self._every = every
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._go_on())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _go_on(self) -> None:
+        failed = False
+        while True:
+            try:
+                await self._look()
+                failed = False
+            except Exception as error:  # noqa: BLE001 - a look that failed is made again
+                if not failed:
+                    log.warning("the disk under the sandboxes cannot be looked at: %s", error)
+                failed = True
+            await asyncio.sleep(self._every)

@@ -1,0 +1,191 @@
+"""A disk that was full while a trial ran: what failed then is no grade, and the disk is named."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers import Plain, Ran, Shell, check_graded, check_void
+from parts import need
+from plimsoll.agents.oracle import Oracle
+from plimsoll.agents.protocol import Agent, Assignment, Outcome
+from plimsoll.core.errors import NoRoom
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.local.sandbox import LocalSandbox
+from plimsoll.sandboxes.pool.options import PoolOptions
+from plimsoll.sandboxes.pool.pool import Pool
+from plimsoll.tasks.task import Task
+from plimsoll.trials.trial import run_trial
+from plimsoll.trials.verdicts import Cause
+
+ONE_IF_DONE = """\
+if [ -s /app/done ]; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi
+"""  # noqa: E501
+FILL = "head -c 200M /dev/zero > /fill || true\n"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A small disk."""
+    home = tmp_path / "small"
+    home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(home)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
+    yield home
+    subprocess.run(["umount", "-l", home], check=True)
+
+
+@pytest.fixture
+async def crowded(small: Path) -> AsyncIterator[LocalBackend]:
+    """A backend on it."""
+    async with LocalBackend(LocalOptions(home=small)) as backend:
+        yield backend
+
+
+@pytest.fixture
+def run(crowded: LocalBackend, tmp_path: Path):
+    async def run(task: Task, agent: Agent) -> Ran:
+        folder = tmp_path / "trials" / task.name
+        result = await run_trial(
+            task, attempt=1, agent=agent, backend=crowded, run="test", directory=folder
+        )
+        return Ran(result.verdict, folder, result.phases)
+
+    return run
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """No room on the disk of a folder, for as long as this lasts."""
+    with (folder / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+    finally:
+        (folder / "fill").unlink()
+
+
+class Unlucky(Plain):
+    """Writes its result while somebody else fills the disk, who makes room again afterwards."""
+
+    name = "unlucky"
+
+    def __init__(self, disk: Path) -> None:
+        self._disk = disk
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        script = "head -c 1M /dev/zero > /app/done || rm /app/done"
+        with filled(self._disk):
+            await assignment.sandbox.exec(script, on_output=assignment.on_output)
+            await asyncio.sleep(2.5)
+        await asyncio.sleep(1.5)
+        return Outcome()
+
+
+async def test_a_disk_that_was_full_while_the_agent_worked_is_no_grade(write_task, run, small):
+    ran = await run(write_task(test=ONE_IF_DONE), Unlucky(small))
+    check_void(ran, Cause.SANDBOX, f"the disk of this host under {small} is full", "plimsoll clean")
+    seen = [(evidence.what, evidence.where) for evidence in ran.verdict.evidence]
+    assert seen == [
+        ("graded 0, which was not used", ""),
+        ("No space left on device", "agent/stderr.txt:1"),
+    ]
+
+
+async def test_a_disk_that_is_full_for_a_moment_at_the_end_of_the_agent_is_no_grade(
+    write_task, run
+):
+    # What holds the file that fills the disk is killed with the rest that the agent started.
+    agent = "exec 3> /fill; rm /fill; head -c 200M /dev/zero >&3; sleep 600 & true"
+    check_void(await run(write_task(test=ONE_IF_DONE), Shell(agent)), Cause.SANDBOX, "is full")
+
+
+async def test_a_disk_that_was_full_while_the_tests_ran_is_no_grade(write_task, run):
+    test = f"echo 0 > /logs/verifier/reward.txt\n{FILL}"
+    check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
+
+
+async def test_tests_that_could_not_write_their_reward_do_not_count_against_the_task(
+    write_task, run
+):
+    test = f"{FILL}echo 1 > /logs/verifier/reward.txt\n"
+    check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
+
+
+async def test_part_of_a_reward_is_no_grade_where_the_disk_was_full(write_task, run):
+    test = f"echo 0.5 > /logs/verifier/reward.txt\n{FILL}"
+    check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
+
+
+async def test_the_best_reward_stands_though_the_disk_was_full(write_task, run, small):
+    test = "echo 1 > /logs/verifier/reward.txt\n"
+    check_graded(await run(write_task(test=test), Unlucky(small)), 1.0)
+
+
+async def test_a_solution_that_failed_on_a_full_disk_is_not_the_tasks_fault(write_task, run):
+    files = {"solution/solve.sh": "head -c 200M /dev/zero > /fill\n"}
+    ran = await run(write_task(files=files), Oracle())
+    check_void(ran, Cause.SANDBOX, "is full", "solve.sh")
+
+
+async def test_tests_for_which_there_is_no_room_are_void_and_the_disk_is_named(write_task, run):
+    files = {"tests/large": "x" * (1 << 20)}
+    ran = await run(write_task(files=files), Shell(FILL))
+    check_void(ran, Cause.SANDBOX, "the disk of this host under", "is full", "upload of")
+
+
+async def test_who_only_says_that_the_disk_is_full_is_graded(write_task, run):
+    agent = "echo fine; echo 'cp: /app/x: No space left on device' >&2"
+    ran = await run(write_task(test=ONE_IF_DONE), Shell(agent))
+    check_graded(ran, 0.0, "No space left on device")
+    assert [evidence.where for evidence in ran.verdict.evidence] == ["agent/stderr.txt:1"]
+
+
+async def test_a_disk_that_was_full_before_the_trial_does_not_matter(write_task, run, small):
+    with filled(small):
+        await asyncio.sleep(1.5)
+    check_graded(await run(write_task(test=ONE_IF_DONE), Shell("true")), 0.0)
+
+
+async def test_a_pooled_sandbox_tells_of_its_disk(write_task, small: Path, tmp_path: Path):
+    pool = Pool(LocalBackend(LocalOptions(home=small)), PoolOptions(concurrency=1))
+    async with pool:
+        result = await run_trial(
+            write_task(test=ONE_IF_DONE), attempt=1, agent=Unlucky(small), backend=pool,
+            run="test", directory=tmp_path / "trial",
+        )  # fmt: skip
+    check_void(Ran(result.verdict, tmp_path / "trial", {}), Cause.SANDBOX, "is full")
+
+
+async def test_artifacts_that_this_host_has_no_room_for_are_not_graded_as_missing(
+    write_task, run, monkeypatch
+):
+    download = LocalSandbox.download
+
+    async def full(self: LocalSandbox, source: str, target: Path, *, limit: int | None = None):
+        if source == "/app/done":
+            raise NoRoom(f"the disk of this host is full, make room on it: download of {source}")
+        return await download(self, source, target, limit=limit)
+
+    toml = 'artifacts = ["/app/done"]\n[verifier]\nenvironment_mode = "separate"\n'
+    task = write_task(test=ONE_IF_DONE, toml=toml)
+    monkeypatch.setattr(LocalSandbox, "download", full)
+    ran = await run(task, Shell("echo x > done"))
+    check_void(ran, Cause.SANDBOX, "the disk of this host is full")
+
+
+async def test_a_trial_that_cannot_write_its_files_for_lack_of_room_is_no_bug(
+    write_task, run, monkeypatch
+):
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28), "/runs/x/verifier/stdout.txt")
+
+    monkeypatch.setattr("plimsoll.trials.record.StepRecord.keep_output", full)
+    ran = await run(write_task(), Shell("true"))
+    check_void(ran, Cause.SANDBOX, "the disk of this host is full", "/runs/x/verifier")
