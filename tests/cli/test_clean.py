@@ -288,21 +288,6 @@ def test_that_there_is_no_docker_at_all_is_no_failure(
     assert "docker was not asked: no Docker engine was found" in ended.stdout
 
 
-def test_a_run_whose_owner_lives_here_is_alive_whatever_the_date(
-    clean: Plimsoll, alive: Start, own_home: Path
-):
-    run = alive("night-run", 1)
-    meta = own_home / "sandboxes" / run.ids[0] / "meta.json"
-    known = json.loads(meta.read_text())
-    known["labels"]["expires"] = time.time() - 1
-    meta.write_text(json.dumps(known))
-    assert clean("--expired").stdout == "nothing to remove on local\n"
-    for args in (("night-run",), ("--all",)):
-        ended = clean(*args)
-        assert (ended.returncode, ended.stdout) == (2, "")
-    assert _left(own_home) == set(run.ids)
-
-
 def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600) -> str:
     """What a process that is dead, or another host's, left in a home."""
     dead = Owner(os.uname().nodename, 2**22 - 1, "never")

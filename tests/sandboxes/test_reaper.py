@@ -25,10 +25,6 @@ def is_alive(owner: Owner) -> bool:
     return owner != DEAD
 
 
-def is_here(owner: Owner) -> bool:
-    return owner.host == "here"
-
-
 def item(
     name: str,
     owner: Owner = ALIVE,
@@ -43,21 +39,16 @@ def item(
 
 
 def names(*items: Item) -> list[str]:
-    return [one.id for one in doomed(items, NOW, is_alive, is_here)]
+    return [one.id for one in doomed(items, NOW, is_alive)]
 
 
 def test_what_a_dead_owner_left_is_doomed_and_a_live_ones_is_not():
     assert names(item("a", ALIVE), item("b", DEAD)) == ["b"]
 
 
-def test_what_a_live_owner_of_this_host_has_is_not_doomed_by_any_date():
-    past, kinds = NOW - 1, ("sandbox", "network", "volume", "image")
-    assert names(*(item(kind, ALIVE, kind=kind, expires=past) for kind in kinds)) == []
-    assert names(item("a", DEAD, expires=past)) == ["a"]
-
-
-def test_what_is_shared_expires_though_its_owner_lives():
-    assert names(item("a", ALIVE, kind="image", shared=True, expires=NOW - 1)) == ["a"]
+def test_what_is_past_its_expiry_is_doomed_whoever_owns_it():
+    past = NOW - 1
+    assert names(item("a", ALIVE, expires=past), item("b", ELSEWHERE, expires=past)) == ["a", "b"]
 
 
 def test_what_is_on_another_host_is_left_alone_until_it_expires():
@@ -79,10 +70,10 @@ def test_what_something_else_holds_on_to_is_never_doomed(shared: bool):
     assert names(item("a", DEAD), replace(used, used_by=("a", "container other"))) == ["a"]
 
 
-def test_what_this_process_owns_is_never_doomed():
+def test_what_this_process_owns_is_not_doomed_but_by_its_expiry():
     mine, now = myself(), time.time()
     assert doomed([item("a", mine, expires=now + 60)], now) == []
-    assert doomed([item("a", mine, expires=now - 1)], now) == []
+    assert [one.id for one in doomed([item("a", mine, expires=now - 1)], now)] == ["a"]
 
 
 def test_what_uses_something_goes_before_it():

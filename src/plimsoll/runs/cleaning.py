@@ -8,7 +8,7 @@ from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
 from plimsoll.runs.inventories import Shelf, Stock
 from plimsoll.sandboxes.inventory import KINDS, Item
-from plimsoll.sandboxes.owners import is_alive, is_here
+from plimsoll.sandboxes.owners import is_alive
 from plimsoll.sandboxes.reaper import doomed, held, remove_all
 
 __all__ = ["Choice", "Left", "choose_all", "choose_expired", "choose_run", "of_live_owners"]
@@ -76,8 +76,7 @@ def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Item]]:
     found: dict[Owner, list[Item]] = {}
     for _, item in choice.items:
         owner = item.labels.owner
-        stays = item.labels.expires >= now or (is_here(owner) and not item.shared)
-        if stays and is_alive(owner):
+        if item.labels.expires >= now and is_alive(owner):
             found.setdefault(owner, []).append(item)
     return found
 

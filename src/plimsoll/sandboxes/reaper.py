@@ -1,9 +1,8 @@
 """Which of the things on a host or an engine nobody needs any more, and their removal.
 
 * What a dead owner left goes, unless it is shared.
-* What a live owner of this host has stays: who lives needs no date.
-* An owner on another host cannot be asked. What it has goes when it is past its expiry, and so
-  does what is shared, unless something holds on to it.
+* What is past its expiry goes, whoever owns it, unless something holds on to it.
+* An owner on another host cannot be asked, and is taken to be alive.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from typing import Self
 from plimsoll.core.errors import SandboxError
 from plimsoll.core.ids import Owner
 from plimsoll.sandboxes.inventory import KINDS, Inventory, Item
-from plimsoll.sandboxes.owners import is_alive, is_here
+from plimsoll.sandboxes.owners import is_alive
 
 __all__ = ["Failed", "Reaped", "Reaper", "doomed", "held", "reap", "remove_all"]
 
@@ -47,21 +46,14 @@ class Reaped:
 
 
 def doomed(
-    items: Sequence[Item],
-    now: float,
-    is_alive: Callable[[Owner], bool] = is_alive,
-    is_here: Callable[[Owner], bool] = is_here,
+    items: Sequence[Item], now: float, is_alive: Callable[[Owner], bool] = is_alive
 ) -> list[Item]:
     """What is to be removed, in the order of removal."""
     owners = {item.labels.owner for item in items}
     dead = {owner for owner in owners if not is_alive(owner)}
-    living = {owner for owner in owners - dead if is_here(owner)}
 
     def due(item: Item) -> bool:
-        owner, expired = item.labels.owner, item.labels.expires < now
-        if item.shared:
-            return expired
-        return owner in dead or (expired and owner not in living)
+        return item.labels.expires < now or (not item.shared and item.labels.owner in dead)
 
     chosen = [item for item in items if due(item)]
     kept = held(chosen)
