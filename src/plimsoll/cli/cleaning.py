@@ -81,7 +81,7 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
     account = Account(wanted.dry_run, wanted.as_json)
     async with open_stock(backend, config) as stock:
         choice = _choose(wanted, stock)
-        # The reaper takes nothing from an owner that is known to live.
+        # What is expired goes by itself, whoever its owner is.
         living = {} if wanted.expired else of_live_owners(choice, stock.now)
         if wanted.dry_run:
             for name, item in choice.items:
