@@ -10,15 +10,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from plimsoll.core.errors import NoRoom
 from plimsoll.sandboxes.protocol import FullDisk
 
-__all__ = ["Disk", "DiskWatch", "FolderDisk"]
+__all__ = ["Disk", "FolderDisk", "watching"]
 
 log = logging.getLogger(__name__)
 
@@ -71,36 +69,27 @@ def _free_bytes(found: os.statvfs_result) -> int | None:
     return 0 if found.f_files and not found.f_favail else found.f_bavail * found.f_frsize
 
 
-class DiskWatch:
-    """Has a disk looked at every second while it is entered. What goes wrong ends no run."""
+@contextlib.asynccontextmanager
+async def watching(
+    look: Callable[[], Awaitable[None]], *, every: float = _PERIOD
+) -> AsyncGenerator[None]:
+    """Has a disk looked at every second meanwhile. What goes wrong in it ends no run."""
+    task = asyncio.create_task(_go_on(look, every))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
-    def __init__(self, look: Callable[[], Awaitable[None]], *, every: float = _PERIOD) -> None:
-        self._look = look
-        self._every = every
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._go_on())
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _go_on(self) -> None:
-        failed = False
-        while True:
-            try:
-                await self._look()
-                failed = False
-            except Exception as error:  # noqa: BLE001 - a look that failed is made again
-                if not failed:
-                    log.warning("the disk under the sandboxes cannot be looked at: %s", error)
-                failed = True
-            await asyncio.sleep(self._every)
+async def _go_on(look: Callable[[], Awaitable[None]], every: float) -> None:
+    failed = False
+    while True:
+        try:
+            await look()
+            failed = False
+        except Exception as error:  # noqa: BLE001 - a look that failed is made again
+            if not failed:
+                log.warning("the disk under the sandboxes cannot be looked at: %s", error)
+            failed = True
+        await asyncio.sleep(every)

@@ -19,7 +19,7 @@ from plimsoll.core.network import NetworkMode
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.container.binary import init_binary
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
-from plimsoll.sandboxes.disks import Disk, DiskWatch
+from plimsoll.sandboxes.disks import Disk, watching
 from plimsoll.sandboxes.docker.collection import collect
 from plimsoll.sandboxes.docker.compose import ComposeImage, Projects
 from plimsoll.sandboxes.docker.compose_keeper import ComposeKeeper, ComposeSandbox
@@ -108,7 +108,7 @@ class DockerBackend:
         if (error := reaping.exception()) is not None:
             self._warn(f"what dead runs left on the engine could not be removed: {error}")
         await self._stack.enter_async_context(Reaper(inventory))
-        await self._stack.enter_async_context(DiskWatch(self._look_at_disk))
+        await self._stack.enter_async_context(watching(self._look_at_disk))
         for work in (watch(engine, self._hang_up), self._collect_images()):
             self._stack.push_async_callback(_ended, asyncio.create_task(work))
 

@@ -15,7 +15,7 @@ from typing import Self
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.core.waiting import to_the_end
-from plimsoll.sandboxes.disks import DiskWatch, FolderDisk
+from plimsoll.sandboxes.disks import FolderDisk, watching
 from plimsoll.sandboxes.local.base import HOST_PATHS, Base, host_base, root_base
 from plimsoll.sandboxes.local.builder import Builder
 from plimsoll.sandboxes.local.cgroups import Cgroup, Cgroups
@@ -94,7 +94,7 @@ class LocalBackend:
             raise
         self._working = AsyncExitStack()
         await self._working.enter_async_context(Reaper(inventory))
-        await self._working.enter_async_context(DiskWatch(self._look_at_disk))
+        await self._working.enter_async_context(watching(self._look_at_disk))
         return self
 
     async def _look_at_disk(self) -> None:
