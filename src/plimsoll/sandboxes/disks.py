@@ -32,10 +32,13 @@ class Disk:
         self._describe = describe
         self.full: FullDisk | None = None
         """When it was last found full, if it ever was."""
+        self._tells = False
+        """Whether it ever said that something is free. There are file systems that never do."""
 
     def note(self, free: int | None) -> None:
         """So many bytes are free now; None where nobody knows."""
-        if free is not None and free < _LEAST:
+        self._tells = self._tells or bool(free)
+        if free is not None and free < _LEAST and self._tells:
             left = f"{free / 1e6:.1f} MB were left when it was looked at"
             self.full = FullDisk(time.monotonic(), self._describe(left))
 

@@ -47,7 +47,7 @@ async def test_the_sandboxes_of_one_disk_tell_of_it_alike(start_fake, disk: Disk
     other_init, _, other = await start_fake(disk)
     one.look_at_disk()
     _, number, _ = await init.next(Kind.STATUS)
-    init.end(number, processes=0, disk_free=0, disk_size=9 * GB)
+    init.end(number, processes=0, disk_free=1, disk_size=9 * GB)
     status = await _status(other_init, other, disk_free=GB, disk_size=9 * GB)
     assert status.full_disk is not None
 
@@ -59,8 +59,17 @@ async def test_a_quota_of_the_sandboxs_own_that_is_used_up_is_not_a_full_disk(
     status = await _status(init, sandbox, disk_free=0, disk_size=GB)
     assert status.full_disk is None
     # Nor does it hide the disk itself, where the driver tells of that.
-    status = await _status(init, sandbox, disk_free=0, disk_size=9 * GB)
+    status = await _status(init, sandbox, disk_free=1, disk_size=9 * GB)
     assert status.full_disk is not None
+
+
+async def test_a_disk_that_never_tells_of_room_is_not_taken_for_full(start_fake, disk: Disk):
+    """Of some file systems nobody knows; and this sandbox has been started on it."""
+    init, _, sandbox = await start_fake(disk)
+    nothing = {"disk_free": 0, "disk_size": 9 * GB}
+    assert (await _status(init, sandbox, **nothing)).full_disk is None
+    assert (await _status(init, sandbox, disk_free=GB, disk_size=9 * GB)).full_disk is None
+    assert (await _status(init, sandbox, **nothing)).full_disk is not None
 
 
 async def test_an_init_that_does_not_tell_of_its_disk_is_no_full_disk(start_fake, disk: Disk):
