@@ -55,13 +55,20 @@ def killed_now_and_then(start: Start, folder: Path, run: str, chance: random.Ran
         )  # fmt: skip
         process = start(*args)
         began = time.monotonic()
-        status = folder / run / "status.json"
+        status, steps = folder / run / "status.json", folder / run / "steps.jsonl"
         seen = status.stat().st_mtime_ns if status.exists() else 0
+        before = len(steps.read_text().splitlines()) if steps.exists() else 0
         while process.poll() is None and time.monotonic() - began < LIFE_SECONDS:
             if status.exists() and status.stat().st_mtime_ns != seen:
                 break  # workers are being started: from here on it is at work
             time.sleep(0.02)
-        time.sleep(chance.uniform(0, 6))
+        # Before its end, however quick it is: when the last step is under way at the latest.
+        left = STEPS - 1 - json.loads(status.read_text())["step"]
+        moment = time.monotonic() + chance.uniform(0, 6)
+        while time.monotonic() < moment:
+            if steps.exists() and len(steps.read_text().splitlines()) - before >= left:
+                break
+            time.sleep(0.01)
         process.kill()
         out, err = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), out + err
