@@ -52,7 +52,7 @@ def children() -> int:
     """Worker processes of this one."""
     lists = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
     lines = [Path(f"/proc/{child}/cmdline") for text in lists for child in text.split()]
-    return sum(b"plimsoll" in line.read_bytes() for line in lines if line.exists())
+    return sum(b"plimsoll.workers" in line.read_bytes() for line in lines if line.exists())
 
 
 @dataclass(frozen=True)
