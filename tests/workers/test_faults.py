@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.core.full_disks import why_full
 from plimsoll.trials.verdicts import Cause, Evidence
-from plimsoll.workers.faults import verdict_on, why_full
+from plimsoll.workers.faults import verdict_on
 
 
 def no_space(*names: str) -> OSError:

@@ -22,21 +22,9 @@ _COUNT, _ANY = click.IntRange(1, MOST), click.IntRange(0, MOST)
     help="How long rollouts take, in units of their median.",
 )
 @click.option("--batch-groups", type=_COUNT, default=8, show_default=True, help="B.")
-@click.option(
-    "--tau",
-    type=click.IntRange(0, MOST),
-    default=2,
-    show_default=True,
-    help="Batches ahead of the trainer.",
-)
+@click.option("--tau", type=_ANY, default=2, show_default=True, help="Batches ahead of training.")
 @click.option("--eta", type=_ANY, default=8, show_default=True, help="The bound on age.")
-@click.option(
-    "--group-size",
-    type=click.IntRange(1, MOST),
-    default=1,
-    show_default=True,
-    help="Rollouts of a group.",
-)
+@click.option("--group-size", type=_COUNT, default=1, show_default=True, help="Rollouts a group.")
 @click.option(
     "--max-running", type=int, help="Rollouts at once.  [default: (τ + 1)·B groups of them]"
 )

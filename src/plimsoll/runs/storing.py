@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.full_disks import why_full
 from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
 from plimsoll.runs.storage import BLOBS, TRAJECTORIES, open_storage
 from plimsoll.trajectories.frames import NAME, frames
-from plimsoll.workers.faults import why_full
 
 __all__ = ["Store", "Stored"]
 

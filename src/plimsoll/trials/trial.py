@@ -8,7 +8,6 @@ cause. It raises for one thing only, its own cancellation, and leaves a verdict 
 """
 
 import asyncio
-import errno
 import time
 import traceback
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from plimsoll.core.errors import (
     SetUpError,
     SolutionError,
 )
+from plimsoll.core.full_disks import why_full
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
@@ -84,7 +84,7 @@ async def run_trial(
     except PlimsollError as error:
         verdict = void_of(error)
     except Exception as error:  # noqa: BLE001 - the boundary: a fault of ours is one void trial
-        verdict = _fault(error)
+        verdict = _fault(error, directory)
         if verdict.cause is Cause.BUG:
             record.write_bug(traceback.format_exc())
     finally:
@@ -108,14 +108,10 @@ async def run_trial(
     return TrialResult(task.name, attempt, verdict, seconds, phases.seconds, trial.spent)
 
 
-def _fault(error: Exception) -> Void:
+def _fault(error: Exception, folder: Path) -> Void:
     """What is no error of ours is a fault of ours, unless this host had no room for our files."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = error.filename or "the trial's folder"
-        return Void(
-            Cause.SANDBOX,
-            f"the disk of this host is full, make room on it: {where}: {error.strerror}",
-        )
+    if full := why_full(error, folder):
+        return Void(Cause.SANDBOX, full)
     return Void(Cause.BUG, f"{type(error).__name__}: {error}")
 
 

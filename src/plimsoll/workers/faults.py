@@ -4,20 +4,16 @@ A full disk is nobody's fault but the disk's. Anything else is one of ours, and 
 beside what the trial wrote.
 """
 
-import contextlib
-import errno
-import os
 import tempfile
 import traceback
 from pathlib import Path
-from typing import cast
 
+from plimsoll.core.full_disks import why_full
 from plimsoll.trials.verdicts import Cause, Evidence, Void
 
-__all__ = ["verdict_on", "why_full"]
+__all__ = ["verdict_on"]
 
 _BUG = "bug.txt"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def verdict_on(error: BaseException, folder: str) -> Void:
@@ -34,49 +30,3 @@ def verdict_on(error: BaseException, folder: str) -> Void:
     except OSError as unwritten:
         return Void(Cause.BUG, f"{reason} ({_BUG} not written: {unwritten.strerror})")
     return Void(Cause.BUG, reason, (Evidence("the trace", _BUG),))
-
-
-def why_full(error: BaseException, *places: Path) -> str:
-    """Which file system is full, and what to do; empty where that is not what went wrong.
-
-    An error of writing does not say where: it is one of `places` then, the first if none shows it.
-    No path of a trial is in it: that all met the same is seen by that all say the same.
-    """
-    if (found := _no_space(error)) is None:
-        return ""
-    named = found.filename2 or found.filename  # of two, the second is written
-    if isinstance(named, (str, bytes)):
-        places = (Path(os.fsdecode(named)),)
-    if not places:
-        return f"{found.strerror}: make room where it is written to"
-    where = next(filter(_is_full, places), places[0])
-    return (
-        f"the file system at {_mount(where)} is full ({found.strerror}): make room there, by "
-        "removing old runs or with plimsoll clean --expired"
-    )
-
-
-def _no_space(error: BaseException) -> OSError | None:
-    """What says that there is no room, where nothing else went wrong beside it."""
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        found = [_no_space(one) for one in group.exceptions]
-        return found[0] if all(found) else None
-    return error if isinstance(error, OSError) and error.errno in _FULL else None
-
-
-def _is_full(place: Path) -> bool:
-    with contextlib.suppress(OSError):
-        found = os.statvfs(_existing(place))
-        return not found.f_bavail or (found.f_files > 0 and not found.f_favail)
-    return False
-
-
-def _mount(place: Path) -> Path:
-    place = _existing(place)
-    return next((path for path in (place, *place.parents) if path.is_mount()), place)
-
-
-def _existing(place: Path) -> Path:
-    place = place.absolute()
-    return next((path for path in (place, *place.parents) if path.exists()), place)
