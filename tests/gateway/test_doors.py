@@ -164,10 +164,12 @@ async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, m
     monkeypatch.setattr(newcomers, "JOIN_SECONDS", 0.1)
     monkeypatch.setattr(gateway_module, "UPKEEP_SECONDS", 0.05)
     async with serving(stepped, tmp_path) as place:
-        for _ in range(20):
-            _, writer = await asyncio.open_connection("127.0.0.1", place.gateway.port)
+        port, known = place.gateway.port, place.gateway._newcomers
+        made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        await eventually(lambda: len(known) == 20)
+        for _, writer in made:
             writer.transport.abort()
-        await eventually(lambda: not place.gateway._newcomers)
+        await eventually(lambda: not known)
 
 
 async def test_a_door_has_so_many_connections_and_no_more(place: Place, monkeypatch, caplog):
