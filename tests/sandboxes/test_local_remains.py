@@ -27,6 +27,30 @@ Idle = Callable[[], set[Path]]
 
 DIG = "import os\nos.chdir('/tmp')\nfor _ in range(3000): os.mkdir('d' * 20); os.chdir('d' * 20)"
 
+DIES = """
+import asyncio, itertools, os, sys
+from pathlib import Path
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.protocol import ImageSource
+from parts import spec
+
+changes, doomed = itertools.count(1), int(sys.argv[2])
+
+def die(event, _):
+    if event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir") and next(changes) == doomed:
+        os.kill(os.getpid(), 9)
+
+async def main():
+    async with LocalBackend(LocalOptions(home=Path(sys.argv[1]))) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        sys.addaudithook(die)
+        await (await backend.create(image, spec())).close()
+        sys.exit(next(changes))
+
+asyncio.run(main())
+"""
+"""A sandbox is made and closed by a process that is killed before one change of the disk."""
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
@@ -264,6 +288,23 @@ async def test_a_live_owners_sandboxes_are_left_alone(
     assert left(tmp_path, ids) == before
     assert process.poll() is None
     assert set(running) <= set(_sleepers(ids))
+
+
+async def test_whenever_a_process_is_killed_what_it_left_goes_at_once(tmp_path: Path):
+    def live(until: int) -> int:
+        command = [sys.executable, "-c", DIES, str(tmp_path), str(until)]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(command, check=False, env=env).returncode
+
+    async def left_by(change: int) -> list[str]:
+        assert live(change) == -signal.SIGKILL
+        await reap(LocalInventory(Home.open(tmp_path)))
+        return [path.name for path in (tmp_path / "sandboxes").iterdir()]
+
+    changes = live(-1) - 1
+    assert changes > 20
+    some = {1, 2, 3, *range(6, changes, 8), changes - 2, changes - 1, changes}
+    assert {change: left for change in sorted(some) if (left := await left_by(change))} == {}
 
 
 async def test_a_deep_tree_of_a_dead_owner_does_not_stop_the_next_one(tmp_path: Path, left: Left):

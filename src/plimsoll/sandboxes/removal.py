@@ -43,12 +43,16 @@ def make_empty(path: str, mode: int) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder whose writers are dying or dead. Others may be removing it too."""
+    """Remove a folder whose writers are dying or dead. Others may be removing it too.
+
+    Nothing of it is ever beside it: what is left of a removal that is killed is all in the folder.
+    """
     deadline = time.monotonic() + _REMOVE_SECONDS
     while os.path.lexists(folder):
         try:
             parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
+                _empty(parent, folder.name)
                 remove_tree(parent, folder.name)
             finally:
                 os.close(parent)
@@ -56,6 +60,18 @@ def remove_folder(folder: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def _empty(parent: int, name: str) -> None:
+    try:
+        folder = _open_to_remove(parent, name)
+    except NotADirectoryError:
+        return
+    try:
+        for entry in os.listdir(folder):  # noqa: PTH208 - an open folder
+            remove_tree(folder, entry)
+    finally:
+        os.close(folder)
 
 
 def remove_tree(parent: int, name: str) -> None:

@@ -175,7 +175,7 @@ class LocalBackend:
             (life, their_life), (end, their_end) = _two_pairs()
             theirs.enter_context(their_life)
             theirs.enter_context(their_end)
-            remains = Remains(self._home.sandboxes / name, cgroup, life)
+            remains = Remains(self._home.sandboxes / name, spec.labels.owner, cgroup, life)
             channel = Channel(end)
             try:
                 inside = lay_out(

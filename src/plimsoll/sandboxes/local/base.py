@@ -18,6 +18,8 @@ from pathlib import Path
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import short_id
 from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.local.remains import unfinished
+from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.removal import remove_tree
 
 __all__ = ["HOST_PATHS", "Base", "host_base", "root_base"]
@@ -145,7 +147,7 @@ def _make_skeleton(
     single_user: bool,
 ) -> None:
     """Have the folder, whole or not at all."""
-    made = home.bases / f".{short_id()}"
+    made = unfinished(home.bases / short_id(), myself())
     try:
         _fill_skeleton(made, shared, links, single_user)
         made.rename(folder)

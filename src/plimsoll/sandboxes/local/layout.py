@@ -10,7 +10,7 @@ import msgspec
 from plimsoll.sandboxes.local.cgroups import Cgroup
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.image import LocalImage, overlay_name
-from plimsoll.sandboxes.local.remains import Meta
+from plimsoll.sandboxes.local.remains import Meta, unfinished
 from plimsoll.sandboxes.protocol import SandboxSpec
 
 __all__ = ["lay_out"]
@@ -30,10 +30,11 @@ def lay_out(
 ) -> dict[str, Any]:
     """Make the folder, first of all the note of whose it is; the spec for init."""
     lowers = image.lowers(home)
-    folder.mkdir()
     groups = {name: str(path) for name, path in cgroup.folders.items()}
-    (folder / ".meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
-    (folder / ".meta.json").rename(folder / "meta.json")
+    making = unfinished(folder, spec.labels.owner)
+    making.mkdir()
+    (making / "meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
+    making.rename(folder)
     overlays = [_overlay(home, folder, target, lower) for target, lower in lowers.items()]
     for place in ("root", "aside", "aside/dev", "aside/proc"):
         (folder / place).mkdir(exist_ok=True)

@@ -1,5 +1,8 @@
 """What a sandbox leaves on the host, and how it is cleared away: by itself, or by whoever
 starts next after its owner died.
+
+A folder that is being made or removed is called by its owner, too: it may lack the note of
+whose it is, and a process that is killed at it leaves something that can be told to be its own.
 """
 
 import asyncio
@@ -19,12 +22,20 @@ from plimsoll.sandboxes.local.keepers import end, find_keepers
 from plimsoll.sandboxes.owners import is_alive, is_here
 from plimsoll.sandboxes.removal import remove_folder
 
-__all__ = ["Meta", "Remains", "clear_away", "remains_in"]
+__all__ = ["Meta", "Remains", "clear_away", "remains_in", "unfinished"]
 
 log = logging.getLogger(__name__)
 
 _END_SECONDS = 10.0
 _HALF_MADE_SECONDS = 60.0
+_OWNED_SECONDS = 3600.0
+_MARK = "@"
+
+
+def unfinished(folder: Path, owner: Owner) -> Path:
+    """Where a folder is made, and where it goes to be removed, so that it is whole or its own."""
+    name = _MARK.join((folder.name, owner.host, str(owner.pid), owner.started))
+    return folder.with_name(f".{name}")
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -37,8 +48,11 @@ class Meta(msgspec.Struct, frozen=True):
 class Remains:
     """The host's side of one sandbox: its folder, its groups, and the sign that it lives."""
 
-    def __init__(self, folder: Path, cgroup: Cgroup | None, life: socket.socket) -> None:
+    def __init__(
+        self, folder: Path, owner: Owner, cgroup: Cgroup | None, life: socket.socket
+    ) -> None:
         self._folder = folder
+        self._owner = owner
         self._cgroup = cgroup
         self._life = life
         self._keep: tuple[str, Path] | None = None
@@ -82,7 +96,7 @@ class Remains:
             name, place = self._keep
             with contextlib.suppress(FileExistsError, OSError):
                 (self._folder / name).rename(place)
-        remove_folder(self._folder)
+        _remove(self._folder, self._owner)
 
 
 def remains_in(home: Home) -> list[Item]:
@@ -95,9 +109,9 @@ def remains_in(home: Home) -> list[Item]:
         if meta is None
         else Item(
             "sandbox",
-            folder.name,
+            _id(folder),
             meta.labels,
-            state="running" if folder.name in keepers else "ended",
+            state="running" if _id(folder) in keepers else "ended",
             created=_made(folder),
         )
         for folder, meta in metas.items()
@@ -109,7 +123,8 @@ def remains_in(home: Home) -> list[Item]:
 def clear_away(home: Home, item: Item) -> None:
     """End a sandbox, whosever it is, and remove what it leaves."""
     folder = (home.sandboxes if item.kind == "sandbox" else home.bases) / item.id
-    meta = _read_meta(folder)
+    going = unfinished(folder, item.labels.owner)
+    meta = _read_meta(folder) or _read_meta(going)
     if meta is not None:
         owner = meta.labels.owner
         if is_here(owner) and is_alive(owner):
@@ -117,19 +132,37 @@ def clear_away(home: Home, item: Item) -> None:
             if keeper is not None:
                 end(keeper)
         Cgroup({name: Path(path) for name, path in meta.cgroups.items()}).remove()
-    remove_folder(folder)
+    _remove(folder, item.labels.owner)
+
+
+def _remove(folder: Path, owner: Owner) -> None:
+    going = unfinished(folder, owner)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(going)
+    remove_folder(going)
 
 
 def _half_made(kind: Kind, folder: Path) -> Item | None:
-    """What lacks the note of whose it is: its maker is about to write it, or has died.
-
-    None where it is gone.
-    """
+    """What lacks the note of whose it is, which its name may tell. None where it is gone."""
     made = _made(folder)
     if made is None:
         return None
-    nobody = Labels("", "", Owner("", 0, ""), made + _HALF_MADE_SECONDS)
-    return Item(kind, folder.name, nobody, state="half made", created=made)
+    owner = _owner(folder)
+    expires = made + (_HALF_MADE_SECONDS if owner is None else _OWNED_SECONDS)
+    labels = Labels("", "", owner or Owner("", 0, ""), expires)
+    return Item(kind, _id(folder), labels, state="half made", created=made)
+
+
+def _owner(folder: Path) -> Owner | None:
+    match folder.name.split(_MARK):
+        case _, host, pid, started if pid.isdecimal():
+            return Owner(host, int(pid), started)
+        case _:
+            return None
+
+
+def _id(folder: Path) -> str:
+    return folder.name if _owner(folder) is None else folder.name.split(_MARK)[0][1:]
 
 
 def _entries(folder: Path) -> list[Path]:
