@@ -21,6 +21,7 @@ from plimsoll.cli.interrupts import Interrupts
 from plimsoll.cli.render import console, plain
 from plimsoll.cli.status_report import progress_line
 from plimsoll.cli.steps_table import steps_table
+from plimsoll.cli.streams import unheard
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.rollouts import Rollouts
 
@@ -39,7 +40,7 @@ class Screen:
         # With --json, stdout holds the object alone.
         self.out = self.err if as_json else console(stderr=False)
         if not as_json:
-            self.out.file = sys.stdout  # whatever is redirected later
+            self.out.file = unheard(sys.stdout)  # whatever is redirected later
 
 
 class Driven(Protocol):

@@ -1,16 +1,18 @@
-"""Ctrl-C and SIGTERM: the first ends a run in order, the second at once.
+"""Ctrl-C, SIGTERM and the end of the terminal: the first ends a run in order, the second at once.
 
 After the first signal the run is cancelled and has `GRACE` seconds to clean up. What has
 not ended by then is left to the end of the process: a sandbox never outlives it.
 
 A run that can drain is asked to by the first signal, and cancelled by the second; a third ends
-the process itself.
+the process itself. A terminal that is closed is one signal, however often it is sent, and none
+under nohup.
 """
 
 import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -30,7 +32,8 @@ class Interrupts:
         self._drain = drain
         self._runner = asyncio.Runner()
         self._abandoned = False
-        self._cancelled = False
+        self._cancelled: float | None = None
+        """Since when."""
         self._before: dict[int, Any] = {}
         self._stop: Callable[[], None] = lambda: None
 
@@ -39,8 +42,9 @@ class Interrupts:
         return None if self.signal is None else 128 + self.signal
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -67,7 +71,7 @@ class Interrupts:
         task = loop.create_task(main)
         stopped = asyncio.Event()
         self._stop = lambda: loop.call_soon_threadsafe(stopped.set) and None
-        if self._cancelled:
+        if self._cancelled is not None:
             stopped.set()
         waiting = loop.create_task(stopped.wait())
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,12 +85,18 @@ class Interrupts:
             task.result()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._cancelled:
+        if number == signal.SIGHUP and self.signal is not None:
+            return
+        if self._cancelled is not None:
+            # Who asks twice by a program, as `plimsoll stop --now`, need not know that the first
+            # was enough: within its grace it cleans up.
+            if number != signal.SIGINT and time.monotonic() < self._cancelled + GRACE:
+                return
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
             os._exit(128 + number)
         self.signal = number
         drain, self._drain = self._drain, None
         if drain is None or not drain():
-            self._cancelled = True
+            self._cancelled = time.monotonic()
             self._stop()

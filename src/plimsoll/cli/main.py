@@ -7,11 +7,13 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from typing import NoReturn
 
 import click
 
 from plimsoll import __version__
+from plimsoll.cli.streams import unheard
 from plimsoll.core.errors import PlimsollError
 
 __all__ = ["main"]
@@ -57,6 +59,12 @@ def plimsoll() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. An error made on purpose is a line, never a trace."""
+    with redirect_stderr(unheard(sys.stderr)):
+        code = _run(args)
+    sys.exit(code)
+
+
+def _run(args: Sequence[str] | None) -> int:
     try:
         code = plimsoll.main(args, prog_name="plimsoll", standalone_mode=False)
         sys.stdout.flush()
@@ -76,7 +84,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         # Whoever read the output has gone; Python would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1
-    sys.exit(code)
+    return code
 
 
 def _say(message: str) -> int:
