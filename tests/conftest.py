@@ -32,7 +32,8 @@ BACKENDS = ("local", "docker")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_backend: runs on every backend, not on local alone")
     config.addinivalue_line("markers", "alone: is timed, or looks at the whole host")
-    config.addinivalue_line("markers", "engines: uses Docker or Ray; not given by hand")
+    config.addinivalue_line("markers", "engine: uses Docker; not given by hand")
+    config.addinivalue_line("markers", "cluster: uses Ray; not given by hand")
     # How long an example takes is no matter of what is tested, and the machine may be busy.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
@@ -46,18 +47,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("closed_backend", names, indirect=True)
 
 
-COMMON = {"docker", "docker-tls", "docker_engine", "tls_engine", "ray", "ray_part"}
+SHARED = {
+    "engine": {"docker", "docker-tls", "docker_engine", "tls_engine"},
+    "cluster": {"ray", "ray_part"},
+}
 """The fixtures and parameters of tests that use an engine or a cluster."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of an engine or a cluster are marked: where tests run side by side, those do not."""
+    """Tests of an engine or a cluster are marked: where tests run side by side, those of one
+    kind do not."""
     for item in items:
         call = getattr(item, "callspec", None)
         words = {} if call is None else call.params
         chosen = {word for word in words.values() if isinstance(word, str)}
-        if COMMON & {*chosen, *getattr(item, "fixturenames", ())}:
-            item.add_marker(pytest.mark.engines)
+        used = {*chosen, *getattr(item, "fixturenames", ())}
+        for mark, names in SHARED.items():
+            if names & used:
+                item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:
