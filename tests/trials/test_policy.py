@@ -49,6 +49,24 @@ async def test_an_agent_in_a_sandbox_without_a_network_asks_and_is_graded(write_
     )
 
 
+@pytest.mark.parametrize(
+    ("toml", "word"),
+    [
+        (
+            '[[environment.mcp_servers]]\nname = "tools"\nurl = "http://localhost:1"\n',
+            "mcp_servers",
+        ),
+        ('[environment]\nskills_dir = "/skills"\n', "skills_dir"),
+    ],
+)
+async def test_what_agents_are_not_given_is_no_reward_though_the_oracle_is_graded(
+    write_task, ask: Asks, run, toml: str, word: str
+):
+    task = write_task(test=GRADER, toml=toml)
+    check_void(await ask(task, Asking("ask hello"), Scripted(echo)), Cause.SANDBOX, word)
+    check_graded(await run(task, "touch /app/done"), 1.0)
+
+
 async def test_a_trajectory_says_whose_it_is_and_how_it_ended(write_task, ask: Asks):
     ran = await ask(write_task(), Asking("ask hello"), Scripted(echo), attempt=3)
     assert ran.trajectory.opened.about == {

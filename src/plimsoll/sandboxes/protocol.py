@@ -1,4 +1,4 @@
-"""The protocol that every backend keeps: local, docker, kubernetes.
+"""The protocol that every backend keeps: local, docker.
 
 Invariants, tested once for all backends in `tests/sandboxes/test_protocol*.py`:
 

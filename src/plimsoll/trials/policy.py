@@ -80,12 +80,14 @@ async def talk(
     talking = Talk(policy.gateway, session)
     try:
         yield talking
+    # What ended the trial comes before what else goes wrong.
     except asyncio.CancelledError:
-        with suppress(TrajectoryError):  # a cancellation comes before what else went wrong
+        with suppress(TrajectoryError):
             await session.end("cancelled")
         raise
     except Exception as error:  # whatever ends a trial; only noted here
-        await session.end("void", " ".join(str(error).split()))
+        with suppress(TrajectoryError):
+            await session.end("void", " ".join(str(error).split()))
         raise
     await session.end(talking.last.ending.value, talking.last.detail)
 

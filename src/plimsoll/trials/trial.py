@@ -30,7 +30,7 @@ from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
-from plimsoll.trials.environment import agent_sandbox, labels_for, task_env
+from plimsoll.trials.environment import agent_sandbox, check_given, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.policy import Policy, Spent, Talk, talk
 from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
@@ -157,6 +157,8 @@ class _Trial:
 
     async def _course(self, talking: Talk | None) -> Verdict:
         task = self._task
+        if self._agent.needs_policy:
+            check_given(task.environment)
         with self._phase("build"):
             wanted = agent_sandbox(task, self._labels, self._assets, self._agent.mounts)
             image = await self._backend.build(wanted.source, on_output=self._record.build_log)

@@ -23,6 +23,15 @@ def test_limits_that_the_backend_cannot_enforce(rules, lint):
     assert (finding.file, finding.line) == ("task.toml", 3)
 
 
+def test_what_no_agent_is_given(rules, lint):
+    server = '[[environment.mcp_servers]]\nname = "tools"\nurl = "http://localhost:1"\n'
+    assert rules(toml=server)["not-given"] == "error"
+    assert rules(toml='[environment]\nskills_dir = "/skills"\n')["not-given"] == "error"
+    assert rules(toml='[environment]\ngpu_types = ["h100"]\n')["not-given"] == "warning"
+    [finding] = lint(toml='[environment]\n\nskills_dir = "/skills"\n')
+    assert (finding.file, finding.line) == ("task.toml", 3)
+
+
 def test_a_separate_verifier_needs_artifacts(rules):
     separate = '[verifier]\nenvironment_mode = "separate"\n'
     rule = "separate-verifier-without-artifacts"

@@ -107,15 +107,6 @@ class Image:
         """Packages bring others along; pytest is not one that most do."""
         return bool(self.packages) and name not in ("pytest", "pytest-json-ctrf")
 
-    def makes(self, path: str) -> bool:
-        """Whether a path is at, above or below something that the build puts there."""
-        path = posixpath.normpath(path)
-        return any(
-            path == known or path.startswith(f"{known}/") or known.startswith(f"{path}/")
-            for known in self.folders
-            if known != "/"
-        )
-
 
 UNKNOWN_IMAGE = Image()
 

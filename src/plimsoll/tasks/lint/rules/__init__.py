@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     script_files.NO_SHEBANG,
     task_file.UNKNOWN_KEY,
     task_file.UNENFORCED,
+    task_file.NOT_GIVEN,
     task_file.NOTHING_CARRIED,
     compose_file_name.RULE,
     dockerfiles.INVALID,

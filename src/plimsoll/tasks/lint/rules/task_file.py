@@ -8,7 +8,7 @@ from plimsoll.tasks.lint.sources import read_text
 from plimsoll.tasks.lint.subject import Subject
 from plimsoll.tasks.toml_lines import KeyPath, line_of
 
-__all__ = ["NOTHING_CARRIED", "UNENFORCED", "UNKNOWN_KEY"]
+__all__ = ["NOTHING_CARRIED", "NOT_GIVEN", "UNENFORCED", "UNKNOWN_KEY"]
 
 
 def _line(subject: Subject, *path: str | int) -> int | None:
@@ -37,6 +37,18 @@ def _check_limits(subject: Subject) -> Iterator[Place]:
         yield Place("task.toml", _line(subject, "environment", key), message)
 
 
+def _check_given(subject: Subject) -> Iterator[Place]:
+    environment = subject.task.environment
+    for key in ("mcp_servers", "skills_dir"):
+        if getattr(environment, key):
+            message = f"{key}: no agent is given any, every trial that asks a policy is void"
+            yield Place("task.toml", _line(subject, "environment", key), message)
+    if environment.gpu_types:
+        message = "gpu_types is not heeded: a trial gets whatever GPU the engine has"
+        line = _line(subject, "environment", "gpu_types")
+        yield Place("task.toml", line, message, Severity.WARNING)
+
+
 def _check_separate(subject: Subject) -> Iterator[Place]:
     for index, step in enumerate(subject.task.steps):
         if not step.separate_verifier or step.artifacts or step.verifier.collect:
@@ -62,6 +74,13 @@ UNENFORCED = Rule(
     why="A task that relies on a limit behaves otherwise where nothing enforces it.",
     fix="Run the task on a backend that can, or take the limit out.",
     check=_check_limits,
+)
+NOT_GIVEN = Rule(
+    id="not-given",
+    severity=Severity.ERROR,
+    why="A task that counts on tools that its agent does not get is not the task that was meant.",
+    fix="Take the key out where the task can be solved without, or leave the task out.",
+    check=_check_given,
 )
 NOTHING_CARRIED = Rule(
     id="separate-verifier-without-artifacts",
