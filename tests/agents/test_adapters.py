@@ -30,7 +30,7 @@ INSTRUCTION = "Mend 'it'; $(touch /tmp/no) \"now\"\n" * 10_000
 def done(
     stdout: str = "", *, exit_code: int | None = 0, signal: int | None = None, stderr: str = ""
 ) -> ExecResult:
-    out, err = (Captured(text.encode(), b"", len(text)) for text in (stdout, stderr))
+    out, err = (Captured(text.encode(), b"", len(text.encode())) for text in (stdout, stderr))
     return ExecResult(exit_code, signal, False, out, err, 1.0)
 
 
@@ -64,6 +64,9 @@ SAID: list[tuple[str, ExecResult, Outcome | None]] = [
      Outcome(exit_code=0)),
     ("claude-code", done('{"type":"result","subtype":"success","stop_reason":"refusal",'
                          '"result":"No."}'), Outcome(Ending.REFUSED, "No.", 0)),
+    ("claude-code", done('{"type":"result","subtype":"success","stop_reason":"refusal",'
+                         '"result":"No.\u2028\x85No."}'),
+     Outcome(Ending.REFUSED, "No.\u2028\x85No.", 0)),
     ("claude-code", done('{"type":"result","subtype":"error_max_turns","is_error":true}',
                          exit_code=1), Outcome(Ending.BUDGET, "error_max_turns", 1)),
     ("claude-code", done('{"type":"result","subtype":"success","is_error":true,'

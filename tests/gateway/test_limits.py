@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_parts import ENDPOINTS, Place, Stepped, done, say, serving
+from gateway_parts import ENDPOINTS, Place, Stepped, done, eventually, say, serving
 
 from plimsoll.gateway.forms import Refusal, Usage
 from plimsoll.gateway.sessions.limits import Limits
@@ -74,15 +74,18 @@ async def test_tokens_that_the_upstream_does_not_count_are_those_it_returned(
 @every_path
 @pytest.mark.parametrize("begun", [False, True])
 async def test_when_time_is_over_who_waits_is_woken(tmp_path, stepped, path, begun):
-    async with serving(stepped, tmp_path, Limits(seconds=0.3)) as place:
-        streamed, whole = place.asking(path, stream=True), place.asking(path, 1)
+    async with serving(stepped, tmp_path) as place:
+        opening, whole = place.opening(path), place.asking(path, 1)
         await stepped.call(1)
         if begun:
             for step in stepped.calls:
-                step.queue.put_nowait("one")
+                say(step, "one")
+            await eventually(opening.done)
+        place.session._budget._time_is_up(0.3)
         async with asyncio.timeout(30):
-            (first, events), (second, body) = await asyncio.gather(streamed, whole)
-        assert (first, second) == (200 if begun else 400, 400)
+            streamed, (status, body) = await asyncio.gather(opening, whole)
+            events = await streamed.read()
+        assert (streamed.status, status) == (200 if begun else 400, 400)
         assert b"0.3 s are over" in events
         assert b"0.3 s are over" in body
         assert all(step.cancelled for step in stepped.calls)
@@ -118,10 +121,12 @@ async def _answered(asking: list[asyncio.Task[tuple[int, bytes]]]) -> int:
 async def test_many_retries_of_one_request_are_not_all_let_in(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path, Limits(concurrent=2)) as place:
         asking = [place.asking() for _ in range(12)]
-        refused, waiting = await asyncio.wait(asking, timeout=0.5)
-        assert [each.result()[0] for each in refused] == [429] * 4
+        await eventually(lambda: sum(each.done() for each in asking) == 4)
+        await eventually(lambda: len(place.session.presence) == 8)
+        waiting = [each for each in asking if not each.done()]
+        assert [(await each)[0] for each in asking if each not in waiting] == [429] * 4
+        done(await stepped.call(), "fine")
         assert len(stepped.calls) == 1
-        done(stepped.calls[0], "fine")
         assert [(await each)[0] for each in waiting] == [200] * 8
         assert place.session.exchanges == 1
         assert [trouble.what for trouble in (await place.read()).troubles] == ["too_many"] * 4
@@ -195,11 +200,10 @@ async def test_requests_that_fail_together_are_one_failure(tmp_path, stepped: St
 async def test_a_policy_that_was_given_up_may_be_asked_again_after_a_rest(
     tmp_path, stepped: Stepped, monkeypatch
 ):
-    monkeypatch.setattr("plimsoll.gateway.sessions.failures.REST_SECONDS", 0.2)
     async with serving(stepped, tmp_path) as place:
         for number in range(10):
             await _fail(place, stepped, number, "/v1/messages")
         assert (await place.ask(number=10))[0] == 400
-        await asyncio.sleep(0.25)
+        monkeypatch.setattr("plimsoll.gateway.sessions.failures.REST_SECONDS", 0.0)
         assert await _answer(place, stepped, 10, "/v1/messages") == 200
         assert await _answer(place, stepped, 11, "/v1/messages") == 200

@@ -1,6 +1,5 @@
 """The gateway outside of a run: sessions by admin calls, health and metrics."""
 
-import asyncio
 import gzip
 import json
 import re
@@ -204,23 +203,34 @@ async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
         assert "behind" in told["problem"]
 
 
-async def test_idle_sessions_and_those_out_of_time_are_ended(tmp_path: Path, monkeypatch):
+async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(standalone_module, "LOOK_SECONDS", 0.02)
     upstream = Scripted(lambda _: "fine")
     async with (
-        Standalone(upstream, tmp_path, listen=Listen(), idle_seconds=0.5) as standalone,
+        Standalone(upstream, tmp_path, listen=Listen(), idle_seconds=0.1) as standalone,
         aiohttp.ClientSession() as client,
     ):
         desk = Desk(standalone, client, tmp_path)
-        await desk.call("POST", "/sessions", {})
-        await desk.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
-        assert len(standalone.gateway.sessions) == 2
-        await asyncio.sleep(0.3)
-        assert len(standalone.gateway.sessions) == 1
+        assert (await desk.call("POST", "/sessions", {}))[0] == 201
         await eventually(lambda: len(standalone.gateway.sessions) == 0)
-    for path in tmp_path.glob("*/trajectory.jsonl.zst"):
-        assert read_trajectory(path).complete
-    assert not list(tmp_path.glob("*/*.part"))
+        await _all_are_complete(tmp_path, 1)
+
+
+async def test_sessions_out_of_time_are_ended(desk: Desk):
+    _, stays = await desk.call("POST", "/sessions", {})
+    await desk.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
+    sessions = desk.standalone.gateway.sessions
+    await eventually(lambda: [each.id for each in sessions] == [stays["id"]])
+    await desk.call("DELETE", f"/sessions/{stays['id']}")
+    await _all_are_complete(desk.folder, 2)
+
+
+async def _all_are_complete(folder: Path, number: int) -> None:
+    """Once they are closed: a session is not found any more before its trajectory is."""
+    await eventually(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)
+    paths = list(folder.glob("*/trajectory.jsonl.zst"))
+    assert all(read_trajectory(path).complete for path in paths)
+    assert not list(folder.glob("*/*.part"))
 
 
 async def test_the_admin_key_is_kept_nowhere(tmp_path: Path):

@@ -21,7 +21,8 @@ Event = TypeVar("Event")
 
 def last_event(done: ExecResult, decoder: "msgspec.json.Decoder[Event]") -> Event | None:
     """The last line that can be read: by its tag, the last event of the kinds that are meant."""
-    for line in reversed(done.stdout.text.splitlines()):
+    # Other ends of lines, such as U+2028, may stand in JSON's strings as they are.
+    for line in reversed(done.stdout.text.split("\n")):
         try:
             return decoder.decode(line)
         except msgspec.DecodeError:

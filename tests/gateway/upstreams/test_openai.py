@@ -104,6 +104,26 @@ async def test_each_fault_of_a_server_has_its_refusal(fault, kind, stream):
         assert (await policy.answer(ask(), CALL)).message.text == SAYS
 
 
+@pytest.mark.parametrize(("status", "kind"), [(500, "upstream"), (503, "busy")])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_whose_body_is_cut_is_what_its_status_says(status, kind, stream):
+    async def cut(http: web.BaseRequest) -> web.StreamResponse:
+        await http.content.read()
+        response = web.StreamResponse(status=status, headers={"Content-Length": "500"})
+        await response.prepare(http)
+        await response.write(b"")  # the head, and nothing after it
+        assert http.transport is not None
+        http.transport.close()
+        return response
+
+    async with serving(cut) as port, http_session() as http:
+        policy = Server(http, f"http://127.0.0.1:{port}/v1", model="m")
+        failure = await refused(streamed(policy, ask()) if stream else policy.answer(ask(), CALL))
+    assert isinstance(failure, Failed)
+    assert (failure.kind, failure.again, failure.down) == (kind, status == 503, True)
+    assert f"answered {status}" in failure.message
+
+
 async def test_a_stream_that_has_begun_is_waited_for_less_long():
     waits = Waits(first=60, between=0.2)
     async with serve_script(HELLO) as server, client(server, waits=waits) as policy:
@@ -312,6 +332,8 @@ async def test_only_what_a_server_says_of_itself_speaks_against_it(health, model
 
     async with serving(answer, "127.0.0.1") as port, http_session() as http:
         server = Server(http, f"http://127.0.0.1:{port}/v1", model="m")
-        assert await server.is_well(30) is well
+        problem = await server.problem(30)
+        assert (f"{server.url} answered 50" in problem) if not well else problem == ""
     async with http_session() as http:
-        assert not await Server(http, f"http://127.0.0.1:{port}/v1", model="m").is_well(30)
+        problem = await Server(http, server.url, model="m").problem(30)
+        assert f"{server.url} cannot be reached" in problem

@@ -33,13 +33,13 @@ def _is_due(replica: Replica, now: float) -> bool:
 
 
 async def _check(replica: Replica, changed: Callable[[], None]) -> None:
-    well = await replica.server.is_well(WITHIN)
+    problem = await replica.server.problem(WITHIN)
     now = asyncio.get_running_loop().time()
     was_up = replica.up
-    if not well:
-        replica.cool(now)
+    if problem:
+        replica.unwell(problem, now)
         if was_up:
-            _log.warning("the policy at %s is down", replica.server.url)
+            _log.warning("a replica is down: %s", problem)
         return
     replica.well(now)
     if not was_up:

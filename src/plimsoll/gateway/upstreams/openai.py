@@ -157,9 +157,9 @@ class Server:
         except msgspec.DecodeError as error:
             raise garbage(self.url, str(error)) from error
 
-    async def is_well(self, within: float) -> bool:
-        """Whether the server serves, by `/health`; by `/models` where the former says nothing: a
-        hosted server may have no such route, or not for everybody."""
+    async def problem(self, within: float) -> str:
+        """Why the server does not serve, or "": by `/health`, and by `/models` where the former
+        says nothing, as a hosted server may have no such route, or not for everybody."""
         timeout = aiohttp.ClientTimeout(within)
         try:
             for url in (f"{self.url.removesuffix('/v1')}/health", f"{self.url}/models"):
@@ -167,11 +167,13 @@ class Server:
                     url, headers=self._headers, timeout=timeout, allow_redirects=False
                 )
                 async with get as response:
-                    if response.status == 200 or response.status >= 500:
-                        return response.status == 200
-        except CONNECTION_ERRORS:
-            return False
-        return True
+                    if response.status >= 500:
+                        return (await self._failure(response)).message
+                    if response.status == 200:
+                        return ""
+        except CONNECTION_ERRORS as error:
+            return from_exception(self.url, error).message
+        return ""
 
     def _post(
         self, request: Request, call: Call, *, stream: bool
@@ -232,7 +234,10 @@ class Server:
         return b"".join(parts)
 
     async def _failure(self, response: aiohttp.ClientResponse) -> Failed:
-        body = await response.content.read(ERROR_BYTES)
+        try:
+            body = await response.content.read(ERROR_BYTES)
+        except CONNECTION_ERRORS:
+            body = b""  # what the status says holds all the same
         return from_status(self.url, response.status, body, response.headers.get("Retry-After"))
 
     async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Chunk]]:

@@ -111,6 +111,12 @@ class Replica:
             if self.up and (failure.again or self._in_a_row >= FAILURES_IN_A_ROW):
                 self.cool(now)
 
+    def unwell(self, problem: str, now: float) -> None:
+        """A check found that it does not serve. What took it down before is still the reason."""
+        if self.up:
+            self._last_failure = problem
+        self.cool(now)
+
     def cool(self, now: float) -> None:
         """Takes it out until a check finds it well; each time it is left alone for longer."""
         if self.up:

@@ -167,8 +167,8 @@ class Replicas:
         """Until a replica is back, or may be asked again."""
         left = attempts.until - _now()
         if left <= 0:
-            last = attempts.last or self._replicas[0].state.last_failure
-            raise Failed("busy", f"no replica of the policy is up; the last failure: {last}")
+            reasons = "; ".join(replica.state.last_failure for replica in self._replicas)
+            raise Failed("busy", f"no replica of the policy is up: {reasons}")
         times = [r.not_before - _now() for r in self._replicas if r.up]
         self._back.clear()
         try:
@@ -188,11 +188,9 @@ class _Attempts:
         self.until = _now() + patience
         self.tried: set[Replica] = set()
         self.delivered = False
-        self.last = ""
         self._count = 0
 
     def allow(self, failure: Failed) -> bool:
-        self.last = failure.message
         self._count += 1
         in_time = _now() + (failure.after or 0) < self.until
         return failure.again and not self.delivered and self._count < TRIES and in_time
