@@ -21,6 +21,8 @@ from plimsoll.runs.directory import CONFIG
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.labels import to_engine
+from plimsoll.sandboxes.local.remains import unfinished
+from plimsoll.sandboxes.owners import myself
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 Start = Callable[..., Living]
@@ -185,6 +187,20 @@ def test_all_asks_nothing_where_nobody_lives(clean: Plimsoll, own_home: Path):
     assert _left(own_home) == set()
 
 
+def test_all_takes_what_the_dead_half_made_and_leaves_what_the_living_are_making(
+    clean: Plimsoll, plimsoll: Plimsoll, own_home: Path
+):
+    folder = own_home / "sandboxes"
+    dead = Owner(os.uname().nodename, 2**22 - 1, "never")
+    making, half_made = (unfinished(folder / short_id(), one) for one in (myself(), dead))
+    for path in (making, half_made):
+        path.mkdir(parents=True)
+    assert "0 runs · 2 sandboxes" in plimsoll("ps", "--backend", "local").stdout
+    ended = clean("--all")
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "removed 1 sandbox")
+    assert _left(own_home) == {making.name}
+
+
 @pytest.mark.parametrize(("answer", "stays"), [(b"n\n", True), (b"y\n", False)])
 def test_on_a_terminal_all_asks(
     alive: Start, own_home: Path, tmp_path: Path, answer: bytes, stays: bool
@@ -233,7 +249,9 @@ def test_what_cannot_be_removed_is_named_and_the_exit_says_so(clean: Plimsoll, o
     try:
         ended = clean("old")
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # What goes is moved away first, with what is mounted in it.
+        (mounted,) = (own_home / "sandboxes").glob(f"*{stuck}*/mounted")
+        subprocess.run(["umount", str(mounted)], check=True)
     assert ended.returncode == 1
     assert f"not removed   local sandbox {stuck}" in ended.stdout
     assert f"removed       local sandbox {gone}" in ended.stdout

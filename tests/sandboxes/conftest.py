@@ -1,6 +1,5 @@
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,19 +62,6 @@ def left() -> Left:
 @pytest.fixture
 def children() -> Callable[[], dict[int, str]]:
     return _processes
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    """Waits until something is so, and fails where it does not become so in time."""
-
-    def wait(what: Callable[[], object], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not what():
-            assert time.monotonic() < deadline, "it did not happen in time"
-            time.sleep(0.02)
-
-    return wait
 
 
 @pytest.fixture

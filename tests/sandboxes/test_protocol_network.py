@@ -1,6 +1,7 @@
 """The network is what the policy says, from the next command on."""
 
 import asyncio
+import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -39,9 +40,9 @@ async def port() -> AsyncIterator[int]:
     await server.wait_closed()
 
 
-def _connect(port: int) -> list[str]:
+def _connect(port: int, seconds: int = 3) -> list[str]:
     place = (_address(), port)
-    code = f"import socket; print(socket.create_connection({place}, 3).recv(9))"
+    code = f"import socket; print(socket.create_connection({place}, {seconds}).recv(9))"
     return ["python3", "-c", code]
 
 
@@ -58,36 +59,37 @@ async def test_the_sandboxs_own_loopback_works_and_is_its_own(
     try:
         for one in (sandbox, other):  # both listen on the same port
             await one.exec(serve)
-            assert (await one.exec(wait, timeout=10)).ok
+            assert (await one.exec(wait, timeout=60)).ok
     finally:
         await other.close()
 
 
 async def test_without_a_network_the_hosts_servers_are_not_reached(sandbox: Sandbox, port: int):
-    assert not (await sandbox.exec(_connect(port), timeout=10)).ok
+    assert not (await sandbox.exec(_connect(port), timeout=60)).ok
 
 
 async def test_a_policy_applies_from_the_next_command_on(sandbox: Sandbox, port: int):
     await sandbox.set_network(PUBLIC)
-    assert "hello" in (await sandbox.exec(_connect(port), timeout=10)).stdout.text
+    assert "hello" in (await sandbox.exec(_connect(port, 30), timeout=60)).stdout.text
     await sandbox.set_network(NO_NETWORK)
-    assert not (await sandbox.exec(_connect(port), timeout=10)).ok
+    assert not (await sandbox.exec(_connect(port), timeout=60)).ok
     assert (await sandbox.exec(INTERFACES)).stdout.text == "lo\n"
 
 
 async def test_a_sandbox_may_start_with_a_network(backend: Backend, image: Image, port: int):
     made = await backend.create(image, spec(network=PUBLIC))
     try:
-        assert "hello" in (await made.exec(_connect(port), timeout=10)).stdout.text
+        assert "hello" in (await made.exec(_connect(port, 30), timeout=60)).stdout.text
     finally:
         await made.close()
 
 
 async def test_without_a_network_the_hosts_abstract_sockets_are_not_reached(sandbox: Sandbox):
+    name = f"plimsoll-test-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind("\0plimsoll-test-abstract")
+        server.bind(f"\0{name}")
         server.listen()
-        code = "import socket; socket.socket(socket.AF_UNIX).connect('\\0plimsoll-test-abstract')"
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}')"
         done = await sandbox.exec(["python3", "-c", code])
     assert not done.ok
     assert "refused" in done.stderr.text
@@ -131,7 +133,7 @@ async def test_an_allowlist_is_enforced_or_refused(
 
 async def _check_closed(sandbox: Sandbox, port: int) -> None:
     assert (await sandbox.exec(INTERFACES)).stdout.text == "lo\n"
-    assert not (await sandbox.exec(_connect(port), timeout=10)).ok
+    assert not (await sandbox.exec(_connect(port), timeout=60)).ok
 
 
 async def test_a_public_command_cannot_listen_to_the_hosts_traffic(sandbox: Sandbox):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import until
 from helpers import processes_with
 from living import Living, living
 from parts import need, spec
@@ -23,7 +24,6 @@ from plimsoll.sandboxes.reaper import reap
 from plimsoll.sandboxes.removal import remove_folder
 
 Left = Callable[..., list[str]]
-Until = Callable[..., None]
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ async def test_reaping_leaves_the_living_alone(
 
 
 async def test_what_a_killed_process_left_is_reaped(
-    inventory: LocalInventory, other: Living, tmp_path: Path, left: Left, until: Until
+    inventory: LocalInventory, other: Living, tmp_path: Path, left: Left
 ):
     other.kill()
     assert {item.state for item in await inventory.items()} == {"ended"}
     reaped = await reap(inventory)
     assert {item.id for item in reaped.removed} == set(other.ids)
     assert left(tmp_path, other.ids) == []
-    until(lambda: not processes_with(f"{other.mark}."))
+    await until(lambda: not processes_with(f"{other.mark}."))
 
 
 @pytest.mark.parametrize("groups", [True, False])
@@ -103,12 +103,12 @@ async def test_a_sandbox_taken_from_its_owner_is_unavailable_and_closes_well(
     inventory: LocalInventory, backend: Backend, image: Image, tmp_path: Path, left: Left
 ):
     mine = await backend.create(image, spec())
-    running = asyncio.create_task(mine.exec("sleep 60"))
+    running = asyncio.create_task(mine.exec("sleep 600"))
     await asyncio.sleep(0.1)
     (item,) = await inventory.items()
     await inventory.remove(item)
     with pytest.raises(SandboxUnavailable):
-        await asyncio.wait_for(running, 12)
+        await asyncio.wait_for(running, 60)
     await mine.close()
     assert left(tmp_path, [mine.id]) == []
 

@@ -26,6 +26,8 @@ ONE_IF_DONE = """\
 if [ -s /app/done ]; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi
 """  # noqa: E501
 FILL = "head -c 200M /dev/zero > /fill || true\n"
+FILL_FOR_A_MOMENT = "exec 3> /fill; rm /fill; head -c 200M /dev/zero >&3; sleep 600 & true"
+"""What holds the file that fills the disk is killed with the rest that the agent started."""
 
 
 @pytest.fixture
@@ -101,9 +103,8 @@ async def test_a_disk_that_was_full_while_the_agent_worked_is_no_grade(write_tas
 async def test_a_disk_that_is_full_for_a_moment_at_the_end_of_the_agent_is_no_grade(
     write_task, run
 ):
-    # What holds the file that fills the disk is killed with the rest that the agent started.
-    agent = "exec 3> /fill; rm /fill; head -c 200M /dev/zero >&3; sleep 600 & true"
-    check_void(await run(write_task(test=ONE_IF_DONE), Shell(agent)), Cause.SANDBOX, "is full")
+    ran = await run(write_task(test=ONE_IF_DONE), Shell(FILL_FOR_A_MOMENT))
+    check_void(ran, Cause.SANDBOX, "is full")
 
 
 async def test_a_disk_that_was_full_while_the_tests_ran_is_no_grade(write_task, run):
@@ -138,6 +139,7 @@ async def test_tests_for_which_there_is_no_room_are_void_and_the_disk_is_named(w
     files = {"tests/large": "x" * (1 << 20)}
     ran = await run(write_task(files=files), Shell(FILL))
     check_void(ran, Cause.SANDBOX, "the disk of this host under", "is full", "upload of")
+    assert ran.verdict.reason.count("is full") == 1
 
 
 async def test_who_only_says_that_the_disk_is_full_is_graded(write_task, run):
@@ -151,6 +153,62 @@ async def test_a_disk_that_was_full_before_the_trial_does_not_matter(write_task,
     with filled(small):
         await asyncio.sleep(1.5)
     check_graded(await run(write_task(test=ONE_IF_DONE), Shell("true")), 0.0)
+
+
+@pytest.fixture
+def reserving(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 128 MB on which 10 MB are left, and some 38 MB more that are kept for root."""
+    need("root", None if os.geteuid() == 0 else "what is kept for root is root's alone")
+    home, image = tmp_path / "reserving", tmp_path / "image"
+    home.mkdir()
+    with image.open("wb") as file:
+        file.truncate(128 << 20)
+    for command in (
+        ["mkfs.ext4", "-q", "-F", "-m", "30", image],
+        ["mount", "-o", "loop", image, home],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
+    leave(home, 10 << 20)
+    yield home
+    subprocess.run(["umount", "-l", home], check=True)
+
+
+def leave(disk: Path, room: int) -> None:
+    """Fill a disk until no more than this is left for others than root."""
+    with (disk / "fill").open("ab", buffering=0) as file:
+        while (found := os.statvfs(disk)).f_bavail * found.f_frsize > room:
+            file.write(bytes(4096))
+        os.fsync(file.fileno())
+
+
+async def trial_on(home: Path, task: Task, agent: str, directory: Path) -> Ran:
+    async with LocalBackend(LocalOptions(home=home)) as backend:
+        result = await run_trial(
+            task, attempt=1, agent=Shell(agent), backend=backend, run="test", directory=directory
+        )
+    return Ran(result.verdict, directory, result.phases)
+
+
+async def test_a_disk_that_had_room_only_for_root_and_then_none_is_no_grade(
+    write_task, reserving: Path, tmp_path: Path
+):
+    leave(reserving, 0)
+    (reserving / "more").write_bytes(bytes(4 << 20))
+    task = write_task(test=ONE_IF_DONE)
+    ran = await trial_on(reserving, task, FILL_FOR_A_MOMENT, tmp_path / "trial")
+    check_void(ran, Cause.SANDBOX, f"the disk of this host under {reserving} is full")
+
+
+async def test_a_sandbox_that_writes_where_only_root_may_is_graded(
+    write_task, reserving: Path, tmp_path: Path
+):
+    write = "head -c 8M /dev/zero > /tmp/$0"
+    agent = f"sh -c '{write}' root; setpriv --reuid=65534 --clear-groups sh -c '{write}' other"
+    all_written = "[ $(cat /tmp/root /tmp/other | wc -c) = 16777216 ]"
+    test = f"{all_written}; echo $? > /logs/verifier/reward.txt\n"  # 0 where it is so
+    ran = await trial_on(reserving, write_task(test=test), agent, tmp_path / "trial")
+    check_graded(ran, 0.0)
 
 
 async def test_a_pooled_sandbox_tells_of_its_disk(write_task, small: Path, tmp_path: Path):

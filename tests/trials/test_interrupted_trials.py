@@ -33,7 +33,7 @@ def sandboxes(home: Path) -> list[str]:
 
 
 async def process_with(word: str) -> int:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if found := processes_with(word):
                 return found[0]
@@ -43,7 +43,7 @@ async def process_with(word: str) -> int:
 async def test_a_cancelled_trial_says_so_and_leaves_no_sandbox(write_task, run, home, tmp_path):
     agent = Waiting()
     trial = asyncio.create_task(run(write_task(), agent))
-    await asyncio.wait_for(agent.working.wait(), 10)
+    await asyncio.wait_for(agent.working.wait(), 60)
     await asyncio.sleep(0.05)
     trial.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -85,9 +85,9 @@ async def test_a_trial_cancelled_while_its_image_is_built_leaves_nothing(
 async def test_a_sandbox_that_dies_under_the_agent_voids_the_trial(write_task, run, home):
     agent = Waiting()
     trial = asyncio.create_task(run(write_task(), agent))
-    await asyncio.wait_for(agent.working.wait(), 10)
+    await asyncio.wait_for(agent.working.wait(), 60)
     os.kill(init_of(await process_with(agent.time)), signal.SIGKILL)
-    ran = await asyncio.wait_for(trial, 10)
+    ran = await asyncio.wait_for(trial, 60)
     check_void(ran, Cause.SANDBOX, "init")
     assert sandboxes(home) == []
 

@@ -211,7 +211,7 @@ async def test_a_cancelled_trial_closes_its_trajectory(write_task, backend: Back
                 policy=Policy(gateway, Limits(), tmp_path / "blobs"),
             )
         )
-        await asyncio.wait_for(asked.wait(), 20)
+        await asyncio.wait_for(asked.wait(), 60)
         trial.cancel()
         with pytest.raises(asyncio.CancelledError):
             await trial

@@ -18,15 +18,22 @@ from plimsoll.gateway.upstreams.scripted import Scripted
 from plimsoll.gateway.upstreams.scripted_server import serve_script
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trajectories import writer
+from plimsoll.trials import policy
 from plimsoll.trials.verdicts import Cause
 
 GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
-SHORT_TIME = "[agent]\ntimeout_sec = 2\n"
+SHORT_TIME = "[agent]\ntimeout_sec = 3\n"
 
 
 @pytest.fixture
 def ask(backend: Backend, tmp_path: Path) -> Asks:
     return trial_with(backend, tmp_path)
+
+
+@pytest.fixture
+def soon_too_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of the time is enough: most of a short one may pass before the policy is asked."""
+    monkeypatch.setattr(policy, "TOO_SILENT", 0.2)
 
 
 def echo(asked: Asked) -> str:
@@ -79,21 +86,23 @@ async def test_an_agent_out_of_time_is_graded_as_budget(write_task, ask: Asks):
     ran = await ask(task, Asking("ask 1; touch /app/done; sleep 60"), Scripted(echo))
     check_graded(ran, 1.0)
     assert ended(ran) == (Ending.BUDGET, "budget")
-    assert "2 s" in ran.file.ends["main"].detail
+    assert "3 s" in ran.file.ends["main"].detail
 
 
 @pytest.mark.every_backend
+@pytest.mark.usefixtures("soon_too_silent")
 @pytest.mark.parametrize("how", ["", "--stream"], ids=["whole", "stream"])
 async def test_time_that_the_policy_was_silent_for_voids(write_task, ask: Asks, how: str):
     task = write_task(test=GRADER, toml=SHORT_TIME)
     async with serve_script(echo) as server, over_http(server) as upstream:
         server.faults.extend([None, "hang"])
         ran = await ask(task, Asking(f"ask 1; touch /app/done; ask {how} 2"), upstream)
-    check_void(ran, Cause.POLICY, "said nothing", "2 s")
+    check_void(ran, Cause.POLICY, "said nothing", "3 s")
     assert len(ran.trajectory.exchanges) == 1
     assert server.in_flight == 0
 
 
+@pytest.mark.usefixtures("soon_too_silent")
 async def test_the_built_in_agent_before_a_silent_policy_is_void(write_task, ask: Asks):
     task = write_task(test=GRADER, toml=SHORT_TIME)
     turns = (Turn(run="touch /app/done"), Turn(failure="hang"))
@@ -105,7 +114,7 @@ async def test_a_policy_that_is_silent_for_less_than_half_the_time_is_not_blamed
     write_task, ask: Asks
 ):
     task = write_task(test=GRADER, toml=SHORT_TIME)
-    script = "ask 1; touch /app/done; sleep 1.4; ask late"
+    script = "ask 1; touch /app/done; sleep 2.2; ask late"
 
     def late(asked: Asked) -> Turn:
         return Turn(text="Yes.", delay=60 if "late" in asked.last else 0)
@@ -124,11 +133,14 @@ async def test_a_policy_that_speaks_slowly_is_not_silent(write_task, ask: Asks):
     assert ended(ran) == (Ending.BUDGET, "budget")
 
 
-async def test_an_answer_makes_up_for_a_request_that_was_left(write_task, ask: Asks):
-    task = write_task(test=GRADER, toml="[agent]\ntimeout_sec = 4\n")
+async def test_an_answer_makes_up_for_a_request_that_was_left(
+    write_task, ask: Asks, monkeypatch: pytest.MonkeyPatch
+):
+    task = write_task(test=GRADER, toml="[agent]\ntimeout_sec = 60\n")
+    monkeypatch.setattr(policy, "TOO_SILENT", 0.5 / 60)
 
     def slow(asked: Asked) -> Turn:
-        return Turn(text="Yes.", delay=60 if "slow" in asked.last else 0)
+        return Turn(text="Yes.", delay=600 if "slow" in asked.last else 0)
 
     script = 'timeout 2.2 python3 -c "$ASK" slow; ask quick && touch /app/done'
     ran = await ask(task, Asking(script), Scripted(slow))
@@ -200,7 +212,7 @@ async def test_a_trial_cancelled_on_a_full_disk_is_cancelled(
         return Turn(text="Late.", delay=60)
 
     trial = asyncio.create_task(ask(write_task(), Asking("ask hello"), Scripted(told)))
-    await asyncio.wait_for(asked.wait(), 20)
+    await asyncio.wait_for(asked.wait(), 60)
     disk[0] = 0
     trial.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -66,7 +66,7 @@ def _closing(stock: Stock) -> Iterator[str]:
     """The totals, what is shared, and who could not be asked."""
     own = [item for shelf in stock.shelves for item in shelf.items if not item.shared]
     if own:
-        runs = len({item.labels.run for item in own})
+        runs = len({item.labels.run for item in own} - {""})  # what is half made has none
         yield f"{runs:,} {'run' if runs == 1 else 'runs'} · {counted(item.kind for item in own)}"
     elif stock.shelves:
         yield f"nothing of any run is on {' and '.join(stock.backends)}"

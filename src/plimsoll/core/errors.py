@@ -93,7 +93,11 @@ class TransferError(SandboxError):
 
 
 class NoRoom(TransferError):
-    """There is no room for it where it was to be carried to."""
+    """There is no room for it where it was to be carried to. `named`: it says which disk."""
+
+    def __init__(self, text: str, *, named: bool = False) -> None:
+        super().__init__(text)
+        self.named = named
 
 
 class PolicyError(PlimsollError):

@@ -58,7 +58,12 @@ def choose_expired(stock: Stock) -> Choice:
 
 def choose_all(stock: Stock) -> Choice:
     """Everything, shared things too, but what others hold on to or are just making."""
-    return _choose(stock, lambda item: bool(item.labels.run) or item.labels.expires < stock.now)
+
+    def wanted(item: Item) -> bool:
+        labels = item.labels
+        return bool(labels.run) or labels.expires < stock.now or not is_alive(labels.owner)
+
+    return _choose(stock, wanted)
 
 
 def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:

@@ -3,6 +3,9 @@
 What a full disk makes fail says nothing of an agent, so a trial asks for it before it trusts a
 grade. Sandboxes of one backend share one disk: one look a second does for all of them, and
 whoever asks a sandbox for its status has a look of its own.
+
+File systems may keep a part for root. Sandboxes write through an overlay, and so as who mounted
+it, whatever user they have inside: where that is root, the disk is full when that part is, too.
 """
 
 import asyncio
@@ -11,18 +14,45 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import NoRoom
 from plimsoll.sandboxes.protocol import FullDisk
 
-__all__ = ["Disk", "FolderDisk", "watching"]
+__all__ = ["Disk", "FolderDisk", "Space", "watching"]
 
 log = logging.getLogger(__name__)
 
 _LEAST = 8 << 20
 """With less than this free it is full: what fails of it, as a rule, wanted more."""
 _PERIOD = 1.0
+_NOBODYS_PART, _NOBODYS_MOST = 50, 256 << 20
+"""Of what ext4 tells to be free, it gives a fiftieth of the disk to nobody, and no more than this
+even with the largest blocks that are usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a file system says of itself: bytes, and how many more files it takes."""
+
+    size: int
+    free: int
+    """With what is kept for root."""
+    available: int
+    files: int | None = None
+    """None where it does not count them."""
+    as_root: bool = False
+    """Whether the sandboxes write as root."""
+
+    @property
+    def left(self) -> int:
+        """What sandboxes may still write at least."""
+        # One that counts no files, as btrfs, keeps nothing for root: it needs the rest itself.
+        if not self.as_root or self.files is None:
+            return self.available
+        nobodys = min(self.size // _NOBODYS_PART, _NOBODYS_MOST)
+        return max(self.available, self.free - nobodys)
 
 
 class Disk:
@@ -32,15 +62,21 @@ class Disk:
         self._describe = describe
         self.full: FullDisk | None = None
         """When it was last found full, if it ever was."""
-        self._tells = False
-        """Whether it ever said that something is free. There are file systems that never do."""
+        self._tells_bytes = self._tells_files = False
+        """Whether it ever said that some are free. There are file systems that never do."""
 
-    def note(self, free: int | None) -> None:
-        """So many bytes are free now; None where nobody knows."""
-        self._tells = self._tells or bool(free)
-        if free is not None and free < _LEAST and self._tells:
-            left = f"{free / 1e6:.1f} MB were left when it was looked at"
-            self.full = FullDisk(time.monotonic(), self._describe(left))
+    def note(self, space: Space) -> None:
+        """It is like this now."""
+        self._tells_bytes |= space.free > 0
+        self._tells_files |= bool(space.files)
+        if self._tells_files and space.files == 0:
+            self._found_full("no room for one more file was left")
+        elif self._tells_bytes and space.left < _LEAST:
+            self._found_full(f"{max(space.left, 0) / 1e6:.1f} MB were left")
+
+    def _found_full(self, left: str) -> None:
+        why = self._describe(f"{left} when it was looked at")
+        self.full = FullDisk(time.monotonic(), why)
 
     @contextlib.contextmanager
     def named(self) -> Generator[None]:
@@ -48,28 +84,37 @@ class Disk:
         try:
             yield
         except NoRoom as error:
-            raise NoRoom(self._describe(str(error))) from None
+            raise NoRoom(self._describe(str(error)), named=True) from None
 
 
 class FolderDisk(Disk):
-    """The disk that a folder of this host is on."""
+    """The disk that a folder of this host is on. `as_root`: whether sandboxes write as root."""
 
-    def __init__(self, folder: Path, describe: Callable[[str], str]) -> None:
+    def __init__(
+        self, folder: Path, describe: Callable[[str], str], *, as_root: bool = False
+    ) -> None:
         super().__init__(describe)
         self._folder = folder
+        self._as_root = as_root
 
     def look(self) -> FullDisk | None:
         """Look at it now; when it was last found full."""
         with contextlib.suppress(OSError):
-            self.note(_free_bytes(os.statvfs(self._folder)))
+            found = os.statvfs(self._folder)
+            if found.f_blocks:
+                self.note(_space(found, as_root=self._as_root))
         return self.full
 
 
-def _free_bytes(found: os.statvfs_result) -> int | None:
-    """What may still be written; nothing where there is no room for one more file."""
-    if not found.f_blocks:
-        return None
-    return 0 if found.f_files and not found.f_favail else found.f_bavail * found.f_frsize
+def _space(found: os.statvfs_result, *, as_root: bool) -> Space:
+    block = found.f_frsize
+    return Space(
+        found.f_blocks * block,
+        found.f_bfree * block,
+        found.f_bavail * block,
+        found.f_favail if found.f_files else None,
+        as_root=as_root,
+    )
 
 
 @contextlib.asynccontextmanager

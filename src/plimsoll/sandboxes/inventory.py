@@ -27,6 +27,9 @@ class Item:
     state: str = ""
     """As its backend names it: running, exited."""
     created: float | None = None
+    ended: float | None = None
+    """When a sandbox ended whose owner cannot be asked. It ends with its owner's stream, and
+    nothing can be had of it without."""
     shared: bool = False
     """It serves many runs and outlives its owner, until it expires."""
     used_by: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 * What a dead owner left goes, unless it is shared.
 * What is past its expiry goes, whoever owns it, unless something holds on to it.
-* An owner on another host cannot be asked, and is taken to be alive.
+* An owner on another host cannot be asked, and is taken to be alive. But what of it has ended for
+  long goes: an owner that lives removes its sandboxes when they end.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
 _PERIOD = 180.0
+_ENDED_SECONDS = 3600.0
+"""The clock of an engine may differ from this host's."""
 _LAST_SECONDS = 10.0
 """What the last time may take: the next that starts does the rest."""
 
@@ -53,7 +56,9 @@ def doomed(
     dead = {owner for owner in owners if not is_alive(owner)}
 
     def due(item: Item) -> bool:
-        return item.labels.expires < now or (not item.shared and item.labels.owner in dead)
+        if item.labels.expires < now or (not item.shared and item.labels.owner in dead):
+            return True
+        return item.ended is not None and item.ended + _ENDED_SECONDS < now
 
     chosen = [item for item in items if due(item)]
     kept = held(chosen)

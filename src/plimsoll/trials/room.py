@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from plimsoll.core.errors import (
     AgentError,
+    NoRoom,
     PlimsollError,
     SandboxUnavailable,
     SetUpError,
@@ -44,6 +45,8 @@ class Room:
     def blame(self, error: PlimsollError) -> PlimsollError:
         """What a trial ends with that failed with this error."""
         if not self._full or not isinstance(error, (AgentError, SetUpError, TransferError)):
+            return error
+        if isinstance(error, NoRoom) and error.named:
             return error
         return SandboxUnavailable(f"{self._full}; {error}")
 

@@ -75,7 +75,7 @@ async def test_a_cancelled_build_leaves_nothing(kit: Kit):
             started.set()
 
     build = asyncio.create_task(kit.backend.build(ImageSource(dockerfile=file), on_output=hear))
-    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(started.wait(), 60)
     build.cancel()
     with pytest.raises(asyncio.CancelledError):
         await build
@@ -119,11 +119,11 @@ async def test_a_killed_build_leaves_no_half_layer(tmp_path: Path):
 
 
 async def test_a_build_that_takes_too_long_is_ended_and_names_the_line(kit: Kit):
-    started = time.monotonic()
-    with pytest.raises(BuildError) as caught:
-        await kit.build("FROM any\nRUN true\nRUN sleep 60 & sleep 60", timeout=0.5)
+    await kit.build("FROM any\nRUN true")  # kept, so that the time is all for the next line
+    async with asyncio.timeout(60):
+        with pytest.raises(BuildError) as caught:
+            await kit.build("FROM any\nRUN true\nRUN sleep 600 & sleep 600", timeout=2)
     assert str(caught.value).endswith(
-        "Dockerfile:3: the build took longer than 0.5 s (build_timeout_sec)"
+        "Dockerfile:3: the build took longer than 2 s (build_timeout_sec)"
     )
-    assert time.monotonic() - started < 30
     assert len(left_over(kit.home)) == 1

@@ -114,8 +114,8 @@ async def test_network_none_is_really_none(kit: Kit):
 
 async def test_background_processes_are_gone_when_the_layer_is_kept(kit: Kit):
     mark = f"plimsoll-mark-{os.getpid()}"
-    text = f"RUN setsid bash -c 'while :; do date >>/x; sleep 0.01; done' {mark} & sleep 0.1"
-    image = await kit.build(text)
+    prints = f"setsid bash -c 'while :; do date >>/x; sleep 0.01; done' {mark}"
+    image = await kit.build(f"RUN {prints} & until [ -s /x ]; do sleep 0.05; done")
     sizes = []
     for _ in range(2):
         sizes.append(await kit.see(image, "wc -c </x"))

@@ -61,7 +61,7 @@ class FakeInit:
     async def next(self, kind: Kind | None = None) -> tuple[int, int, bytes]:
         """The host's next frame; with a kind, those of other kinds are passed over."""
         while True:
-            async with asyncio.timeout(9):
+            async with asyncio.timeout(30):
                 frame = await self._frames.get()
             if kind is None or frame[0] == kind:
                 return frame

@@ -49,7 +49,7 @@ async def test_an_init_that_makes_no_sense_ends_the_sandbox(start_fake, kind: st
     await init.next(Kind.EXEC)
     init.say_raw(NONSENSE[kind])
     with pytest.raises(SandboxUnavailable, match="does not make sense"):
-        await asyncio.wait_for(running, 9)
+        await asyncio.wait_for(running, 30)
     with pytest.raises(SandboxUnavailable, match="does not make sense"):
         await sandbox.exec("true")
     assert "does not make sense" in (await sandbox.status()).reason
@@ -85,7 +85,7 @@ async def test_when_the_wire_ends_everyone_is_told_why_and_the_keeper_is_asked_o
     init.hang_up()
     for task in waiting:
         with pytest.raises(SandboxUnavailable) as caught:
-            await asyncio.wait_for(task, 9)
+            await asyncio.wait_for(task, 30)
         assert str(caught.value) == (
             "the kernel killed it for memory; its init said: init: out of memory"
         )
@@ -99,7 +99,7 @@ async def test_a_wire_that_fails_is_a_sandbox_that_is_gone(start_fake):
     await init.next(Kind.EXEC)
     init.hang_up(ConnectionResetError("by the engine"))
     with pytest.raises(SandboxUnavailable, match="it fell over"):
-        await asyncio.wait_for(running, 9)
+        await asyncio.wait_for(running, 30)
     assert keeper.asked == 1
 
 
@@ -107,7 +107,7 @@ async def test_a_wire_that_cannot_be_written_is_a_sandbox_that_is_gone(start_fak
     init, keeper, sandbox = await start_fake()
     init.closed = True
     with pytest.raises(SandboxUnavailable, match="it fell over"):
-        await asyncio.wait_for(sandbox.exec("true"), 9)
+        await asyncio.wait_for(sandbox.exec("true"), 30)
     assert keeper.asked == 1
 
 
@@ -128,7 +128,7 @@ async def test_a_keeper_that_does_not_know_why_leaves_nobody_waiting(
     await init.next(Kind.EXEC)
     init.hang_up(OSError("broken"))
     with pytest.raises(SandboxUnavailable, match="gone: broken"):
-        await asyncio.wait_for(running, 9)
+        await asyncio.wait_for(running, 30)
 
 
 async def test_an_init_that_falls_silent_is_given_up(start_fake, monkeypatch: pytest.MonkeyPatch):
@@ -142,7 +142,7 @@ async def test_an_init_that_falls_silent_is_given_up(start_fake, monkeypatch: py
     init.end(number, processes=1)
     _, _, _ = await init.next(Kind.STATUS)
     with pytest.raises(SandboxUnavailable, match="has not answered"):
-        await asyncio.wait_for(running, 9)
+        await asyncio.wait_for(running, 30)
 
 
 async def test_no_greeting_is_a_sandbox_that_did_not_start(start_fake: Callable[..., object]):
@@ -278,7 +278,7 @@ async def test_a_cancelled_call_kills_and_waits_for_the_end(start_fake):
     _, number, _ = await init.next(Kind.KILL)
     init.end(number, signal=9)
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(running, 9)
+        await asyncio.wait_for(running, 30)
 
 
 async def test_what_cannot_be_killed_is_given_up(start_fake, monkeypatch: pytest.MonkeyPatch):
@@ -286,7 +286,7 @@ async def test_what_cannot_be_killed_is_given_up(start_fake, monkeypatch: pytest
     _, _, sandbox = await start_fake()
     other = asyncio.create_task(sandbox.exec("true"))
     with pytest.raises(SandboxUnavailable, match="cannot be killed"):
-        await asyncio.wait_for(sandbox.exec("sleep 60", timeout=0.05), 9)
+        await asyncio.wait_for(sandbox.exec("sleep 60", timeout=0.05), 30)
     with pytest.raises(SandboxUnavailable, match="cannot be killed"):
         await other
 
@@ -298,8 +298,8 @@ async def test_a_wire_that_takes_nothing_stops_no_timeout_and_no_close(
     init, keeper, sandbox = await start_fake()
     init.stuck.clear()
     with pytest.raises(SandboxUnavailable, match="cannot be killed"):
-        await asyncio.wait_for(sandbox.exec("true", timeout=0.05), 9)
-    await asyncio.wait_for(sandbox.close(), 9)
+        await asyncio.wait_for(sandbox.exec("true", timeout=0.05), 30)
+    await asyncio.wait_for(sandbox.close(), 30)
     assert keeper.removed == 1
 
 

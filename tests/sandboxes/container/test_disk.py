@@ -12,6 +12,7 @@ from plimsoll.sandboxes.disks import Disk
 from plimsoll.sandboxes.protocol import SandboxStatus
 
 GB = 1 << 30
+ROOM = {"disk_size": 9 * GB, "disk_free": GB, "disk_available": GB, "disk_files": 9}
 
 
 @pytest.fixture
@@ -29,16 +30,16 @@ async def _status(init, sandbox: ContainerSandbox, **said: object) -> SandboxSta
 async def test_a_disk_without_room_is_told_with_when_and_why(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
     before = asyncio.get_running_loop().time()
-    status = await _status(init, sandbox, disk_free=GB, disk_size=9 * GB)
+    status = await _status(init, sandbox, **ROOM)
     assert status.full_disk is None
-    status = await _status(init, sandbox, disk_free=2_000_000, disk_size=9 * GB)
+    status = await _status(init, sandbox, **{**ROOM, "disk_available": 2_000_000})
     assert status.full_disk is not None
     assert status.full_disk.at >= before
     assert status.full_disk.why == (
         "the disk of the engine is full: 2.0 MB were left when it was looked at"
     )
     # That there is room again does not undo what failed before.
-    again = await _status(init, sandbox, disk_free=GB, disk_size=9 * GB)
+    again = await _status(init, sandbox, **ROOM)
     assert again.full_disk == status.full_disk
 
 
@@ -47,8 +48,8 @@ async def test_the_sandboxes_of_one_disk_tell_of_it_alike(start_fake, disk: Disk
     other_init, _, other = await start_fake(disk)
     one.look_at_disk()
     _, number, _ = await init.next(Kind.STATUS)
-    init.end(number, processes=0, disk_free=1, disk_size=9 * GB)
-    status = await _status(other_init, other, disk_free=GB, disk_size=9 * GB)
+    init.end(number, processes=0, **{**ROOM, "disk_available": 1})
+    status = await _status(other_init, other, **ROOM)
     assert status.full_disk is not None
 
 
@@ -56,20 +57,24 @@ async def test_a_quota_of_the_sandboxs_own_that_is_used_up_is_not_a_full_disk(
     start_fake, disk: Disk
 ):
     init, _, sandbox = await start_fake(disk, quota_mb=1024)
-    status = await _status(init, sandbox, disk_free=0, disk_size=GB)
+    status = await _status(init, sandbox, **{**ROOM, "disk_size": GB, "disk_available": 0})
     assert status.full_disk is None
     # Nor does it hide the disk itself, where the driver tells of that.
-    status = await _status(init, sandbox, disk_free=1, disk_size=9 * GB)
+    status = await _status(init, sandbox, **{**ROOM, "disk_available": 1})
     assert status.full_disk is not None
 
 
-async def test_a_disk_that_never_tells_of_room_is_not_taken_for_full(start_fake, disk: Disk):
-    """Of some file systems nobody knows; and this sandbox has been started on it."""
+async def test_an_init_that_writes_as_root_may_use_what_is_kept_for_root(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
-    nothing = {"disk_free": 0, "disk_size": 9 * GB}
-    assert (await _status(init, sandbox, **nothing)).full_disk is None
-    assert (await _status(init, sandbox, disk_free=GB, disk_size=9 * GB)).full_disk is None
-    assert (await _status(init, sandbox, **nothing)).full_disk is not None
+    kept = {**ROOM, "disk_available": 0}
+    assert (await _status(init, sandbox, **kept, disk_as_root=1)).full_disk is None
+    assert (await _status(init, sandbox, **kept, disk_as_root=0)).full_disk is not None
+
+
+async def test_a_disk_without_room_for_a_file_is_full(start_fake, disk: Disk):
+    init, _, sandbox = await start_fake(disk)
+    assert (await _status(init, sandbox, **ROOM)).full_disk is None
+    assert (await _status(init, sandbox, **{**ROOM, "disk_files": 0})).full_disk is not None
 
 
 async def test_an_init_that_does_not_tell_of_its_disk_is_no_full_disk(start_fake, disk: Disk):

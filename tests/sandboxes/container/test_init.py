@@ -207,10 +207,14 @@ def test_kill_all_ends_every_request(init: Init):
 
 def test_a_status_tells_of_the_disk(init: Init):
     status = init.request(STATUS)
-    there, free = init.said("stat -f -c '%b %a %S' /").split(), int(status["disk_free"])
-    blocks, available, size = map(int, there)
+    there = init.said("stat -f -c '%b %f %a %d %S' /").split()
+    blocks, free, available, files, size = map(int, there)
     assert int(status["disk_size"]) == blocks * size
-    assert abs(free - available * size) < 1 << 30  # others write to it, too
+    # Others write to it, too.
+    assert abs(int(status["disk_free"]) - free * size) < 1 << 30
+    assert abs(int(status["disk_available"]) - available * size) < 1 << 30
+    assert abs(int(status["disk_files"]) - files) < 100_000
+    assert status["disk_as_root"] == "0"  # only an overlay writes as who mounted it
 
 
 def test_a_background_process_may_print_after_the_end_of_its_command(init: Init):

@@ -188,9 +188,9 @@ async def test_a_build_that_is_cancelled_or_too_slow_leaves_no_container(kit: Ki
     assert await becomes(False, kit.engine, word)
 
     began = time.monotonic()
-    said = await kit.fails(text, build_timeout=2.0)
+    said = await kit.fails(text, build_timeout=8.0)
     assert time.monotonic() - began < 60
-    assert said.endswith("Dockerfile:3: the build took longer than 2 s (build_timeout_sec)")
+    assert said.endswith("Dockerfile:3: the build took longer than 8 s (build_timeout_sec)")
     assert await becomes(False, kit.engine, word)
 
 
@@ -382,8 +382,8 @@ async def test_buildx_tells_what_fails_with_its_line(
 async def test_buildx_is_ended_with_its_build(kit: Kit, buildx: None):
     seconds = long_time()
     text = f"FROM debian:12\nRUN --mount=type=tmpfs,target=/t sleep {seconds}\n"
-    said = await kit.fails(text, build_timeout=4.0)
-    assert said.endswith("Dockerfile:2: the build took longer than 4 s (build_timeout_sec)")
+    said = await kit.fails(text, build_timeout=15.0)
+    assert said.endswith("Dockerfile:2: the build took longer than 15 s (build_timeout_sec)")
     for _ in range(100):
         if not processes_with(seconds):
             return

@@ -1,11 +1,13 @@
 """Engines that stop, crash, freeze and run full: each ends sandboxes with its reason, in time."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -173,18 +175,35 @@ async def test_a_command_that_is_killed_for_memory_leaves_the_sandbox_alive(dock
         await made.close()
 
 
-@pytest.fixture
-def small(dockerd: Dockerd) -> Iterator[Dockerd]:
-    """An engine with a small disk."""
+@contextmanager
+def _engine_on(dockerd: Dockerd, *mount: str) -> Iterator[Dockerd]:
+    """An engine like another, on a disk of its own."""
     made = type(dockerd)(Path(tempfile.mkdtemp(prefix="plimsoll-dockerd-", dir="/var/tmp")))
     try:
         (made.folder / "data-root").mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", made.folder / "data-root"]
-        subprocess.run(mount, check=True)
+        subprocess.run(["mount", *mount, made.folder / "data-root"], check=True)
         made.start()
         yield made
     finally:
         made.remove()
+
+
+@pytest.fixture
+def small(dockerd: Dockerd) -> Iterator[Dockerd]:
+    """An engine with a small disk."""
+    with _engine_on(dockerd, "-t", "tmpfs", "-o", "size=40m", "tmpfs") as made:
+        yield made
+
+
+@pytest.fixture
+def reserving(dockerd: Dockerd, tmp_path: Path) -> Iterator[Dockerd]:
+    """An engine with a disk of which some 38 MB are kept for root."""
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(128 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "30", image], check=True)
+    with _engine_on(dockerd, "-o", "loop", str(image)) as made:
+        yield made
 
 
 async def test_a_full_disk_of_the_engine_is_named(small: Dockerd, tmp_path: Path):
@@ -226,3 +245,24 @@ async def test_a_disk_that_was_full_for_some_seconds_is_told_afterwards(small: D
             assert f"the disk of the Docker engine at {small.url} is full; make room" in full.why
         await one.close()
         await other.close()
+
+
+async def test_a_disk_with_room_only_for_root_is_not_full_until_that_is_used_up(
+    reserving: Dockerd,
+):
+    async with DockerBackend(DockerOptions(host=reserving.url)) as docker:
+        (init,) = [name for row in await docker.engine.images() for name in row.repo_tags or ()]
+        image = await docker.build(ImageSource(reference=init))
+        made = await docker.create(image, spec())
+        disk = reserving.folder / "data-root"
+        with (disk / "fill").open("wb", buffering=0) as file:
+            while os.statvfs(disk).f_bavail:
+                file.write(bytes(4096))
+            os.fsync(file.fileno())
+            assert (await made.status()).full_disk is None
+            with pytest.raises(OSError):
+                while True:
+                    file.write(bytes(4096))
+        assert (await made.status()).full_disk is not None
+        (disk / "fill").unlink()
+        await made.close()

@@ -16,12 +16,14 @@ from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, Owner, short_id
 from plimsoll.runs.cleaning import choose_all, choose_run
 from plimsoll.runs.inventories import Shelf, Stock
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.endpoint import Endpoint, find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.labels import to_engine
 from plimsoll.sandboxes.inventory import Item
 from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
 from plimsoll.sandboxes.reaper import Reaped, doomed, reap, remove_all
 
 ELSEWHERE = Owner("elsewhere~00000000", 7, "boot:1")
@@ -123,6 +125,27 @@ async def test_reaping_takes_what_dead_owners_left_and_leaves_the_others(bench: 
     assert await bench.engine.inspect(foreign) is not None
     assert await bench.engine.inspect(dead) is None
     assert await bench.engine.inspect(late) is None
+
+
+async def test_a_sandbox_that_ended_with_its_owner_elsewhere_is_reaped_and_a_service_is_not(
+    bench: Bench,
+):
+    month = 30 * 24 * 3600.0
+    async with DockerBackend(DockerOptions(host=str(bench.engine.endpoint))) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        labels = Labels(bench.run, "task.1", ELSEWHERE, time.time() + month)
+        ended, runs = [await docker.create(image, SandboxSpec(labels)) for _ in range(2)]
+        service = await bench.container(ELSEWHERE, seconds=month)
+        await bench.engine.start(service)
+        for one in (ended.id, service):
+            await bench.engine.kill(one)
+            await bench.engine.wait(one, 30)
+        items = {item.name: item for item in await bench.mine()}
+        assert abs((items[ended.id].ended or 0) - time.time()) < 600
+        assert [name for name, item in items.items() if item.ended is not None] == [ended.id]
+        late = doomed(list(items.values()), time.time() + 2 * 3600)
+        assert [item.name for item in late] == [ended.id]
+        assert (await runs.exec("true")).ok
 
 
 async def test_networks_and_volumes_go_with_the_containers_that_use_them(bench: Bench):

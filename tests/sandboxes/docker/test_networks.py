@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from plimsoll.core.network import NO_NETWORK, PUBLIC, NetworkMode, NetworkPolicy
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.networks import name_servers
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 
@@ -122,6 +124,20 @@ async def test_a_run_has_one_network_which_goes_with_the_backend(
         assert len(await _networks(engine)) == 1
         await asyncio.gather(*(one.close() for one in made))
     assert not await _networks(engine)
+
+
+async def test_a_network_does_not_last_as_long_as_its_sandboxes_may(
+    docker: DockerBackend, image: Image
+):
+    day = 24 * 3600.0
+    plain = spec(network=PUBLIC)
+    labels = replace(plain.labels, expires=time.time() + 30 * day)
+    made = await docker.create(image, replace(plain, labels=labels))
+    items = await DockerInventory(docker.engine).items()
+    expiry = {item.kind: item.labels.expires for item in items if item.labels.run == RUN}
+    assert expiry["sandbox"] > time.time() + 29 * day
+    assert time.time() + 6 * day < expiry["network"] < time.time() + 8 * day
+    await made.close()
 
 
 async def test_sandboxes_with_a_network_do_not_reach_each_other(

@@ -131,8 +131,11 @@ class Ended:
     skipped: tuple[str, ...] = ()
     processes: int | None = None
     oom_kills: int | None = None
-    disk_free: int | None = None
     disk_size: int | None = None
+    disk_free: int = 0
+    disk_available: int = 0
+    disk_files: int | None = None
+    disk_as_root: int = 0
     port: int | None = None
     entries: int | None = None
     doubt: str = ""

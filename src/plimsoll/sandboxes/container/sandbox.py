@@ -15,7 +15,7 @@ from plimsoll.sandboxes.container.channel import Channel, Wire
 from plimsoll.sandboxes.container.execs import Command, run
 from plimsoll.sandboxes.container.frames import Ended, Kind
 from plimsoll.sandboxes.container.tunnels import ADDRESS, Listener
-from plimsoll.sandboxes.disks import Disk
+from plimsoll.sandboxes.disks import Disk, Space
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
@@ -233,8 +233,16 @@ class ContainerSandbox:
     def _note_disk(self, said: Ended) -> None:
         """What a quota of its own leaves is not what the host's disk has left."""
         quota = (self._quota_mb or 0) * _QUOTA_SLACK * (1 << 20)
-        if self._disk is not None and (said.disk_size or 0) > quota:
-            self._disk.note(said.disk_free)
+        if self._disk is not None and said.disk_size is not None and said.disk_size > quota:
+            self._disk.note(
+                Space(
+                    said.disk_size,
+                    said.disk_free,
+                    said.disk_available,
+                    said.disk_files,
+                    as_root=bool(said.disk_as_root),
+                )
+            )
 
     def _naming_disk(self) -> AbstractContextManager[None]:
         """What has no room within a quota of the sandbox's own is told as it is."""

@@ -120,6 +120,7 @@ class ContainerRow(_Answer, frozen=True):
     names: list[str] = []
     image: str = ""
     image_id: str = msgspec.field(default="", name="ImageID")
+    command: str = ""
     state: str = ""
     status: str = ""
     created: float = 0

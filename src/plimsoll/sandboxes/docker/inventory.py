@@ -14,10 +14,12 @@ from typing import Self
 
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.docker.answers import ContainerRow, ImageRow, NetworkRow, Volume
+from plimsoll.sandboxes.docker.containers import INIT
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError
 from plimsoll.sandboxes.docker.labels import MARK, from_engine, is_shared
 from plimsoll.sandboxes.inventory import Item
+from plimsoll.sandboxes.owners import is_here
 
 __all__ = ["DockerInventory"]
 
@@ -63,11 +65,24 @@ class DockerInventory:
         inherited = {image.id: from_engine(image.labels) for image in images}
         users = _users(containers, inherited)
         return [
-            *_sandboxes(containers, inherited),
+            *_sandboxes(containers, inherited, await self._ends(containers)),
             *_networks(networks, users),
             *_volumes(volumes, users),
             *_images(images, users),
         ]
+
+    async def _ends(self, containers: Sequence[ContainerRow]) -> Mapping[str, float]:
+        """When sandboxes ended whose owners are elsewhere. Services of a task may end before it."""
+        ends: dict[str, float] = {}
+        for row in containers:
+            labels = from_engine(row.labels)
+            if row.state != "exited" or row.command != INIT or labels is None:
+                continue
+            if is_here(labels.owner) or (found := await self._engine.inspect(row.id)) is None:
+                continue
+            if (when := _seconds(found.state.finished_at)) is not None:
+                ends[row.id] = when
+        return ends
 
     async def remove(self, item: Item) -> None:
         match item.kind:
@@ -136,12 +151,20 @@ def _users(containers: Sequence[ContainerRow], inherited: Inherited) -> Users:
     return {what: tuple(users) for what, users in found.items()}
 
 
-def _sandboxes(containers: Sequence[ContainerRow], inherited: Inherited) -> Iterator[Item]:
+def _sandboxes(
+    containers: Sequence[ContainerRow], inherited: Inherited, ends: Mapping[str, float]
+) -> Iterator[Item]:
     for row in containers:
         labels = from_engine(row.labels)
         if labels is not None and _is_ours(row, inherited):
             yield Item(
-                "sandbox", row.id, labels, name=_name(row), state=row.state, created=row.created
+                "sandbox",
+                row.id,
+                labels,
+                name=_name(row),
+                state=row.state,
+                created=row.created,
+                ended=ends.get(row.id),
             )
 
 

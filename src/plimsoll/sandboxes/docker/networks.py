@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _APART = {"com.docker.network.bridge.enable_icc": "false"}
 """Containers on the bridge do not reach each other."""
 _LIFE = 7 * 24 * 3600.0
+"""Its own, whatever its sandboxes' is: who uses it keeps it, and else another is made. What a host
+that is gone left would take up one of an engine's few ranges for as long as any task may take."""
 _REMOVE_SECONDS = 10.0
 _NOBODY = ("127.0.0.1",)
 """The container itself, in which nobody answers."""
@@ -52,7 +54,7 @@ class Networks:
         self._made = {run: made for run, made in self._made.items() if made != name}
 
     async def _make(self, labels: Labels) -> str:
-        own = replace(labels, ticket="network", expires=max(labels.expires, time.time() + _LIFE))
+        own = replace(labels, ticket="network", expires=time.time() + _LIFE)
         # The engine takes letters, digits and a few signs in a name; the run stands in a label.
         name = f"plimsoll-{short_id()}"
         try:

@@ -79,7 +79,11 @@ class LocalBackend:
 
     async def __aenter__(self) -> Self:
         self._home = Home.open(self._options.home)
-        self._disk = FolderDisk(self._home.sandboxes, lambda left: full_disk(self._home.path, left))
+        self._disk = FolderDisk(
+            self._home.sandboxes,
+            lambda left: full_disk(self._home.path, left),
+            as_root=not self._userns and _is_root(),
+        )
         inventory = LocalInventory(self._home)
         await reap(inventory)
         self._cgroups = Cgroups()
@@ -106,9 +110,19 @@ class LocalBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._working.__aexit__(exc_type, exc, traceback)
-        results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
-        await self._forker.stop()
+        await to_the_end(self._close(exc_type, exc, traceback))
+
+    async def _close(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._working.__aexit__(exc_type, exc, traceback)
+        finally:
+            results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
+            await self._forker.stop()
         for failed in results:
             if isinstance(failed, BaseException):
                 raise failed
@@ -148,7 +162,7 @@ class LocalBackend:
         if spec.limits.gpus:
             raise SandboxUnsupported(
                 f"the task wants {spec.limits.gpus} GPU(s); the local backend gives none: "
-                "use --backend docker or kubernetes on a host that has them"
+                "use --backend docker on a host that has them"
             )
         allows_network(spec.network)
         if spec.limits.storage_mb is not None:
@@ -245,6 +259,12 @@ def _two_pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
         for end in first:
             end.close()
         raise
+
+
+def _is_root() -> bool:
+    """Whether this is root itself, not who is called so in a user namespace."""
+    uids = Path("/proc/self/uid_map").read_text().split()
+    return os.geteuid() == 0 and uids == ["0", "0", str(2**32 - 1)]
 
 
 def _has_capability(number: int) -> bool:

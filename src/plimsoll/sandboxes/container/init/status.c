@@ -2,22 +2,31 @@
 #include "plimsoll.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+/* The beginning of a small file; false where there is none. */
+static bool text_of(const char *path, char text[1024])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t got = read(fd, text, 1023);
+    close(fd);
+    text[got > 0 ? got : 0] = 0;
+    return true;
+}
 
 /* The value of `oom_kill` in a control group's file; false where there is none. */
 static bool oom_kills_in(const char *path, char value[24])
 {
     static const char key[] = "oom_kill ";
     char text[1024];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (!text_of(path, text))
         return false;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[got > 0 ? got : 0] = 0;
     for (char *line = text; line; line = strchr(line, '\n')) {
         line += *line == '\n';
         if (!strncmp(line, key, sizeof key - 1))
@@ -26,16 +35,32 @@ static bool oom_kills_in(const char *path, char value[24])
     return false;
 }
 
-/* What may still be written to the root, and how large its disk is; nothing where nobody knows. */
+/* Whether what is written here is written as root. Through an overlay all write as who mounted
+   it, and that is root where this is no user namespace. */
+static bool writes_as_root(const struct statfs *disk)
+{
+    char text[1024];
+    unsigned long first, outside, count;
+    bool overlay = (unsigned long)disk->f_type == OVERLAYFS_SUPER_MAGIC;
+    if (!overlay || !text_of("/proc/self/uid_map", text))
+        return false;
+    return sscanf(text, "%lu %lu %lu", &first, &outside, &count) == 3 && !first && !outside &&
+           count == 0xffffffff;
+}
+
+/* What the disk under the root says of itself; nothing where nobody knows. */
 static void add_disk(struct fields *fields)
 {
-    struct statvfs disk;
-    if (statvfs("/", &disk) || !disk.f_blocks)
+    struct statfs disk;
+    if (statfs("/", &disk) || !disk.f_blocks)
         return;
-    bool no_files = disk.f_files && !disk.f_favail;
-    unsigned long long size = disk.f_frsize;
-    add_count(fields, "disk_free", no_files ? 0 : disk.f_bavail * size);
+    unsigned long long size = disk.f_frsize ? disk.f_frsize : disk.f_bsize;
     add_count(fields, "disk_size", disk.f_blocks * size);
+    add_count(fields, "disk_free", disk.f_bfree * size);
+    add_count(fields, "disk_available", disk.f_bavail * size);
+    if (disk.f_files)
+        add_count(fields, "disk_files", disk.f_ffree);
+    add_count(fields, "disk_as_root", writes_as_root(&disk));
 }
 
 void send_status(uint32_t number)
