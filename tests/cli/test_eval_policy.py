@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -16,6 +15,7 @@ from asking import served_aside
 from plimsoll.gateway.upstreams.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted_server import Offers
 from plimsoll.trajectories.reader import read_trajectory
+from ports import held_port
 
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
@@ -27,11 +27,10 @@ SCRIPT = '[[turns]]\nrun = "touch /tmp/done"\n[[turns]]\nsubmit = true\n'
 
 
 @pytest.fixture
-def dead() -> str:
+def dead() -> Iterator[str]:
     """The URL of a server that is not there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with held_port() as port:
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 def test_an_agent_and_a_policy_are_graded_and_leave_a_trajectory(

@@ -22,6 +22,7 @@ from asking import served_aside
 from plimsoll.gateway.upstreams.script import Rule, Script, Turn
 from plimsoll.gateway.upstreams.scripted_server import Offers, ScriptedServer
 from plimsoll.trajectories.reader import read_trajectory
+from ports import held_port
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -266,17 +267,21 @@ def test_a_probe_says_what_the_server_can_return_and_what_for(
     assert (told["model"], told["problem"]) == ("scripted", "")
 
 
-def test_a_probe_of_nothing_exits_1_and_says_why(plimsoll: Plimsoll):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    ended = plimsoll("gateway", "probe", url)
+@pytest.fixture
+def nothing() -> Iterator[str]:
+    """The URL of a server that is not there."""
+    with held_port() as port:
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+def test_a_probe_of_nothing_exits_1_and_says_why(plimsoll: Plimsoll, nothing: str):
+    ended = plimsoll("gateway", "probe", nothing)
     assert (ended.returncode, ended.stderr) == (1, "")
     assert ended.stdout.splitlines() == [
-        f"the policy at {url} cannot be reached: Connection refused",
+        f"the policy at {nothing} cannot be reached: Connection refused",
         "neither evaluation nor training is possible",
     ]
-    found = plimsoll("gateway", "probe", url, "--json")
+    found = plimsoll("gateway", "probe", nothing, "--json")
     assert found.returncode == 1
     assert "Connection refused" in json.loads(found.stdout)["problem"]
 

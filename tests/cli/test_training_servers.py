@@ -2,11 +2,11 @@
 
 import json
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from run_files import Start, prompts, wait_for
 from training_files import GRADE, final_weights, lines, make_model, write_training
 
 from plimsoll.ledger.report import make_report
+from ports import held_port
 
 SERVER = Path(__file__).parent / "model_server.py"
 SECONDS = 240
@@ -25,12 +26,10 @@ pytestmark = pytest.mark.timeout(4 * SECONDS)
 class Replica:
     """One server, which may be killed and started again at its address."""
 
-    def __init__(self, start: Start, model: Path) -> None:
+    def __init__(self, start: Start, model: Path, port: int) -> None:
         self._start = start
         self._model = model
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._at = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self._at = f"http://127.0.0.1:{port}"
         self.process = self.start()
 
     @property
@@ -57,12 +56,21 @@ class Replica:
 
 
 @pytest.fixture
-def replicas(start: Start, write_task: Callable[..., Path], tmp_path: Path) -> list[Replica]:
+def replica(start: Start) -> Iterator[Callable[[Path], Replica]]:
+    """Starts one that serves a model."""
+    with ExitStack() as held:
+        yield lambda model: Replica(start, model, held.enter_context(held_port()))
+
+
+@pytest.fixture
+def replicas(
+    replica: Callable[[Path], Replica], write_task: Callable[..., Path], tmp_path: Path
+) -> list[Replica]:
     """Two that were started with other weights than the training begins with."""
     for name in ("a", "b"):
         write_task(name, test=GRADE)
     other = make_model(tmp_path / "other", seed=1)
-    return [Replica(start, other) for _ in range(2)]
+    return [replica(other) for _ in range(2)]
 
 
 def write(
@@ -117,10 +125,14 @@ def test_what_replicas_generate_is_of_the_weights_that_it_counts_as(
 
 @pytest.mark.parametrize("weights", [None, "shared"])
 def test_a_start_that_comes_to_nothing_leaves_no_weights(
-    start: Start, write_task: Callable[..., Path], tmp_path: Path, weights: str | None
+    start: Start,
+    replica: Callable[[Path], Replica],
+    write_task: Callable[..., Path],
+    tmp_path: Path,
+    weights: str | None,
 ):
     write_task("a", test=GRADE)
-    other = Replica(start, make_model(tmp_path / "other", hidden=32))
+    other = replica(make_model(tmp_path / "other", hidden=32))
     write(tmp_path, [other], mode="sync", steps=2, weights=weights)
     process = start("run", "night.toml", "--out", "run")
     out, err = process.communicate(timeout=SECONDS)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -48,11 +49,18 @@ class Watched(GRPOTrainer):
         return made
 
 
+def of_process(file: Path) -> bytes:
+    """What the system says of a process or a thread: nothing once it has ended."""
+    with suppress(OSError):
+        return file.read_bytes()
+    return b""
+
+
 def children() -> int:
     """Worker processes of this one."""
-    lists = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
-    lines = [Path(f"/proc/{child}/cmdline") for text in lists for child in text.split()]
-    return sum(b"plimsoll.workers" in line.read_bytes() for line in lines if line.exists())
+    lists = map(of_process, Path("/proc/self/task").glob("*/children"))
+    lines = [Path(f"/proc/{child}/cmdline") for text in lists for child in text.decode().split()]
+    return sum(b"plimsoll.workers" in of_process(line) for line in lines)
 
 
 @dataclass(frozen=True)

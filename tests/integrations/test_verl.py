@@ -74,6 +74,15 @@ async def test_a_session_of_the_v1_trainer_gets_all_branches(world, worker):
     assert outputs[0].as_dict()["rm_scores"].sum() == 1.0
 
 
+async def test_generated_tokens_beyond_the_response_are_counted_and_said(world, worker, caplog):
+    worker.config.actor_rollout_ref.rollout.response_length = 40
+    (output,) = await world.loop_of(worker).run({}, task="touch", session_id=0)
+    assert len(output.response_ids) == 40
+    said = sum(len(worker.tokenizer(text).input_ids) for text in world.ANSWERS)
+    assert output.extra_fields["plimsoll_left_out"] == said - sum(output.response_mask) > 0
+    assert caplog.text.count("rollout.response_length = 40") == 1
+
+
 async def test_a_row_without_a_task_and_a_prompt_without_room_are_named(world, worker):
     with pytest.raises(UsageError, match="give it a column `task`"):
         await world.loop_of(worker).run({})

@@ -6,32 +6,36 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from learner_parts import config, items
+from torch import Tensor
 
 from plimsoll.core.errors import TrainingError
 from plimsoll.training.learner import Learner
 from plimsoll.training.parallel import world
 from plimsoll.training.shared_learner import SharedLearner, follow
-from plimsoll.training.step_report import StepReport
 
-__all__ = ["BATCHES", "VARIANTS", "learner", "train", "trouble"]
+__all__ = ["BATCHES", "VARIANTS", "gathered", "learner", "train", "trouble"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "small": {"micro_tokens": 50, "entropy": 0.01, "recompute": True},
     "gspo": {"algorithm": "gspo", "averaging": "sequence", "updates": 2, "kl": 0.1},
     "ppo": {"algorithm": "ppo"},
+    "pieces": {"entropy": 0.01, "recompute": True},
 }
 BATCHES = (8, 5, 1, 0, 7)
 """How many samples there are in each step: of one, a rank has none, and of 0 both."""
 
 
 def learner(folder: Path, name: str) -> Learner:
-    return Learner(config(learning_rate=1e-4, **VARIANTS[name]), folder, steps=20)
+    made = Learner(config(learning_rate=1e-4, **VARIANTS[name]), folder, steps=20)
+    if name == "pieces":  # of logits, as every vocabulary needs them that is not a test's
+        made._nets.policy._rows = 7  # pyright: ignore[reportPrivateUsage]
+    return made
 
 
 def train(made: Learner | SharedLearner) -> list[list[float]]:
@@ -41,6 +45,18 @@ def train(made: Learner | SharedLearner) -> list[list[float]]:
     return [[-1.0 if one is None else one for one in each] for each in figures]
 
 
+def gathered(made: Learner) -> int:
+    """How many weights and moments this rank has for a checkpoint."""
+    kept = made.gather()
+    return _numbers(kept.weights) + _numbers(kept.state)
+
+
+def _numbers(kept: object) -> int:
+    if isinstance(kept, Tensor):
+        return kept.numel() if kept.dim() and kept.is_floating_point() else 0
+    return sum(map(_numbers, kept.values())) if isinstance(kept, dict) else 0
+
+
 def together(folder: Path, out: Path) -> None:
     """Each variant on all ranks, then one that the first rank alone is told of."""
     losses: dict[str, list[list[float]]] = {}
@@ -48,6 +64,7 @@ def together(folder: Path, out: Path) -> None:
         made = learner(folder, name)
         losses[name] = train(made)
         made.save(out / name)
+        (out / f"{name}.{world().rank}").write_text(str(gathered(made)))
     made = learner(folder, "grpo")
     if world().rank:
         return follow(made)
@@ -57,8 +74,9 @@ def together(folder: Path, out: Path) -> None:
     shared.load(out / "grpo")
     whole = {name: list(each.shape) for name, each in shared.weights().tensors.items()}
     after = shared.step(items(6, seed=99)).loss
+    found = {"losses": losses, "whole": whole, "after": after, "parameters": shared.parameters}
     shared.close()
-    (out / "found.json").write_text(json.dumps({"losses": losses, "whole": whole, "after": after}))
+    (out / "found.json").write_text(json.dumps(found))
     return None
 
 
@@ -85,7 +103,7 @@ def _follow(made: Learner, scene: str) -> None:
     follow(made)
 
 
-def _fail(_: object) -> StepReport:
+def _fail(*_: object) -> NoReturn:
     raise RuntimeError("no memory is left")
 
 
@@ -102,6 +120,9 @@ def _lead(made: Learner, scene: str) -> None:
             made.step = _fail
             with suppress(TrainingError):
                 shared.step(items())
+            shared.save(Path("nowhere"))
+        if scene == "the first fails in gathering a checkpoint":
+            made.gather = _fail
             shared.save(Path("nowhere"))
         if scene == "a sample is bad":
             bad = items()

@@ -70,6 +70,18 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
     assert made.bad_steps == 0
 
 
+def test_a_step_is_bad_only_where_no_update_changed_anything(folder: Path):
+    made = learner(folder, updates=2)
+    before = flat(made)
+    report = made.step(spoiled())
+    assert (report.left_out, report.skipped, made.bad_steps) == (1, "", 0)
+    assert not torch.equal(before, flat(made))
+    before = flat(made)
+    report = made.step([each for sample in spoiled()[:1] for each in (sample, sample)])
+    assert (report.left_out, report.skipped, made.bad_steps) == (2, "the loss is not finite", 1)
+    assert torch.equal(before, flat(made))
+
+
 def test_a_step_with_nothing_to_learn_between_bad_ones_does_not_pardon_them(folder: Path):
     made = learner(folder)
     made.step(spoiled())

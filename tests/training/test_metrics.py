@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +23,8 @@ from plimsoll.training.metrics import sinks
 from plimsoll.training.metrics.lines import Seconds, StepMetrics, flat, last_metrics
 from plimsoll.training.metrics.metrics import Metrics
 from plimsoll.training.step_report import StepReport
+
+Begun = tuple[str, list[dict[str, Any]]]
 
 
 def line(step: int, reward: float | None = 0.5) -> StepMetrics:
@@ -141,6 +145,8 @@ async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
 HANGS = """
 import asyncio, sys, threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from plimsoll.cli.interrupts import Interrupts
 from plimsoll.training.metrics import metrics, sinks
 from plimsoll.runs.config import Config
@@ -216,6 +222,37 @@ async def test_tensorboard_has_every_figure_of_every_step(tmp_path: Path):
     written = b"".join(file.read_bytes() for file in files)
     for name in flat(line(1)):
         assert name.encode() in written, name
+
+
+@pytest.fixture(params=["wandb", "trackio"])
+def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Begun:
+    """What a library is told of the runs that begin, in place of the library itself."""
+    calls: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> SimpleNamespace:
+        calls.append(options)
+        return SimpleNamespace(define_metric=lambda *_, **__: None)
+
+    monkeypatch.setitem(sys.modules, request.param, SimpleNamespace(init=init))
+    # What imports it is forgotten afterwards.
+    own = f"plimsoll.training.metrics.{request.param}"
+    monkeypatch.setitem(sys.modules, own, None)
+    monkeypatch.delitem(sys.modules, own)
+    return request.param, calls
+
+
+async def test_runs_of_one_name_are_kept_apart_and_one_that_goes_on_is_the_same(
+    tmp_path: Path, begun: Begun
+):
+    kind, calls = begun
+    for place in ("one", "other", "one"):
+        directory = RunDirectory(tmp_path / place / "night")
+        directory.path.mkdir(parents=True, exist_ok=True)
+        config = Config.model_validate({"metrics": {kind: "project"}})
+        assert len(await sinks.make_sinks(config, directory, begin=0)) == 1
+    first, second, again = (call.get("id", call["name"]) for call in calls)
+    assert first == again != second
+    assert all(call["name"].startswith("night") for call in calls)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from learner_parts import items
-from learner_ranks import VARIANTS, learner, train, trouble
+from learner_ranks import VARIANTS, gathered, learner, train, trouble
 from safetensors.torch import load_file
 from tiny_model import make_model
 
 from plimsoll.training.learner import Learner
+from ports import held_port
 
 # Ranks load torch first, on machines that may be busy.
 pytestmark = pytest.mark.timeout(240)
@@ -88,6 +88,20 @@ def test_weights_of_two_ranks_are_whole(found, alone):
     assert found["whole"] == whole
 
 
+def test_weights_that_layers_share_count_once_on_any_number_of_ranks(found, alone):
+    one = alone["grpo"][0]
+    sizes = {each.data_ptr(): each.numel() for each in one.weights().tensors.values()}
+    assert len(sizes) < len(one.weights().tensors)
+    assert found["parameters"] == one.parameters == sum(sizes.values())
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_only_the_rank_that_writes_holds_a_checkpoint(out: Path, alone, name: str):
+    first, second = (int((out / f"{name}.{rank}").read_text()) for rank in range(2))
+    assert first == gathered(alone[name][0])
+    assert second == 0
+
+
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_a_checkpoint_of_two_ranks_goes_on_in_one(folder: Path, out: Path, alone, name: str):
     one = learner(folder, name)
@@ -115,6 +129,7 @@ RANKS.set_forkserver_preload(["plimsoll.training.shared_learner"])
         ("the first is killed", (3, 1), ("", "onnection")),
         ("the first fails in a step", (1, 1), ("lost each other: no memory", "onnection")),
         ("the first is to save after a step that failed", (1, 1), ("do not agree", "onnection")),
+        ("the first fails in gathering a checkpoint", (1, 1), ("lost each other", "onnection")),
         ("a follower never begins", (1, 3), ("onnection", "")),
         ("a follower ends in a step", (1, 3), ("lost each other", "")),
         ("a sample is bad", (1, 0), ("has token id 100000", "")),
@@ -124,18 +139,16 @@ def test_no_rank_waits_for_one_that_is_gone(
     folder: Path, tmp_path: Path, scene: str, ends: tuple[int, int], says: tuple[str, str]
 ):
     """Without torchrun: nobody is there to end the other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     files = [tmp_path / "0", tmp_path / "1"]
-    ranks = [
-        RANKS.Process(target=trouble, args=(folder, scene, rank, port, files[rank]))
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(110)
+    with held_port() as port:
+        ranks = [
+            RANKS.Process(target=trouble, args=(folder, scene, rank, port, files[rank]))
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(110)
     found = tuple(rank.exitcode for rank in ranks)
     for rank in ranks:
         rank.kill()

@@ -127,6 +127,21 @@ async def test_after_so_many_bad_steps_in_a_row_the_run_stops_with_a_checkpoint(
     proven(run)
 
 
+async def test_a_step_of_which_a_part_was_left_out_is_said_served_and_no_bad_one(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    class Partly(Counter):
+        def step(self, items: Sequence[Item]) -> StepReport:
+            return replace(super().step(items), left_out=2)
+
+    policy = Notes()
+    rollouts = await train(make_config(4), tmp_path / "run", Partly(), policy)
+    assert rollouts.summary.done
+    assert rollouts.summary.skipped == {}
+    assert policy.published == [(str(step), step) for step in range(1, 5)]
+    assert caplog.text.count("left out 2 of its updates") == 4
+
+
 async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
     make_config: MakeConfig,
     tmp_path: Path,

@@ -53,7 +53,7 @@ class Trials:
         self.plan = Plan.make(read.model_copy(update={"run": run}), served)
         self._out = out
         self._kind = kind
-        self._breaker = Breaker(Policy(stops=not keep_going))
+        self._breaker = Breaker(Policy(tasks=len(self.tasks), stops=not keep_going))
         self._stack = AsyncExitStack()
 
     @property

@@ -13,10 +13,16 @@ and what is trained on are the tokens that were sampled.
 A trial that is void, after it was tried again, raises, and never becomes a number: verl's trainer
 leaves that member out of its group. `trainer.v1.sampler.sync_refill_failed_groups=True` replaces
 groups of which nobody is left. The trainer before V1 stops at it.
+
+A conversation may have `rollout.prompt_length` + `rollout.response_length` tokens. Where it begins
+with fewer than the former, what comes after the latter is not trained on: `plimsoll_left_out`, a
+column of verl's batches, counts the generated tokens of it.
 """
 
 import asyncio
+import functools
 import itertools
+import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -38,6 +44,8 @@ from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
 
 __all__ = ["PlimsollAgentLoop", "close"]
+
+_log = logging.getLogger(__name__)
 
 _KNOWN = "0.9.1"
 _FIELDS = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score"}
@@ -107,6 +115,9 @@ class PlimsollAgentLoop:
                 f"{self._prompt_length}: raise it"
             )
         room = self._response_length
+        left_out = sum(line.mask[room:])
+        if left_out:
+            _warn_of(room)
         steps = {"min_global_steps": line.oldest, "max_global_steps": line.newest}
         return _agent_loop().AgentLoopOutput(
             prompt_ids=line.prompt,
@@ -116,8 +127,17 @@ class PlimsollAgentLoop:
             reward_score=row.reward,
             num_turns=2 * line.turns,
             metrics=_agent_loop().AgentLoopMetrics(generate_sequences=row.seconds),
-            extra_fields={"reward_extra_info": {}, **steps},
+            extra_fields={"reward_extra_info": {}, "plimsoll_left_out": left_out, **steps},
         )
+
+
+@functools.cache  # said once for each setting
+def _warn_of(response_length: int) -> None:
+    _log.warning(
+        "some conversations generate more than rollout.response_length = %d tokens after their "
+        "prompt, and what is beyond is not trained on (plimsoll_left_out counts it): raise it",
+        response_length,
+    )
 
 
 class _Station:

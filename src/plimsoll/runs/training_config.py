@@ -44,7 +44,8 @@ class TrainingConfig(Table):
     algorithm: Literal["grpo", "gspo", "ppo"] = "grpo"
     """grpo: a ratio for each token; gspo: one for each sequence; ppo: with a critic."""
     normalize: StrictBool = True
-    """Whether advantages are divided by the deviation of their group."""
+    """Whether advantages are divided by the deviation of their group; with ppo, by that of all
+    tokens of the batch, less their mean."""
     averaging: Literal["token", "sequence"] = "token"
     """The loss is a mean over all tokens of a batch, or over the means of its sequences."""
     clip_low: StrictFloat = Field(default=0.2, gt=0)

@@ -15,6 +15,7 @@ from plimsoll.core.errors import CheckpointError
 from plimsoll.core.versions import Version
 from plimsoll.runs.rollouts import Save
 from plimsoll.training.learns import Learns
+from plimsoll.training.models import is_out_of_memory
 
 __all__ = ["Keeper"]
 
@@ -50,6 +51,8 @@ class Keeper:
         try:
             self._learner.save(folder)
         except (SafetensorError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             # Writers of other languages tell of a full disk in words of their own.
             raise OSError(errno.EIO, str(error).partition("\n")[0], str(folder)) from error
 

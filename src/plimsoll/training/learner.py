@@ -48,8 +48,15 @@ class _Work:
     updates: int = 0
     micro_batches: int = 0
     norms: list[float] = field(default_factory=list[float])
-    skipped: str = ""
-    """Why an update was left out."""
+    left_out: int = 0
+    """How many of the updates changed nothing."""
+    why: str = ""
+    """Why one was left out, or why there was none."""
+
+    @property
+    def skipped(self) -> str:
+        """Why nothing was changed, where that is so."""
+        return self.why if self.left_out == self.updates else ""
 
 
 class Learner:
@@ -71,7 +78,7 @@ class Learner:
 
     @property
     def bad_steps(self) -> int:
-        """How many steps in a row left an update out."""
+        """How many steps in a row left out all of their updates."""
         return self._bad
 
     @property
@@ -84,6 +91,11 @@ class Learner:
     def micro_tokens(self) -> int:
         """The most that go through the model at once: fewer once memory ran out."""
         return self._passes.micro_tokens
+
+    @property
+    def parameters(self) -> int:
+        """How many there are of the policy, on all ranks. What layers share counts once."""
+        return sum(each.numel() for each in self._nets.policy.parameters())
 
     def check(self, items: Sequence[Item]) -> None:
         """Raises where an item cannot be what the model is trained on."""
@@ -116,7 +128,7 @@ class Learner:
         trained = self._trained(inputs)
         if not trained:
             why = "all rewards of each group are equal" if inputs.rows else "there are no samples"
-            work.skipped = f"nothing to learn: {why}"
+            work.why = f"nothing to learn: {why}"
         else:
             self._make(work, trained)
             self._bad = self._bad + 1 if work.skipped else 0
@@ -130,8 +142,18 @@ class Learner:
 
     def save(self, folder: Path) -> None:
         """A Hugging Face folder, with what `load` needs beside it. Every rank has to call it."""
+        gathered = self.gather()
+        if not self._here.rank:
+            self.write(gathered, folder)
+
+    def gather(self) -> states.Gathered:
+        """What `write` writes. Every rank has to call it."""
         progress = states.Progress(self._steps, self._bad, self._generator.get_state())
-        states.save(self._nets, progress, self._path, folder)
+        return states.gather(self._nets, progress)
+
+    def write(self, gathered: states.Gathered, folder: Path) -> None:
+        """The second half of `save`, for the first rank alone."""
+        states.write(gathered, self._nets, self._path, folder)
 
     def load(self, folder: Path) -> None:
         """Goes on, to the bit, from where `save` was called, on however many ranks."""
@@ -184,7 +206,8 @@ class Learner:
         work.figures.include(figures)
         bad = _why_bad(figures, norms)
         if bad:
-            work.skipped = bad
+            work.left_out += 1
+            work.why = bad
             self._forget()
             return
         self._is_whole = False
@@ -230,6 +253,7 @@ class Learner:
             samples=len(work.inputs.rows),
             learning_rate=self._config.learning_rate * work.share,
             micro_batches=work.micro_batches,
+            left_out=work.left_out,
             seconds=time.perf_counter() - work.begun,
             skipped=work.skipped,
         )

@@ -136,11 +136,10 @@ class Loop:
     async def _commit(self, batch: Batch, report: StepReport, seconds: Seconds) -> None:
         """Write the checkpoint if one is due, have the weights served, note the step."""
         mark = time.perf_counter()
-        is_same = bool(report.skipped) and self._config.training.updates == 1
 
         async def publish(version: Version) -> None:
             began = time.perf_counter()
-            weights = None if is_same else await self._thread.do(self._learner.weights)
+            weights = None if report.skipped else await self._thread.do(self._learner.weights)
             await self._policy.publish(weights, version)
             seconds.publish = _since(began)
 
@@ -162,9 +161,14 @@ class Loop:
         await commit(publish=publish)
 
     def _look_at(self, report: StepReport, step: int) -> None:
-        """Stop where nothing can be learned any more."""
+        """Say what was left out; stop where nothing can be learned any more."""
         before, bad = self._bad, self._learner.bad_steps
         self._bad = bad
+        if report.left_out and not report.skipped:
+            _log.warning(
+                "step %d left out %d of its updates: no finite loss and gradient",
+                *(step, report.left_out),
+            )
         if bad <= before:
             return
         _log.warning("step %d changed nothing: %s (%d in a row)", step, report.skipped, bad)

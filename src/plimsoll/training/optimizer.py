@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from plimsoll.core.errors import TrainingError
 from plimsoll.training.doors import step
 from plimsoll.training.models import is_out_of_memory
-from plimsoll.training.parallel import shared_like, whole
+from plimsoll.training.parallel import for_first, shared_like, whole
 
 __all__ = ["Optimizer"]
 
@@ -58,11 +58,11 @@ class Optimizer:
         self.clear()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """By the parameters' names, whole. Every rank has to ask."""
+        """By the parameters' names, whole on the first rank. Every rank has to ask."""
         found: dict[str, dict[str, Tensor]] = {}
         for name, parameter in self._parameters.items():
             state: Mapping[str, Tensor] = self._adam.state[parameter]
-            found[name] = {key: whole(value) for key, value in state.items()}
+            found[name] = {key: for_first(value) for key, value in state.items()}
         return found
 
     def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:

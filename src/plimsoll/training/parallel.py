@@ -21,6 +21,7 @@ from plimsoll.training.doors import all_reduce, barrier, broadcast, new_group
 __all__ = [
     "Line",
     "World",
+    "for_first",
     "init",
     "leave",
     "maximum_of",
@@ -126,6 +127,18 @@ def shard(module: nn.Module, parts: Iterable[nn.Module], device: torch.device) -
 def whole(tensor: Tensor) -> Tensor:
     """All of it, of whichever shares it is. Every rank has to ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def for_first(tensor: Tensor) -> Tensor:
+    """All of it on the first rank, on others nothing. Every rank has to ask.
+
+    What was gathered goes to the host's memory: all of a model and its moments, tensor by tensor,
+    is more than a GPU holds beside its share.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    gathered = tensor.full_tensor()
+    return gathered.new_empty(0) if world().rank else gathered.cpu()
 
 
 def shared_like(tensor: Tensor, like: Tensor) -> Tensor:

@@ -50,6 +50,10 @@ class SharedLearner:
     def is_whole(self) -> bool:
         return self._learner.is_whole
 
+    @property
+    def parameters(self) -> int:
+        return self._learner.parameters
+
     def step(self, items: Sequence[Item]) -> StepReport:
         self._learner.check(items)
         with self._agreeing():
@@ -65,7 +69,8 @@ class SharedLearner:
         """Raises what writers raise for a disk that is full: the ranks agree all the same."""
         with self._agreeing():
             self._line.broadcast(_Command("save"))
-        self._learner.save(folder)
+            gathered = self._learner.gather()
+        self._learner.write(gathered, folder)
 
     def load(self, folder: Path) -> None:
         with self._agreeing():
@@ -109,7 +114,7 @@ def follow(learner: Learner) -> None:
         elif command.name == "weights":
             learner.weights()
         elif command.name == "save":
-            learner.save(command.folder)
+            learner.gather()
         elif command.name == "load":
             learner.load(command.folder)
         else:

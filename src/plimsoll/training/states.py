@@ -3,7 +3,7 @@
 learner.pt holds the moments of the optimizers, the critic, and where the learner was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,9 +17,9 @@ from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.training.model_files import copy_rest
 from plimsoll.training.models import load_model, quietly
 from plimsoll.training.nets import Nets
-from plimsoll.training.parallel import shared_like, whole, world
+from plimsoll.training.parallel import for_first, shared_like, whole
 
-__all__ = ["Progress", "load", "save", "tensors_of"]
+__all__ = ["Gathered", "Progress", "gather", "load", "tensors_of", "write"]
 
 _STATE = "learner.pt"
 
@@ -34,15 +34,23 @@ class Progress:
     """The state of what draws lots."""
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """What a checkpoint consists of: all of it on the first rank, which writes it."""
+
+    weights: dict[str, Tensor]
+    state: dict[str, object]
+
+
+def tensors_of(module: nn.Module, found: Callable[[Tensor], Tensor] = whole) -> dict[str, Tensor]:
     """All that a module consists of, whole. Every rank has to ask."""
     state = cast(Mapping[str, Tensor], module.state_dict())
-    return {name: whole(tensor) for name, tensor in state.items()}
+    return {name: found(tensor) for name, tensor in state.items()}
 
 
-def save(nets: Nets, progress: Progress, base: Path, folder: Path) -> None:
-    """Gathers on every rank; the first one writes, and raises what its writers raise."""
-    weights = tensors_of(nets.policy.model)
+def gather(nets: Nets, progress: Progress) -> Gathered:
+    """From all ranks. Every one of them has to ask."""
+    weights = tensors_of(nets.policy.model, for_first)
     state: dict[str, object] = {
         "steps": progress.steps,
         "bad_steps": progress.bad_steps,
@@ -50,14 +58,17 @@ def save(nets: Nets, progress: Progress, base: Path, folder: Path) -> None:
         "optimizer": nets.optimizer.state(),
     }
     if nets.critic is not None and nets.critic_optimizer is not None:
-        state["critic"] = tensors_of(nets.critic)
+        state["critic"] = tensors_of(nets.critic, for_first)
         state["critic_optimizer"] = nets.critic_optimizer.state()
-    if world().rank:
-        return
+    return Gathered(weights, state)
+
+
+def write(gathered: Gathered, nets: Nets, base: Path, folder: Path) -> None:
+    """For the first rank alone. Raises what its writers raise."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_model(nets.policy.model, weights, folder)
+    _write_model(nets.policy.model, gathered.weights, folder)
     copy_rest(base, folder)
-    torch.save(state, folder / _STATE)
+    torch.save(gathered.state, folder / _STATE)
 
 
 def _write_model(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
@@ -69,7 +80,7 @@ def _write_model(model: PreTrainedModel, weights: dict[str, Tensor], folder: Pat
 
 
 def load(nets: Nets, folder: Path) -> Progress:
-    """Puts what `save` wrote into the networks, on every rank its share."""
+    """Puts what `write` wrote into the networks, on every rank its share."""
     state = _read(folder / _STATE)
     weights = load_model(folder, device="cpu", dtype="float32").state_dict()
     _check_shapes(nets.policy.model, weights, folder)

@@ -29,6 +29,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float
     micro_batches: int = 0
     """On each rank."""
+    left_out: int = 0
+    """Updates whose loss or gradient was not finite."""
     seconds: float
     skipped: str = ""
-    """Why the weights are, wholly or in part, as they were."""
+    """Why the weights are as they were."""

@@ -27,7 +27,7 @@ from plimsoll.training.models import find_device
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.plot import Curves, draw
 from plimsoll.training.policies.openai import OpenAIPolicy
-from plimsoll.training.policies.protocol import Policy, Weights
+from plimsoll.training.policies.protocol import Policy
 from plimsoll.training.policies.registry import (
     check_servers,
     discard_served,
@@ -158,7 +158,7 @@ class Trainer:
         # First of all: to load a model, and to validate tasks, may take long.
         await check_servers(self.config)
         learner = self._learner = await self._thread.do(self._make_learner)
-        self.told = self._describe(await self._thread.do(learner.weights))
+        self.told = self._describe(learner.parameters)
         self._policy = serving = make_serving(self.config, self._folder)
         if serving is not None:
             await self._stack.enter_async_context(serving)
@@ -188,14 +188,12 @@ class Trainer:
     def _make_learner(self) -> SharedLearner:
         return SharedLearner(_learner(self.config))
 
-    def _describe(self, weights: Weights) -> str:
+    def _describe(self, parameters: int) -> str:
         """In the words of the first line: tiny policy, 0.4 M parameters, CPU."""
-        # Layers that share their weights count once.
-        sizes = {tensor.data_ptr(): tensor.numel() for tensor in weights.tensors.values()}
         device = find_device(self.config.training.device).type
         place = "CPU" if device == "cpu" else "GPU"
         name = self.config.training.policy
-        return f"{name} policy, {_many(sum(sizes.values()))} parameters, {place}"
+        return f"{name} policy, {_many(parameters)} parameters, {place}"
 
     def _make_rollouts(self, serving: Policy | None) -> Rollouts:
         return Rollouts(

@@ -59,7 +59,7 @@ async def ask(server: StandIn, prompt: str = "hello", tokens: int = 4) -> list[T
 async def ask_slowly(servers: Sequence[StandIn], count: int) -> list[asyncio.Task[list[Token]]]:
     """Answers of 60 tokens that are under way at every server until `hurry` ends them."""
     for server in servers:
-        server.pace = 0.1
+        server.pace = 0.3
     tasks = [
         asyncio.create_task(ask(server, f"p{index}", 60))
         for server in servers
@@ -79,7 +79,7 @@ async def entered(
     servers: Sequence[StandIn], folder: Path, **options: Any
 ) -> AsyncGenerator[OpenAIPolicy]:
     """A policy on stand-ins that serve meanwhile. It does not watch unless it is asked to."""
-    options = {"watch_seconds": 3600.0, "update_seconds": 20.0, **options}
+    options = {"watch_seconds": 3600.0, "update_seconds": 60.0, **options}
     async with serving(*servers):
         urls = [server.url for server in servers]
         async with OpenAIPolicy(urls, folder, **options) as policy:

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections import Counter
 
 import pytest
@@ -79,13 +80,15 @@ def check_each_token(place: Place, models: dict, asked: list[int], pieces: list)
 
 async def test_nothing_is_drawn_with_the_old_weights_once_new_ones_are_published(tmp_path):
     async with generating(tmp_path) as place:
-        asking = asyncio.create_task(place.ask(row(prompt(1), 400)))
-        await asyncio.sleep(0.05)
-        await place.generator.publish(place.changed(1), Version(0, 1))
+        changed = place.changed(1)
+        asking = place.generator.generate(row(prompt(1), 1000, told=True))
+        assert (await anext(asking)).versions == [(FIRST, 1)]
+        await place.generator.publish(changed, Version(0, 1))
         later = await place.ask(row(prompt(2), 5))
         assert later.versions == [(Version(0, 1), 5)]
         assert near(later.logprobs, logprobs_of(place.model, prompt(2), later.ids))
-        assert [version for version, _ in (await asking).versions][-1] == Version(0, 1)
+        said = [version async for news in asking for version, _ in news.versions]
+        assert said[-1] == Version(0, 1)
 
 
 async def test_drained_answers_are_of_one_version(tmp_path):
@@ -316,13 +319,27 @@ async def test_out_of_memory_costs_the_youngest_answer_and_no_other(tmp_path):
     assert [len(each.ids) for each in later] == [5] * 6
 
 
+async def test_weights_that_nobody_waits_for_any_more_are_taken_all_the_same(tmp_path):
+    async with generating(tmp_path, updating="drain") as place:
+        changed = place.changed(1)
+        asking = place.generator.generate(row(prompt(1), 300, told=True))
+        await anext(asking)
+        publishing = asyncio.create_task(place.generator.publish(changed, Version(0, 1)))
+        await asyncio.sleep(0)
+        publishing.cancel()
+        assert {version async for news in asking for version, _ in news.versions} == {FIRST}
+        later = await place.ask(row(prompt(2), 5))
+        assert later.versions == [(Version(0, 1), 5)]
+        assert not place.generator.problem
+
+
 async def test_stopping_ends_what_is_under_way(tmp_path):
     async with generating(tmp_path) as place:
         asking = asyncio.create_task(place.ask(row(prompt(1), 2000)))
         await asyncio.sleep(0.02)
         await place.generator.stop()
         with pytest.raises(PolicyError, match="closed"):
-            await asyncio.wait_for(asking, 10)
+            await asyncio.wait_for(asking, 60)
 
 
 async def test_layers_that_look_back_a_limited_way_do_so(tmp_path):
@@ -420,8 +437,16 @@ async def test_fewer_answers_at_once_are_not_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(generator, "GOOD", 4)
     async with generating(tmp_path, most=8) as place:
         full, lacks = torch.OutOfMemoryError("CUDA out of memory"), [True]
-        fail_on(place, full, lambda given: lacks[0] and given["input_ids"].shape[0] > 3)
-        asked = [place.ask(row(prompt(n), 4)) for n in range(4)]
+        begin = threading.Event()
+
+        def does(given: dict[str, torch.Tensor]) -> bool:
+            assert begin.wait(60), "none is over before the last has asked"
+            return lacks[0] and given["input_ids"].shape[0] > 3
+
+        fail_on(place, full, does)
+        asked = [asyncio.create_task(place.ask(row(prompt(n), 4))) for n in range(4)]
+        await asyncio.sleep(0)
+        begin.set()
         done = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(each, PolicyError) for each in done) == 1
         assert place.batch.most == 3

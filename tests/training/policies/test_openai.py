@@ -102,7 +102,7 @@ async def test_without_weights_only_the_name_changes(kind: Any, base: Path, tmp_
         await policy.publish(weights_of(base, 1), V(1))
         before = {server.label for server in servers}
         for server in servers:
-            server.load_seconds = 60
+            server.loads.clear()
         await policy.publish(None, V(2))
         after = {server.label for server in servers}
         assert len(before) == len(after) == 1

@@ -63,7 +63,9 @@ class StandIn:
         self.key = ""
         self.pace = 0.005
         """Seconds for a token."""
-        self.load_seconds = 0.0
+        self.loads = asyncio.Event()
+        """Weights are loaded once this is set, as it is unless a test clears it."""
+        self.loads.set()
         self.says: str | None = None
         """What it says that it serves, whatever it serves."""
         self.calls: list[str] = []
@@ -182,7 +184,7 @@ class StandIn:
             return web.json_response({"success": False, "message": str(error)}, status=400)
         if self.running and self.steps.is_set():
             self.wrongs.append("weights were loaded while it generated")
-        await asyncio.sleep(self.load_seconds)
+        await self.loads.wait()
         self.number = number
         return None
 

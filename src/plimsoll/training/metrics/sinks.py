@@ -65,12 +65,12 @@ def _makers(config: Config, directory: RunDirectory, begin: int) -> dict[str, Ca
     def wandb(project: str) -> Sink:
         from plimsoll.training.metrics.wandb import Wandb
 
-        return Wandb(project, directory.name, directory.path, told)
+        return Wandb(project, directory.stored_as(), directory.name, directory.path, told)
 
     def trackio(project: str) -> Sink:
         from plimsoll.training.metrics.trackio import Trackio
 
-        return Trackio(project, directory.name, told)
+        return Trackio(project, directory.stored_as(), told)
 
     makers: dict[str, Callable[[], Sink]] = {}
     if metrics.tensorboard:

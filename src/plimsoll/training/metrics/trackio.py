@@ -21,7 +21,8 @@ class _Module(Protocol):
 
 
 class Trackio:
-    """A run of a project, by the name of the run's directory; resumed where it is there already."""
+    """A run of a project, resumed where it is there already. It is known by its name alone, which
+    nobody else's may have."""
 
     name = "trackio"
 

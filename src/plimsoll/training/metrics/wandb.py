@@ -24,14 +24,17 @@ class _Module(Protocol):
 
 
 class Wandb:
-    """A run of a project, by the name of the run's directory; resumed where it is there already."""
+    """A run of a project, resumed where it is there already: `run` is what nobody else's is
+    called there, `shown` what a person reads."""
 
     name = "Weights & Biases"
 
-    def __init__(self, project: str, run: str, folder: Path, config: Mapping[str, object]) -> None:
+    def __init__(
+        self, project: str, run: str, shown: str, folder: Path, config: Mapping[str, object]
+    ) -> None:
         self._run = cast("_Module", wandb).init(
             project=project,
-            name=run,
+            name=shown,
             id=run,
             resume="allow",
             dir=str(folder),

@@ -220,7 +220,8 @@ class Generator:
     ) -> None:
         self._batch.renew(tensors, version)
         self._asked.clear()
-        done.set_result(None)
+        if done.set_running_or_notify_cancel():  # else whoever published has given up
+            done.set_result(None)
 
     def _stop(self) -> None:
         self._stopping = True
