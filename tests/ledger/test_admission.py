@@ -5,7 +5,7 @@ from runs_by_hand import ORDER, Hand, settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
-from plimsoll.ledger.admission import room, room_for_evaluation
+from plimsoll.ledger.admission import lacking, room, room_for_evaluation, usable
 from plimsoll.trials.verdicts import Cause
 
 
@@ -158,3 +158,21 @@ def test_no_task_left_admits_nothing():
 
 def test_most_live_is_depth_and_one_batches():
     assert settings(batch_groups=3, depth=4, max_staleness=4).most_live == 15
+
+
+def test_the_last_batch_lacks_what_runs_and_no_other_batch_does():
+    run = Hand(batch_groups=2, depth=1)
+    run.admit()
+    run.start_all()
+    rules = run.accounts.settings
+    assert usable(run.books, rules, 3) == 2
+    assert lacking(run.books, rules, 3) == 0  # others may come
+    assert (usable(run.books, rules, 2), lacking(run.books, rules, 2)) == (0, 2)
+    run.finish("0-0/0.0")
+    assert lacking(run.books, rules, 2) == 1
+    run.finish("1-0/0.0")
+    assert lacking(run.books, rules, 2) == 0  # there is a batch
+    run.accounts.consume(run.choose())
+    assert lacking(run.books, rules, 2) == 0  # one is being trained on
+    run.accounts.commit()
+    assert lacking(run.books, rules, 1) == 2

@@ -7,7 +7,8 @@ from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.events import Admitted, Committed, Consumed, Started
 from plimsoll.ledger.group import MemberState, split_ticket
-from plimsoll.trials.verdicts import Cause
+from plimsoll.ledger.order import DataOrder
+from plimsoll.trials.verdicts import CAUSES, Cause
 
 
 def test_an_admitted_group_is_live_and_its_rollouts_count_as_running():
@@ -118,8 +119,8 @@ def test_a_group_is_consumed_once_and_leaves_when_its_step_is_committed():
 def test_a_void_group_gives_its_credit_back_and_its_prompt_comes_first():
     run = Hand(group_policy="void")
     run.admit()
-    run.void("2-0/0.0")
-    run.void("1-0/0.0")
+    run.void("2-0/0.0", Cause.CANCELLED)
+    run.void("1-0/0.0", Cause.CANCELLED)
     assert run.books.live == 2
     assert [group.id for group in run.admit()] == ["1-1", "2-1"]
     assert run.books.tally.requeued == 2
@@ -131,20 +132,55 @@ def test_a_prompt_comes_again_so_often_and_then_its_task_is_out():
     for attempt in range(3):
         [group] = run.admit()
         assert group.id == f"0-{attempt}"
-        run.void(f"{group.id}/0.0")
+        run.void(f"{group.id}/0.0", Cause.CANCELLED)
     [task] = run.books.quarantined
-    assert run.books.quarantined[task] == "void 3 times; last: task, a member is void"
+    assert run.books.quarantined[task] == "void 3 times; last: cancelled, a member is void"
     assert [group.prompt for group in run.admit()] == [1]
     assert run.is_sound()
+
+
+def test_a_prompt_whose_task_is_to_blame_does_not_keep_the_others_waiting():
+    run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
+    tried: list[str] = []
+    while not run.books.quarantined:
+        [group] = run.admit()
+        tried.append(group.id)
+        if group.prompt == 0:
+            run.void(f"{group.id}/0.0")
+        else:
+            run.step()
+        run.reopen()
+    assert tried == ["0-0", "1-0", "2-0", "0-1", "3-0", "4-0", "0-2"]
+    [task] = run.books.quarantined
+    assert run.books.quarantined[task] == "void 3 times; last: task, a member is void"
+    assert run.is_sound()
+
+
+def test_where_no_other_task_is_left_a_prompt_comes_again_at_once():
+    # The second order is of two epochs, and would have the task again beside the first prompt.
+    for order in (DataOrder(["a", "b"], epochs=1), DataOrder(["a"], epochs=2)):
+        run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
+        broken = order.task(len(order.tasks) - 1)
+        tried: list[int] = []
+        while groups := run.accounts.admit(order):
+            [group] = groups
+            if group.task == broken:
+                run.void(f"{group.id}/0.0")
+                tried.append(group.attempt)
+            else:
+                run.step()
+        assert tried == [0, 1, 2]
+        assert list(run.books.quarantined) == [broken]
+        assert run.is_sound()
 
 
 def test_the_count_of_requeues_outlives_a_restart():
     run = Hand(group_policy="void", requeues=1, batch_groups=1, depth=0, max_staleness=0)
     run.admit()
-    run.void("0-0/0.0")
+    run.void("0-0/0.0", Cause.CANCELLED)
     run.reopen()
     run.admit()
-    run.void("0-1/0.0")
+    run.void("0-1/0.0", Cause.CANCELLED)
     assert len(run.books.quarantined) == 1
 
 
@@ -164,7 +200,7 @@ def test_policy_complete_replaces_a_void_member():
     run = Hand(group_size=2, group_policy="complete")
     run.admit()
     run.finish("0-0/0.0")
-    run.void("0-0/1.0")
+    run.void("0-0/1.0", Cause.CANCELLED)
     assert run.books.groups["0-0"].tickets == ["0-0/0.0", "0-0/1.1"]
     run.finish("0-0/1.1")
     assert run.books.buffered == 1
@@ -174,10 +210,25 @@ def test_policy_complete_gives_up_a_member_that_is_void_again_and_again():
     run = Hand(group_size=2, group_policy="complete", requeues=2)
     run.admit()
     for attempt in range(2):
-        assert run.void(f"0-0/1.{attempt}")
+        assert run.void(f"0-0/1.{attempt}", Cause.CANCELLED)
         assert "0-0" in run.books.groups
-    run.void("0-0/1.2")
+    run.void("0-0/1.2", Cause.CANCELLED)
     assert "0-0" not in run.books.groups
+
+
+@pytest.mark.parametrize("cause", [Cause.GRADER, Cause.TASK])
+def test_policy_complete_tries_no_more_than_the_table_says_where_the_task_is_to_blame(
+    cause: Cause,
+):
+    run = Hand(group_size=2, group_policy="complete", requeues=3)
+    run.admit()
+    run.finish("0-0/0.0")
+    for attempt in range(CAUSES[cause].retries):
+        run.void(f"0-0/1.{attempt}", cause)
+        assert "0-0" in run.books.groups
+    run.void(f"0-0/1.{CAUSES[cause].retries}", cause)
+    assert "0-0" not in run.books.groups
+    assert run.is_sound()
 
 
 def test_policy_min_graded_makes_do_with_fewer():

@@ -1,5 +1,6 @@
 """One writer at a time, in one process and across processes, for as long as it lives."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ import pytest
 from ledger_files import ME, ledger
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.ledger import lock
 from plimsoll.ledger.ledger import FILE
-from plimsoll.ledger.lock import Lock
+from plimsoll.ledger.lock import Lock, is_held
 
 HOLD = """
 import asyncio, os, sys, time
@@ -110,3 +112,21 @@ async def test_opening_that_fails_lets_go_of_the_lock(tmp_path: Path):
         async with ledger(tmp_path):
             pass
     Lock.take(tmp_path / "ledger.lock", ME).release()
+
+
+async def test_anybody_can_ask_whether_it_is_held(tmp_path: Path, holder):
+    path = tmp_path / "ledger.lock"
+    assert is_held(path) is True
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert is_held(path) is False
+    assert is_held(tmp_path / "never.lock") is False
+
+
+def test_who_asks_whether_it_is_held_keeps_nobody_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asking = os.open(tmp_path / "x.lock", os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(lock.time, "sleep", lambda _: os.close(asking))
+    Lock.take(tmp_path / "x.lock", ME).release()

@@ -26,6 +26,18 @@ from plimsoll.ledger.settings import Settings
             {"group_policy": "min_graded", "min_graded": 2},
             "min_graded is 2, more than group_size, 1",
         ),
+        (
+            {"group_size": 99_999_999_999, "max_running": 99_999_999_999},
+            "group_size is 99999999999; it must be at most 4096",
+        ),
+        (
+            {"batch_groups": 99_999_999_999},
+            "the rollouts that may be alive at once, is 199,999,999,998; it must be at most",
+        ),
+        (
+            {"depth": 4096, "max_staleness": 4096, "batch_groups": 4096},
+            "batch_groups is 4096, depth is 4096 and group_size is 1:",
+        ),
         ({"group_policy": "maybe"}, "group_policy is 'maybe': choose complete, min_graded, void"),
     ],
 )
@@ -38,6 +50,7 @@ def test_the_edges_are_allowed():
     settings(batch_groups=1, max_running=1, depth=0, max_staleness=0, group_size=1, requeues=0)
     settings(depth=2, max_staleness=2)
     settings(group_size=4, max_running=4, min_graded=9)  # the policy does not read it
+    settings(group_size=4096, max_running=4096, batch_groups=128, depth=1)
 
 
 def test_settings_read_from_text_are_checked_too():

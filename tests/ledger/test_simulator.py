@@ -13,6 +13,7 @@ import pytest
 from runs_by_hand import settings
 from worlds import JournalStore, plan_for, simulate_many
 
+from plimsoll.ledger import stragglers
 from plimsoll.ledger.sim.faults import Faults
 from plimsoll.ledger.sim.plan import Plan
 from plimsoll.ledger.sim.training import Training
@@ -120,6 +121,31 @@ def test_hung_rollouts_do_not_stop_a_run_that_has_others():
     plan = Plan(settings=rules, steps=60, durations="hung", watchdog=500.0, slack=1.0)
     run = Training(plan).run()
     assert run.seconds / run.steps < 3.0
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_hung_rollouts_hold_up_neither_a_run_nor_its_end(
+    resumes: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing ends them but the remedies, and at the end others that take their places."""
+    monkeypatch.setattr(stragglers, "MOST_RESUMES", 1)  # with more, all places may hang at once
+    rules = settings(batch_groups=2, depth=2, max_staleness=3, group_size=2, requeues=9)
+    never = 1e9
+    for seed in range(40):
+        plan = Plan(
+            settings=rules,
+            steps=20,
+            durations="hung",
+            watchdog=never,
+            slack=1.0,
+            resumes=resumes,
+            ends=True,
+            seed=seed,
+            check_every=50,
+        )
+        run = Training(plan).run()
+        assert run.steps == 20
+        assert run.seconds < never, f"seed {seed}"
 
 
 def test_scarce_workers_do_not_make_what_they_have_not_begun_old():

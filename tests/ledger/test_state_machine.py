@@ -11,6 +11,7 @@ from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.batching import Batch, Waiting
 from plimsoll.ledger.recovery import can_restore
 from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.stragglers import MOST_RESUMES, Remedy
 from plimsoll.trials.verdicts import Cause
 
 
@@ -122,7 +123,11 @@ class Run(RuleBasedStateMachine):
         choice = self.run.accounts.choose()
         if isinstance(choice, Waiting) and choice.due:
             late = choice.due[which % len(choice.due)]
-            assert self.run.accounts.attend(late, slack_left=slack, can_resume=resumes)
+            group = self.run.books.groups[late]
+            resumes = 0 if group.waits else max(member.resumes for member in group.members)
+            remedy = self.run.accounts.attend(late, slack_left=slack, can_resume=resumes)
+            assert remedy is not None
+            assert not (resumes >= MOST_RESUMES and remedy is Remedy.RESUME)
 
     @rule(which=st.integers(0), alive=st.booleans(), ahead=st.booleans())
     def crash(self, which: int, alive: bool, ahead: bool) -> None:

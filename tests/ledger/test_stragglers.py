@@ -4,7 +4,8 @@ import pytest
 from runs_by_hand import Hand
 
 from plimsoll.core.versions import Version
-from plimsoll.ledger.stragglers import Remedy
+from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.stragglers import MOST_RESUMES, Remedy
 from plimsoll.trials.verdicts import Cause
 
 
@@ -14,14 +15,28 @@ def late(**changes) -> Hand:
     run.admit()
     run.start_all()
     run.step(leave=("0-0",))
+    finish_others(run)
+    assert run.waits().due == ("0-0",)
+    return run
+
+
+def finish_others(run: Hand) -> None:
     run.admit()
     run.start_all()
     for group in list(run.books.groups.values()):
         if group.id != "0-0":
-            for place in range(len(group.members)):
-                run.finish(group.ticket(place))
-    assert run.waits().due == ("0-0",)
-    return run
+            for place, member in enumerate(group.members):
+                if not member.final:
+                    run.finish(group.ticket(place))
+
+
+def make_due_again(run: Hand) -> None:
+    """Train on others until group 0-0 is in their way once more."""
+    while isinstance(choice := run.accounts.choose(), Batch):
+        run.accounts.consume(choice)
+        run.accounts.commit()
+        finish_others(run)
+    assert choice.due == ("0-0",)
 
 
 def attend(run: Hand, **changes) -> Remedy | None:
@@ -48,6 +63,30 @@ def test_then_it_goes_on_with_newer_weights_where_it_can():
     # What it said before is not trained on: its tokens are one version old, not two.
     assert run.books.tally.token_ages == {0: 2, 1: 1}
     assert run.is_sound()
+
+
+def test_a_group_is_not_resumed_for_ever():
+    run = late()
+    for _ in range(MOST_RESUMES):
+        assert attend(run, can_resume=True) is Remedy.RESUME
+        make_due_again(run)
+    assert attend(run, can_resume=True, slack_left=True) is Remedy.WAIT
+    assert attend(run, can_resume=True) is Remedy.REQUEUE
+    assert run.books.pending[0].requeues == 1
+    assert run.is_sound()
+
+
+def test_a_group_of_which_only_withheld_members_run_is_given_up():
+    """Whatever they come to, nothing of it is trained on."""
+    run = late(group_size=2, group_policy="min_graded")
+    run.void("0-0/1.0", Cause.SANDBOX)
+    run.start_all()
+    assert attend(run) is Remedy.WITHHOLD
+    run.void("0-0/1.1", Cause.TASK)
+    assert [member.withheld for member in run.books.groups["0-0"].members] == [True, False]
+    make_due_again(run)
+    assert attend(run, can_resume=True, slack_left=True) is Remedy.WAIT
+    assert attend(run, can_resume=True) is Remedy.REQUEUE
 
 
 def test_members_that_have_ended_are_withheld_when_the_others_go_on():

@@ -61,6 +61,7 @@ def plan_for(seed: int) -> Plan:
         step_seconds=rng.choice([0.1, 1.0, 5.0]),
         slack=rng.choice([0.0, 1.0, 10.0]),
         resumes=rng.random() < 0.3,
+        ends=seed % 3 == 0,
         workers=rng.choice([0, 0, 0, settings.group_size, 1]),
         watchdog=rng.choice([20.0, 200.0]),
         checkpoint_every=rng.choice([1, 1, 2, 3]),

@@ -6,10 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
+from plimsoll.core.errors import UsageError
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.ledger import LOCK
+from plimsoll.ledger.lock import Lock
 from plimsoll.runs import control
 from plimsoll.runs.directory import RunDirectory
+from plimsoll.sandboxes.owners import myself
 
 DRIVER = """
 import pathlib, signal, sys, time
@@ -49,8 +55,10 @@ def drive(directory: RunDirectory) -> Iterator[Drive]:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("now", [False, True], ids=["in order", "now"])
 def test_a_process_that_was_stopped_hears_that_it_is_to_end(
-    drive: Drive, directory: RunDirectory, now: bool
+    drive: Drive, directory: RunDirectory, now: bool, monkeypatch: pytest.MonkeyPatch
 ):
+    # Seen as one, the second signal would be waited for in vain.
+    monkeypatch.setattr(control, "_APART_SECONDS", 3.0)
     process = drive(2 if now else 1, 0.0)
     process.send_signal(signal.SIGSTOP)
     owner = control.controller(directory)
@@ -76,3 +84,37 @@ def test_a_long_wait_is_not_without_a_word(
     assert 1 <= len(said) <= 3
     assert f"still waiting for pid {process.pid}" in said[0]
     assert f"kill -9 {process.pid}" in said[0]
+
+
+@pytest.fixture
+def elsewhere(directory: RunDirectory) -> RunDirectory:
+    """A run that a process of another host or container claimed, and did not release."""
+    owner = Owner("container~0a1b2c3d", 1, "boot:7")
+    directory.controller.write_bytes(msgspec.json.encode(owner))
+    return directory
+
+
+def test_a_run_whose_container_is_gone_is_driven_by_nobody(elsewhere: RunDirectory):
+    control.check_idle(elsewhere)  # it never took the lock
+    Lock.take(elsewhere.path / LOCK, myself()).release()
+    control.check_idle(elsewhere)
+    assert control.controller(elsewhere) is None
+
+
+def test_a_run_that_another_container_drives_is_left_to_it(elsewhere: RunDirectory):
+    lock = Lock.take(elsewhere.path / LOCK, myself())
+    try:
+        owner = control.controller(elsewhere)
+        assert owner is not None
+        with pytest.raises(UsageError, match=r"running: pid 1 on container: stop it there$"):
+            control.check_idle(elsewhere)
+        with pytest.raises(UsageError, match=r"driven by pid 1 on container: stop it there$"):
+            control.end_run(owner, elsewhere, now=False)
+    finally:
+        lock.release()
+
+
+def test_where_the_lock_cannot_be_asked_the_way_out_is_named(elsewhere: RunDirectory):
+    (elsewhere.path / LOCK).symlink_to(LOCK)  # it cannot be opened
+    with pytest.raises(UsageError, match=f"is gone, remove {elsewhere.controller}"):
+        control.check_idle(elsewhere)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.breaker.breaker import Breaker
@@ -110,7 +111,7 @@ async def test_cancelled_it_waits_for_clean_up_and_keeps_what_finished(
 
     run = evaluation(make_tasks("a", "b", "c", "d"), trial, directory, concurrency=2)
     running = asyncio.create_task(run.run())
-    await asyncio.sleep(0.05)
+    await until(lambda: {each.ticket.task.name for each in run.running.values()} == {"b", "c"})
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -178,8 +179,7 @@ async def test_when_it_is_cancelled_every_hint_is_taken_back(
 
     run = evaluation(make_tasks("a", "b"), trial, directory, attempts=4, hints=told)
     running = asyncio.create_task(run.run())
-    await asyncio.sleep(0.02)
-    assert told.coming_now
+    await until(lambda: told.coming_now)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -83,9 +83,9 @@ async def test_held_out_trials_start_before_those_of_training_that_wait(
     names = tuple(f"coin-{n}" for n in range(8))
     config = make_config("waits-a", "waits-b", heldout=names, steps=1, max_running=4)
     run = tmp_path / "run"
-    async with asyncio.timeout(60), Rollouts(config, out=run) as rollouts:
+    async with asyncio.timeout(120), Rollouts(config, out=run) as rollouts:
         found = asyncio.create_task(rollouts.evaluate("now"))
-        await until(lambda: rollouts.status().running > 0, 20)
+        await until(lambda: rollouts.status().running > 0, 60)
         (run / "go").touch()
         measured = await found
         await all_batches(rollouts)

@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from faults import until
 from helpers import HOST, long_time, processes_with, write_task_folder
@@ -15,6 +18,7 @@ from plimsoll.core.errors import PolicyError, TrajectoryError, UsageError
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.sessions.pending import Pending
 from plimsoll.ledger.events import Segment
+from plimsoll.runs import storing
 from plimsoll.runs.config import Config
 from plimsoll.runs.place import TrialPlace, trial_place
 from plimsoll.runs.storage import read_stored
@@ -210,6 +214,26 @@ async def test_a_trajectory_that_cannot_be_stored_is_no_reward(setting: Setting)
         check_released(place)
     assert isinstance(result.verdict, Void) and "cannot be stored" in result.verdict.reason
     assert result.trajectory == ""
+
+
+async def test_storage_that_does_not_answer_makes_the_trial_void_and_holds_up_no_other(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+):
+    answers = threading.Event()
+    monkeypatch.setattr(MemoryFileSystem, "put_file", lambda *_, **__: answers.wait())
+    monkeypatch.setattr(storing, "_SECONDS", 0.5)
+    try:
+        async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
+            # As many as threads that others would wait for.
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+            for number in range(3):
+                result = await place.run(setting.order(f"g/{number}"))
+                assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.SANDBOX
+                assert result.verdict.reason.endswith("night-1: no end of it in 0.5 s")
+                assert result.trajectory == ""
+            assert place.counts()["trajectories"] == 0
+    finally:
+        answers.set()
 
 
 async def test_a_policy_that_nobody_serves_is_said_when_the_place_is_made(setting: Setting):

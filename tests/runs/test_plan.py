@@ -200,3 +200,29 @@ def test_one_trial_is_no_group_to_learn_from_but_ppo_needs_none(write: Write):
             Plan.make(write(tables, group_size=1), Served(URLS))
     Plan.make(write('[training]\npolicy = "tiny"\nalgorithm = "ppo"', group_size=1), Served(URLS))
     Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]', group_size=1))
+
+
+@pytest.mark.parametrize(
+    ("tables", "run", "message"),
+    [
+        ("", {"group_size": 10**11}, "group_size is 100000000000; it must be at most 4096"),
+        ("", {"batch_groups": 10**11}, "alive at once, is 1,600,000,000,000; it must be at most"),
+        (
+            '[evaluation]\ntasks = "heldout"\nattempts = 100000000000',
+            {},
+            r"\[evaluation\] attempts is 100000000000; it must be at most 4096",
+        ),
+    ],
+)
+def test_more_rollouts_at_once_than_memory_holds_are_refused(
+    write: Write, tables: str, run: dict[str, object], message: str
+):
+    with pytest.raises(UsageError, match=message):
+        Plan.make(write(tables, agent="oracle", **run))
+
+
+def test_a_run_without_end_is_told_of_both_ways_to_say_one(make_tasks: MakeTasks, tmp_path: Path):
+    make_tasks("a")
+    (tmp_path / "run.toml").write_text('[run]\ntasks = "tasks"\n')
+    with pytest.raises(UsageError, match=r"\[run\] steps or epochs"):
+        Plan.make(load_config(tmp_path / "run.toml"))

@@ -6,10 +6,21 @@ from pathlib import Path
 import pytest
 from rollout_runs import MakeConfig, all_batches, proven, rows
 
+from faults import until
+from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError, UsageError
-from plimsoll.core.versions import Version
+from plimsoll.core.versions import FIRST, Version
+from plimsoll.ledger.batching import Batch as ChosenBatch
+from plimsoll.ledger.books import Books
+from plimsoll.ledger.group import Group, Member, MemberState
+from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.kept import Kept
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.watching import Canary, Watching
+from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.place import Order, Result
 
 WHY = "its trajectory is gone"
 
@@ -157,3 +168,71 @@ async def test_a_run_that_fails_after_its_last_step_is_not_done(
     summary = rollouts.summary
     assert (summary.steps, summary.done) == (1, False)
     assert summary.ended == "no server is left to evaluate with"
+
+
+async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_the_batch(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, consume = tmp_path / "run", Ledger.consume
+    config = make_config("coin-a", "coin-b", "coin-c", "coin-d", steps=4, depth=1)
+    async with Rollouts(config, out=run) as rollouts:
+        await until(lambda: rollouts.status().buffered == 4, 60)
+        doubtful = tuple(row.ticket for row in rows(run))
+
+        def fails(watching: Watching, *_: object) -> tuple[str, ...]:
+            watching.doubt = Void(Cause.GRADER, "canary failed after it")
+            return doubtful
+
+        monkeypatch.setattr(Watching, "canary_finished", fails)
+        order = Order(ticket="canary-9", group="canary-9", task="x", attempt=9, folder="x")
+        said = Result(ticket="canary-9", verdict=Graded(0.0, Ending.SUBMITTED), seconds=0.1)
+        failing: list[asyncio.Task[None]] = []
+
+        async def consuming(self: Ledger, batch: ChosenBatch) -> None:
+            writing = asyncio.create_task(consume(self, batch))
+            await asyncio.sleep(0)  # the books know of it, the disk does not yet
+            canary = rollouts._controller._keep_canary(Canary("coin-a", 9, 0), order, said)
+            failing.append(asyncio.create_task(canary))
+            await writing
+
+        monkeypatch.setattr(Ledger, "consume", consuming)
+        batch = await anext(rollouts.batches())
+        await failing[0]
+        used = {member.ticket for group in batch.groups for member in group.members}
+        await rollouts.commit(batch)
+        rollouts.stop()
+    worthless = {row.ticket for row in rows(run) if row.cause is Cause.GRADER}
+    assert (len(used), used & worthless) == (4, set())
+    assert set(doubtful) <= used | worthless
+    proven(run)
+
+
+def test_a_graded_rollout_of_which_nothing_is_known_is_never_in_a_batch(directory: RunDirectory):
+    member = Member(state=MemberState.GRADED, reward=1.0)
+    group = Group(id="0-0", prompt=0, task="coin-a", admitted=FIRST, members=[member])
+    with pytest.raises(LedgerError, match=r"0-0/0\.0 is graded .* what it said is not known"):
+        Kept(directory).batch([group], Books())
+
+
+async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config, run = make_config("coin-a", "coin-b", steps=4), tmp_path / "run"
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        async for batch in rollouts.batches():
+            await rollouts.commit(batch)
+            if batch.step == 2:
+                rollouts.stop()
+    for file in run.glob("ledger.db*"):
+        file.rename(tmp_path / file.name)
+    Journal.create(run / "ledger.db").close()  # as without its write-ahead log
+    with pytest.raises(LedgerError, match=r"at version 0, and .*steps.jsonl has the step of"):
+        async with Rollouts(config, out=run, trains=False):
+            pass
+    for file in (*run.glob("ledger.db*"), run / "ledger.lock"):
+        file.unlink()
+    for file in tmp_path.glob("ledger.db*"):
+        file.rename(run / file.name)
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        assert len(await all_batches(rollouts)) == 2
+    proven(run)

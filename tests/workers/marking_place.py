@@ -29,7 +29,7 @@ class Options(msgspec.Struct):
 
 
 class MarkingPlace:
-    """Sleeps, blocks its loop, leaks, raises, or takes its time to clean up."""
+    """Sleeps, waits for a file, blocks its loop, leaks, raises, or takes its time to clean up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -58,6 +58,8 @@ class MarkingPlace:
         match word:
             case "sleep":
                 await asyncio.sleep(float(about))
+            case "until":
+                await _there(self._folder / about)
             case "block":
                 time.sleep(float(about))  # noqa: ASYNC251 - a loop that hangs is the point
             case "leak":
@@ -88,6 +90,11 @@ class MarkingPlace:
 
     def counts(self) -> dict[str, int]:
         return {"alive": self._alive}
+
+
+async def _there(file: Path) -> None:
+    while not file.exists():  # noqa: ASYNC110 - a file has no event
+        await asyncio.sleep(0.02)
 
 
 async def _converse(turns: int) -> None:
@@ -147,10 +154,12 @@ async def marking(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
 
 @contextlib.asynccontextmanager
 async def slow_to_make(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
-    place = MarkingPlace(Path(msgspec.json.decode(options, type=Options).folder))
+    """Made once there is a file of the name `go`."""
+    folder = Path(msgspec.json.decode(options, type=Options).folder)
+    place = MarkingPlace(folder)
     place.mark("begun")
     try:
-        await asyncio.sleep(2)
+        await _there(folder / "go")
         place.mark("made")
         yield place
     finally:

@@ -49,7 +49,7 @@ class Mark:
         found.pop(os.getpid(), None)
         return found
 
-    def gone(self, within: float = 15.0) -> None:
+    def gone(self, within: float = 60.0) -> None:
         """Fail where something of it is still there after so many seconds."""
         deadline = time.monotonic() + within
         while (left := self.processes()) and time.monotonic() < deadline:

@@ -49,7 +49,7 @@ class Chaos:
             await asyncio.sleep(self.random.uniform(0.2, 0.8))
             self._harm()
         self._over = True
-        await asyncio.wait_for(asyncio.gather(*hands), 45)
+        await asyncio.wait_for(asyncio.gather(*hands), 120)
 
     @property
     def _seen_enough(self) -> bool:
@@ -85,7 +85,7 @@ class Chaos:
         self.done[sign.name] += 1
 
 
-@pytest.mark.timeout(SECONDS + 120)
+@pytest.mark.timeout(SECONDS + 400)
 async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: Engine, mark: Mark):
     before = mark.processes().keys()
     patience = options(deaths=1000, dead_after=1.0, hung_after=1.5, end_within=2.0)
@@ -110,7 +110,7 @@ from plimsoll.workers.supervisor import Supervisor
 async def main():
     address, task = sys.argv[1:]
     engine = RayEngine(RayOptions(address=address)) if address else ProcessEngine()
-    patience = options(dead_after=1.0)
+    patience = options()
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         await supervisor.run(order("a", "sleep 0.1"))
         print("ran", flush=True)
@@ -160,9 +160,9 @@ def workers_of(mark: Mark) -> set[int]:
 
 
 async def test_a_run_that_stood_still_does_not_hold_it_against_its_workers(mark: Mark):
-    async with run_apart("", "sleep 4") as run:
+    async with run_apart("", "sleep 9") as run:
         run.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(6)
         run.send_signal(signal.SIGCONT)
         assert await heard(run) == "graded"
         assert await run.wait() == 0

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -43,16 +42,14 @@ async def test_a_dead_node_costs_time_only(mark: Mark, ray_part: None):
         engine = RayEngine(RayOptions(address=cluster.address, resources={"CPU": 1}))
         four = spec(concurrency=4)
         async with Supervisor(engine, four, number=3, options=options()) as supervisor:
-            await until(lambda: supervisor.free == 12, 60)
+            await until(lambda: supervisor.free == 12, 120)
             tasks = [asyncio.create_task(keep_on(supervisor, f"t{n}")) for n in range(40)]
             await asyncio.sleep(0.5)
             cluster.add_node(num_cpus=2)
-            dead = time.monotonic()
             cluster.remove_node(nodes[0], allow_graceful=False)
             tries = await asyncio.gather(*tasks)
             assert max(tries) > 1, "the node that died had nothing to do"
-            await until(lambda: supervisor.free == 12, 60)
-            assert time.monotonic() - dead < 60
+            await until(lambda: supervisor.free == 12, 120)
 
 
 async def keep_on(supervisor: Supervisor, ticket: str) -> int:
@@ -104,7 +101,7 @@ async def test_a_cluster_started_for_the_run_is_gone_after_it(mark: Mark, ray_pa
     async with Supervisor(RayEngine(), spec(), number=1) as supervisor:
         await supervisor.wait_ready()
         assert mark.processes().keys() - before
-    await until(lambda: not mark.processes().keys() - before, 15)
+    await until(lambda: not mark.processes().keys() - before, 60)
 
 
 async def test_the_program_that_is_on_ray_already_stays_on_it(shared_cluster: Any):
@@ -124,7 +121,7 @@ async def test_the_runs_own_handler_of_sigterm_stays(shared_cluster: Any):
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, seen.set)
     async with RayEngine(RayOptions(address=shared_cluster.address)):
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(seen.wait(), 12)
+        await asyncio.wait_for(seen.wait(), 60)
 
 
 TERMINATED = """

@@ -17,11 +17,13 @@ from plimsoll.workers.messages import Beat, Begin, Ready, Taken
 
 async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "block 2")
-        worst = await hand.hear(Beat, lambda beat: beat.lag > 1)
-        during = [beat for beat in hand.beats if 0.3 < beat.lag <= worst.lag]
+        hand.order("t", "block 4")
+        await hand.hear(Taken)
+        before = len(hand.beats)
+        worst = await hand.hear(Beat, lambda beat: beat.lag > 2)
+        during = [beat.lag for beat in hand.beats[before:] if beat.lag > 0.3]
         assert len(during) > 3, "beats did not go on"
-        assert [beat.lag for beat in during] == sorted(beat.lag for beat in during)
+        assert during == sorted(during)
         await hand.result("t")
         after = await hand.hear(Beat, lambda beat: beat.lag < 0.3)
         assert after.number > worst.number
@@ -31,21 +33,20 @@ async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
 async def test_a_busy_loop_that_comes_round_has_no_lag(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(100):
-            hand.order(f"t{number}", "sleep 1")
-        await hand.hear(Beat, lambda beat: beat.running == 100)
-        late = await hand.hear(Beat)
-        assert late.lag < 0.5
+            hand.order(f"t{number}", "sleep 60")
+        await hand.hear(Beat, lambda beat: beat.running == 100 and beat.lag < 0.5)
 
 
 async def test_beats_say_what_is_alive_and_what_it_takes(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(3):
-            hand.order(f"t{number}", "sleep 1.5")
+            hand.order(f"t{number}", "until go")
         beat = await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 3)
         status = Path(f"/proc/{hand.pid}/status").read_text()
         rss = int(status.split("VmRSS:")[1].split()[0]) / 1024
         assert beat.running == 3
         assert abs(beat.rss_mb - rss) < 20
+        (tmp_path / "go").touch()
         await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
 
 
@@ -66,11 +67,11 @@ async def test_the_slowest_turn_of_the_loop_is_told_once():
     pulse = Pulse()
     try:
         await asyncio.sleep(0.1)
-        time.sleep(0.3)  # noqa: ASYNC251 - a loop that is held up is the point
+        time.sleep(1.2)  # noqa: ASYNC251 - a loop that is held up is the point
         await asyncio.sleep(0.1)
-        assert pulse.lag < 0.2
-        assert pulse.take_slowest() > 0.2
-        assert pulse.take_slowest() < 0.2
+        assert pulse.lag < 1
+        assert pulse.take_slowest() > 1
+        assert pulse.take_slowest() < 1
     finally:
         pulse.stop()
 
@@ -80,7 +81,7 @@ async def test_a_worker_whose_run_is_gone_cleans_up_and_ends_by_itself(tmp_path:
         hand.order("t", "sleep 60")
         await hand.hear(Taken)
         await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=5) == "exit 3"
+        assert await hand.ended(within=30) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
@@ -89,13 +90,13 @@ async def test_a_worker_whose_loop_hangs_does_not_outlive_its_run(tmp_path: Path
         hand.order("t", "block 60")
         await hand.hear(Beat, lambda beat: beat.lag > 0.5)
         await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=20) == "exit 1"
+        assert await hand.ended(within=40) == "exit 1"
 
 
 async def test_a_worker_that_was_told_nothing_yet_ends_with_its_run():
     async with begun() as hand:
         await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=5) == "exit 3"
+        assert await hand.ended(within=30) == "exit 3"
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its place"])

@@ -120,7 +120,7 @@ def test_memory_that_was_freed_goes_back_to_the_system():
 
 async def test_a_worker_above_its_limit_says_so_and_finishes_what_it_has(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path, memory_mb=200)) as hand:
-        hand.order("slow", "sleep 1.5")
+        hand.order("slow", "sleep 6")
         beat = await hand.hear(Beat)
         assert not beat.full and beat.rss_mb < 200
         hand.order("leak", "leak 200")

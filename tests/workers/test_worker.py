@@ -17,6 +17,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.channel import Switchboard
 from plimsoll.workers.line import Line
 from plimsoll.workers.messages import (
+    Beat,
     Begin,
     Cancel,
     Drain,
@@ -34,9 +35,12 @@ from plimsoll.workers.messages import (
 async def test_a_worker_is_ready_only_when_its_place_is_made(tmp_path: Path):
     async with begun() as hand:
         hand.tell(Begin(marking_spec(tmp_path, "marking_place:slow_to_make")))
+        await until(lambda: (tmp_path / "begun").exists())
+        await hand.hear(Beat)  # it beats while its place is made
+        assert not any(isinstance(message, Ready) for message in hand.others)
+        (tmp_path / "go").touch()
         ready = await hand.hear(Ready)
         assert (tmp_path / "made").exists()
-        assert hand.beats, "it beats while its place is made"
         assert ready.pid == hand.pid
 
 
@@ -110,14 +114,15 @@ async def test_versions_and_the_ends_of_groups_reach_the_place(tmp_path: Path):
 
 async def test_draining_lets_what_runs_come_to_its_end(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "sleep 1")
+        hand.order("t", "until go")
         await hand.hear(Taken)
-        hand.tell(Drain(grace=20))
+        hand.tell(Drain(grace=60))
         hand.order("late", "sleep 0")
         late = await hand.result("late")
         assert isinstance(late.verdict, Void) and late.verdict.cause is Cause.LOST
+        (tmp_path / "go").touch()
         assert isinstance((await hand.result("t")).verdict, Graded)
-        assert await hand.ended(within=5) == "exit 0"
+        assert await hand.ended(within=30) == "exit 0"
         assert (tmp_path / "left").exists()
 
 
@@ -128,7 +133,7 @@ async def test_what_outlasts_the_grace_of_a_drain_is_void_and_cancelled(tmp_path
         hand.tell(Drain(grace=0.2))
         verdict = (await hand.result("t")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
-        assert await hand.ended(within=5) == "exit 0"
+        assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
@@ -137,7 +142,7 @@ async def test_stopping_ends_at_once_and_leaves_nothing(tmp_path: Path):
         hand.order("t", "sleep 60")
         await hand.hear(Taken)
         hand.tell(Stop())
-        assert await hand.ended(within=3) == "exit 0"
+        assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
         verdict = (await hand.result("t")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
@@ -148,12 +153,12 @@ async def test_stopping_while_the_place_is_made_leaves_it(tmp_path: Path):
         hand.tell(Begin(marking_spec(tmp_path, "marking_place:slow_to_make")))
         await until(lambda: (tmp_path / "begun").exists())
         hand.tell(Stop())
-        assert await hand.ended(within=3) == "exit 0"
+        assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"begun", "left"}
 
 
 async def test_sigterm_drains_and_says_that_it_takes_no_more(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path, grace_seconds=0.5)) as hand:
+    async with in_hand(marking_spec(tmp_path, grace_seconds=3)) as hand:
         hand.order("short", "sleep 0.3")
         hand.order("long", "sleep 60")
         await hand.hear(Taken)
@@ -161,7 +166,7 @@ async def test_sigterm_drains_and_says_that_it_takes_no_more(tmp_path: Path):
         assert isinstance((await hand.result("short")).verdict, Graded)
         verdict = (await hand.result("long")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.LOST
-        assert await hand.ended(within=3) == "exit 0"
+        assert await hand.ended(within=30) == "exit 0"
         assert hand.beats[-1].full
 
 
@@ -170,9 +175,9 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
         hand.order("t", "sleep 60")
         await hand.hear(Taken)
         os.kill(hand.pid, signal.SIGTERM)
-        await asyncio.sleep(0.5)
+        await hand.hear(Beat, lambda beat: beat.full)  # two that come at once are one
         os.kill(hand.pid, signal.SIGTERM)
-        assert await hand.ended(within=3) == "exit 0"
+        assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
@@ -189,7 +194,7 @@ async def test_a_worker_that_cannot_start_says_why_and_ends(tmp_path: Path, make
     async with begun() as hand:
         hand.tell(Begin(marking_spec(tmp_path, maker)))
         assert words in (await hand.hear(Failed)).words
-        async with asyncio.timeout(12):
+        async with asyncio.timeout(60):
             exit = await hand.placed.ended()
         assert exit.how == "exit 1"
         assert words in exit.words
@@ -208,11 +213,11 @@ async def test_nobody_is_let_in_without_an_invitation():
         invitation = board.invite("worker-1", {})
         public, secret = zmq.curve_keypair()
         forged = replace(invitation, public_key=public.decode(), secret_key=secret.decode())
-        async with Line(forged) as line, asyncio.timeout(12):
+        async with Line(forged) as line, asyncio.timeout(60):
             line.send(Hello())
             assert await line.broken() == "the run does not know this worker's key"
         board.forget("worker-1")
-        async with Line(invitation) as line, asyncio.timeout(12):
+        async with Line(invitation) as line, asyncio.timeout(60):
             assert await line.broken() == "the run does not know this worker's key"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
@@ -223,12 +228,14 @@ async def test_nobody_is_let_in_without_an_invitation():
 async def test_a_thousand_sleeping_tickets_do_not_hold_the_loop_up(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(1_000):
-            hand.order(f"t{number}", "sleep 4")
+            hand.order(f"t{number}", "sleep 60")
+        await hand.hear(Beat, lambda beat: beat.running == 1_000)
         hand.order("probe", "probe 2.5")
         probe = await hand.result("probe")
-        assert max(beat.running for beat in hand.beats) > 1_000
         print(f"loop lag p99 {probe.phases['p99'] * 1e3:.1f} ms")
         # 50 ms on a machine that does nothing else; others may use this one too.
-        assert probe.phases["p99"] < 0.25
+        assert probe.phases["p99"] < 1
+        for number in range(1_000):
+            hand.tell(Cancel(f"t{number}", "enough"))
         for _ in range(1_000):
             await hand.hear(Finished)

@@ -63,7 +63,7 @@ class Hand:
         self, kind: type[Message], fits: Callable[[Message], bool] = lambda _: True
     ) -> Message:
         """The next message of a kind. Others are kept."""
-        async with asyncio.timeout(12):
+        async with asyncio.timeout(30):
             while True:
                 message = (await self.board.receive()).message
                 if isinstance(message, Beat):
@@ -74,8 +74,11 @@ class Hand:
                     return message
 
     async def result(self, ticket: str) -> Result:
-        heard = await self.hear(Finished, lambda m: m.result.ticket == ticket)
-        return heard.result
+        """What came of a ticket, also where that was heard while something else was waited for."""
+        for heard in self.others:
+            if isinstance(heard, Finished) and heard.result.ticket == ticket:
+                return heard.result
+        return (await self.hear(Finished, lambda m: m.result.ticket == ticket)).result
 
     async def ended(self, within: float) -> str:
         """How the worker ended, by itself."""

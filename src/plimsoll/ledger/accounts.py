@@ -12,6 +12,7 @@ from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
 from plimsoll.ledger import events as ev
 from plimsoll.ledger.admission import room, room_for_evaluation
+from plimsoll.ledger.again import comes_now
 from plimsoll.ledger.batching import Batch, Waiting, choose, surplus
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.fitting import fits
@@ -64,7 +65,7 @@ class Accounts:
     def admit(self, order: DataOrder, most: int | None = None) -> list[Group]:
         """Admit as many groups as there is room for, and no more than `most`.
 
-        Prompts that come again go first, the oldest of them first of all.
+        Prompts that come again go first, unless their task is to blame for it.
         """
         admitted: list[Group] = []
         free = room(self.books, self.settings)
@@ -79,7 +80,7 @@ class Accounts:
     def _next_prompt(self, order: DataOrder) -> ev.Admitted | None:
         books = self.books
         while not order.is_empty_without(books.quarantined.keys()):
-            again = books.next_pending()
+            again = comes_now(books, order)
             prompt = books.next_prompt if again is None else again.prompt
             task = order.task(prompt) if again is None else again.task
             if task is None:

@@ -12,9 +12,8 @@ Invariants, checked by `audit` and by the simulator for tens of thousands of see
 * Memory is bounded by what is live: a group that is consumed or void leaves the books.
 """
 
-import heapq
-
 from plimsoll.core.versions import FIRST, Lineages, Version
+from plimsoll.ledger.again import AgainQueue, comes_again
 from plimsoll.ledger.events import (
     Admitted,
     Committed,
@@ -62,8 +61,7 @@ class Books:
         self.unstarted: dict[str, Group] = {}
         """Groups, of evaluations too, with members that no worker has taken."""
         self._training: dict[str, Group] = {}
-        self._again: list[int] = []
-        """A heap of pending prompts, some of which are pending no more."""
+        self._again = AgainQueue()
         self._open_train = 0
         self._open_eval = 0
 
@@ -91,10 +89,8 @@ class Books:
         return sorted(self._training.values(), key=lambda group: (group.prompt, group.id))
 
     def next_pending(self) -> Pending | None:
-        """The oldest of the prompts that come again."""
-        while self._again and self._again[0] not in self.pending:
-            heapq.heappop(self._again)
-        return self.pending[self._again[0]] if self._again else None
+        """The oldest of the prompts that come again; those whose task is to blame are last."""
+        return self._again.first(self.pending)
 
     def find(self, ticket: str) -> tuple[Group, Member] | None:
         """The group and the place of a ticket, while it is the place's present one."""
@@ -151,6 +147,7 @@ class Books:
             case Resumed():
                 member.head = event.version
                 member.resumed = True
+                member.resumes += 1
                 self.queue.update(group)
         return True
 
@@ -195,7 +192,7 @@ class Books:
     def await_again(self, pending: Pending) -> None:
         """A prompt comes again."""
         self.pending[pending.prompt] = pending
-        heapq.heappush(self._again, pending.prompt)
+        self._again.add(pending)
 
     def _leave(self, group: Group) -> None:
         del self.groups[group.id]
@@ -257,6 +254,7 @@ class Books:
         member.voids = {**member.voids, cause: member.voids.get(cause, 0) + 1}
         member.head = member.oldest = member.newest = None
         member.resumed = member.withheld = False
+        member.resumes = 0
         member.worker = ""
         if retry:
             member.attempt += 1
@@ -333,11 +331,7 @@ class Books:
             )
             return
         self.tally.requeued += 1
-        self.await_again(
-            Pending(
-                prompt=group.prompt, task=group.task, attempt=group.attempt + 1, requeues=requeues
-            )
-        )
+        self.await_again(comes_again(self, group, cause, requeues, counts=counts))
 
     def _consumed(self, event: Consumed) -> None:
         for name in event.groups:

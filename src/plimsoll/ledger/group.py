@@ -58,6 +58,8 @@ class Member(msgspec.Struct, kw_only=True):
     withheld: bool = False
     resumed: bool = False
     """It went on with newer weights: what it said before those is not trained on."""
+    resumes: int = 0
+    """How often it did."""
     worker: str = ""
     since: float = 0.0
     """When its worker took it, by the caller's clock: for figures, no rule reads it."""
@@ -158,3 +160,6 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     attempt: int
     requeues: int
+    after: int = 0
+    """Prompts below this number go before it: its task is to blame, and the others are not to
+    wait for it."""

@@ -34,9 +34,11 @@ from plimsoll.ledger.stragglers import Remedy
 from plimsoll.ledger.writer import Writer
 from plimsoll.trials.verdicts import Graded, Void
 
-__all__ = ["FILE", "Ledger", "read_books"]
+__all__ = ["FILE", "LOCK", "Ledger", "read_books"]
 
 FILE = "ledger.db"
+LOCK = "ledger.lock"
+"""Beside it, and held by whoever writes it."""
 _SNAPSHOT_EVERY = 20_000
 
 _T = TypeVar("_T")
@@ -75,7 +77,7 @@ class Ledger:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
-            lock = Lock.take(self.path.with_suffix(".lock"), self._owner)
+            lock = Lock.take(self.path.with_name(LOCK), self._owner)
             stack.callback(lock.release)
             self._journal = await asyncio.to_thread(self._open)
             stack.callback(self._journal.close)
@@ -107,7 +109,7 @@ class Ledger:
         if missing := Checkpoints(self.path.parent / FOLDER).beyond(books):
             raise LedgerError(
                 f"{missing}. Put {self.path.name} and {self.path.name}-wal back from one copy, or "
-                f"remove {FOLDER}/ to begin again from the first weights"
+                "begin another run"
             )
 
     def _open(self) -> Journal:

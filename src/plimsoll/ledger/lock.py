@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,11 @@ import msgspec
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.ids import Owner
 
-__all__ = ["Lock"]
+__all__ = ["Lock", "is_held"]
 
+_TRIES = 10
+_BETWEEN_SECONDS = 0.03
+"""Who only asks has it for a moment."""
 
 _held: set[int] = set()
 
@@ -40,15 +44,13 @@ class Lock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LedgerError(f"cannot open {path}: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _is_taken(descriptor):
             held = _holder(descriptor)
             os.close(descriptor)
             raise LedgerError(
                 f"the ledger {path.with_suffix('.db')} is held by {held}: "
                 "one process writes it at a time; end that one first"
-            ) from None
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, msgspec.json.encode(owner), 0)
         return cls(descriptor)
@@ -58,6 +60,38 @@ class Lock:
             _held.discard(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether a process holds it, wherever it runs; None where that cannot be asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None  # a file system without locks
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Take the lock of an open file, if it is to be had."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if tries_left:
+                time.sleep(_BETWEEN_SECONDS)
+        else:
+            return True
+    return False
 
 
 def _holder(descriptor: int) -> str:

@@ -69,7 +69,7 @@ def find_ledger(run: Path) -> Path:
     path = run / FILE if run.is_dir() else run
     if not path.exists():
         where = f"{run} holds no {FILE}" if run.is_dir() else f"there is no {run}"
-        raise UsageError(f"{where}: name the directory of a run that trains, or its ledger")
+        raise UsageError(f"{where}: name the directory of a run, or its ledger")
     return path
 
 

@@ -10,17 +10,21 @@ __all__ = ["retries"]
 
 
 def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool:
-    """By the table of causes, and beyond it where its group is to be complete."""
+    """By the table of causes; beyond it where its group is to be complete, and its task is not
+    to blame."""
     found = books.find(ticket)
     if found is None:
         return False
     group, member = found
-    allowed = CAUSES[cause].retries
-    if member.voids.get(cause, 0) < allowed:
+    rule = CAUSES[cause]
+    if member.voids.get(cause, 0) < rule.retries:
         return True
-    # A group that is to be complete gets a new rollout in place of one that is void.
+    # A group that is to be complete gets a new rollout in place of one that is void, unless that
+    # would most likely be void, too.
     completes = settings.group_policy == "complete" and group.id in books.groups
-    return completes and _held_against(member.voids, cause) < allowed + settings.requeues
+    if not completes or rule.against_task:
+        return False
+    return _held_against(member.voids, cause) < rule.retries + settings.requeues
 
 
 def _held_against(voids: Mapping[Cause, int], now: Cause) -> int:

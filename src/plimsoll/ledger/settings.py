@@ -6,9 +6,13 @@ import msgspec
 
 from plimsoll.core.errors import UsageError
 
-__all__ = ["GroupPolicy", "Settings"]
+__all__ = ["MOST_MEMBERS", "GroupPolicy", "Settings"]
 
 GroupPolicy = Literal["complete", "min_graded", "void"]
+MOST_MEMBERS = 4096
+"""Of a group: it is admitted whole, so all of them are in memory at once."""
+_MOST_ROLLOUTS = 1 << 20
+"""Of all groups that are alive: the books keep every one of them in memory."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,8 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     group_size: int = 8
     """n: rollouts of one prompt that are compared with each other."""
     group_policy: GroupPolicy = "complete"
-    """What becomes of a group with void members: `complete` replaces them, `min_graded` makes
-    do with fewer, `void` gives the group up at once."""
+    """What becomes of a group with void members: `complete` replaces them where the task is not
+    to blame, `min_graded` makes do with fewer, `void` gives the group up at once."""
     min_graded: int = 1
     """k: graded members that are enough under the policy `min_graded`."""
     requeues: int = 3
@@ -66,6 +70,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.group_policy == "min_graded" and self.min_graded > self.group_size:
             raise UsageError(
                 f"min_graded is {self.min_graded}, more than group_size, {self.group_size}"
+            )
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse more rollouts than a host has memory for."""
+        if self.group_size > MOST_MEMBERS:
+            raise UsageError(f"group_size is {self.group_size}; it must be at most {MOST_MEMBERS}")
+        alive = self.most_live * self.group_size
+        if alive > _MOST_ROLLOUTS:
+            raise UsageError(
+                f"batch_groups is {self.batch_groups}, depth is {self.depth} and group_size is "
+                f"{self.group_size}: (depth + 1) · batch_groups · group_size, the rollouts that "
+                f"may be alive at once, is {alive:,}; it must be at most {_MOST_ROLLOUTS:,}"
             )
 
     @property

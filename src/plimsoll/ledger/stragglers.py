@@ -1,8 +1,8 @@
 """What is done about a group that is due and still runs.
 
 In this order: it is waited for within its slack; its rollouts go on with newer weights from
-a turn boundary; members that are too old are withheld where others are not; it is given up
-and its prompt comes again; after so many times its task is out.
+a turn boundary, so many times; members that are too old are withheld where others are not; it is
+given up and its prompt comes again; after so many times its task is out.
 """
 
 from enum import StrEnum
@@ -10,7 +10,11 @@ from enum import StrEnum
 from plimsoll.ledger.group import Group, MemberState
 from plimsoll.ledger.settings import Settings
 
-__all__ = ["Remedy", "remedy_for", "too_old"]
+__all__ = ["MOST_RESUMES", "Remedy", "remedy_for", "too_old"]
+
+MOST_RESUMES = 3
+"""A rollout that hangs would otherwise be made younger for ever. One that only takes long has had
+the time of many others by then."""
 
 
 class Remedy(StrEnum):
@@ -31,12 +35,13 @@ def remedy_for(
     `slack_left` is the caller's clock speaking.
     """
     old = too_old(group, upto)
-    if not old:
+    if not old and group.waits:
         # Nobody has begun it: whoever does will do so with the weights of now.
         return Remedy.RESUME
     if slack_left:
         return Remedy.WAIT
-    if can_resume:
+    resumes = max(member.resumes for member in group.members)
+    if can_resume and old and resumes < MOST_RESUMES:
         return Remedy.RESUME
     usable = sum(m.state is not MemberState.VOID and not m.withheld for m in group.members)
     if usable > len(old):

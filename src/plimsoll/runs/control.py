@@ -11,6 +11,8 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
 from plimsoll.ledger.ledger import FILE as LEDGER
+from plimsoll.ledger.ledger import LOCK
+from plimsoll.ledger.lock import is_held
 from plimsoll.runs.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
 from plimsoll.sandboxes.owners import host_name, is_alive, is_here, myself
 from plimsoll.workers import scratch
@@ -22,6 +24,7 @@ __all__ = [
     "end_run",
     "find_run",
     "leftovers",
+    "look_for_evaluation",
     "look_for_run",
     "release",
 ]
@@ -38,6 +41,12 @@ _log = logging.getLogger(__name__)
 def find_run(name: str) -> RunDirectory:
     """The run of that name below `runs/`, or in that folder. Raises where there is none."""
     if (found := look_for_run(name)) is None:
+        if (other := look_for_evaluation(name)) is not None:
+            look = other.summary if other.summary.exists() else other.results
+            raise UsageError(
+                f"{other.path} is the directory of an evaluation: it has no ledger and no status, "
+                f"and cannot be stopped or resumed; look: {look}"
+            )
         said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
         raise UsageError(f"{said}; {_known()}")
     return found
@@ -48,13 +57,28 @@ def look_for_run(name: str) -> RunDirectory | None:
 
     Raises where the name stands for two.
     """
-    if not name.strip():
-        return None
-    places = (Path(name),) if "/" in name else (Path(name), RUNS / name)
-    found = [path for path in places if (path / CONFIG).is_file() and (path / LEDGER).is_file()]
+    found = [
+        path for path in _places(name) if (path / CONFIG).is_file() and (path / LEDGER).is_file()
+    ]
     if len({path.resolve() for path in found}) > 1:
         raise UsageError(f"{name!r} is two runs: say ./{found[0]} or {found[1]}")
     return RunDirectory(found[0]) if found else None
+
+
+def look_for_evaluation(name: str) -> RunDirectory | None:
+    """The same of an evaluation, which has results and no ledger."""
+    for path in _places(name):
+        directory = RunDirectory(path)
+        has_results = directory.results.is_file() and directory.trials.is_dir()
+        if has_results and not (path / LEDGER).exists():
+            return directory
+    return None
+
+
+def _places(name: str) -> tuple[Path, ...]:
+    if not name.strip():
+        return ()
+    return (Path(name),) if "/" in name else (Path(name), RUNS / name)
 
 
 def leftovers(directory: RunDirectory) -> list[Path]:
@@ -79,23 +103,28 @@ def controller(directory: RunDirectory) -> Owner | None:
         owner = msgspec.json.decode(directory.controller.read_bytes(), type=Owner)
     except (OSError, msgspec.MsgspecError):
         return None
-    return owner if is_alive(owner) else None
+    if is_here(owner):
+        return owner if is_alive(owner) else None
+    # A container that is gone counts as another host for ever; the lock went with its process.
+    return None if is_held(directory.path / LOCK) is False else owner
 
 
 def check_idle(directory: RunDirectory) -> None:
     """Refuse a run that is driven by a process that lives, or may live."""
-    if (owner := controller(directory)) is not None:
-        raise UsageError(
-            f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}; "
-            f"`plimsoll stop {directory.path}` ends it"
-        )
+    if (owner := controller(directory)) is None:
+        return
+    said = f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}"
+    if is_here(owner):
+        raise UsageError(f"{said}; `plimsoll stop {directory.path}` ends it")
+    raise UsageError(f"{said}: {_elsewhere(directory)}")
 
 
 def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
     """Ask the process that drives a run to end, and wait for it. `now`: without running trials."""
     if not is_here(owner):
         raise UsageError(
-            f"{directory.path} is driven by pid {owner.pid} on {host_name(owner)}: stop it there"
+            f"{directory.path} is driven by pid {owner.pid} on {host_name(owner)}: "
+            f"{_elsewhere(directory)}"
         )
     try:
         # By a descriptor: the number could be another process's by the time of a signal.
@@ -118,6 +147,16 @@ def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
         ) from None
     finally:
         os.close(descriptor)
+
+
+def _elsewhere(directory: RunDirectory) -> str:
+    """What to do about a process that cannot be reached from here."""
+    if is_held(directory.path / LOCK):
+        return "stop it there"
+    return (
+        "stop it there; whether it lives cannot be asked from here: if that host or container is "
+        f"gone, remove {directory.controller}"
+    )
 
 
 def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:

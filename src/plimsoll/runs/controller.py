@@ -11,6 +11,7 @@ Invariants:
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -216,7 +217,9 @@ class Controller:
 
     async def _wait(self) -> None:
         """Until something has changed, or a slack is over."""
-        left = self._slack.soonest - asyncio.get_running_loop().time()
+        # Stopped, nothing is done about a slack: one that is over is no reason to look again.
+        soonest = math.inf if self.why else self._slack.soonest
+        left = soonest - asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_TURN_SECONDS, max(0.0, left))):
                 await self._changed.wait()
@@ -243,9 +246,8 @@ class Controller:
         """How many groups more the steps that are left can use."""
         if self._plan.steps is None:
             return None
-        books = self._ledger.books
-        steps = self._plan.steps - books.version.number
-        return max(0, steps * self._plan.settings.batch_groups - books.live)
+        steps = self._plan.steps - self._ledger.books.version.number
+        return self._slack.most(self._ledger, steps, asyncio.get_running_loop().time())
 
     def _let_go(self) -> None:
         """Have workers end and release what belongs to groups that are over."""
@@ -367,12 +369,13 @@ class Controller:
         self._directory.append_canary(row)
         doubtful = self._watching.canary_finished(canary, row)
         if (doubt := self._watching.doubt) is not None:
-            rows = self._kept.take(doubtful)
-            given_up = await self._ledger.distrust(doubtful, doubt)
-            worthless = [row for row in rows if row.ticket.rpartition("/")[0] in given_up]
-            self._kept.void(worthless, doubt)
-            # What is being trained on stays, and so do its rows.
-            self._kept.put_back(row for row in rows if row not in worthless)
+            # What is being trained on stays, and so do its rows: they are about to be read.
+            found = {ticket: self._ledger.books.find(ticket) for ticket in doubtful}
+            rows = self._kept.take(t for t, one in found.items() if one and not one[0].training)
+            try:
+                await self._ledger.distrust(doubtful, doubt)
+            finally:
+                self._kept.void(rows, doubt)
 
 
 def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:

@@ -13,7 +13,7 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
     ├── config.toml                 the config as it was understood, with paths made absolute
     ├── ledger.db                   every rollout, from before it starts, and ledger.lock
     ├── trajectories/               what was said, a file a ticket, where no other place is named
-    ├── stored_as.json              what it is called in the place that is named
+    ├── stored_as.json              what it is called where others keep theirs, too
     ├── steps.jsonl                 one line a step that was committed
     ├── validation/<set>/           trials of tasks that were validated when it began
     ├── metrics.jsonl               one line a step of a training: losses, and where time went
@@ -43,6 +43,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
+from plimsoll.core.full_disks import why_full
 from plimsoll.core.ids import short_id
 from plimsoll.runs.results import Row
 
@@ -142,8 +143,9 @@ class RunDirectory:
         return sorted(path.name for path in taken)
 
     def stored_as(self) -> str:
-        """What the run is called in a storage that others store in too. Made once, and kept: a
-        run that goes on finds what it stored. For the one process that drives the run."""
+        """What the run is called where others keep theirs, too, and no other is: in a storage, in
+        a project of figures. Made once, and kept: a run that goes on finds what it stored. For the
+        one process that drives the run."""
         path = str(self.path.resolve())
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             kept = msgspec.json.decode(self._stored_as.read_bytes(), type=_StoredAs)
@@ -261,7 +263,8 @@ def _writing(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
+        room = "free some space or " if why_full(error) else ""
         raise UsageError(
             f"cannot write {error.filename or path}: {error.strerror or error}; "
-            "free some space or choose another folder with --out"
+            f"{room}choose another folder with --out"
         ) from error

@@ -213,6 +213,7 @@ class EvalRun:
         service = None if wanted is None else PolicyService(wanted, directory.blobs)
         agents = {"": agent, CANARY_AGENT: make_agent(CANARY_AGENT)}
         watched = Policy(
+            tasks=len(tasks),
             group=request.attempts,
             expects_equal=agent.name in SAME_EVERYWHERE,
             stops=not request.keep_going,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.group import Group, Member, MemberState
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
@@ -48,9 +49,6 @@ class Kept:
         for row in rows:
             self._directory.append(voided(row, verdict.cause, verdict.reason))
 
-    def put_back(self, rows: Iterable[Row]) -> None:
-        self._rows |= {row.ticket: row for row in rows}
-
     def missing(self, books: Books) -> list[str]:
         """Graded members of live groups of which there is no row: what they said is not found."""
         return [
@@ -93,10 +91,18 @@ class Kept:
     def _rollout(self, group: Group, place: int, member: Member) -> Rollout:
         ticket = group.ticket(place)
         row = self._rows.get(ticket)
+        is_graded = member.state is MemberState.GRADED
+        if is_graded and row is None:
+            # Taken for one that said nothing, it would be trained on as such.
+            raise LedgerError(
+                f"{ticket} is graded and about to be trained on, and what it said is not known: "
+                f"a bug in Plimsoll; go on with the run, and it is looked for in "
+                f"{self._directory.results}, or made again"
+            )
         return Rollout(
             ticket=ticket,
             task=group.task,
-            reward=member.reward if member.state is MemberState.GRADED else None,
+            reward=member.reward if is_graded else None,
             trajectory=row.trajectory if row is not None else "",
             head=member.head,
             oldest=member.oldest,

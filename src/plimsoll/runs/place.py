@@ -127,7 +127,7 @@ class TrialPlace:
         it could not be trained on."""
         self._storing += 1
         try:
-            stored = await asyncio.to_thread(self._store.keep, Path(order.folder), order.ticket)
+            stored = await self._store.keep_in_time(Path(order.folder), order.ticket)
         except TrajectoryError as error:
             graded = isinstance(result.verdict, Graded)
             return replace(result, verdict=void_of(error)) if graded else result

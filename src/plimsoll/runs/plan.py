@@ -56,7 +56,7 @@ class Plan:
         if run.tasks is None:
             raise UsageError("the config names no tasks: say where they are with [run] tasks")
         if run.steps is None and run.epochs is None:
-            raise UsageError("the config has no end: say how long to run with [run] steps")
+            raise UsageError("the config has no end: say how long with [run] steps or epochs")
         attempts = 1 if evaluation.tasks is None else evaluation.attempts
         settings = ledger_settings(run, config.workers, attempts=attempts)
         agent = make_agent(run.agent, layer=config.agents.folder)

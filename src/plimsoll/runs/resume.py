@@ -2,17 +2,21 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, UsageError
-from plimsoll.core.versions import FIRST
+from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoint, Checkpoints
 from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.recovery import is_beyond
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.kept import Kept
+from plimsoll.runs.line_files import read_lines
 from plimsoll.runs.plan import Plan
+from plimsoll.runs.status import Step, surviving
 from plimsoll.trials.verdicts import Cause, Void
 
 __all__ = ["Restored", "checkpoints_of", "restore"]
@@ -31,6 +35,8 @@ class Restored:
     """Where its files are."""
     lost: int
     """Trials that ran when the process before was killed."""
+    steps: list[Step]
+    """Those that were committed and not undone."""
     damaged: tuple[str, ...] = ()
     """Checkpoints that are newer, and cannot be used: which, and what is wrong with each."""
 
@@ -47,6 +53,8 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     good as the first, and none has to be gone back to.
     """
     _check_tasks(ledger, plan)
+    lines = list(read_lines(directory.steps, Step))
+    _check_whole(ledger, directory, lines)
     checkpoints = checkpoints_of(directory, plan)
     found, damaged = await asyncio.to_thread(_latest_whole, checkpoints, ledger.books)
     if found is not None and not trains:
@@ -70,6 +78,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
         found,
         None if found is None else checkpoints.path(found),
         lost,
+        surviving(lines, up_to=ledger.books.version.number),
         damaged,
     )
 
@@ -90,6 +99,22 @@ def _latest_whole(
             f"remove {checkpoints.folder} to go on from the first weights"
         )
     return None, ()
+
+
+def _check_whole(ledger: Ledger, directory: RunDirectory, steps: Iterable[Step]) -> None:
+    """A step's line is written while the ledger has its batch on the disk: one of which the books
+    cannot know says that they have lost their last events.
+
+    Begun again, every rollout would find its folder taken.
+    """
+    for step in steps:
+        if is_beyond(ledger.books, Version.parse(step.version)):
+            name = ledger.path.name
+            raise LedgerError(
+                f"the ledger is at version {ledger.books.version}, and {directory.steps} has the "
+                f"step of version {step.version}: the ledger's last events are missing. Put {name} "
+                f"and {name}-wal back from one copy, or begin another run"
+            )
 
 
 def _check_tasks(ledger: Ledger, plan: Plan) -> None:

@@ -38,7 +38,7 @@ from plimsoll.runs.policies import Served
 from plimsoll.runs.reaping import reap_at_end
 from plimsoll.runs.reporting import Reporter
 from plimsoll.runs.resume import checkpoints_of, restore
-from plimsoll.runs.status import RunSummary, Status, Step, read_steps
+from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.validating import Validating
 from plimsoll.runs.watching import Watching
 from plimsoll.runs.worker_spec import worker_spec
@@ -311,6 +311,7 @@ class Rollouts:
         """Put together what drives the run and what tells of it."""
         plan, directory, owner = self.plan, self.directory, myself()
         policy = Policy(
+            tasks=len(plan.trained.admitted),
             group=plan.settings.group_size,
             expects_equal=plan.expects_equal,
             stops=not self._keep_going,
@@ -332,7 +333,7 @@ class Rollouts:
             supervisor,
             watching,
             self._controller,
-            read_steps(directory.steps, up_to=self.version.number),
+            self.restored.steps,
             read_held_out(directory.held_out, self._ledger.books.lineages, self.version),
         )
 

@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from plimsoll.core.errors import UsageError
-from plimsoll.ledger.settings import GroupPolicy, Settings
+from plimsoll.ledger.settings import MOST_MEMBERS, GroupPolicy, Settings
 from plimsoll.runs.tables import Table
 
 __all__ = [
@@ -68,8 +68,8 @@ class RunConfig(Table):
     max_running: StrictInt | None = Field(default=None, ge=1)
     """C: trials under way at once; as many as workers have places where it is left out."""
     group_policy: GroupPolicy = "complete"
-    """What becomes of a group with void members: `complete` replaces them, `min_graded` makes
-    do with fewer, `void` gives the group up at once."""
+    """What becomes of a group with void members: `complete` replaces them where the task is not
+    to blame, `min_graded` makes do with fewer, `void` gives the group up at once."""
     min_graded: StrictInt = Field(default=1, ge=1)
     """k: graded members that are enough under the policy `min_graded`."""
     requeues: StrictInt = Field(default=3, ge=0)
@@ -129,6 +129,8 @@ def ledger_settings(run: RunConfig, workers: WorkersConfig, *, attempts: int = 1
     `attempts` is how often an evaluation tries each task, at once.
     """
     places = workers.number * workers.concurrency
+    if attempts > MOST_MEMBERS:
+        raise UsageError(f"[evaluation] attempts is {attempts}; it must be at most {MOST_MEMBERS}")
     if run.max_running is not None and run.max_running < attempts:
         raise UsageError(
             f"max_running is {run.max_running} and [evaluation] attempts is {attempts}: no "

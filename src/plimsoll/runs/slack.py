@@ -1,7 +1,9 @@
-"""The clock for groups that are due and still run: how long each is waited for."""
+"""The clock for groups that are waited for: those that are due and still run, and those without
+which the last batches cannot be made."""
 
 import math
 
+from plimsoll.ledger.admission import lacking, usable
 from plimsoll.ledger.batching import Waiting
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.stragglers import Remedy
@@ -15,16 +17,31 @@ class Slack:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._ends: dict[str, float] = {}
+        self._lacking_since = math.inf
+        """Since when nothing but what runs can make the next batch."""
 
     @property
     def soonest(self) -> float:
         """When the next one is over."""
         return min(self._ends.values(), default=math.inf)
 
+    def most(self, ledger: Ledger, steps: int, now: float) -> int:
+        """How many groups more so many steps can use.
+
+        Others may come in the places of the last ones where those take longer than the slack:
+        whichever are ready first are used.
+        """
+        settings = ledger.accounts.settings
+        missing = lacking(ledger.books, settings, steps)
+        self._lacking_since = min(self._lacking_since, now) if missing else math.inf
+        instead = missing if now >= self._lacking_since + self._seconds else 0
+        return max(0, usable(ledger.books, settings, steps) + instead)
+
     async def attend(self, ledger: Ledger, now: float) -> None:
         """Have the ledger do what helps about every group that is due.
 
         A rollout goes on with newer weights by itself: workers ask the policy for every turn.
+        Nobody asks whether it does, which is why the ledger has that happen so often only.
         """
         # Each remedy makes a group younger or gives it up, so there are not more than groups.
         for _ in range(1 + len(ledger.books.groups)):

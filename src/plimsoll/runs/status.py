@@ -1,15 +1,15 @@
 """How a run fares: `status.json`, which its controller writes anew each second."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.line_files import read_lines
 from plimsoll.runs.results import Diagnosis
 from plimsoll.workers.status import WorkerStatus
 
-__all__ = ["RunSummary", "Status", "Step", "read_status", "read_steps"]
+__all__ = ["RunSummary", "Status", "Step", "read_status", "surviving"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ def read_status(path: Path) -> Status:
         raise UsageError(f"{path}: not the status of a run ({error})") from error
 
 
-def read_steps(path: Path, *, up_to: int) -> list[Step]:
+def surviving(lines: Iterable[Step], *, up_to: int) -> list[Step]:
     """The steps up to one, in order; of one that was made again, the last."""
-    steps = {line.step: line for line in read_lines(path, Step) if line.step <= up_to}
+    steps = {line.step: line for line in lines if line.step <= up_to}
     return [steps[number] for number in sorted(steps)]

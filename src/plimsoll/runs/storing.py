@@ -1,8 +1,11 @@
 """Carries a finished rollout's trajectory to where trajectories are stored."""
 
+import asyncio
 import contextlib
 import re
 import shutil
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,8 @@ from plimsoll.trajectories.frames import NAME, frames
 
 __all__ = ["Store", "Stored"]
 
+_SECONDS = 600.0
+"""What storing one trajectory may take: storage that does not answer holds no trial for ever."""
 _EXCHANGE = b'"kind":"exchange"'
 _BLOB = re.compile(rb"blob:sha256:([0-9a-f]{64})")
 
@@ -57,6 +62,28 @@ class Store:
         self._blobs = directory / BLOBS
         self._storage, root = open_storage(self._url)
         self._root = root.rstrip("/")
+
+    async def keep_in_time(self, folder: Path, ticket: str) -> Stored:
+        """The same as `keep`, beside the loop. What takes too long cannot be stored either."""
+        stored: Future[Stored] = Future()
+
+        def work() -> None:
+            stored.set_running_or_notify_cancel()
+            try:
+                stored.set_result(self.keep(folder, ticket))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                stored.set_exception(error)
+
+        # A thread of its own, which nobody waits for at the end: one that hangs takes no place
+        # of others, and keeps no worker from ending.
+        threading.Thread(target=work, name="storing", daemon=True).start()
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await asyncio.wrap_future(stored)
+        except TimeoutError:
+            raise TrajectoryError(
+                f"trajectories cannot be stored at {self._url}: no end of it in {_SECONDS:g} s"
+            ) from None
 
     def keep(self, folder: Path, ticket: str) -> Stored:
         """Store the trajectory of a trial's folder, if there is one. Takes its time.

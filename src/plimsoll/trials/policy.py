@@ -80,14 +80,12 @@ async def talk(
     talking = Talk(policy.gateway, session)
     try:
         yield talking
-    # What ended the trial comes before what else goes wrong.
     except asyncio.CancelledError:
-        with suppress(TrajectoryError):
+        with suppress(TrajectoryError):  # a cancellation comes before what else went wrong
             await session.end("cancelled")
         raise
     except Exception as error:  # whatever ends a trial; only noted here
-        with suppress(TrajectoryError):
-            await session.end("void", " ".join(str(error).split()))
+        await session.end("void", " ".join(str(error).split()))
         raise
     await session.end(talking.last.ending.value, talking.last.detail)
 

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
@@ -56,6 +57,11 @@ def test_graders_that_are_all_broken_end_a_run_before_its_second_batch():
         breaker.trial(void(reason=rng.choice(reasons)))
         trials += 1
     assert trials <= breaker.policy.batch
+
+
+@pytest.mark.parametrize(("tasks", "enough"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (1000, 3)])
+def test_most_of_the_tasks_or_three_are_enough_to_stop_for(tasks: int, enough: int):
+    assert Policy(tasks=tasks).enough_tasks == enough
 
 
 def test_a_healthy_run_with_noise_never_trips():

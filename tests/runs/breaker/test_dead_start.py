@@ -9,8 +9,8 @@ from plimsoll.runs.results import Row
 from plimsoll.trials.verdicts import Cause
 
 
-def watched(*rows: Row) -> Trip | None:
-    watch = DeadStart(16)
+def watched(*rows: Row, enough_tasks: int = 1) -> Trip | None:
+    watch = DeadStart(16, enough_tasks)
     trips = [trip for row in rows if (trip := watch.trial(row)) is not None]
     assert len(trips) <= 1
     return trips[0] if trips else None
@@ -39,6 +39,33 @@ def test_tasks_broken_in_different_ways_do_not_stop_the_run():
     assert watched(*[void(reason=f"broken {n}") for n in range(40)]) is None
     assert watched(*[void(reason="no curl")] * 15, void(reason="no pip")) is None
     assert watched(*[void(Cause.SANDBOX)] * 15, void(Cause.TASK)) is None
+
+
+def test_one_broken_task_among_others_does_not_stop_the_run_however_often_it_is_tried():
+    again = [void(task="broken")] * 100
+    assert watched(*again, enough_tasks=3) is None
+    assert watched(*again, void(task="other"), enough_tasks=3) is None
+    assert (
+        watched(*again, graded(1.0), *[void(task=f"t{n}") for n in range(9)], enough_tasks=3)
+        is None
+    )
+    assert (
+        watched(*again, *[void(reason="another", task=f"t{n}") for n in range(9)], enough_tasks=3)
+        is None
+    )
+
+
+def test_the_reason_of_one_task_stops_the_run_once_enough_others_share_it():
+    rows = [void(task="a")] * 20 + [void(task="b"), void(task="c")]
+    assert watched(*rows[:-1], enough_tasks=3) is None
+    trip = watched(*rows, enough_tasks=3)
+    assert trip is not None
+    assert trip.said.startswith("the first 22 trials are all void (limit 15), for one and the same")
+    assert [one.count for one in trip.voids] == [22]
+
+
+def test_one_task_is_enough_where_none_is_to_blame():
+    assert watched(*[void(Cause.SANDBOX, task="a")] * 16, enough_tasks=3) is not None
 
 
 @pytest.mark.parametrize("at", [0, 5, 15])

@@ -38,6 +38,47 @@ def test_a_batch_that_is_not_full_does_not_trip():
     assert breaker.trip.rule == "void-share"
 
 
+def test_one_broken_task_among_others_may_fill_batches():
+    watch = VoidShare(0.5, enough_tasks=3)
+    for name in "abc":
+        assert watch.batch([graded(1.0, name)] * 64) is None
+    assert watch.batch([void(task="broken")] * 64) is None
+    assert watch.batch([void(task="broken")] * 40 + [graded(1.0, "d")] * 24) is None
+    alone = VoidShare(0.5, enough_tasks=3)
+    assert [alone.batch([void(task="broken")] * 64) for _ in range(9)] == [None] * 9
+
+
+def test_a_few_broken_tasks_may_have_most_of_the_trials_but_not_be_most_of_the_tasks():
+    few = [void(task=name) for name in "xyz" for _ in range(16)]
+    sound = [graded(1.0, name) for name in "abcd" for _ in range(4)]
+    assert VoidShare(0.5, enough_tasks=3).batch(few + sound) is None
+    assert VoidShare(0.5, enough_tasks=3).batch(few + sound[:8] + few[:8]) is not None
+
+
+def test_groups_as_large_as_a_batch_trip_with_the_third_broken_task():
+    watch = VoidShare(0.5, enough_tasks=3)
+    trips = [watch.batch([void(task=name)] * 64) is not None for name in "abc"]
+    assert trips == [False, False, True]
+
+
+def test_voids_that_no_task_is_to_blame_for_count_whichever_task_has_them():
+    rows = [void(Cause.POLICY, task="a")] * 33 + [graded(1.0, name) for name in "bcd"] * 10
+    assert VoidShare(0.5, enough_tasks=3).batch([*rows, graded(0.0)]) is not None
+
+
+def test_a_run_whose_graders_break_in_its_middle_stops_within_three_batches():
+    breaker = Breaker(Policy(tasks=1000))
+    for number in range(1000):
+        breaker.trial(graded(float(number % 2), f"sound-{number // 8}"))
+    after = 0
+    while breaker.trip is None:
+        # Eight members, each of them tried twice.
+        breaker.trial(void(reason=f"no host {after}", task=f"broken-{after // 16}"))
+        after += 1
+    assert breaker.trip.rule == "void-share"
+    assert after <= 3 * 64
+
+
 def test_a_healthy_run_with_void_trials_now_and_then_goes_on():
     rng = random.Random(7)
     breaker = Breaker(Policy(group=8))

@@ -27,6 +27,8 @@ class Plan:
     """How long a group that is due is waited for."""
     resumes: bool = False
     """Whether rollouts can go on with newer weights."""
+    ends: bool = False
+    """No more is admitted than the steps can use, as in a run that ends with its last step."""
     workers: int = 0
     """Rollouts that there are workers for; 0 for as many as are admitted."""
     watchdog: float = 500.0

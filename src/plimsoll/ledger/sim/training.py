@@ -16,6 +16,7 @@ from typing import Literal, NoReturn
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.accounts import Accounts
+from plimsoll.ledger.admission import lacking, usable
 from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.batching import Batch, Waiting
 from plimsoll.ledger.books import Books
@@ -61,6 +62,8 @@ class Training:
         self._events: list[_Happening] = []
         self._running: dict[str, tuple[float, Version]] = {}
         self._slack: set[str] = set()
+        self._lacking_since = math.inf
+        """Since when nothing but what runs can make the next batch."""
         self._evaluation: tuple[Version, str, int] | None = None
         """At which version the last one began, its name, and how many groups were admitted."""
         self._early: dict[str, Version] = {}
@@ -194,7 +197,7 @@ class Training:
     def _pump(self) -> None:
         """What a controller does whenever something has changed."""
         self._cancel_given_up()
-        self.accounts.admit(self._order)
+        self.accounts.admit(self._order, self._most())
         self._evaluate()
         self._start()
         while not self.accounts.books.is_training:
@@ -203,6 +206,21 @@ class Training:
                 self._train(choice)
             elif not self._wait(choice):
                 break
+
+    def _most(self) -> int | None:
+        """How many groups more the steps that are left can use; None where it goes on for ever."""
+        if not self.plan.ends:
+            return None
+        books, settings = self.accounts.books, self.accounts.settings
+        steps = self.plan.steps - books.version.number
+        missing = lacking(books, settings, steps)
+        if not missing:
+            self._lacking_since = math.inf
+        elif self._lacking_since == math.inf:
+            self._lacking_since = self._now
+            self._at(self.plan.slack, "slack", "", books.version)
+        instead = missing if self._now >= self._lacking_since + self.plan.slack else 0
+        return max(0, usable(books, settings, steps) + instead)
 
     def _start(self) -> None:
         seats = (self.plan.workers or math.inf) - len(self._running)
@@ -218,7 +236,7 @@ class Training:
         if self.plan.faults.rejected and self._rng.random() < self.plan.faults.rejected:
             some = self._rng.sample(batch.ids, self._rng.randint(1, len(batch.ids)))
             self.accounts.reject(dict.fromkeys(some, "simulated"))
-            self.accounts.admit(self._order)
+            self.accounts.admit(self._order, self._most())
             self._start()
             return
         oldest = min(group.head.number for group in batch.groups)
@@ -287,6 +305,7 @@ class Training:
             self.store.lose_power()
         self._may_overflow = self._was_changed
         self._slack.clear()
+        self._lacking_since = math.inf
         self._events = [event for event in self._events if event[2] in ("done", "watchdog")]
         heapq.heapify(self._events)
         lost = self._unfinished()

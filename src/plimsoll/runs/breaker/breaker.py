@@ -20,10 +20,10 @@ def make_watches(policy: Policy) -> tuple[Watch, ...]:
     """The watches of a run. Where two trip at once, the earlier says more."""
     watches: list[Watch] = [
         Bugs(),
-        DeadStart(policy.start),
+        DeadStart(policy.start, policy.enough_tasks),
         FallenTasks(),
         CanaryFailed(),
-        VoidShare(policy.void_share),
+        VoidShare(policy.void_share, policy.enough_tasks),
     ]
     if not policy.expects_equal:
         watches.append(EqualRewards(policy.equal_batches))

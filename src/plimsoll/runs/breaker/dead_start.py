@@ -2,52 +2,67 @@
 
 from collections import Counter
 
-from plimsoll.runs.breaker.watch import Trip, Watch, count_voids
+from plimsoll.runs.breaker.watch import Trip, VoidCount, Watch
 from plimsoll.runs.results import Row
-from plimsoll.trials.verdicts import CAUSES
+from plimsoll.trials.verdicts import CAUSES, Cause
 
 __all__ = ["DeadStart"]
 
 
 class DeadStart(Watch):
     """Trips when the first trials are all void, and either no task is to blame or all share
-    one reason. Different tasks broken in different ways say nothing about the next one.
+    one reason. Different tasks broken in different ways say nothing about the next one, nor
+    does one task however often it is tried: it looks on until enough tasks share the reason.
     """
 
-    def __init__(self, enough: int) -> None:
+    def __init__(self, enough: int, enough_tasks: int = 1) -> None:
         self._enough = enough
-        self._rows: list[Row] = []
+        self._enough_tasks = enough_tasks
+        self._voids: Counter[tuple[Cause, str]] = Counter()
+        """Causes and reasons so far; no more than one once there are enough trials."""
+        self._tasks: set[str] = set()
+        self._first: Row | None = None
         self._over = False
 
     def trial(self, row: Row) -> Trip | None:
         if self._over:
             return None
-        self._rows.append(row)
-        if row.cause is None or not self._may_trip():
+        if row.cause is None:
             self._over = True
-        if self._over or len(self._rows) < self._enough:
+            return None
+        self._first = self._first or row
+        self._tasks.add(row.task)
+        self._voids[row.cause, row.reason or ""] += 1
+        self._over = not self._may_trip()
+        if self._over or not self._is_enough():
             return None
         self._over = True
         return Trip(
             rule="dead-start",
             said=self._said(),
-            voids=count_voids(self._rows),
-            example=self._rows[0],
+            voids=tuple(
+                VoidCount(cause.value, reason, count)
+                for (cause, reason), count in self._voids.most_common()
+            ),
+            example=self._first,
         )
 
     def _may_trip(self) -> bool:
-        return self._one_reason() or self._nobody_to_blame()
+        return len(self._voids) == 1 or self._nobody_to_blame()
 
-    def _one_reason(self) -> bool:
-        return len({(row.cause, row.reason) for row in self._rows}) == 1
+    def _is_enough(self) -> bool:
+        are_more = len(self._tasks) >= self._enough_tasks or self._nobody_to_blame()
+        return are_more and self._voids.total() >= self._enough
 
     def _nobody_to_blame(self) -> bool:
-        return not any(row.cause and CAUSES[row.cause].against_task for row in self._rows)
+        return not any(CAUSES[cause].against_task for cause, _ in self._voids)
 
     def _said(self) -> str:
-        first = f"the first {self._enough} trials are all void (limit {self._enough - 1})"
-        if self._one_reason():
+        first = f"the first {self._voids.total()} trials are all void (limit {self._enough - 1})"
+        if len(self._voids) == 1:
             return f"{first}, for one and the same reason"
-        causes = Counter(row.cause.value for row in self._rows if row.cause)
+        causes: Counter[str] = Counter()
+        for (cause, _), count in self._voids.items():
+            causes[cause.value] += count
         counts = ", ".join(f"{cause} {count}" for cause, count in causes.items())
         return f"{first}, and no task is to blame ({counts})"

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 __all__ = ["Policy"]
 
+_ENOUGH_TASKS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -21,9 +23,16 @@ class Policy:
     """At this share of groups without variance there is nothing to learn."""
     flat_batches: int = 3
     """So many batches are looked at together for it."""
+    tasks: int = 1
+    """How many tasks the run has."""
     group: int = 1
     """How many trials make a group; groups of one have no variance to look at."""
     expects_equal: bool = False
     """The agent gets the same reward everywhere, as the oracle and nop do."""
     stops: bool = True
     """A trip stops the run. Without it the trip is only reported."""
+
+    @property
+    def enough_tasks(self) -> int:
+        """So many broken tasks are more than their own affair: most of them, or three."""
+        return min(_ENOUGH_TASKS, self.tasks // 2 + 1)

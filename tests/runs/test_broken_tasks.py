@@ -1,0 +1,51 @@
+"""Tasks that cannot be graded: a few do not stop a run, most of them do, and soon."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from rollout_runs import MakeConfig, all_batches, proven, rows
+
+from plimsoll.ledger.order import DataOrder
+from plimsoll.runs.rollouts import Rollouts
+
+LETTERS = "abcdefgh"
+
+
+def begins_with(tasks: set[str], names: list[str], seed: int) -> bool:
+    order = DataOrder(names, seed=seed)
+    return {order.task(prompt) for prompt in range(len(tasks))} == tasks
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_few_broken_tasks_are_out_and_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path, number: int
+):
+    broken = {f"void-{letter}" for letter in LETTERS[:number]}
+    names = sorted({*broken, *(f"coin-{letter}" for letter in LETTERS[number:])})
+    # They come first, before anything is known of the others.
+    seed = next(seed for seed in itertools.count() if begins_with(broken, names, seed))
+    config = make_config(*names, steps=20, group_size=8, seed=seed)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        await all_batches(rollouts)
+    summary = rollouts.summary
+    assert (summary.done, summary.breaker) == (True, None)
+    assert set(summary.quarantined) == broken
+    assert {row.task for row in rows(tmp_path / "run") if row.cause} == broken
+    proven(tmp_path / "run")
+
+
+async def test_a_run_whose_tasks_are_all_broken_is_stopped_with_the_third(
+    make_config: MakeConfig, tmp_path: Path
+):
+    names = [f"void-{letter}" for letter in LETTERS]
+    config = make_config(*names, steps=20, group_size=8)
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        assert await all_batches(rollouts) == []
+    summary = rollouts.summary
+    assert summary.breaker is not None
+    assert summary.breaker.rule == "dead-start"
+    # Two groups whose eight members are tried twice, and those of the third that run by then.
+    assert 16 <= len(rows(tmp_path / "run")) <= 2 * 16 + 8
+    assert len({row.task for row in rows(tmp_path / "run")}) == 3
+    assert not summary.quarantined
