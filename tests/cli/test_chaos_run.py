@@ -142,7 +142,7 @@ def sockets(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
 
 
-@pytest.mark.timeout(SECONDS + 180)
+@pytest.mark.timeout(SECONDS + 600)
 def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_left(
     cluster: Any,
     write_task: Callable[..., Path],

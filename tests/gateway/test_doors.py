@@ -19,7 +19,7 @@ root, key, stream = sys.argv[1:4]
 body = {"model": "m", "stream": stream == "yes", "messages": [{"role": "user", "content": "hello"}]}
 request = urllib.request.Request(root + "/v1/chat/completions", json.dumps(body).encode())
 request.add_header("Authorization", "Bearer " + key)
-with urllib.request.urlopen(request, timeout=20) as reply:
+with urllib.request.urlopen(request, timeout=60) as reply:
     print(reply.status, reply.read().decode())
 """
 
@@ -118,7 +118,7 @@ async def test_a_door_holds_up_who_is_not_read(place: Place, stepped: Stepped):
         reader._transport.resume_reading()
         done(step)
         seen = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while step.queue.qsize() or not step.over:
                 seen += len(await reader.read(1 << 20))
         assert seen > 100 * 65536

@@ -9,7 +9,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 from gateway_parts import ENDPOINTS, Place, asked, eventually, serving
 from raw_http import connected
 
@@ -18,6 +17,7 @@ from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.script import CallLine, Turn
 from plimsoll.gateway.upstreams.scripted import Scripted
 
+ROUNDS = 1500
 PATHS = [*ENDPOINTS, "/v1/messages/count_tokens", "/v1/models", "/v1/models/x", "/v1/nowhere", ""]
 VALUES: list[Any] = [
     None,
@@ -107,7 +107,6 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.timeout(180)
 async def test_nothing_that_comes_is_an_error_of_the_gateway(tmp_path: Path):
     source = random.Random(20260)
     limits = Limits(body_bytes=1 << 20, concurrent=8)
@@ -115,8 +114,7 @@ async def test_nothing_that_comes_is_an_error_of_the_gateway(tmp_path: Path):
     async with serving(Scripted(_policy), tmp_path, limits) as place:
         await _one(place, source)
         statuses: dict[int, int] = {}
-        deadline = asyncio.get_running_loop().time() + 60
-        while asyncio.get_running_loop().time() < deadline:
+        for _ in range(ROUNDS):
             asking = [_one(place, source) for _ in range(6)]
             cutting = [_cut(place, source) for _ in range(2)]
             answered, _ = await asyncio.gather(asyncio.gather(*asking), asyncio.gather(*cutting))

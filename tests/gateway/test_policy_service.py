@@ -1,6 +1,7 @@
 """What a run may ask of the gateway: how long it waits, and limits that are none."""
 
 import time
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -10,18 +11,23 @@ from plimsoll.agents.registry import make_agent
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.capabilities import Capabilities
-from plimsoll.gateway.upstreams.scripted_server import serve_script
 from plimsoll.runs.config import PolicyConfig
 from plimsoll.runs.policies import PolicyService, WantedPolicy, policy_for
+from ports import held_port
 
 SHELL = make_agent("shell")
 
 
-async def test_a_policy_that_is_away_is_waited_for_as_long_as_is_wanted(tmp_path):
-    async with serve_script(lambda _: "Hello.") as server:
-        pass
-    found = Capabilities(url=server.url, model="scripted", text=True)
-    wanted = WantedPolicy((server.url,), None, Limits(), found=found, patience=0.2)
+@pytest.fixture
+def away() -> Iterator[str]:
+    """The URL of a server that is not there."""
+    with held_port() as port:
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+async def test_a_policy_that_is_away_is_waited_for_as_long_as_is_wanted(tmp_path, away: str):
+    found = Capabilities(url=away, model="scripted", text=True)
+    wanted = WantedPolicy((away,), None, Limits(), found=found, patience=0.2)
     async with PolicyService(wanted, tmp_path / "blobs") as service:
         session = await service.policy.gateway.open(tmp_path / "s", blobs=tmp_path / "blobs")
         access = session.access(service.policy.gateway.port)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import until
 from helpers import Plain, Ran, Shell, check_graded, check_void
 from parts import need
 from plimsoll.agents.oracle import Oracle
@@ -78,20 +79,23 @@ class Unlucky(Plain):
 
     name = "unlucky"
 
-    def __init__(self, disk: Path) -> None:
+    def __init__(self, disk: Path, backend: LocalBackend) -> None:
         self._disk = disk
+        self._backend = backend
 
     async def run(self, assignment: Assignment) -> Outcome:
         script = "head -c 1M /dev/zero > /app/done || rm /app/done"
         with filled(self._disk):
             await assignment.sandbox.exec(script, on_output=assignment.on_output)
-            await asyncio.sleep(2.5)
+            await until(lambda: self._backend._disk.full, 60)
         await asyncio.sleep(1.5)
         return Outcome()
 
 
-async def test_a_disk_that_was_full_while_the_agent_worked_is_no_grade(write_task, run, small):
-    ran = await run(write_task(test=ONE_IF_DONE), Unlucky(small))
+async def test_a_disk_that_was_full_while_the_agent_worked_is_no_grade(
+    write_task, run, small, crowded
+):
+    ran = await run(write_task(test=ONE_IF_DONE), Unlucky(small, crowded))
     check_void(ran, Cause.SANDBOX, f"the disk of this host under {small} is full", "plimsoll clean")
     seen = [(evidence.what, evidence.where) for evidence in ran.verdict.evidence]
     assert seen == [
@@ -124,9 +128,9 @@ async def test_part_of_a_reward_is_no_grade_where_the_disk_was_full(write_task, 
     check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
 
 
-async def test_the_best_reward_stands_though_the_disk_was_full(write_task, run, small):
+async def test_the_best_reward_stands_though_the_disk_was_full(write_task, run, small, crowded):
     test = "echo 1 > /logs/verifier/reward.txt\n"
-    check_graded(await run(write_task(test=test), Unlucky(small)), 1.0)
+    check_graded(await run(write_task(test=test), Unlucky(small, crowded)), 1.0)
 
 
 async def test_a_solution_that_failed_on_a_full_disk_is_not_the_tasks_fault(write_task, run):
@@ -149,9 +153,11 @@ async def test_who_only_says_that_the_disk_is_full_is_graded(write_task, run):
     assert [evidence.where for evidence in ran.verdict.evidence] == ["agent/stderr.txt:1"]
 
 
-async def test_a_disk_that_was_full_before_the_trial_does_not_matter(write_task, run, small):
+async def test_a_disk_that_was_full_before_the_trial_does_not_matter(
+    write_task, run, small, crowded
+):
     with filled(small):
-        await asyncio.sleep(1.5)
+        await until(lambda: crowded._disk.full, 60)
     check_graded(await run(write_task(test=ONE_IF_DONE), Shell("true")), 0.0)
 
 
@@ -212,11 +218,12 @@ async def test_a_sandbox_that_writes_where_only_root_may_is_graded(
 
 
 async def test_a_pooled_sandbox_tells_of_its_disk(write_task, small: Path, tmp_path: Path):
-    pool = Pool(LocalBackend(LocalOptions(home=small)), PoolOptions(concurrency=1))
+    backend = LocalBackend(LocalOptions(home=small))
+    pool = Pool(backend, PoolOptions(concurrency=1))
     async with pool:
         result = await run_trial(
-            write_task(test=ONE_IF_DONE), attempt=1, agent=Unlucky(small), backend=pool,
-            run="test", directory=tmp_path / "trial",
+            write_task(test=ONE_IF_DONE), attempt=1, agent=Unlucky(small, backend),
+            backend=pool, run="test", directory=tmp_path / "trial",
         )  # fmt: skip
     check_void(Ran(result.verdict, tmp_path / "trial", {}), Cause.SANDBOX, "is full")
 

@@ -12,6 +12,7 @@ from plimsoll.gateway.upstreams.failures import Failed
 from plimsoll.gateway.upstreams.openai import Waits
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.scripted_server import ScriptedServer, serve_script
+from ports import held_port
 
 SAYS = HELLO.turns[0].text
 
@@ -121,22 +122,20 @@ async def test_a_replica_that_comes_back_is_used_again(monkeypatch: pytest.Monke
 
 
 async def test_requests_wait_for_a_replica_that_starts_late():
-    async with serve_script(HELLO) as server:
-        port = int(server.url.rsplit(":", 1)[1].removesuffix("/v1"))
-    async with replicas(server.url) as policy:
-        call = asyncio.create_task(policy.answer(ask(), CALL))
-        await asyncio.sleep(0.1)
-        async with serve_script(HELLO, port=port), asyncio.timeout(30):
-            assert (await call).message.text == SAYS
+    with held_port() as port:
+        async with replicas(f"http://127.0.0.1:{port}/v1") as policy:
+            call = asyncio.create_task(policy.answer(ask(), CALL))
+            await asyncio.sleep(0.1)
+            async with serve_script(HELLO, port=port), asyncio.timeout(30):
+                assert (await call).message.text == SAYS
 
 
 async def test_where_no_replica_is_up_the_wait_is_bounded():
-    async with serve_script(HELLO) as server:
-        pass
-    async with replicas(server, patience=0.3) as policy:
-        began = time.monotonic()
-        with pytest.raises(Refusal) as refusal:
-            await policy.answer(ask(), CALL)
+    with held_port() as port:
+        async with replicas(f"http://127.0.0.1:{port}/v1", patience=0.3) as policy:
+            began = time.monotonic()
+            with pytest.raises(Refusal) as refusal:
+                await policy.answer(ask(), CALL)
         assert refusal.value.kind == "busy"
         assert "cannot be reached" in refusal.value.message
         assert time.monotonic() - began < 20
@@ -145,14 +144,14 @@ async def test_where_no_replica_is_up_the_wait_is_bounded():
 async def test_replicas_that_went_while_nobody_asked_are_named_with_their_causes(monkeypatch):
     monkeypatch.setattr(health, "TICK", 0.01)
     monkeypatch.setattr(health, "IDLE", 0.0)
-    async with serve_script(HELLO) as gone:
-        pass
-    async with serve_script(HELLO) as ill, replicas(gone, ill, patience=0.3) as policy:
-        ill.well = False
-        await until(lambda: not any(state.up for state in policy.replicas))
-        with pytest.raises(Refusal) as refusal:
-            await policy.answer(ask(), CALL)
-        assert f"{gone.url} cannot be reached" in refusal.value.message
+    with held_port() as port:
+        gone = f"http://127.0.0.1:{port}/v1"
+        async with serve_script(HELLO) as ill, replicas(gone, ill, patience=0.3) as policy:
+            ill.well = False
+            await until(lambda: not any(state.up for state in policy.replicas))
+            with pytest.raises(Refusal) as refusal:
+                await policy.answer(ask(), CALL)
+        assert f"{gone} cannot be reached" in refusal.value.message
         assert f"{ill.url} answered 503" in refusal.value.message
 
 

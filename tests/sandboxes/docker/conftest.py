@@ -32,7 +32,7 @@ class Dockerd:
         self.url = f"unix://{folder}/sock"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, seconds: float = 30) -> None:
+    def start(self, seconds: float = 120) -> None:
         """Start it, anew or again with what it had, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
         self._end_containerd()

@@ -123,11 +123,11 @@ async def test_a_container_killed_or_removed_by_somebody_is_named(
     }
     for words, end in ends.items():
         made = await docker.create(image, spec())
-        running = asyncio.create_task(made.exec("sleep 60"))
+        running = asyncio.create_task(made.exec("sleep 600"))
         await asyncio.sleep(0.2)
         await end(made.id)
         with pytest.raises(SandboxUnavailable, match=words):
-            await asyncio.wait_for(running, 15)
+            await asyncio.wait_for(running, 60)
         status = await made.status()
         assert not status.alive
         assert re.search(words, status.reason)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import until
 from helpers import long_time, processes_with
 from parts import need
 from plimsoll.core.errors import BuildError
@@ -152,12 +153,12 @@ async def test_a_group_that_builds_at_once_builds_once(kit: Kit, once: str):
 
 
 async def test_whoever_leaves_a_build_does_not_end_it_for_others(kit: Kit, once: str):
-    source = kit.source(f"FROM debian:12\n{once}RUN sleep 2; echo slept\n")
-    first = asyncio.create_task(kit.images.build(source))
-    await asyncio.sleep(0.8)
-    log = bytearray()
+    source = kit.source(f"FROM debian:12\n{once}RUN sleep 3; echo slept\n")
+    early, log = bytearray(), bytearray()
+    first = asyncio.create_task(kit.images.build(source, lambda _, data: early.extend(data)))
+    await until(lambda: b"RUN sleep" in early, 60)
     second = asyncio.create_task(kit.images.build(source, lambda _, data: log.extend(data)))
-    await asyncio.sleep(0.3)
+    await until(lambda: log, 60)
     first.cancel()
     await second
     assert first.cancelled()
@@ -171,7 +172,7 @@ async def is_running(engine: Engine, word: str) -> bool:
 
 
 async def becomes(running: bool, engine: Engine, word: str) -> bool:
-    for _ in range(300):
+    for _ in range(1200):
         if await is_running(engine, word) is running:
             return True
         await asyncio.sleep(0.05)
@@ -384,8 +385,4 @@ async def test_buildx_is_ended_with_its_build(kit: Kit, buildx: None):
     text = f"FROM debian:12\nRUN --mount=type=tmpfs,target=/t sleep {seconds}\n"
     said = await kit.fails(text, build_timeout=15.0)
     assert said.endswith("Dockerfile:2: the build took longer than 15 s (build_timeout_sec)")
-    for _ in range(100):
-        if not processes_with(seconds):
-            return
-        await asyncio.sleep(0.1)
-    pytest.fail(f"sleep {seconds} still runs")
+    await until(lambda: not processes_with(seconds), 60)

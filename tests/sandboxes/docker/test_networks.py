@@ -76,14 +76,15 @@ async def server() -> AsyncIterator[tuple[str, int]]:
 def _fetch(url: str) -> list[str]:
     code = (
         "import sys, urllib.request, urllib.error\n"
-        "try: print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())\n"
+        "try: print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())\n"
         "except urllib.error.HTTPError as error: print(error.code, error.read().decode())\n"
     )
     return ["python3", "-c", code, url]
 
 
-def _connect(host: str, port: int) -> list[str]:
-    return ["python3", "-c", f"import socket; socket.create_connection(('{host}', {port}), 3)"]
+def _connect(host: str, port: int, seconds: int = 3) -> list[str]:
+    code = f"import socket; socket.create_connection(('{host}', {port}), {seconds})"
+    return ["python3", "-c", code]
 
 
 async def _networks(engine: Engine) -> list[str]:
@@ -100,12 +101,12 @@ async def test_a_public_sandbox_reaches_out_and_one_without_a_network_does_not(
     made = await docker.create(image, spec(network=PUBLIC))
     try:
         url = f"http://{server[0]}:{server[1]}/"
-        assert (await made.exec(_fetch(url), timeout=20)).stdout.text == "hello\n"
+        assert (await made.exec(_fetch(url), timeout=60)).stdout.text == "hello\n"
         await made.set_network(NO_NETWORK)
-        assert not (await made.exec(_connect(*server), timeout=20)).ok
+        assert not (await made.exec(_connect(*server), timeout=60)).ok
         assert (await made.exec(INTERFACES)).stdout.text == "lo "
         await made.set_network(PUBLIC)
-        assert (await made.exec(_fetch(url), timeout=20)).stdout.text == "hello\n"
+        assert (await made.exec(_fetch(url), timeout=60)).stdout.text == "hello\n"
     finally:
         await made.close()
 
@@ -149,10 +150,10 @@ async def test_sandboxes_with_a_network_do_not_reach_each_other(
     try:
         await one.exec("python3 -m http.server 8000 >/tmp/log 2>&1 &")
         up = "until grep -q :1F40 /proc/net/tcp; do sleep 0.05; done"
-        assert (await one.exec(up, timeout=10)).ok
+        assert (await one.exec(up, timeout=60)).ok
         address = (await one.exec("hostname -i")).stdout.text.split()[0]
-        assert (await one.exec(_connect(address, 8000), timeout=20)).ok
-        assert not (await other.exec(_connect(address, 8000), timeout=20)).ok
+        assert (await one.exec(_connect(address, 8000, 30), timeout=60)).ok
+        assert not (await other.exec(_connect(address, 8000), timeout=60)).ok
     finally:
         await asyncio.gather(one.close(), other.close())
 
@@ -163,10 +164,10 @@ async def test_an_allowlist_lets_only_its_hosts_through(
     host, port = server
     made = await docker.create(image, spec(network=_listed(host)))
     try:
-        assert (await made.exec(_fetch(f"http://{host}:{port}/"), timeout=20)).stdout.text == (
+        assert (await made.exec(_fetch(f"http://{host}:{port}/"), timeout=60)).stdout.text == (
             "hello\n"
         )
-        refused = await made.exec(_fetch("http://not-listed.example/"), timeout=20)
+        refused = await made.exec(_fetch("http://not-listed.example/"), timeout=60)
         assert refused.stdout.text.startswith("403 ")
         assert "not-listed.example" in refused.stdout.text
     finally:
@@ -179,12 +180,12 @@ async def test_past_the_proxy_of_an_allowlist_there_is_nothing(
     made = await docker.create(image, spec(network=_listed(server[0])))
     try:
         assert (await made.exec(INTERFACES)).stdout.text == "lo "
-        assert not (await made.exec(_connect(*server), timeout=20)).ok
+        assert not (await made.exec(_connect(*server), timeout=60)).ok
         unset = 'unset $(env | cut -d= -f1 | grep -i proxy); exec "$@"'
         direct = ["bash", "-c", unset, "-", *_connect(*server)]
-        assert not (await made.exec(direct, timeout=20)).ok
+        assert not (await made.exec(direct, timeout=60)).ok
         lookup = ["python3", "-c", "import socket; socket.getaddrinfo('example.org', 80)"]
-        assert not (await made.exec(lookup, timeout=20)).ok
+        assert not (await made.exec(lookup, timeout=60)).ok
     finally:
         await made.close()
 
@@ -197,11 +198,11 @@ async def test_an_allowlist_applies_from_the_next_command_on(
     made = await docker.create(image, spec())
     try:
         await made.set_network(_listed("elsewhere.example"))
-        assert (await made.exec(_fetch(url), timeout=20)).stdout.text.startswith("403 ")
+        assert (await made.exec(_fetch(url), timeout=60)).stdout.text.startswith("403 ")
         await made.set_network(_listed(host))
-        assert (await made.exec(_fetch(url), timeout=20)).stdout.text == "hello\n"
+        assert (await made.exec(_fetch(url), timeout=60)).stdout.text == "hello\n"
         await made.set_network(NO_NETWORK)
-        assert not (await made.exec(_fetch(url), timeout=20)).ok
+        assert not (await made.exec(_fetch(url), timeout=60)).ok
         assert "PROXY" not in (await made.exec("env")).stdout.text
     finally:
         await made.close()

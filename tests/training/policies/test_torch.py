@@ -1,6 +1,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from gateway_parts import Place, serving
 from safetensors.torch import load_file
 from tiny_model import CHAT, CHAT_WITH_TOOLS, END, make_model
 
+from faults import until
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.upstreams.make import make_upstream
@@ -268,12 +270,24 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
 
 
 async def test_a_client_that_leaves_frees_its_place(folder):
-    async with entered(folder, max_batch=1) as (_, client):
+    async with entered(folder, max_batch=1) as (policy, client):
+        passes: list[int] = []
+        go_on = threading.Event()
+
+        def held(*_: object) -> None:
+            passes.append(len(passes))
+            assert go_on.wait(60)
+
+        generator = policy._generator
+        generator._batch._model.register_forward_pre_hook(held)
         asking = asyncio.create_task(client.ask(max_tokens=1900, temperature=2))
-        await asyncio.sleep(0.1)
+        await until(lambda: passes)
         asking.cancel()
-        found = await asyncio.wait_for(client.choice(max_tokens=3), 60)
+        await until(lambda: not generator._listeners)
+        go_on.set()
+        found = await client.choice(max_tokens=3)
     assert len(found["token_ids"]) <= 3
+    assert len(passes) < 10, "an answer that nobody waits for was generated"
 
 
 async def test_nobody_is_answered_without_the_key(folder):
