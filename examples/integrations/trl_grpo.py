@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
+from plimsoll.core.errors import PlimsollError
 from plimsoll.integrations.trl import TrlRollouts, verdict
 
 CONFIG = Path(__file__).with_name("tasks.toml")
@@ -35,4 +36,9 @@ def main(model, steps=30):
         print(f"look: {rollouts.directory}")
 
 
-main(*sys.argv[1:])
+if not 2 <= len(sys.argv) <= 3:
+    sys.exit(__doc__)
+try:
+    main(*sys.argv[1:])
+except PlimsollError as error:
+    sys.exit(str(error))

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 
 def test_an_agent_that_cannot_be_baked_is_named_with_those_that_can(plimsoll, tmp_path: Path):
     done = plimsoll("bake", "oracle", "--to", str(tmp_path / "layer"))
@@ -20,3 +22,14 @@ def test_without_a_registry_one_message_says_what_to_look_at(plimsoll, tmp_path:
     assert "plimsoll: mini-swe-agent 0.0.1 could not be installed: " in done.stderr
     assert "does this host reach the registry of pip?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [("bake", "mini-swe-agent"), ("stage", "tasks")])
+@pytest.mark.parametrize("version", ["banana", "3", "3.12.1", ""])
+def test_what_is_no_version_of_python_is_refused(
+    plimsoll, tmp_path: Path, words: tuple[str, ...], version: str
+):
+    done = plimsoll(*words, "--to", "layer", "--python", version)
+    assert done.returncode == 2
+    assert f"{version!r} is no version of Python such as 3.12" in done.stderr
+    assert not (tmp_path / "layer").exists()

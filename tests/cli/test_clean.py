@@ -104,6 +104,22 @@ def test_a_name_that_is_not_a_runs_whole_name_is_refused(
     assert _left(own_home) == set(run.ids)
 
 
+@pytest.mark.parametrize("name", ["night-eval", "runs/night-eval", "runs/night-eval/"])
+def test_an_evaluation_is_known_by_its_directory_too(
+    clean: Plimsoll, own_home: Path, tmp_path: Path, name: str
+):
+    (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
+    (tmp_path / "runs/night-eval/results.jsonl").touch()
+    _leave(own_home, "night-eval")
+    other = _leave(own_home, "other")
+    ended = clean(name)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[-1] == "removed 1 sandbox"
+    assert _left(own_home) == {other}
+    again = clean(name)
+    assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
+
+
 def test_close_names_come_first_and_long_lists_are_cut(clean: Plimsoll, own_home: Path):
     for number in range(30):
         _leave(own_home, f"eval-{number:02}")

@@ -1,11 +1,17 @@
 """The command itself: quick to start, quiet where it should be."""
 
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+
+import click
+import pytest
+
+from plimsoll.cli.main import COMMANDS
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 
@@ -40,6 +46,14 @@ def test_help_names_the_commands_and_the_exit_statuses(plimsoll: Plimsoll):
     assert "one for each core, at least 2" in said
 
 
+def test_every_command_says_what_its_exit_status_means():
+    commands = [importlib.import_module(module).command for module in COMMANDS.values()]
+    groups = [command for command in commands if isinstance(command, click.Group)]
+    commands += [below for group in groups for below in group.commands.values()]
+    silent = [command.name for command in commands if "Exit status:" not in (command.epilog or "")]
+    assert silent == []
+
+
 def test_without_a_command_it_shows_its_help_as_bad_usage(plimsoll: Plimsoll):
     ended = plimsoll()
     assert ended.returncode == 2
@@ -66,3 +80,58 @@ def test_a_reader_that_went_away_is_no_trace(tmp_path: Path):
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("words", [["config"], ["config", "--json"], ["simulate", "--steps", "2"]])
+def test_a_full_disk_under_stdout_is_a_line_and_no_trace(tmp_path: Path, words: list[str]):
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "plimsoll", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            check=False,
+        )
+    told = b"plimsoll: cannot write to standard output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, told)
+
+
+def test_a_terminal_without_these_letters_is_no_trace_and_data_stay_utf_8(tmp_path: Path):
+    def run(*words: str) -> bytes:
+        ended = subprocess.run(
+            [sys.executable, "-m", "plimsoll", *words],
+            env=os.environ | {"PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, b"")
+        return ended.stdout
+
+    assert run("simulate", "--steps", "2").startswith(b"plimsoll 0.1 ? simulated ? ")
+    assert "τ: batches" in run("config").decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "run.toml", "--out", ""),
+        ("run", ""),
+        ("eval", "tasks", "--out", ""),
+        ("eval", ""),
+        ("validate", "tasks", "--out", " "),
+        ("stage", "tasks", "--to", ""),
+        ("bake", "codex", "--to", ""),
+        ("gateway", "--upstream", "scripted:x", "--out", ""),
+        ("show", "trial", "--export", "atif", "--out", ""),
+        ("lint", "tasks", "--assets", ""),
+        ("simulate", "--plot", ""),
+    ],
+)
+def test_an_empty_path_is_refused_and_nothing_is_written(
+    plimsoll: Plimsoll, tmp_path: Path, words: tuple[str, ...]
+):
+    ended = plimsoll(*words)
+    assert ended.returncode == 2
+    assert ": it is empty\n" in ended.stderr
+    assert not list(tmp_path.iterdir())

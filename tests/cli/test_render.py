@@ -3,10 +3,13 @@
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from plimsoll.cli.render import closing, figure, live, plain, pool_line, progress_line
+from plimsoll.cli.tables import LEAST, print_all, print_table
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation
 from plimsoll.runs.results import Row
@@ -119,3 +122,34 @@ def test_the_pools_line_says_what_was_measured_and_no_more():
     )
     said = pool_line(failed)
     assert said.endswith("0 of 0 leases found one ready · failed starts 3 · retired: it died (2)")
+
+
+@pytest.mark.parametrize("width", [20, 40, 57, 58, 59, 80])
+def test_no_figure_is_cut_and_no_column_left_out_on_a_narrow_terminal(width: int):
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("task", overflow="fold", min_width=LEAST)
+    table.add_column("graded", justify="right", no_wrap=True)
+    table.add_column("mean reward", justify="right", no_wrap=True)
+    table.add_column("void", overflow="fold", min_width=LEAST)
+    table.add_row("a-rather-long-name-of-a-task", "1,000/2,000", "0.3333", "grader 19, task 3")
+    file = StringIO()
+    print_table(Console(file=file, width=width), table)
+    head, first, *more = file.getvalue().splitlines()
+    assert head.split() == ["task", "graded", "mean", "reward", "void"]
+    name, *figures = first.split()[:3]
+    assert figures == ["1,000/2,000", "0.3333"]
+    assert len(name) >= LEAST
+    assert "…" not in file.getvalue()
+    assert max(map(len, (head, first, *more))) <= max(width, 58)
+
+
+def test_the_closing_table_names_every_task_on_a_narrow_terminal(
+    evaluation: Evaluation, tmp_path: Path
+):
+    row = void_row("no room")
+    for cause in (Cause.GRADER, Cause.SANDBOX, Cause.TASK):
+        evaluation.tally.add(msgspec.structs.replace(row, task="needs-internet", cause=cause))
+    file = StringIO()
+    lines = closing(evaluation, RunDirectory(tmp_path), skipped=(), interrupted=False)
+    print_all(Console(file=file, width=40), lines)
+    assert file.getvalue().splitlines()[1].startswith("needs-intern")

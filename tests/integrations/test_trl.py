@@ -233,3 +233,17 @@ def test_the_example_trains(tmp_path: Path):
     (run,) = (tmp_path / "runs").glob("trl-*")
     assert f"look: {run.relative_to(tmp_path)}" in ended.stdout
     assert [row.verdict for row in read_rows(run)] == ["graded"] * 8
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "MODEL [STEPS]"), (["nowhere"], "nowhere")])
+def test_the_example_says_what_is_wrong_with_its_model(tmp_path: Path, words: list[str], said: str):
+    example = Path(__file__).parents[2] / "examples/integrations/trl_grpo.py"
+    ended = subprocess.run(
+        [sys.executable, str(example), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -77,6 +77,6 @@ def _install(place: Place, part: Part, python: str) -> Baked:
 def _advice(part: Part, command: Sequence[str], said: str) -> str:
     return (
         f"{part.name} {part.version} could not be installed: {said}\n"
-        f"does this host reach the registry of {part.source}? what was baked before stands; "
-        f"the command was: {command[0]} … {' '.join(part.wanted())}"
+        f"does this host reach the registry of {part.source}? is there such a version? what was "
+        f"baked before stands; the command was: {command[0]} … {' '.join(part.wanted())}"
     )

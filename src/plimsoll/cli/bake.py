@@ -22,9 +22,9 @@ Exit status:
 
 @click.command("bake", epilog=EPILOG)
 @click.argument("agents", nargs=-1, required=True, metavar="AGENT[@VERSION]...")
-@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, metavar="DIR",
+@click.option("--to", "folder", type=options.PATH, required=True, metavar="DIR",
               help="The layer: give it to runs with --agent-layer DIR.")  # fmt: skip
-@click.option("--python", metavar="X.Y",
+@click.option("--python", type=options.python_version, metavar="X.Y",
               help="The Python of the images, for agents written in it."
               "  [default: that of this host's system]")  # fmt: skip
 @options.json_output
@@ -48,7 +48,7 @@ def command(agents: tuple[str, ...], folder: Path, python: str | None, as_json: 
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.encode(made).decode())
+        click.echo(msgspec.json.encode(made))
     else:
         _close(made, folder)
     return 0

@@ -40,7 +40,8 @@ def command(
 ) -> int:
     """Remove what the run RUN left: its sandboxes, networks, volumes and temporary files.
 
-    RUN is the whole name, as `plimsoll ps` shows it, or the run's directory. What it did is kept.
+    RUN is the whole name, as `plimsoll ps` shows it, or the directory of a run or an evaluation.
+    What it did is kept.
     What serves many runs, such as images, goes with --all, or when it expires.
     """
     if [run is not None, expired, everything].count(True) != 1:
@@ -54,21 +55,30 @@ def command(
 
     from plimsoll.cli.cleaning import Wanted, clean
     from plimsoll.runs.config import load_config
-    from plimsoll.runs.control import check_idle, controller, end_run, look_for_run
+    from plimsoll.runs.control import (
+        check_idle,
+        controller,
+        end_run,
+        look_for_evaluation,
+        look_for_run,
+    )
 
     directory = None if run is None else look_for_run(run)
+    evaluation = None if run is None or directory is not None else look_for_evaluation(run)
     if directory is not None and not dry_run:
         if force and (owner := controller(directory)) is not None:
             end_run(owner, directory, now=True)
         check_idle(directory)
     if directory is not None and config is None:
         config = directory.config  # it says where its sandboxes are
+    found = directory or evaluation
     wanted = Wanted(
-        run if directory is None else directory.name,
+        run if found is None else found.name,
         expired,
         dry_run=dry_run,
         anyway=force or yes,
         as_json=as_json,
         directory=directory,
+        is_known=found is not None,
     )
     return asyncio.run(clean(wanted, backend, load_config(config)))

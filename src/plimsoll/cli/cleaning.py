@@ -44,6 +44,8 @@ class Wanted:
     as_json: bool
     directory: RunDirectory | None = None
     """The run's, where it is to be found here."""
+    is_known: bool = False
+    """Its directory is here, or an evaluation's: it need not have anything."""
 
 
 class Account:
@@ -122,7 +124,7 @@ def _clean_directory(wanted: Wanted, account: Account) -> None:
 
 def _choose(wanted: Wanted, stock: Stock) -> Choice:
     if wanted.run is not None:
-        return choose_run(stock, wanted.run, is_known=wanted.directory is not None)
+        return choose_run(stock, wanted.run, is_known=wanted.is_known)
     return choose_expired(stock) if wanted.expired else choose_all(stock)
 
 

@@ -16,7 +16,7 @@ Exit status:
 
 
 @click.command("config", epilog=EPILOG)
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=options.PATH, required=False)
 @options.json_output
 def command(file: Path | None, as_json: bool) -> int:
     """Print the config in FILE with every default, as TOML that says what each key means.
@@ -29,5 +29,7 @@ def command(file: Path | None, as_json: bool) -> int:
     from plimsoll.runs.config_text import config_text
 
     config = load_config(file)
-    click.echo(config.model_dump_json() if as_json else config_text(config), nl=as_json)
+    text = config.model_dump_json() if as_json else config_text(config)
+    # TOML and JSON are UTF-8, whatever the terminal is.
+    click.echo(text.encode(), nl=as_json)
     return 0

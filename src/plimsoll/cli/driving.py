@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, redirect_stdout, sup
 from pathlib import Path
 from typing import Protocol
 
+import click
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -110,8 +111,7 @@ def _end(driven: Driven, screen: Screen, interrupts: Interrupts, *, as_json: boo
         return interrupts.exit_code or 1
     summary = rollouts.summary
     if as_json:
-        sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
-        sys.stdout.flush()
+        click.echo(msgspec.json.encode(summary))
     for line in closing(summary, rollouts.held_out, driven.weights):
         screen.out.print(line, soft_wrap=True)
     if interrupts.exit_code is not None and not summary.done:

@@ -18,7 +18,7 @@ Exit status:
 
 
 @click.command("eval", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=options.PATH)
 @click.option(
     "--agent",
     default="oracle",
@@ -43,7 +43,7 @@ Exit status:
 @click.option(
     "--agent-layer",
     "layer",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="Where `plimsoll bake` put the agents.  [default: [agents] layer]",
 )
@@ -62,7 +62,7 @@ Exit status:
 @options.json_output
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="The run directory.  [default: runs/eval-<time>]",
 )
@@ -77,7 +77,7 @@ Exit status:
 @click.option("--skip-quarantined", is_flag=True, help="Name quarantined tasks and run the rest.")
 @click.option(
     "--validation",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="Where validate wrote to.  [default: .plimsoll beside the tasks]",
 )

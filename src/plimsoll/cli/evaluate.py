@@ -1,8 +1,8 @@
 """What `plimsoll eval` prints, in order, around a run. Results go to stdout, the rest to stderr."""
 
-import sys
 from collections.abc import Sequence
 
+import click
 import msgspec
 from rich.console import Console
 from rich.text import Text
@@ -10,6 +10,7 @@ from rich.text import Text
 from plimsoll.cli.interrupts import Interrupts
 from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import closing, console, first_line, plain
+from plimsoll.cli.tables import print_all
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.evaluate import EvalRun, Request, exit_code
 from plimsoll.runs.results import Summary
@@ -33,8 +34,7 @@ def evaluate(request: Request, *, as_json: bool) -> int:
         finally:
             summary = run.finish()
         if as_json:
-            sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
-            sys.stdout.flush()
+            click.echo(msgspec.json.encode(summary))
         _end(run, summary, out, interrupted=interrupts.signal is not None)
         return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
 
@@ -89,5 +89,4 @@ def _end(run: EvalRun, summary: Summary, out: Console, *, interrupted: bool) -> 
         diagnosis=run.diagnosis,
         pool=summary.pool,
     )
-    for line in lines:
-        out.print(line, soft_wrap=isinstance(line, Text))
+    print_all(out, lines)

@@ -15,9 +15,14 @@ Variables:
 
 \b
 Exit status:
-  0    it was stopped by a signal, with every trajectory closed; a probe found what a run needs
-  1    the probe found that it cannot be used
+  0    it was stopped by a signal, with every trajectory closed
   2    bad usage, an upstream that cannot be used, or a port that cannot be had
+"""
+PROBE_EPILOG = """\b
+Exit status:
+  0    it can be used
+  1    it cannot be used, and why is said
+  2    bad usage
 """
 
 
@@ -33,7 +38,7 @@ Exit status:
 @click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     default=Path("trajectories"),
     show_default=True,
     metavar="DIR",
@@ -67,7 +72,7 @@ def command(
     return serve(chosen)
 
 
-@command.command("probe")
+@command.command("probe", epilog=PROBE_EPILOG)
 @click.argument("url")
 @click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
 @options.json_output

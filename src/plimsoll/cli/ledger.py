@@ -1,7 +1,5 @@
 """`plimsoll ledger`: the books of a run, and the proof of them."""
 
-from pathlib import Path
-
 import click
 
 from plimsoll.cli import options
@@ -18,18 +16,27 @@ Exit status:
 
 
 @click.command("ledger", epilog=EPILOG)
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run")
 @click.option(
     "--check", is_flag=True, help="Derive everything again from the first event, and prove it."
 )
 @click.option("--task", metavar="NAME", help="Show every group of this task.")
 @options.json_output
-def command(run: Path, check: bool, task: str | None, as_json: bool) -> int:
+def command(run: str, check: bool, task: str | None, as_json: bool) -> int:
     """Show the books of a run: groups and rollouts by state and cause, ages, tasks, checkpoints.
 
-    RUN is the run's directory or its ledger. It is only read, and may be in use.
+    RUN is the run's directory, its name below runs/, or its ledger. It is only read, and may be
+    in use.
     """
     # Imported here: `plimsoll --help` needs none of it.
-    from plimsoll.cli.ledger_report import show
+    from pathlib import Path
 
-    return show(run, check=check, task=task, as_json=as_json)
+    from plimsoll.cli.ledger_report import show
+    from plimsoll.runs.control import find_run, look_for_evaluation, look_for_run
+
+    path = Path(run)
+    # What is no run may be a ledger all the same: the file itself, or one that was copied.
+    is_named = look_for_run(run) is not None or look_for_evaluation(run) is not None
+    if is_named or not run.strip() or not path.exists():
+        path = find_run(run).path
+    return show(path, check=check, task=task, as_json=as_json)

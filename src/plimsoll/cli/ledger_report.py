@@ -11,6 +11,7 @@ from rich.text import Text
 
 from plimsoll import __version__
 from plimsoll.cli.render import console, figure, plain
+from plimsoll.cli.tables import LEAST, print_table
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.history import GroupHistory, TaskHistory
 from plimsoll.ledger.report import Report, find_ledger, make_report
@@ -146,9 +147,10 @@ def _print_tasks(tasks: list[TaskHistory], out: Console) -> None:
     """Those with the most void rollouts first."""
     ordered = sorted(tasks, key=lambda task: (-sum(task.void.values()), task.task))
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for head, right in (("task", 0), ("groups", 1), ("trained", 1), ("graded", 1), ("mean", 1)):
-        table.add_column(head, justify="right" if right else "left", no_wrap=True)
-    table.add_column("void")
+    table.add_column("task", overflow="fold", min_width=LEAST)
+    for head in ("groups", "trained", "graded", "mean"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("void", overflow="fold", min_width=LEAST)
     for task in ordered[:SHOWN_TASKS]:
         table.add_row(
             plain(task.task),
@@ -158,7 +160,7 @@ def _print_tasks(tasks: list[TaskHistory], out: Console) -> None:
             figure(task.mean_reward),
             _by(task.void) if task.void else "",
         )
-    out.print(table)
+    print_table(out, table)
     if len(tasks) > SHOWN_TASKS:
         out.print(f"… and {len(tasks) - SHOWN_TASKS:,} more: --json has them all")
 
@@ -166,7 +168,7 @@ def _print_tasks(tasks: list[TaskHistory], out: Console) -> None:
 def _groups(history: list[GroupHistory]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("group", "prompt", "admitted at", "rewards", "void", "outcome"):
-        table.add_column(head)
+        table.add_column(head, overflow="fold")
     for group in history:
         table.add_row(
             plain(group.group),

@@ -18,13 +18,13 @@ Exit status:
 
 
 @click.command("lint", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=options.PATH)
 @click.option(
     "--backend",
     default="local",
     show_default=True,
     metavar="NAME",
-    help="Where the tasks are to run: local.",
+    help="Where the tasks are to run: local or docker.",
 )
 @click.option("--offline", is_flag=True, help="No phase has a network, the image build included.")
 @options.assets
@@ -33,7 +33,7 @@ Exit status:
 @options.json_output
 @click.option(
     "--sarif",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     metavar="FILE",
     help="Write the findings as SARIF 2.1.0 too.",
 )

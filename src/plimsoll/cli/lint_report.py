@@ -1,12 +1,12 @@
 """What `plimsoll lint` prints: findings by task, then once for each rule why and what to do."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -74,8 +74,7 @@ def lint(request: Request, *, as_json: bool, sarif_file: Path | None) -> int:
     if sarif_file is not None:
         _write_sarif(sarif_file, linted, request.path)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
-        sys.stdout.flush()
+        click.echo(msgspec.json.encode(summary))
     else:
         _print(summary, linted, request, sarif_file)
     return 1 if summary.errors else 0

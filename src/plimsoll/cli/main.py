@@ -4,16 +4,15 @@ Those files import no more than click at their top, so that `--help` is quick.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from typing import NoReturn
 
 import click
 
 from plimsoll import __version__
-from plimsoll.cli.streams import unheard
+from plimsoll.cli.streams import NotWritten, drop_rest, heard, unheard
 from plimsoll.core.errors import PlimsollError
 
 __all__ = ["main"]
@@ -59,7 +58,7 @@ def plimsoll() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. An error made on purpose is a line, never a trace."""
-    with redirect_stderr(unheard(sys.stderr)):
+    with redirect_stderr(unheard(sys.stderr)), redirect_stdout(heard(sys.stdout)):
         code = _run(args)
     sys.exit(code)
 
@@ -81,8 +80,11 @@ def _run(args: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except BrokenPipeError:
-        # Whoever read the output has gone; Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        drop_rest(1)
+        code = 1
+    except NotWritten as error:
+        drop_rest(1)
+        _say(f"cannot write to standard output: {error.strerror}")
         code = 1
     return code
 

@@ -1,10 +1,50 @@
 """Options that several commands share, each worded once."""
 
+import os
+import re
 from pathlib import Path
 
 import click
 
-__all__ = ["assets", "backend", "concurrency", "config", "json_output", "pool", "task"]
+__all__ = [
+    "FILE",
+    "PATH",
+    "assets",
+    "backend",
+    "concurrency",
+    "config",
+    "json_output",
+    "pool",
+    "python_version",
+    "task",
+]
+
+
+class _Path(click.Path):
+    """A path that somebody names. An empty one, as of a variable that is not set, is none: the
+    system would take it for the current folder."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if not os.fspath(value).strip():
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=Path)
+FILE = _Path(path_type=Path, dir_okay=False)
+
+
+def python_version(text: str) -> str:
+    """The type of an option that names a Python."""
+    if re.fullmatch(r"\d+\.\d+", text) is None:
+        raise click.BadParameter(f"{text!r} is no version of Python such as 3.12")
+    return text
+
 
 backend = click.option(
     "--backend",
@@ -31,13 +71,13 @@ json_output = click.option(
 )
 config = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="The config.  [default: plimsoll.toml where it is there]",
 )
 assets = click.option(
     "--assets",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="What `plimsoll stage` put there stands in for the network.",
 )

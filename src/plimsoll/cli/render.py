@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll import __version__
+from plimsoll.cli.tables import LEAST
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Running
@@ -228,10 +229,10 @@ def _asked(summary: Summary) -> str | None:
 
 def _table(tally: Tally) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("task", overflow="fold")
+    table.add_column("task", overflow="fold", min_width=LEAST)
     table.add_column("graded", justify="right", no_wrap=True)
     table.add_column("mean", justify="right", no_wrap=True)
-    table.add_column("void", no_wrap=True)
+    table.add_column("void", overflow="fold", min_width=LEAST)
     tasks = tally.by_task()
     for name, of_task in tasks.items():
         table.add_row(plain(name), *_cells(of_task))

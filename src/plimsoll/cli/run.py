@@ -22,10 +22,10 @@ keep_going = click.option(
 
 
 @click.command("run", epilog=EPILOG)
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=options.PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="The run directory.  [default: runs/<config>-<time>]",
 )

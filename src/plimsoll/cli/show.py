@@ -16,7 +16,7 @@ Exit status:
 
 
 @click.command("show", epilog=EPILOG)
-@click.argument("trial", type=click.Path(path_type=Path))
+@click.argument("trial", type=options.PATH)
 @click.option("--full", is_flag=True, help="Show long texts whole.")
 @click.option("--branch", type=click.IntRange(min=0), metavar="N", help="Only this branch, whole.")
 @click.option("--tokens", is_flag=True, help="Show the tokens of each turn, not what was said.")
@@ -28,7 +28,7 @@ Exit status:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     metavar="FILE",
     help="Where the export goes.  [default: standard output]",
 )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from plimsoll.cli import options
+
 __all__ = ["command"]
 
 KINDS = ("constant", "lognormal", "stragglers", "hung")
@@ -12,8 +14,14 @@ MOST = 4096
 """Of anything that is counted or measured: what is more would not come to an end."""
 _COUNT, _ANY = click.IntRange(1, MOST), click.IntRange(0, MOST)
 
+EPILOG = """\b
+Exit status:
+  0    it was simulated
+  2    bad usage, or a plot that cannot be written
+"""
 
-@click.command("simulate")
+
+@click.command("simulate", epilog=EPILOG)
 @click.option(
     "--durations",
     type=click.Choice(KINDS),
@@ -48,7 +56,7 @@ _COUNT, _ANY = click.IntRange(1, MOST), click.IntRange(0, MOST)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     metavar="FILE",
     help="Draw it too, as SVG.",
 )

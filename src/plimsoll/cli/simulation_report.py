@@ -10,6 +10,7 @@ from rich.table import Table
 
 from plimsoll import __version__
 from plimsoll.cli.render import console
+from plimsoll.cli.tables import print_table
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.sim.comparison import Row, compare, rows
 from plimsoll.ledger.sim.durations import DURATIONS
@@ -30,7 +31,7 @@ def show(plan: Plan, *, restart: bool, as_json: bool, plot: Path | None) -> int:
         return 0
     out = console(stderr=False)
     out.print(_first_line(plan, restart=restart), soft_wrap=True)
-    out.print(_table(made))
+    print_table(out, _table(made))
     out.print(f"max age: η = {plan.settings.max_staleness} is allowed")
     if plot is not None:
         out.print(f"look: {plot}", soft_wrap=True)

@@ -30,14 +30,14 @@ NO_TASK = "no task of this run"
 
 
 @click.command("stage", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, metavar="DIR",
+@click.argument("path", type=options.PATH)
+@click.option("--to", "folder", type=options.PATH, required=True, metavar="DIR",
               help="The assets folder, as a rule on shared storage.")  # fmt: skip
 @options.task
 @click.option("--from", "given", multiple=True, metavar="KIND:SOURCE=PATH",
               help="Use a local stand-in: git:URL=REPOSITORY-OR-BUNDLE, url:URL=FILE, "
               "wheels=FOLDER, npm=CACHE.")  # fmt: skip
-@click.option("--python", "pythons", multiple=True, metavar="X.Y",
+@click.option("--python", "pythons", type=options.python_version, multiple=True, metavar="X.Y",
               help="Wheels for this Python.  [default: that of each image]")  # fmt: skip
 @click.option("--check", is_flag=True, help="Verify digests, and change nothing.")
 @options.json_output
@@ -210,4 +210,4 @@ def _summary(folder: Path, plan: "Plan", outcome: "Outcome") -> dict[str, Any]:
 def _print_json(value: dict[str, Any]) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(msgspec.json.encode(value))

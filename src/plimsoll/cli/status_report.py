@@ -11,6 +11,7 @@ from rich.text import Text
 from plimsoll import __version__
 from plimsoll.cli.render import NONE, console, duration, figure, plain
 from plimsoll.cli.steps_table import steps_table
+from plimsoll.cli.tables import print_table
 from plimsoll.runs.control import controller
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.status import Status, read_status
@@ -44,7 +45,7 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
     ):
         if table is not None:
             out.print()
-            out.print(table)
+            print_table(out, table)
     out.print()
     out.print(Text(_look(directory, is_alive=owner is not None, status=status)), soft_wrap=True)
     return 0

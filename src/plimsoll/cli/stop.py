@@ -26,7 +26,7 @@ def command(run: str, now: bool, as_json: bool) -> int:
     # Imported here: `plimsoll --help` needs none of it.
     import json
 
-    from plimsoll.runs.control import controller, end_run, find_run
+    from plimsoll.runs.control import controller, end_run, find_run, look_for_run
 
     directory = find_run(run)
     owner = controller(directory)
@@ -39,6 +39,8 @@ def command(run: str, now: bool, as_json: bool) -> int:
         click.echo(json.dumps({"run": directory.name, "pid": pid, "running": False}))
     elif owner is None:
         click.echo(f"{directory.path} is not running")
+    elif look_for_run(run) is None:
+        click.echo(f"{directory.path} has ended before it began: there is nothing to go on with")
     else:
         click.echo(f"{directory.path} has ended · go on: plimsoll resume {directory.path}")
     return 0

@@ -18,7 +18,7 @@ Exit status:
 
 
 @click.command("validate", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=options.PATH)
 @options.backend
 @click.option(
     "--repeat",
@@ -34,7 +34,7 @@ Exit status:
 @options.json_output
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="DIR",
     help="Where validation.json and quarantine.txt go.  [default: .plimsoll beside the tasks]",
 )

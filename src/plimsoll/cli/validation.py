@@ -1,10 +1,10 @@
 """What `plimsoll validate` prints around its run. Results go to stdout, the rest to stderr."""
 
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import click
 import msgspec
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -14,6 +14,7 @@ from plimsoll.cli.evaluate import warn_of_unknown_keys
 from plimsoll.cli.interrupts import Interrupts
 from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import console, duration, figure, first_line, pace, plain
+from plimsoll.cli.tables import LEAST, print_all
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.breaker.diagnosis import remedies
 from plimsoll.runs.evaluate import command_line
@@ -39,10 +40,8 @@ def validate(request: ValidateRequest, *, as_json: bool) -> int:
         finally:
             report = run.finish()
         if as_json:
-            sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
-            sys.stdout.flush()
-        for line in _closing(run, report, interrupted=interrupts.signal is not None):
-            out.print(line, soft_wrap=isinstance(line, Text))
+            click.echo(msgspec.json.encode(report))
+        print_all(out, _closing(run, report, interrupted=interrupts.signal is not None))
         if interrupts.exit_code is not None:
             return interrupts.exit_code
     return 1 if report.quarantined or report.not_finished else 0
@@ -136,7 +135,7 @@ def _next(run: ValidateRun, report: Report) -> str:
 
 def _table(results: Sequence[Validated]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("task", overflow="fold")
+    table.add_column("task", overflow="fold", min_width=LEAST)
     for name in ("oracle", "nop", "maximum"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)

@@ -2,6 +2,8 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, until, user
 
 from plimsoll.core.errors import PolicyError, UsageError
@@ -21,7 +23,7 @@ SAYS = HELLO.turns[0].text
 
 async def found(offers: Offers) -> Capabilities:
     async with serve_script(HELLO, offers) as server:
-        return await probe(server.url, within=5)
+        return await probe(server.url, within=30)
 
 
 async def test_a_server_that_returns_everything_is_found_to():
@@ -67,12 +69,39 @@ async def test_a_server_without_tools_is_told_what_to_change():
 async def test_what_cannot_be_used_at_all_says_why():
     async with serve_script(HELLO) as server:
         server.key = "sesame"
-        refused = await probe(server.url, key="wrong", within=5)
-        assert (await probe(server.url, key="sesame", within=5)).text
+        refused = await probe(server.url, key="wrong", within=30)
+        assert (await probe(server.url, key="sesame", within=30)).text
     assert "Check the key" in refused.problem and "wrong" not in refused.problem
-    gone = await probe(server.url, within=5)
+    gone = await probe(server.url, within=30)
     assert "cannot be reached" in gone.problem
     assert "neither evaluation nor training" in "\n".join(render(gone))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (404, b"not found", "answered 404: not found. Check its URL (it ends in /v1)"),
+        (405, b"not allowed", "/models answered 405. Check its URL (it ends in /v1)"),
+        (500, b"oops", "answered 500: oops"),
+        (503, b"loading", "answered 503: loading"),
+        (200, b"<html>", "/models is no list of models in JSON. Check its URL (it ends in /v1)"),
+        (200, b'{"data":[{"id":"\xff"}]}', "/models is no list of models in JSON."),
+    ],
+)
+async def test_a_server_that_lists_no_models_is_told_by_what_it_said(
+    status: int, body: bytes, said: str
+):
+    async def models(_request: web.Request) -> web.Response:
+        return web.Response(status=status, body=body)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    async with TestServer(app) as server:
+        url = f"http://127.0.0.1:{server.port}/v1"
+        problem = (await probe(url, within=30)).problem
+    assert problem.startswith(f"the policy at {url} ")
+    assert said in problem
+    assert "--model" not in problem
 
 
 async def test_a_server_that_hangs_does_not_hold_up_the_probe():

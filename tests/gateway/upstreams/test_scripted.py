@@ -191,7 +191,15 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[[turns]]\ntxt = 'x'", "turns.0.txt"), ("[[turns", "is not TOML"), (None, "cannot be read")],
+    [
+        ("[[turns]]\ntxt = 'x'", r"unknown key turns.0.txt \(known here: text, reasoning, run, "),
+        ("[[rules]]\nif = 'x'", r"unknown key rules.0.if \(known here: .*, when, where, tools\)"),
+        ("[[turns]]\ncalls = [{name = 'x', with = 1}]", r"\(known here: name, arguments\)"),
+        ("[run]\nsteps = 1", r"unknown key run \(known here: turns, rules, aside, otherwise\)"),
+        ("[[turns]]\ntext = 1", r"turns.0.text: "),
+        ("[[turns", "is not TOML"),
+        (None, "cannot be read"),
+    ],
 )
 def test_a_mistake_in_a_script_names_the_file_and_the_key(tmp_path: Path, text, said):
     path = tmp_path / "script.toml"

@@ -8,7 +8,7 @@ import msgspec
 from plimsoll.gateway.forms import Answer, Chunk, NoHistory, Request
 from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.capabilities import Capabilities
-from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status
+from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status, garbage
 from plimsoll.gateway.upstreams.openai import CONNECTION_ERRORS, Asks, Server, Waits, http_session
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.wire import Choice
@@ -24,6 +24,8 @@ TOOLS = msgspec.Raw(
 )
 LADDER = (Asks(True, True), Asks(True, False), Asks(False, True), Asks(False, False))
 """What is asked for, the most first: a server may refuse fields that it does not know."""
+
+_CHECK = "Check its URL (it ends in /v1)."
 
 
 class _Meta(msgspec.Struct):
@@ -67,7 +69,10 @@ async def examine(
     """The same, for who has to know how the server failed: raises `Failed` where it did."""
     url = normal_url(url)
     async with http_session() as http:
-        models = await _models(http, url, key, min(within, 10.0))
+        listed = await _models(http, url, key, min(within, 10.0))
+        if isinstance(listed, Failed) and not model:
+            raise listed
+        models = [] if isinstance(listed, Failed) else listed
         name = model or (models[0].id if len(models) == 1 else "")
         if not name:
             names = tuple(model.id for model in models)
@@ -79,7 +84,9 @@ async def examine(
 
 async def _models(
     http: aiohttp.ClientSession, url: str, key: str | None, within: float
-) -> list[_Model]:
+) -> list[_Model] | Failed:
+    """The models that a server names, or why it names none: who knows the name can do without.
+    Raises what a request for an answer would meet, too."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = aiohttp.ClientTimeout(within)
     try:
@@ -88,12 +95,19 @@ async def _models(
             if response.status in (401, 403):
                 raise from_status(url, response.status, body)
             if response.status != 200:
-                return []
+                return _unlisted(url, response.status, body)
             return msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError:
-        return []
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return garbage(url, f"/models is no list of models in JSON. {_CHECK}")
     except CONNECTION_ERRORS as error:
         raise from_exception(url, error) from error
+
+
+def _unlisted(url: str, status: int, body: bytes) -> Failed:
+    failure = from_status(url, status, body)
+    # What is said of a bad request speaks to who made it, and does not name the server.
+    is_ours = failure.kind in ("bad_request", "context_length")
+    return garbage(url, f"/models answered {status}. {_CHECK}") if is_ours else failure
 
 
 class _Probe:

@@ -157,4 +157,14 @@ def load_script(path: Path) -> Script:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"the script {path}: {key}: {first['msg']}") from error
+        told = f"{key}: {first['msg']}"
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(_line_at(first["loc"]).model_fields)
+            told = f"unknown key {key} (known here: {known})"
+        raise UsageError(f"the script {path}: {told}") from error
+
+
+def _line_at(loc: tuple[int | str, ...]) -> type[_Line]:
+    """What the key at a place of the file was to be one of."""
+    lines: dict[str, type[_Line]] = {"turns": Turn, "rules": Rule, "calls": CallLine}
+    return next((lines[part] for part in reversed(loc[:-1]) if part in lines), Script)

@@ -13,6 +13,8 @@ from plimsoll.core.errors import AssetError
 __all__ = ["DiskFull", "is_disk_full", "run"]
 
 LONGEST = 3600.0
+_NPM_DETAIL = re.compile(r"npm error (code|syscall|errno|path|dest)\b", re.IGNORECASE)
+"""npm names these before it says what is wrong."""
 NO_SPACE = ("No space left on device", "Disk quota exceeded", "Out of diskspace", "ENOSPC")
 
 
@@ -59,5 +61,6 @@ def _complaint(text: str) -> str:
     """The line that says what is wrong; some programs end with advice."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("fatal:", "error:", "npm error"))]
-    line = (errors or lines or [""])[0 if errors else -1]
-    return re.sub(r"^(fatal|error|npm error): *", "", line, flags=re.IGNORECASE)[:300]
+    told = [line for line in errors if _NPM_DETAIL.match(line) is None] or errors
+    line = (told or lines or [""])[0 if told else -1]
+    return re.sub(r"^(fatal:|error:|npm error) *", "", line, flags=re.IGNORECASE)[:300]
