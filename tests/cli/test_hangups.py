@@ -40,6 +40,16 @@ def steps(run: Path) -> int:
 
 
 @contextmanager
+def closing_terminal(does: signal.Handlers) -> Iterator[None]:
+    """What is started meanwhile has it from this process, which may run under nohup itself."""
+    before = signal.signal(signal.SIGHUP, does)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
 def reader(kind: str) -> Iterator[int]:
     """The end to write to; at the end of the block the other is closed."""
     ours, theirs = pty.openpty() if kind == "terminal" else os.pipe()
@@ -81,7 +91,8 @@ def test_a_closed_terminal_ends_a_run_in_order_however_often_it_is_told(
 ):
     write_task("a", test=SLOW)
     write_run(tmp_path, steps=1000)
-    process = start("run", "night.toml", "--out", "run")
+    with closing_terminal(signal.SIG_DFL):
+        process = start("run", "night.toml", "--out", "run")
     wait_for(lambda: steps(tmp_path / "run"), process)
     for _ in range(3):
         process.send_signal(signal.SIGHUP)
@@ -98,11 +109,8 @@ def test_under_nohup_a_closed_terminal_is_nothing(
 ):
     write_task("a", test=SLOW)
     write_run(tmp_path, steps=3)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with closing_terminal(signal.SIG_IGN):
         process = start("run", "night.toml", "--out", "run")
-    finally:
-        signal.signal(signal.SIGHUP, before)
     wait_for(lambda: steps(tmp_path / "run"), process)
     process.send_signal(signal.SIGHUP)
     out, err = process.communicate(timeout=120)

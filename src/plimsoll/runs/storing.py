@@ -68,7 +68,8 @@ class Store:
         stored: Future[Stored] = Future()
 
         def work() -> None:
-            stored.set_running_or_notify_cancel()
+            if not stored.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 stored.set_result(self.keep(folder, ticket))
             except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
