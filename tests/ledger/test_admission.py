@@ -5,7 +5,7 @@ from runs_by_hand import ORDER, Hand, settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
-from plimsoll.ledger.admission import lacking, room, room_for_evaluation, usable
+from plimsoll.ledger.admission import LastGroups, room, room_for_evaluation
 from plimsoll.trials.verdicts import Cause
 
 
@@ -164,15 +164,19 @@ def test_the_last_batch_lacks_what_runs_and_no_other_batch_does():
     run = Hand(batch_groups=2, depth=1)
     run.admit()
     run.start_all()
-    rules = run.accounts.settings
-    assert usable(run.books, rules, 3) == 2
-    assert lacking(run.books, rules, 3) == 0  # others may come
-    assert (usable(run.books, rules, 2), lacking(run.books, rules, 2)) == (0, 2)
+
+    def most(steps: int, *, waited: float = 9.0) -> int:
+        last = LastGroups(slack=9.0)
+        last.most(run.books, run.accounts.settings, steps, now=100.0)
+        return last.most(run.books, run.accounts.settings, steps, now=100.0 + waited)
+
+    assert most(3) == 2  # others may come
+    assert (most(2, waited=8.0), most(2)) == (0, 2)
     run.finish("0-0/0.0")
-    assert lacking(run.books, rules, 2) == 1
+    assert most(2) == 1
     run.finish("1-0/0.0")
-    assert lacking(run.books, rules, 2) == 0  # there is a batch
+    assert most(2) == 0  # there is a batch
     run.accounts.consume(run.choose())
-    assert lacking(run.books, rules, 2) == 0  # one is being trained on
+    assert most(2) == 0  # one is being trained on
     run.accounts.commit()
-    assert lacking(run.books, rules, 1) == 2
+    assert most(1) == 2

@@ -3,11 +3,13 @@
 Relative to what is live: there is nothing in it that a restart could get wrong.
 """
 
+import math
+
 from plimsoll.ledger.batching import Waiting, choose
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.settings import Settings
 
-__all__ = ["lacking", "room", "room_for_evaluation", "usable"]
+__all__ = ["LastGroups", "room", "room_for_evaluation"]
 
 
 def room(books: Books, settings: Settings) -> int:
@@ -21,15 +23,28 @@ def room_for_evaluation(books: Books, settings: Settings, size: int) -> int:
     return max(0, (settings.max_running - books.running) // size)
 
 
-def usable(books: Books, settings: Settings, steps: int) -> int:
-    """Groups more than are live that so many steps can use; below 0 for how many are too many."""
-    return steps * settings.batch_groups - books.live
+class LastGroups:
+    """How many groups the last steps of a run can use, by the caller's clock.
+
+    Others may come in the places of the last ones where those take longer than the slack:
+    whichever are ready first are used.
+    """
+
+    def __init__(self, slack: float) -> None:
+        self._slack = slack
+        self.lacking_since = math.inf
+        """Since when nothing but what runs can make the next batch."""
+
+    def most(self, books: Books, settings: Settings, steps: int, now: float) -> int:
+        """How many groups more than are live so many steps can use."""
+        usable = steps * settings.batch_groups - books.live
+        lacking = 0 if books.is_training or usable > 0 else _lacking(books, settings)
+        self.lacking_since = min(self.lacking_since, now) if lacking else math.inf
+        instead = lacking if now >= self.lacking_since + self._slack else 0
+        return max(0, usable + instead)
 
 
-def lacking(books: Books, settings: Settings, steps: int) -> int:
-    """Groups that the next batch lacks and that nobody but those that run can fill it with: what
-    so many steps can use is live, and none of it is due."""
-    if books.is_training or usable(books, settings, steps) > 0:
-        return 0
+def _lacking(books: Books, settings: Settings) -> int:
+    """Groups that the next batch lacks, where none that is live is due."""
     choice = choose(books, settings)
     return choice.wanted - choice.ready if isinstance(choice, Waiting) and not choice.due else 0

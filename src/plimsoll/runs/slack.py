@@ -3,7 +3,7 @@ which the last batches cannot be made."""
 
 import math
 
-from plimsoll.ledger.admission import lacking, usable
+from plimsoll.ledger.admission import LastGroups
 from plimsoll.ledger.batching import Waiting
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.stragglers import Remedy
@@ -17,8 +17,7 @@ class Slack:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._ends: dict[str, float] = {}
-        self._lacking_since = math.inf
-        """Since when nothing but what runs can make the next batch."""
+        self._last = LastGroups(seconds)
 
     @property
     def soonest(self) -> float:
@@ -26,16 +25,8 @@ class Slack:
         return min(self._ends.values(), default=math.inf)
 
     def most(self, ledger: Ledger, steps: int, now: float) -> int:
-        """How many groups more so many steps can use.
-
-        Others may come in the places of the last ones where those take longer than the slack:
-        whichever are ready first are used.
-        """
-        settings = ledger.accounts.settings
-        missing = lacking(ledger.books, settings, steps)
-        self._lacking_since = min(self._lacking_since, now) if missing else math.inf
-        instead = missing if now >= self._lacking_since + self._seconds else 0
-        return max(0, usable(ledger.books, settings, steps) + instead)
+        """How many groups more so many steps can use."""
+        return self._last.most(ledger.books, ledger.accounts.settings, steps, now)
 
     async def attend(self, ledger: Ledger, now: float) -> None:
         """Have the ledger do what helps about every group that is due.

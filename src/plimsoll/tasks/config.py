@@ -116,6 +116,12 @@ class EnvironmentConfig(NetworkTable):
     healthcheck: HealthcheckConfig | None = None
     workdir: Text | None = None
 
+    @property
+    def not_given(self) -> tuple[str, ...]:
+        """The keys by which the task counts on what no agent is given."""
+        wanted = {"mcp_servers": self.mcp_servers, "skills_dir": self.skills_dir}
+        return tuple(key for key, value in wanted.items() if value)
+
     @model_validator(mode="before")
     @classmethod
     def _read_older_keys(cls, data: object) -> object:

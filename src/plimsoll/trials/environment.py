@@ -56,12 +56,11 @@ def agent_sandbox(
 
 def check_given(environment: EnvironmentConfig) -> None:
     """Refuse a task that counts on what no agent is given: its reward would be that of another."""
-    for key in ("mcp_servers", "skills_dir"):
-        if getattr(environment, key):
-            raise SandboxUnsupported(
-                f"the task gives its agent {key}, and agents are given none here: "
-                f"take environment.{key} out where the task can be solved without, or leave it out"
-            )
+    for key in environment.not_given:
+        raise SandboxUnsupported(
+            f"the task gives its agent {key}, and agents are given none here: "
+            f"take environment.{key} out where the task can be solved without, or leave it out"
+        )
 
 
 def labels_for(task: Task, run: str, attempt: int) -> Labels:

@@ -16,7 +16,7 @@ from typing import Literal, NoReturn
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.accounts import Accounts
-from plimsoll.ledger.admission import lacking, usable
+from plimsoll.ledger.admission import LastGroups
 from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.batching import Batch, Waiting
 from plimsoll.ledger.books import Books
@@ -62,8 +62,7 @@ class Training:
         self._events: list[_Happening] = []
         self._running: dict[str, tuple[float, Version]] = {}
         self._slack: set[str] = set()
-        self._lacking_since = math.inf
-        """Since when nothing but what runs can make the next batch."""
+        self._last = LastGroups(plan.slack)
         self._evaluation: tuple[Version, str, int] | None = None
         """At which version the last one began, its name, and how many groups were admitted."""
         self._early: dict[str, Version] = {}
@@ -212,15 +211,12 @@ class Training:
         if not self.plan.ends:
             return None
         books, settings = self.accounts.books, self.accounts.settings
+        before = self._last.lacking_since
         steps = self.plan.steps - books.version.number
-        missing = lacking(books, settings, steps)
-        if not missing:
-            self._lacking_since = math.inf
-        elif self._lacking_since == math.inf:
-            self._lacking_since = self._now
+        most = self._last.most(books, settings, steps, self._now)
+        if math.isinf(before) and not math.isinf(self._last.lacking_since):
             self._at(self.plan.slack, "slack", "", books.version)
-        instead = missing if self._now >= self._lacking_since + self.plan.slack else 0
-        return max(0, usable(books, settings, steps) + instead)
+        return most
 
     def _start(self) -> None:
         seats = (self.plan.workers or math.inf) - len(self._running)
@@ -305,7 +301,7 @@ class Training:
             self.store.lose_power()
         self._may_overflow = self._was_changed
         self._slack.clear()
-        self._lacking_since = math.inf
+        self._last = LastGroups(self.plan.slack)
         self._events = [event for event in self._events if event[2] in ("done", "watchdog")]
         heapq.heapify(self._events)
         lost = self._unfinished()

@@ -39,10 +39,9 @@ def _check_limits(subject: Subject) -> Iterator[Place]:
 
 def _check_given(subject: Subject) -> Iterator[Place]:
     environment = subject.task.environment
-    for key in ("mcp_servers", "skills_dir"):
-        if getattr(environment, key):
-            message = f"{key}: no agent is given any, every trial that asks a policy is void"
-            yield Place("task.toml", _line(subject, "environment", key), message)
+    for key in environment.not_given:
+        message = f"{key}: no agent is given any, every trial that asks a policy is void"
+        yield Place("task.toml", _line(subject, "environment", key), message)
     if environment.gpu_types:
         message = "gpu_types is not heeded: a trial gets whatever GPU the engine has"
         line = _line(subject, "environment", "gpu_types")
