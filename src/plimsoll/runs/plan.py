@@ -13,6 +13,7 @@ from plimsoll.ledger.settings import Settings
 from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
+from plimsoll.runs.breaker.policy import Policy as BreakerPolicy
 from plimsoll.runs.config import Config
 from plimsoll.runs.evaluate import SAME_EVERYWHERE, command_line
 from plimsoll.runs.policies import Served, WantedPolicy, policy_for
@@ -140,10 +141,17 @@ class Plan:
     def steps(self) -> int | None:
         return self.config.run.steps
 
-    @property
-    def expects_equal(self) -> bool:
-        """Whether the agent's rewards are meant to be equal."""
-        return self.config.run.agent in SAME_EVERYWHERE
+    def watched(self, *, stops: bool) -> BreakerPolicy:
+        """What the run's breaker allows, and whether it stops it."""
+        size = self.settings.group_size
+        return BreakerPolicy.of_run(
+            step=self.settings.batch_groups * size,
+            # A critic learns from groups whose members all get the same, too.
+            group=1 if self.config.training.algorithm == "ppo" else size,
+            tasks=len(self.trained.admitted),
+            expects_equal=self.config.run.agent in SAME_EVERYWHERE,
+            stops=stops,
+        )
 
 
 def validate_command(config: Config, tasks: str | None = None) -> str:

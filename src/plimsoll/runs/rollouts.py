@@ -26,7 +26,6 @@ from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs import control
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.config_text import config_text
 from plimsoll.runs.controller import Controller
@@ -310,13 +309,8 @@ class Rollouts:
     def _control(self, supervisor: Supervisor) -> None:
         """Put together what drives the run and what tells of it."""
         plan, directory, owner = self.plan, self.directory, myself()
-        policy = Policy(
-            tasks=len(plan.trained.admitted),
-            group=plan.settings.group_size,
-            expects_equal=plan.expects_equal,
-            stops=not self._keep_going,
-        )
-        watching = Watching(Breaker(policy), plan.canaries, plan.tasks, directory.next_canary())
+        breaker = Breaker(plan.watched(stops=not self._keep_going))
+        watching = Watching(breaker, plan.canaries, plan.tasks, directory.next_canary())
         self._controller = Controller(
             plan,
             directory,

@@ -76,3 +76,17 @@ def test_a_healthy_run_with_noise_never_trips():
         if group % 25 == 0:
             breaker.canary(CanaryResult(graded(1.0), 1.0))
         assert breaker.trip is None, breaker.trip
+
+
+def run_policy(*, step: int, group: int = 8) -> Policy:
+    return Policy.of_run(step=step, group=group, tasks=50, expects_equal=False, stops=True)
+
+
+@pytest.mark.parametrize(("step", "trials"), [(8, 192), (64, 192), (65, 384), (512, 1536)])
+def test_rewards_of_a_run_are_equal_after_three_of_its_steps_and_not_before(step: int, trials: int):
+    breaker = Breaker(run_policy(step=step, group=1))
+    done = 0
+    while breaker.trip is None:
+        breaker.trial(graded(0.0, task=f"t{done % 50}"))
+        done += 1
+    assert (breaker.trip.rule, done) == ("equal-rewards", trials)

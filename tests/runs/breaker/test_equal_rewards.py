@@ -29,6 +29,20 @@ def test_one_other_reward_begins_the_count_again():
         assert watch.batch([graded(0.0)] * 63 + [graded(1.0)]) is None
 
 
+def test_a_policy_that_has_learned_its_tasks_goes_on():
+    watch = EqualRewards(3)
+    assert watch.batch([graded(0.0)] * 40 + [graded(1.0)] * 24) is None
+    for _ in range(20):
+        assert watch.batch([graded(1.0)] * 64) is None
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.5])
+def test_rewards_that_fell_to_one_below_the_best_trip(reward: float):
+    watch = EqualRewards(3)
+    assert watch.batch([graded(0.0)] * 40 + [graded(1.0)] * 24) is None
+    assert [watch.batch([graded(reward)] * 64) is None for _ in range(3)] == [True, True, False]
+
+
 def test_batches_of_different_rewards_are_not_equal():
     watch = EqualRewards(3)
     for number in range(12):

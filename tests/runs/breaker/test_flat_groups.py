@@ -47,11 +47,35 @@ def test_a_hard_set_where_most_groups_are_flat_goes_on():
     assert first_trip(groups(forever(0.6, 5), 2000)) is None
 
 
+def lost(count: int) -> Iterator[Row]:
+    """Groups of which no member solves anything, of tasks that were solved before."""
+    for number in range(count):
+        for attempt in range(1, 9):
+            yield graded(0.0, task=f"t{number}", attempt=attempt)
+
+
 def test_the_share_is_over_the_last_batches_only():
-    rows = [*groups(forever(0.2, 1), 400), *groups(forever(1.0, 1), 40)]
-    trip = first_trip(iter(rows))
-    assert trip is not None
-    assert trip.rule == "flat-groups"
+    watch = FlatGroups(group=8, share=0.95, batches=3)
+    trips: list[Trip | None] = []
+    for number, row in enumerate([*groups(forever(0.2, 1), 400), *lost(40)], 1):
+        watch.trial(row)
+        if number % 64 == 0:
+            trips.append(watch.batch([]))
+    assert not any(trips[:50])
+    assert any(trips[50:])
+
+
+def test_tasks_that_are_learned_are_not_held_against_a_run_that_could_tell():
+    varied = list(groups(forever(0.0, 0), 30))
+    learned = [graded(1.0, task=f"t{n}", attempt=a) for n in range(200) for a in range(1, 9)]
+    assert first_trip(iter([*varied, *learned])) is None
+    # Without a group that ever varied the graders may as well say 1 to everything.
+    assert first_trip(iter(learned)) is not None
+
+
+def test_half_learned_and_half_beyond_the_policy_goes_on():
+    rows = [*groups(forever(0.0, 0), 30), *groups(forever(1.0, 0), 400)]
+    assert first_trip(iter(rows)) is None
 
 
 def test_few_groups_say_nothing_however_many_batches_they_take():

@@ -1,10 +1,10 @@
 """The watch for groups whose members all get the same: nothing can be learned from them."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
 from plimsoll.runs.breaker.watch import Trip, Watch
-from plimsoll.runs.groups import group_statistics
 from plimsoll.runs.results import Row
 
 __all__ = ["FlatGroups"]
@@ -16,7 +16,9 @@ _FEWEST = 16
 class FlatGroups(Watch):
     """Trips when nearly every group of the last batches has no variance.
 
-    Only finished groups with two graded members or more count: others could not vary.
+    Only finished groups with two graded members or more count: others could not vary. Once a group
+    had variance, those whose members all get the best reward of the run are not held against it:
+    the graders can tell, and the policy has learned these tasks.
     """
 
     def __init__(self, *, group: int, share: float, batches: int) -> None:
@@ -28,16 +30,25 @@ class FlatGroups(Watch):
         self._window: deque[tuple[int, int]] = deque()
         """Of each batch with a group in it: the flat groups and all."""
         self._example: Row | None = None
+        self._best = -math.inf
+        self._varied = False
 
     def trial(self, row: Row) -> Trip | None:
         rewards = self._open.setdefault(row.task, [])
         rewards.append(row.reward)
         if len(rewards) == self._group:
-            group = group_statistics(self._open.pop(row.task))
-            if group.graded > 1:
-                self._flat.append(group.zero_variance)
-                self._example = row if group.zero_variance else self._example
+            graded = [reward for reward in self._open.pop(row.task) if reward is not None]
+            if len(graded) > 1:
+                self._take(min(graded), max(graded), row)
         return None
+
+    def _take(self, low: float, high: float, row: Row) -> None:
+        self._varied |= low != high
+        self._best = max(self._best, high)
+        is_learned = self._varied and low == self._best
+        is_flat = low == high and not is_learned
+        self._flat.append(is_flat)
+        self._example = row if is_flat else self._example
 
     def batch(self, rows: Sequence[Row]) -> Trip | None:
         del rows
