@@ -26,9 +26,8 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -39,6 +38,7 @@ from plimsoll.gateway.serving.server import ChatServer
 from plimsoll.integrations.lines import Line, lines_of
 from plimsoll.integrations.trials import Trials
 from plimsoll.integrations.verl_engine import Manager, Sampling, VerlEngine
+from plimsoll.integrations.verl_interface import agent_loop, check_interface
 from plimsoll.runs.config import load_config
 from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
@@ -46,9 +46,6 @@ from plimsoll.runs.results import Row
 __all__ = ["PlimsollAgentLoop", "close"]
 
 _log = logging.getLogger(__name__)
-
-_KNOWN = "0.9.1"
-_FIELDS = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score"}
 
 
 class Wrapped(Protocol):
@@ -70,7 +67,7 @@ class PlimsollAgentLoop:
         **others: object,
     ) -> None:
         del others  # what verl gives to loops that talk to the model themselves
-        _check_interface()
+        check_interface()
         rollout = trainer_config.config.actor_rollout_ref.rollout
         self._config = config
         self._out = out
@@ -119,14 +116,14 @@ class PlimsollAgentLoop:
         if left_out:
             _warn_of(room)
         steps = {"min_global_steps": line.oldest, "max_global_steps": line.newest}
-        return _agent_loop().AgentLoopOutput(
+        return agent_loop().AgentLoopOutput(
             prompt_ids=line.prompt,
             response_ids=line.completion[:room],
             response_mask=line.mask[:room],
             response_logprobs=line.logprobs[:room] if logprobs else None,
             reward_score=row.reward,
             num_turns=2 * line.turns,
-            metrics=_agent_loop().AgentLoopMetrics(generate_sequences=row.seconds),
+            metrics=agent_loop().AgentLoopMetrics(generate_sequences=row.seconds),
             extra_fields={"reward_extra_info": {}, "plimsoll_left_out": left_out, **steps},
         )
 
@@ -177,27 +174,3 @@ async def close() -> None:
     while _stations:
         _, started = _stations.popitem()
         await (await started).close()
-
-
-class _AgentLoop(Protocol):
-    """As much of verl's module as is used."""
-
-    AgentLoopOutput: Any
-    AgentLoopMetrics: Any
-
-
-def _agent_loop() -> _AgentLoop:
-    return cast(_AgentLoop, import_module("verl.experimental.agent_loop.agent_loop"))
-
-
-def _check_interface() -> None:
-    try:
-        version = metadata.version("verl")
-        made = _agent_loop().AgentLoopOutput
-    except (metadata.PackageNotFoundError, ImportError, AttributeError) as error:
-        raise UsageError(
-            f"there is no agent loop of verl: install verl {_KNOWN} ({error})"
-        ) from error
-    if missing := _FIELDS - made.model_fields.keys():
-        names = ", ".join(sorted(missing))
-        raise UsageError(f"verl {version} has other agent loops than {_KNOWN}: no {names}")
