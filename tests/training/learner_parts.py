@@ -20,7 +20,7 @@ WORDS = 100
 
 
 def config(**values: Any) -> TrainingConfig:
-    return TrainingConfig(policy="torch", device="cpu", dtype="float32", **values)
+    return TrainingConfig(policy="torch", device="cpu", **{"dtype": "float32", **values})
 
 
 def item(

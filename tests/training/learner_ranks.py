@@ -26,6 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gspo": {"algorithm": "gspo", "averaging": "sequence", "updates": 2, "kl": 0.1},
     "ppo": {"algorithm": "ppo"},
     "pieces": {"entropy": 0.01, "recompute": True},
+    "bfloat16": {"dtype": "bfloat16"},
 }
 BATCHES = (8, 5, 1, 0, 7)
 """How many samples there are in each step: of one, a rank has none, and of 0 both."""

@@ -63,7 +63,10 @@ def by_hand(folder: Path, samples: list[Item], **values: Any) -> tuple[float, fl
         kept = ratio.clamp(1 - asked.clip_low, 1 + asked.clip_high)
         each = -torch.minimum(ratio * sample.advantage, kept * sample.advantage)
         if asked.correction == "truncated":
-            each = each * (old - behaviour).exp().clamp(max=asked.correction_cap)
+            weight = old - behaviour
+            if asked.algorithm == "gspo":  # one for the whole sample, like the ratio
+                weight = weight.mean().expand(len(at))
+            each = each * weight.exp().clamp(max=asked.correction_cap)
         for place in range(len(at)):
             before = given[at[place] - 1]
             each[place] += asked.entropy * (before.exp() * before).sum()

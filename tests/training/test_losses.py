@@ -36,7 +36,7 @@ def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens():
 
 def test_a_weight_is_cut_at_the_cap_and_is_a_constant():
     proximal = vector(0.9, 0.2).log().requires_grad_()
-    weight = truncated_weight(proximal, vector(0.3, 0.4).log(), 2.0)
+    weight = truncated_weight(token_ratio(proximal, vector(0.3, 0.4).log()), 2.0)
     assert close(weight, 2.0, 0.5)
     assert not weight.requires_grad
 
@@ -124,7 +124,7 @@ def test_the_gradient_of_the_policys_loss_is_that_of_differences(level, averagin
     def loss(new: Tensor) -> Tensor:
         whole = sequence_ratio(new, OLD, ROWS, SIZES)
         ratio = whole if level == "sequence" else token_ratio(new, OLD)
-        weight = truncated_weight(OLD, OLD - 0.3, 1.2)
+        weight = truncated_weight(token_ratio(OLD, OLD - 0.3), 1.2)
         losses = -weight * clipped_surrogate(ratio, ADVANTAGES, 0.2, 0.3)
         losses = losses + 0.1 * distance(new, OLD + 0.2)
         return average(losses, ROWS, SIZES, averaging, 4)

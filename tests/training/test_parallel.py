@@ -69,12 +69,24 @@ def apart(found: dict[str, torch.Tensor], one: Learner) -> float:
     return float(total.norm() / (1e-4 * len(total) ** 0.5))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+EXACT = [name for name in VARIANTS if name != "bfloat16"]
+
+
+@pytest.mark.parametrize("name", EXACT)
 def test_two_ranks_have_the_losses_and_weights_of_one(out: Path, found, alone, name: str):
     one, expected = alone[name]
     for ours, theirs in zip(found["losses"][name], expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
     assert apart(load_file(out / name / "model.safetensors"), one) < 1e-2
+
+
+def test_in_half_precision_two_ranks_have_nearly_the_losses_of_one(out: Path, found, alone):
+    """As on GPUs, where this is the default. Eight bits of a number are what it rounds to."""
+    _, expected = alone["bfloat16"]
+    for ours, theirs in zip(found["losses"]["bfloat16"], expected, strict=True):
+        assert ours == pytest.approx(theirs, rel=0.02, abs=0.02)
+    kept = load_file(out / "bfloat16" / "model.safetensors")
+    assert {each.dtype for each in kept.values()} == {torch.float32}, "the optimizer's own"
 
 
 def test_ranks_that_follow_the_first_do_the_same(out: Path, found, alone):

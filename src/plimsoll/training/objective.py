@@ -3,9 +3,10 @@
     loss_t = w_t · (−min(r_t·A, clip(r_t)·A) + kl · r_t · distance_t) − entropy · H_t
 
 r is the ratio to the weights at the start of the step, and w that of those to the weights that
-generated, cut at the cap. Without correction w is 1, and r is the ratio to the weights that
-generated. The distance is weighed by the ratio, too: of the policy's own tokens its mean is the
-divergence, and only so is its gradient that of the divergence.
+generated, cut at the cap. Both are of tokens, or with GSPO of whole samples. Without correction w
+is 1, and r is the ratio to the weights that generated. The distance is weighed by the ratio, too:
+of the policy's own tokens its mean is the divergence, and only so is its gradient that of the
+divergence.
 """
 
 import torch
@@ -48,13 +49,16 @@ class Objective:
             from_reference = distance(new, reference)
             losses = losses + config.kl * ratio * from_reference
             figures.add({"reference_kl": from_reference.sum()})
+        weight = None
         if corrected:
-            losses = losses * truncated_weight(proximal, behaviour, config.correction_cap)
+            weight = self._ratio(proximal, behaviour, batch)
+            losses = losses * truncated_weight(weight, config.correction_cap)
         if config.entropy:
             losses = losses - config.entropy * entropy
         loss = average(losses, batch.rows, batch.sizes, config.averaging, total)
         figures.add({"loss": loss, "entropy": entropy.sum()})
-        self._measure(figures, ratio.detach(), advantages, proximal, behaviour)
+        figures.add({"kl": distance(behaviour, proximal).sum()})
+        self._measure(figures, ratio.detach(), advantages, weight)
         return loss
 
     def critic(
@@ -79,8 +83,7 @@ class Objective:
         figures: Figures,
         ratio: Tensor,
         advantages: Tensor,
-        proximal: Tensor,
-        behaviour: Tensor,
+        weight: Tensor | None,
     ) -> None:
         config = self._config
         gone = clipped(ratio, advantages, config.clip_low, config.clip_high)
@@ -88,13 +91,11 @@ class Objective:
         figures.add(
             {
                 "tokens": torch.tensor(len(ratio)),
-                "kl": distance(behaviour, proximal).sum(),
                 "ratio": ratio.sum(),
                 "clipped": gone.sum(),
             }
         )
-        if config.correction == "truncated":
-            weight = token_ratio(proximal, behaviour)
+        if weight is not None:
             figures.add(
                 {
                     "weight": weight.clamp(max=config.correction_cap).sum(),

@@ -30,6 +30,6 @@ def sequence_ratio(new: Tensor, old: Tensor, rows: Tensor, sizes: Tensor) -> Ten
     return means.index_add(0, rows, shares).exp()[rows]
 
 
-def truncated_weight(proximal: Tensor, behaviour: Tensor, cap: float) -> Tensor:
-    """w_t = min(π_proximal(t) / π_behaviour(t), cap), a constant to the gradient."""
-    return token_ratio(proximal, behaviour).clamp(max=cap).detach()
+def truncated_weight(ratio: Tensor, cap: float) -> Tensor:
+    """w = min(π_proximal / π_behaviour, cap) of such a ratio, a constant to the gradient."""
+    return ratio.clamp(max=cap).detach()
