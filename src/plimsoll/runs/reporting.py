@@ -53,14 +53,21 @@ class Reporter:
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _ended: bool = False
     _waited: float = 0.0
+    _before: float = 0.0
+    """What the steps of earlier lives took."""
+
+    def __post_init__(self) -> None:
+        self._before = sum(step.seconds for step in self.steps)
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.began
+        """Of all lives, as far as they came to a step: like the steps and trials told with it."""
+        return self._before + time.monotonic() - self.began
 
     @property
     def trials_per_second(self) -> float:
-        return round(self.controller.finished / self.seconds, 3) if self.seconds > 0 else 0.0
+        life = time.monotonic() - self.began
+        return round(self.controller.finished / life, 3) if life > 0 else 0.0
 
     def waited(self, seconds: float) -> None:
         """The trainer has waited for a batch."""
