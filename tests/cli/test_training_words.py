@@ -48,15 +48,20 @@ def test_sampling_that_log_probabilities_do_not_know_of_is_warned_of(
 ):
     write_task("a", test=GRADE)
     model = make_model(tmp_path / "model")
-    file = write_training(tmp_path, training={"mode": "async"}, steps=2, group_size=2)
-    for temperature, is_warned in ((1.0, False), (0.6, True)):
-        path = model / "generation_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": temperature}))
-        out = tmp_path / f"run-{temperature}"
+    file = write_training(
+        tmp_path, training={"mode": "async", "clip_high": 0.28}, steps=2, group_size=2
+    )
+    usual = file.read_text()
+    path = model / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0.6}))
+    for sampling, is_warned in (("asked", True), ("model", False)):
+        file.write_text(usual.replace("[policy]\n", f'[policy]\nsampling = "{sampling}"\n'))
+        out = tmp_path / f"run-{sampling}"
         assert begin(file, out=out, keep_going=False, as_json=False) == 0
         said = capsys.readouterr().err
         assert (
             "generation_config.json has answers sampled at temperature 0.6" in said
         ) == is_warned
+        assert "clip_low and clip_high change nothing: with one update" in said
         for line in lines(out / "metrics.jsonl"):
             assert (line["flat_groups"] == line["groups"]) == bool(line["update"]["skipped"])

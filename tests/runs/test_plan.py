@@ -74,6 +74,25 @@ def test_a_training_says_what_answers_are_sampled_with(
     assert policy.seed == seed
 
 
+@pytest.mark.parametrize(
+    ("tables", "is_plain"),
+    [
+        ("", False),
+        ('sampling = "model"', True),
+        ('[training]\npolicy = "openai"', True),
+        ('sampling = "asked"\n[training]\npolicy = "openai"', False),
+    ],
+)
+def test_a_training_samples_from_the_model_as_it_is_unless_told_otherwise(
+    write: Write, directory: RunDirectory, tables: str, is_plain: bool
+):
+    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
+    told = msgspec.json.decode(worker_spec(plan, directory).options)["config"]
+    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
+    assert policy is not None
+    assert policy.plain is is_plain
+
+
 def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
     write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,16 +4,21 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST, Version
+from plimsoll.gateway.forms import NoHistory
 from plimsoll.ledger.events import Segment
+from plimsoll.trajectories.done import Done
+from plimsoll.trajectories.messages import Message, Text
+from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Order, Result
 
-__all__ = ["CoinPlace", "coins", "leaks", "leaks_once"]
+__all__ = ["CoinPlace", "coins", "leaks", "leaks_once", "without_ids"]
 
 
 class CoinPlace:
@@ -58,3 +63,30 @@ async def leaks_once(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
 @contextlib.asynccontextmanager
 async def leaks(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
     yield CoinPlace(("",))
+
+
+class WithoutIds(CoinPlace):
+    """Its policy answers, as a server does that returns no token ids."""
+
+    async def run(self, order: Order) -> Result:
+        folder = Path(order.folder)
+        recorder = Recorder.open(folder, folder / "blobs", "s1", {})
+        said = Done(
+            answer=Message("assistant", (Text("Done."),)),
+            finish="stop",
+            dialect="chat",
+            at=1.0,
+            seconds=0.5,
+            version=self._version,
+            prompt_tokens=3,
+            answer_tokens=2,
+            tokens=None,
+        )
+        recorder.commit(recorder.place(NoHistory(), None), said)
+        path = await recorder.close("submitted")
+        return msgspec.structs.replace(await super().run(order), trajectory=str(path))
+
+
+@contextlib.asynccontextmanager
+async def without_ids(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+    yield WithoutIds()

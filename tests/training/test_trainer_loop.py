@@ -456,6 +456,24 @@ async def test_an_evaluation_that_a_stop_cut_short_is_made_when_the_run_goes_on(
     ]
 
 
+async def test_a_run_whose_policy_returns_nothing_to_train_on_stops_and_says_why(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:without_ids")
+    rollouts = await train(make_config(9), tmp_path / "run", Counter(), Notes())
+    assert not rollouts.summary.done
+    why = "the upstream returned no token ids"
+    assert rollouts.summary.ended.startswith(
+        f"3 steps in a row had not a token to train on: {why}. See what"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["untrainable"] for line in lines] == [4, 4, 4]
+    assert caplog.text.count(why) == 1
+
+
 async def test_the_first_weights_are_not_evaluated_again_after_a_crash(
     make_config: MakeConfig, tmp_path: Path
 ):

@@ -16,7 +16,17 @@ from plimsoll.runs.storage import read_blob, read_stored
 from plimsoll.trajectories.reader import Trajectory
 from plimsoll.trajectories.samples import Sample
 
-__all__ = ["Batch", "BatchGroup", "Rollout"]
+__all__ = ["Batch", "BatchGroup", "Rollout", "Trainable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """What can be trained on of a rollout."""
+
+    samples: tuple[Sample, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Why answers of it cannot be trained on, for each that cannot: a server that returned no
+    token ids, or others than it counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +66,17 @@ class Rollout:
 
     def samples(self) -> Iterator[Sample]:
         """What is trained on of it; what older weights than `head` generated is masked."""
-        if self.trained and self.trajectory:
-            for sample in self.read().branches():
-                yield _masked(sample, self.head)
+        yield from self.trainable().samples
+
+    def trainable(self) -> Trainable:
+        """The same, with what had to be left out of it."""
+        if not (self.trained and self.trajectory):
+            return Trainable()
+        said = self.read()
+        return Trainable(
+            tuple(_masked(sample, self.head) for sample in said.branches()),
+            tuple(each.untrainable for each in said.exchanges if each.untrainable),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,6 +158,11 @@ class PolicyConfig(Table):
     Where it is left out a run that trains takes [training] seed, any other the servers' choice."""
     seeded: StrictBool = True
     """Whether requests carry such a seed. Servers may sample slower with one."""
+    sampling: Literal["model", "asked"] | None = None
+    """`model`: answers are sampled from the model as it is, at temperature 1 and without cut-offs
+    and penalties, whatever agents ask for and servers do by default: log probabilities know of
+    neither. `asked`: as agents ask, and servers do by default. Where it is left out a run that
+    trains takes `model`, any other `asked`."""
     turns: StrictInt | None = Field(default=None, ge=1)
     """The most answers a trial may have."""
     tokens: StrictInt | None = Field(default=None, ge=1)

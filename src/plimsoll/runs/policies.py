@@ -44,6 +44,8 @@ class WantedPolicy:
     """What its servers can return, once they were looked at; None for a script."""
     patience: float = PATIENCE
     """How long a request waits, in seconds, while none of them is up."""
+    plain: bool = False
+    """Answers are sampled from the model as it is, whatever agents ask for."""
 
     def checked(self) -> "WantedPolicy":
         """The same, after a look at who is to answer. Not to be called from a running loop.
@@ -87,7 +89,14 @@ def policy_for(
         body_bytes=config.body_mb << 20,
     )
     seed = config.seed if config.seeded else None
-    return WantedPolicy(urls or config.urls, model or config.model, limits, seed, patience=patience)
+    return WantedPolicy(
+        urls or config.urls,
+        model or config.model,
+        limits,
+        seed,
+        patience=patience,
+        plain=config.sampling == "model",
+    )
 
 
 def _check_limits(config: PolicyConfig) -> None:
@@ -130,6 +139,7 @@ class PolicyService:
                 model=wanted.model,
                 capabilities=wanted.found,
                 patience=wanted.patience,
+                plain=wanted.plain,
             )
             stack.push_async_callback(upstream.close)
             self._gate = upstream

@@ -49,7 +49,8 @@ class TrainingConfig(Table):
     averaging: Literal["token", "sequence"] = "token"
     """The loss is a mean over all tokens of a batch, or over the means of its sequences."""
     clip_low: StrictFloat = Field(default=0.2, gt=0)
-    """How far below 1 the ratio of new to old probabilities counts."""
+    """How far below 1 the ratio of new to old probabilities counts. In the first update of a step
+    it is 1, unless `correction` is `none`: so with one update nothing is clipped."""
     clip_high: StrictFloat = Field(default=0.2, gt=0)
     """How far above 1 it counts."""
     kl: StrictFloat = Field(default=0.0, ge=0)
@@ -114,6 +115,11 @@ class TrainingConfig(Table):
     listen: StrictStr = "127.0.0.1"
     """Where `tiny` and `torch` are served; workers on other hosts need an address that they
     can reach."""
+
+    @property
+    def clips(self) -> bool:
+        """Whether any ratio can be other than 1."""
+        return self.updates > 1 or self.correction == "none"
 
 
 class EvaluationConfig(Table):

@@ -40,8 +40,10 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
 def _with_policy(config: Config, served: Served | None) -> Config:
     """With the servers of now, which are not in the run's own config."""
     policy: dict[str, object] = {}
-    if config.policy.seed is None and config.training.policy is not None:
-        policy["seed"] = config.training.seed
+    if config.training.policy is not None:
+        own = config.policy
+        policy["seed"] = config.training.seed if own.seed is None else own.seed
+        policy["sampling"] = own.sampling or "model"
     if served is not None:
         policy |= {"urls": served.urls, "model": served.model or config.policy.model}
     return config.model_copy(update={"policy": config.policy.model_copy(update=policy)})

@@ -1,13 +1,13 @@
 """What the learner is given of a batch: one item for each sample."""
 
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from plimsoll.core.errors import TrajectoryGone
 from plimsoll.runs.batches import Batch, BatchGroup
 
-__all__ = ["Item", "read_items"]
+__all__ = ["Item", "Items", "read_items"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,32 +26,50 @@ class Item:
     ticket: str
 
 
-def read_items(batch: Batch, *, normalize: bool) -> tuple[list[Item], dict[str, str]]:
-    """All items, and the groups of which a trajectory is gone, each with what is wrong."""
-    items: list[Item] = []
-    gone: dict[str, str] = {}
+@dataclass(slots=True, eq=False)
+class Items:
+    """All that was read of a batch."""
+
+    items: list[Item] = field(default_factory=list[Item])
+    gone: dict[str, str] = field(default_factory=dict[str, str])
+    """The groups of which a trajectory is gone, each with what is wrong."""
+    left_out: "Counter[str]" = field(default_factory=Counter[str])
+    """Why answers cannot be trained on, with how many."""
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether the policy answered, and not a token of it can be trained on."""
+        return not self.items and bool(self.left_out)
+
+
+def read_items(batch: Batch, *, normalize: bool) -> Items:
+    """The samples of graded members that are not withheld. Read one after another."""
+    read = Items()
     for group in batch.groups:
         try:
-            items.extend(_items_of(group, normalize))
+            _read_group(group, normalize, read)
         except TrajectoryGone as error:
-            gone[group.id] = str(error)
-    return items, gone
+            read.gone[group.id] = str(error)
+    return read
 
 
-def _items_of(group: BatchGroup, normalize: bool) -> Iterator[Item]:
-    """The samples of graded members that are not withheld. Read one after another."""
+def _read_group(group: BatchGroup, normalize: bool, read: Items) -> None:
     values = group.advantages(by_std=normalize)
     for member, value in zip(group.members, values, strict=True):
         if value is None or member.reward is None:
             continue
-        for sample in member.samples():
-            if any(sample.mask):
-                yield Item(
-                    ids=sample.ids,
-                    mask=sample.mask,
-                    logprobs=sample.logprobs,
-                    advantage=value,
-                    reward=member.reward,
-                    group=group.id,
-                    ticket=member.ticket,
-                )
+        found = member.trainable()
+        read.left_out.update(found.left_out)
+        read.items += [
+            Item(
+                ids=sample.ids,
+                mask=sample.mask,
+                logprobs=sample.logprobs,
+                advantage=value,
+                reward=member.reward,
+                group=group.id,
+                ticket=member.ticket,
+            )
+            for sample in found.samples
+            if any(sample.mask)
+        ]

@@ -21,7 +21,7 @@ from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
 from plimsoll.runs.groups import group_statistics
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.items import Item, read_items
+from plimsoll.training.items import Item, Items, read_items
 from plimsoll.training.keeping import Keeper
 from plimsoll.training.learns import Learns
 from plimsoll.training.metrics.lines import Seconds, StepMetrics
@@ -40,6 +40,8 @@ _AGAIN = "`plimsoll resume` makes them again"
 
 REJECTED = 3
 """So many batches in a row of which something is gone, and it is no accident any more."""
+REASONS = 8
+"""As many are said of why answers cannot be trained on: some have counts in them."""
 
 
 class Loop:
@@ -70,6 +72,10 @@ class Loop:
         self._bad = learner.bad_steps
         self._rejected = 0
         """How many batches in a row could not be read."""
+        self._mute = 0
+        """How many in a row had not a token that can be trained on, though the policy answered."""
+        self._told: set[str] = set()
+        """Why answers could not be trained on, as far as it was said."""
 
     async def run(self) -> None:
         """Raises what ends the run before its last step; nothing that was learned is lost."""
@@ -95,20 +101,42 @@ class Loop:
     async def _step(self, batch: Batch, seconds: Seconds) -> None:
         mark = time.perf_counter()
         normalize = self._config.training.normalize
-        items, gone = await asyncio.to_thread(read_items, batch, normalize=normalize)
-        if gone:
-            await self._reject(batch, gone)
+        read = await asyncio.to_thread(read_items, batch, normalize=normalize)
+        if read.gone:
+            await self._reject(batch, read.gone)
             return
         self._rejected = 0
+        untrainable = self._listen(read, batch.step)
         seconds.read, mark = _since(mark), time.perf_counter()
-        report = await self._learn(batch, items)
+        report = await self._learn(batch, read.items)
         seconds.update = _since(mark)
-        del items
-        self._metrics.note(self._line(batch, report, seconds))
+        del read
+        line = functools.partial(self._line, batch, report, seconds, untrainable)
+        self._metrics.note(line())
         await self._commit(batch, report, seconds)
-        await self._metrics.step(self._line(batch, report, seconds))
+        await self._metrics.step(line())
         self._look_at(report, batch.step)
         await self._measure_if_due(batch.step)
+
+    def _listen(self, read: Items, step: int) -> int:
+        """How many answers of a batch cannot be trained on. Why is said once for each reason, and
+        the run stops where that is all there is: it would go on to its end and learn nothing."""
+        for why, count in read.left_out.items():
+            if why not in self._told and len(self._told) < REASONS:
+                self._told.add(why)
+                _log.warning(
+                    "step %d: %d answers cannot be trained on: %s; `untrainable` in metrics.jsonl "
+                    "counts them from here on",
+                    *(step, count, why),
+                )
+        self._mute = self._mute + 1 if read.is_mute else 0
+        if self._mute >= self._config.training.bad_steps:
+            self._rollouts.stop(
+                f"{self._mute} steps in a row had not a token to train on: "
+                f"{next(iter(read.left_out))}. See what the policy's servers return: plimsoll "
+                f"gateway probe {next(iter(self._policy.urls), 'URL')}"
+            )
+        return read.left_out.total()
 
     async def _reject(self, batch: Batch, gone: dict[str, str]) -> None:
         """Have what is gone rolled out again; stop where that does not help."""
@@ -178,7 +206,9 @@ class Loop:
                 "[training] learning_rate, or look at metrics.jsonl for where it began"
             )
 
-    def _line(self, batch: Batch, report: StepReport, seconds: Seconds) -> StepMetrics:
+    def _line(
+        self, batch: Batch, report: StepReport, seconds: Seconds, untrainable: int
+    ) -> StepMetrics:
         members = [member for group in batch.groups for member in group.members]
         total = seconds.wait + seconds.read + seconds.update + seconds.checkpoint + seconds.publish
         return StepMetrics(
@@ -191,6 +221,7 @@ class Loop:
             flat_groups=sum(group_statistics(one.rewards).zero_variance for one in batch.groups),
             graded=sum(member.reward is not None for member in members),
             withheld=sum(member.withheld for member in members),
+            untrainable=untrainable,
             void=self._rollouts.status().void,
             sandbox_seconds=batch.sandbox_seconds,
             tokens_per_second=round(report.tokens / total, 1) if total else 0.0,

@@ -19,6 +19,7 @@ from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import RunSummary
+from plimsoll.runs.training_config import TrainingConfig
 from plimsoll.training.learner import Learner
 from plimsoll.training.loop import Loop
 from plimsoll.training.metrics.metrics import Metrics
@@ -62,16 +63,27 @@ def _check_plan(config: Config) -> None:
 
 def _warn_of(taste: Taste, folder: Path) -> None:
     """Log probabilities are those of the model, whatever it is sampled with."""
-    plain = Taste()
-    if taste == plain:
+    if taste == Taste():
         return
     _log.warning(
         "%s has answers sampled at temperature %g, top_p %g and top_k %d, and log probabilities do "
-        "not know of it: set temperature to %g, top_p to %g and top_k to %d there to train on what "
-        "the model itself would say",
+        'not know of it: take [policy] sampling = "model" to train on what the model itself would '
+        "say",
         folder / "generation_config.json",
         *(taste.temperature, taste.top_p, taste.top_k),
-        *(plain.temperature, plain.top_p, plain.top_k),
+    )
+
+
+def _warn_of_clips(training: TrainingConfig) -> None:
+    usual = TrainingConfig()
+    if training.clips or (training.clip_low, training.clip_high) == (
+        usual.clip_low,
+        usual.clip_high,
+    ):
+        return
+    _log.warning(
+        "[training] clip_low and clip_high change nothing: with one update of a batch the ratio of "
+        "new to old probabilities is 1. Set updates to 2 or more to have it clipped"
     )
 
 
@@ -155,6 +167,7 @@ class Trainer:
             self._thread.close()
 
     async def _run(self, planned: Told, restored: Told) -> None:
+        _warn_of_clips(self.config.training)
         # First of all: to load a model, and to validate tasks, may take long.
         await check_servers(self.config)
         learner = self._learner = await self._thread.do(self._make_learner)
@@ -162,7 +175,8 @@ class Trainer:
         self._policy = serving = make_serving(self.config, self._folder)
         if serving is not None:
             await self._stack.enter_async_context(serving)
-            _warn_of(serving.taste, self._folder)
+            if self.config.policy.sampling == "asked":
+                _warn_of(serving.taste, self._folder)
         self.rollouts = rollouts = self._make_rollouts(serving)
         planned(rollouts)
         self._doing = ""

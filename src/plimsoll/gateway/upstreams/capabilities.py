@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from plimsoll.gateway.upstreams.openai import Asks
 
-__all__ = ["Capabilities", "render"]
+__all__ = ["Capabilities", "changes", "render", "said_of_training"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ def render(found: Capabilities) -> list[str]:
         f"streams    {_streams(found)}",
         f"count      {_count(found)}",
         f"evaluation {_evaluation(found)}",
-        f"training   {_training(found)}",
+        f"training   {said_of_training(found)}",
     ]
-    return lines + [f"to change  {change}" for change in _changes(found)]
+    return lines + [f"to change  {change}" for change in changes(found)]
 
 
 def _yes(value: bool) -> str:
@@ -95,7 +95,8 @@ def _evaluation(found: Capabilities) -> str:
     return "possible" if found.tools else "possible, for agents that call no tools"
 
 
-def _training(found: Capabilities) -> str:
+def said_of_training(found: Capabilities) -> str:
+    """Whether what it returns can be trained on, and what is missing where not."""
     if found.trains:
         return "possible"
     wanted = {
@@ -107,21 +108,20 @@ def _training(found: Capabilities) -> str:
     return f"not possible: it needs token ids and log probabilities; missing: {missing}"
 
 
-def _changes(found: Capabilities) -> list[str]:
-    changes: list[str] = []
+def changes(found: Capabilities) -> list[str]:
+    """What to change at the server, for all that is missing."""
+    wanted: list[str] = []
     if not found.tools:
-        changes.append(
-            "vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja"
-        )
+        wanted.append("vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja")
     if not (found.token_ids and found.prompt_ids):
-        changes.append(
+        wanted.append(
             "vLLM 0.10.2 or newer returns token ids (return_token_ids); so does SGLang's newest"
         )
     if not found.logprobs:
-        changes.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
+        wanted.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
     if found.trains and found.streams and not found.streams_all:
-        changes.append(
+        wanted.append(
             "nothing: token ids in streams with tools are incomplete in some versions of vLLM,"
             " and whole answers have them"
         )
-    return changes
+    return wanted

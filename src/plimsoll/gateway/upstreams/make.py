@@ -45,10 +45,11 @@ async def make_upstream(
     waits: Waits | None = None,
     patience: float = 60.0,
     capabilities: Capabilities | None = None,
+    plain: bool = False,
 ) -> Gate:
     """Several URLs are replicas of one policy. What may be asked of them is found by a look at
     each, unless it is known. `patience` is how long a request waits, in seconds, while none of
-    them is up. `scripted:FILE` is a script."""
+    them is up. `plain` has answers sampled from the model as it is. `scripted:FILE` is a script."""
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         return Gate(Scripted(Path(urls[0].removeprefix(SCRIPTED))), version)
     bases = _bases(urls)
@@ -64,6 +65,7 @@ async def make_upstream(
             asks=found.asks,
             waits=waits,
             context=found.context,
+            plain=plain,
         )
         for base in bases
     ]

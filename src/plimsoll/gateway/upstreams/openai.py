@@ -16,7 +16,7 @@ from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.silence import Silence
 from plimsoll.gateway.upstreams.sse import EventSplitter
 
-__all__ = ["CONNECTION_ERRORS", "LIMITS", "Asks", "Server", "Waits", "http_session"]
+__all__ = ["CONNECTION_ERRORS", "LIMITS", "PLAIN", "Asks", "Server", "Waits", "http_session"]
 
 TRUE = msgspec.Raw(b"true")
 FALSE = msgspec.Raw(b"false")
@@ -32,6 +32,17 @@ READ_BYTES = 1 << 20
 """What a connection may have ready to be read before it is paused: most answers, all of it."""
 LIMITS = ("max_completion_tokens", "max_tokens")
 """Fields that say how long an answer may be, the newer name first."""
+PLAIN = {
+    "temperature": msgspec.Raw(b"1.0"),
+    "top_p": msgspec.Raw(b"1.0"),
+    "top_k": msgspec.Raw(b"-1"),
+    "min_p": msgspec.Raw(b"0.0"),
+    "repetition_penalty": msgspec.Raw(b"1.0"),
+    "presence_penalty": msgspec.Raw(b"0.0"),
+    "frequency_penalty": msgspec.Raw(b"0.0"),
+}
+"""Has answers sampled from the model as it is, in the words of vLLM and SGLang, whatever the agent
+asks for and the model's folder says: log probabilities are the model's own, and know of neither."""
 CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 """What a connection fails with."""
 
@@ -92,7 +103,9 @@ class Server:
         asks: Asks | None = None,
         waits: Waits | None = None,
         context: int | None = None,
+        plain: bool = False,
     ) -> None:
+        """`plain` has every answer sampled as `PLAIN` says."""
         self.url = url.rstrip("/")
         self.model = model
         self._http = http
@@ -100,6 +113,7 @@ class Server:
         """Tokens of a prompt and its answer, where the server tells it."""
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._asks = asks or Asks()
+        self._plain = plain
         self._waits = waits = waits or Waits()
         self._whole = aiohttp.ClientTimeout(waits.total, sock_connect=waits.connect)
         self._streamed = aiohttp.ClientTimeout(
@@ -193,6 +207,9 @@ class Server:
         for limit in LIMITS:
             if limit in fields and self._is_no_limit(request.settings[limit]):
                 del fields[limit]
+        if self._plain:
+            fields.pop("logit_bias", None)
+            fields |= PLAIN
         fields["model"] = self.model
         fields["messages"] = request.messages
         if request.tools is not None:

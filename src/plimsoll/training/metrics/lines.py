@@ -46,6 +46,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Those whose rewards are all equal: advantages over the group are 0."""
     graded: int
     withheld: int
+    untrainable: int = 0
+    """Answers of graded members whose tokens cannot be trained on, as the server returned them."""
     void: dict[str, int]
     """Trials of the whole run so far that came to nothing, by their cause."""
     sandbox_seconds: float | None

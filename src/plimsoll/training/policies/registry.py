@@ -3,7 +3,9 @@
 from contextlib import suppress
 from pathlib import Path
 
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.gateway.upstreams.capabilities import changes, said_of_training
+from plimsoll.gateway.upstreams.make import look_at
 from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.training_config import TrainingConfig
@@ -46,10 +48,23 @@ def make_serving(config: Config, folder: Path) -> TorchPolicy | None:
 
 
 async def check_servers(config: Config) -> None:
-    """Raises `PolicyError` where one of [policy] urls cannot be reached, or takes no weights."""
-    if config.training.policy == "openai":
-        async with _on_servers(config, Path("unused")):
-            pass
+    """Raises `PolicyError` where one of [policy] urls cannot be reached, takes no weights, or
+    returns nothing that can be trained on."""
+    if config.training.policy != "openai":
+        return
+    async with _on_servers(config, Path("unused")):
+        pass
+    found = None
+    with suppress(PolicyError):
+        # What answers nothing now may be paused by a trainer that was killed, and goes on once
+        # it has weights; whatever else is wrong with it, workers say when they start.
+        found = await look_at(config.policy.urls, model=config.policy.model)
+    if found is not None and not found.trains:
+        why, wanted = said_of_training(found), "; ".join(changes(found))
+        raise PolicyError(
+            f"the policy at {found.url} cannot be trained: {why} ({wanted}). Nothing was started; "
+            f"plimsoll gateway probe {found.url} looks again"
+        )
 
 
 def make_served(config: Config, directory: RunDirectory) -> OpenAIPolicy:
