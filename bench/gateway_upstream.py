@@ -12,7 +12,10 @@ import msgspec
 from gateway_cases import CASES, MARK, Case, reply_events, whole_reply
 
 BY_NAME = {case.name.encode(): case for case in CASES}
-MODELS = b'{"object":"list","data":[{"id":"policy","object":"model","max_model_len":1000000}]}'
+MODELS = (
+    b'{"object":"list","data":[{"id":"policy","object":"model","max_model_len":1000000,'
+    b'"stream_token_ids":true}]}'
+)
 EVENTS_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"

@@ -15,7 +15,7 @@ from plimsoll.gateway.upstreams.make import KEY_VARIABLE, look_at, make_upstream
 from plimsoll.gateway.upstreams.openai import Asks
 from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.script import Script, Turn
+from plimsoll.gateway.upstreams.script import CallLine, Script, Turn
 from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
 
 SAYS = HELLO.turns[0].text
@@ -58,6 +58,31 @@ async def test_streams_without_all_ids_are_not_asked_for():
     seen = await found(Offers(stream_ids=False))
     assert seen.trains and seen.streams and not seen.streams_all
     assert "streams them itself" in "\n".join(render(seen))
+
+
+CALLING = Script(turns=(Turn(calls=(CallLine(name="now"),)),))
+THINKING = Script(turns=(Turn(reasoning="Well. " * 30, calls=(CallLine(name="now"),)),))
+
+
+async def test_streams_that_lose_the_ids_of_calls_alone_are_not_asked_for():
+    lossy = Offers(stream_call_ids=False)
+    for script in (CALLING, THINKING, HELLO):
+        async with serve_script(script, lossy) as server:
+            seen = await probe(server.url, within=30)
+        assert seen.trains and seen.stream_ids and not seen.streams_all, script
+
+
+async def test_streams_whose_calls_nobody_saw_are_not_taken_for_complete():
+    seen = await found(Offers(tells=False))
+    assert seen.stream_ids and seen.tools and not seen.calls and not seen.streams_all
+    assert "called no tool when asked to" in "\n".join(render(seen))
+
+
+async def test_streams_with_a_call_that_has_all_ids_are_complete():
+    for script in (CALLING, THINKING):
+        async with serve_script(script, Offers(tells=False)) as server:
+            seen = await probe(server.url, within=30)
+        assert seen.calls and seen.tool_stream_ids and seen.streams_all, script
 
 
 async def test_a_server_without_tools_is_told_what_to_change():

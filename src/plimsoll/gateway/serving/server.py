@@ -64,6 +64,7 @@ class ChatServer:
                     "id": self._engine.name,
                     "object": "model",
                     "max_model_len": self._engine.context,
+                    "stream_token_ids": True,
                 }
                 return _json({"object": "list", "data": [model]})
             case "POST", "/tokenize":

@@ -26,8 +26,10 @@ class Capabilities:
     stream_ids: bool = False
     """Whether the ids of a stream are complete: as many as the tokens that it counted."""
     tools: bool = False
+    calls: bool = False
+    """Whether the model called a tool when it was asked to."""
     tool_stream_ids: bool = False
-    """The same of a stream with tools on offer."""
+    """The same of streams with tool calls: False where none was seen, unless the server says it."""
     count: bool = False
 
     @property
@@ -120,8 +122,9 @@ def changes(found: Capabilities) -> list[str]:
     if not found.logprobs:
         wanted.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
     if found.trains and found.streams and not found.streams_all:
-        wanted.append(
-            "nothing: token ids in streams with tools are incomplete in some versions of vLLM,"
-            " and whole answers have them"
-        )
+        if found.stream_ids and not found.calls:
+            why = "the model called no tool when asked to, so ids of calls in streams were not seen"
+        else:
+            why = "token ids in streams with tools are incomplete in some versions of vLLM"
+        wanted.append(f"nothing: {why}, and whole answers have them")
     return wanted

@@ -1,6 +1,7 @@
 """Finds out by small requests what a server can return."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 import aiohttp
 import msgspec
@@ -17,11 +18,14 @@ __all__ = ["examine", "probe"]
 
 CALL = Call("probe")
 HELLO = msgspec.Raw(b'[{"role":"user","content":"Say hello."}]')
-CALL_IT = msgspec.Raw(b'[{"role":"user","content":"Call the tool now."}]')
+CALL_IT = msgspec.Raw(b'[{"role":"user","content":"What time is it? Call the tool now."}]')
 TOOLS = msgspec.Raw(
     b'[{"type":"function","function":{"name":"now","description":"Tells the time.",'
     b'"parameters":{"type":"object","properties":{"zone":{"type":"string"}}}}}]'
 )
+CALL_TOKENS = (64, 512)
+"""Of an answer that is to hold a call; the second where the first was cut off, as the answers of
+models that think before they call are."""
 LADDER = (Asks(True, True), Asks(True, False), Asks(False, True), Asks(False, False))
 """What is asked for, the most first: a server may refuse fields that it does not know."""
 
@@ -37,6 +41,8 @@ class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
     meta: _Meta | None = None
+    stream_token_ids: bool = False
+    """Whether the server itself says that its streams leave out no id, as Plimsoll's do."""
 
     @property
     def context(self) -> int | None:
@@ -129,12 +135,15 @@ class _Probe:
         stream = await self._stream(asks)
         usage = stream is not None and any(chunk.usage for chunk in stream)
         asks = Asks(asks.logprobs, asks.token_ids, stream_usage=usage)
-        tools, tool_stream_ids = await self._tools(asks, streams=stream is not None)
+        found = next((model for model in models if model.id == self._model), _Model(self._model))
+        tools = await self._tools(asks, streams=stream is not None)
+        if tools.complete and not (tools.called or found.stream_token_ids):
+            tools = await self._tools_at_length(asks, tools)
         return Capabilities(
             url=self._url,
             models=tuple(model.id for model in models),
             model=self._model,
-            context=next((m.context for m in models if m.id == self._model), None),
+            context=found.context,
             text=True,
             logprobs=asks.logprobs,
             token_ids=asks.token_ids,
@@ -142,8 +151,9 @@ class _Probe:
             streams=stream is not None,
             stream_usage=usage,
             stream_ids=stream is not None and _is_complete(stream, asks),
-            tools=tools,
-            tool_stream_ids=tool_stream_ids,
+            tools=tools.accepted,
+            calls=tools.called,
+            tool_stream_ids=tools.complete and (tools.called or found.stream_token_ids),
             count=await self._count(),
         )
 
@@ -179,16 +189,24 @@ class _Probe:
         async with self._server(asks).stream(request, CALL) as pieces:
             return [chunk async for chunks in pieces for chunk in chunks]
 
-    async def _tools(self, asks: Asks, *, streams: bool) -> tuple[bool, bool]:
-        """Whether tools are accepted, and whether a stream with them has all its ids."""
-        request = _request(CALL_IT, TOOLS, tokens=64)
+    async def _tools(self, asks: Asks, *, streams: bool) -> "_Tools":
+        request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[0])
         try:
             if streams:
-                return True, _is_complete(await self._read(asks, request), asks)
-            await self._server(asks).answer(request, CALL)
+                return _tools_in(await self._read(asks, request), asks)
+            answer = await self._server(asks).answer(request, CALL)
         except Failed as failure:
-            return failure.kind == "timeout", False
-        return True, False
+            return _Tools(accepted=failure.kind == "timeout")
+        return _Tools(called=bool(answer.message.calls))
+
+    async def _tools_at_length(self, asks: Asks, seen: "_Tools") -> "_Tools":
+        """The same where no call was seen, but might have been in a longer answer. No call is
+        forced: engines take other ways to write one that is."""
+        if seen.cut_off:
+            with suppress(Failed):
+                request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[1])
+                return _tools_in(await self._read(asks, request), asks)
+        return seen
 
     async def _count(self) -> bool:
         try:
@@ -199,6 +217,26 @@ class _Probe:
 
 class _Refused(Exception):
     """The server does not want these fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tools:
+    """What came of tools on offer."""
+
+    accepted: bool = True
+    called: bool = False
+    complete: bool = False
+    """Whether the stream had all its ids. Engines may lose those of calls alone: without a call
+    in it this says nothing."""
+    cut_off: bool = False
+
+
+def _tools_in(chunks: list[Chunk], asks: Asks) -> _Tools:
+    return _Tools(
+        called=any(chunk.calls for chunk in chunks),
+        complete=_is_complete(chunks, asks),
+        cut_off=any(chunk.finish == "length" for chunk in chunks),
+    )
 
 
 def _request(messages: msgspec.Raw, tools: msgspec.Raw | None = None, tokens: int = 8) -> Request:

@@ -36,6 +36,10 @@ class Offers:
     token_ids: bool = True
     stream_ids: bool = True
     """Whether streams carry ids. SGLang's do not."""
+    stream_call_ids: bool = True
+    """Whether the pieces of tool calls do, too. Those of some versions of vLLM do not."""
+    tells: bool = True
+    """Whether it says of itself that its streams have all ids, as no engine does."""
     tools: bool = True
     call_ids: bool = True
     """Whether tool calls have ids."""
@@ -46,6 +50,10 @@ class Offers:
     context: int = 1_000_000
     other_models: tuple[str, ...] = ()
     """What else it says that it serves."""
+
+    @property
+    def tells_all(self) -> bool:
+        return self.tells and self.stream_ids and self.stream_call_ids
 
 
 class ScriptedServer:
@@ -82,6 +90,7 @@ class ScriptedServer:
                 return await self._counted(request)
             case "/v1/models":
                 known = {"object": "model", "max_model_len": self.offers.context}
+                known["stream_token_ids"] = self.offers.tells_all
                 names = (self.engine.model, *self.offers.other_models)
                 return web.json_response({"data": [{"id": name, **known} for name in names]})
             case "/health" if self.offers.health:
@@ -176,6 +185,8 @@ class ScriptedServer:
         return response
 
     def _offered(self, data: bytes) -> bytes:
+        if not self.offers.stream_call_ids:
+            data = _without_token_ids(data)
         return data if self.offers.call_ids else _without_call_ids(data)
 
     def _refused(self, fields: Fields) -> str:
@@ -233,6 +244,15 @@ def _without_call_ids(data: bytes) -> bytes:
     for choice in body["choices"]:
         for call in choice.get("message", choice.get("delta")).get("tool_calls", ()):
             call.pop("id", None)
+    return msgspec.json.encode(body)
+
+
+def _without_token_ids(data: bytes) -> bytes:
+    """A piece of a stream, without the ids of its tokens where it is a part of a call."""
+    body = msgspec.json.decode(data)
+    for choice in body["choices"]:
+        if "tool_calls" in choice.get("delta", ()):
+            choice.pop("token_ids", None)
     return msgspec.json.encode(body)
 
 
