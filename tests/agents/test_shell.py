@@ -27,6 +27,7 @@ from plimsoll.sandboxes.protocol import Sandbox
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.reader import Trajectory, read_trajectory
 
+DEEP = '{"more":' * 2000 + "1" + "}" * 2000
 CUT = Turn(text="```bash\nls", finish="length")
 
 
@@ -169,12 +170,13 @@ async def test_a_server_that_takes_no_tools_is_asked_without(work: Work, sandbox
     [
         (Turn(calls=(CallLine(name="bash", arguments="{not json"),)), 'such as {"command"'),
         (Turn(calls=(CallLine(name="bash", arguments={"cmd": "ls"}),)), 'such as {"command"'),
+        (Turn(calls=(CallLine(name="bash", arguments=DEEP),)), 'such as {"command"'),
         (Turn(calls=(CallLine(name="edit", arguments={}),)), "There is no tool 'edit'"),
         (Turn(text=""), "is empty"),
         (Turn(text="I think that", finish="length"), "was cut off"),
         (CUT, "does not end"),
     ],
-    ids=["no-json", "no-command", "no-tool", "empty", "too-long", "open-block"],
+    ids=["no-json", "no-command", "too-deep", "no-tool", "empty", "too-long", "open-block"],
 )
 async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, words: str):
     def answer(asked: Asked) -> Turn:

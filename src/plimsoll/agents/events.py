@@ -7,6 +7,7 @@ import msgspec
 
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.sandboxes.protocol import ExecResult
 
 __all__ = ["last_event", "of_failure"]
@@ -25,7 +26,7 @@ def last_event(done: ExecResult, decoder: "msgspec.json.Decoder[Event]") -> Even
     for line in reversed(done.stdout.text.split("\n")):
         try:
             return decoder.decode(line)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
     return None
 

@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.bearer import key_of
 from plimsoll.gateway.bodies import read_body
 from plimsoll.gateway.forms import Refusal
@@ -95,7 +96,7 @@ class Admin:
         body = await read_body(http, BODY_BYTES, self._presence)
         try:
             wanted = _WANTED.decode(body or b"{}")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise Refusal("bad_request", f"the body cannot be read: {error}") from None
         with _storage():
             session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.trajectories.atif_model import (
     VERSION,
     Agent,
@@ -153,7 +154,7 @@ def _source(message: Message) -> str:
 def _call(call: ToolCall) -> Call:
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # What the policy wrote is no JSON object; the format has no other place for it.
         return Call(call.id, call.name, {}, {"unparsed_arguments": call.arguments})
     return Call(call.id, call.name, arguments)

@@ -10,6 +10,7 @@ import hashlib
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.trajectories.messages import Image, Message, Other
 
 __all__ = ["json_digest", "message_digest", "path_digest", "raw_key"]
@@ -66,5 +67,5 @@ def _arguments(arguments: str) -> bytes:
 def _canonical(data: bytes | str | msgspec.Raw) -> bytes:
     try:
         return _encoder.encode(_decoder.decode(data))
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+    except UNREADABLE:
         return data.encode() if isinstance(data, str) else bytes(data)

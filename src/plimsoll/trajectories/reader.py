@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.trajectories.frames import frames
 from plimsoll.trajectories.records import (
     FORMAT,
@@ -74,7 +75,7 @@ class _Reading:
                 return frame.problem
             try:
                 self._take(frame.lines)
-            except (msgspec.MsgspecError, _Inconsistent) as error:
+            except (*UNREADABLE, _Inconsistent) as error:
                 return f"the record at byte {frame.start:,} is not valid: {error}"
         return ""
 

@@ -6,6 +6,7 @@ import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.trajectories.conversations import Conversation, Said
 from plimsoll.trajectories.folding import fold, visible
 from plimsoll.trajectories.messages import Image, Message, Other, Part, ToolCall
@@ -117,7 +118,7 @@ def _call(call: ToolCall, *, full: bool) -> Text:
     """A call as `name arguments`; texts among the arguments keep their lines."""
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         shown = [f"{call.arguments}  (no JSON object)"]
     else:
         shown = [f"{name}: {_value(value)}" for name, value in arguments.items()]
@@ -133,7 +134,7 @@ def _indented(argument: str) -> str:
 def _value(raw: msgspec.Raw) -> str:
     try:
         return msgspec.json.decode(raw, type=str)
-    except msgspec.ValidationError:
+    except UNREADABLE:
         return bytes(raw).decode()
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.dialects.surrogates import without_halves
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.identity import raw_key
@@ -130,7 +131,7 @@ def sendable_arguments(arguments: str) -> str:
         return "{}"
     try:
         _FIELDS.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return encode({INVALID_ARGUMENTS: arguments}).decode()
     return arguments
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.dialects.encoding import encode, sendable_arguments
 from plimsoll.gateway.forms import Answer, Request, Usage
 from plimsoll.trajectories.records import Finish
@@ -69,7 +70,7 @@ def chunk_stop_word(request: Request, data: bytes) -> str | None:
         return None
     try:
         choices = _BODY.decode(data).choices
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     reason = choices[0].stop_reason if choices else None
     return reason if isinstance(reason, str) else None

@@ -11,6 +11,7 @@ from itertools import groupby
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.dialects.encoding import INVALID_ARGUMENTS, joined
 from plimsoll.gateway.dialects.messages_blocks import (
     Base64Source,
@@ -114,7 +115,7 @@ def _arguments(input: msgspec.Raw) -> str:
                     return original
                 case _:
                     pass
-        except msgspec.DecodeError:
+        except UNREADABLE:
             pass
     return text
 

@@ -9,6 +9,7 @@ from secrets import token_hex
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.dialects.encoding import encode
 from plimsoll.gateway.dialects.responses_tools import Offer
 from plimsoll.trajectories.messages import ToolCall
@@ -127,13 +128,13 @@ class _Action(msgspec.Struct, forbid_unknown_fields=True):
 def _text(arguments: str) -> str | None:
     try:
         return msgspec.json.decode(arguments, type=_Text).input
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 
 def _action(arguments: str) -> Item | None:
     try:
         action = msgspec.json.decode(arguments, type=_Action)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return {"type": "exec", "env": {}} | msgspec.to_builtins(action)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.upstreams.call_ids import new_call_id
 
 __all__ = ["OPENS", "Called", "Speech", "read_calls"]
@@ -43,7 +44,7 @@ def read_calls(text: str) -> tuple[str, list[Called]]:
         return text, []
     try:
         calls = [_call(found) for found in CALLS.findall(opens + rest)]
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except UNREADABLE:
         return text, []
     return before, calls
 

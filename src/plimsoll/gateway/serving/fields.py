@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.serving.engine import Refused, Wanted
 from plimsoll.gateway.upstreams.wire import ABSENT
 
@@ -69,7 +70,7 @@ def read_fields(body: bytes) -> Fields:
     """Raises `Refused` for what is no request, or asks for more than there is."""
     try:
         fields = _fields.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Refused(f"the request cannot be read: {error}") from error
     if fields.n not in (None, 1):
         raise Refused("n above 1 is not supported: ask as often as you want answers")
@@ -83,7 +84,7 @@ def read_fields(body: bytes) -> Fields:
 def read_messages(fields: Fields) -> list[dict[str, object]]:
     try:
         messages = _messages.decode(fields.messages)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Refused(f"messages cannot be read: {error}") from error
     if not messages:
         raise Refused("messages are empty")
@@ -96,5 +97,5 @@ def read_tools(fields: Fields) -> list[object] | None:
         return None
     try:
         return _tools.decode(fields.tools) or None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Refused(f"tools cannot be read: {error}") from error

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.core.versions import Version, read_version
 from plimsoll.gateway.forms import Answer, CallDelta, Chunk, TokenIds, Usage
 from plimsoll.gateway.upstreams.call_ids import (
@@ -46,18 +47,17 @@ _chunk = msgspec.json.Decoder(ChunkBody)
 
 _NULL = msgspec.Raw(b"null")
 _SEVERAL = "it has several choices, and one was asked for"
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def read_answer(where: str, data: bytes) -> Answer:
     """A whole answer. Raises `Failed` for what is none."""
     try:
         return _read(where, cut(data))
-    except _UNREADABLE:
+    except UNREADABLE:
         pass  # it may be the cut that went wrong
     try:
         return _read(where, Cut(data))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise garbage(where, str(error)) from error
 
 
@@ -181,7 +181,7 @@ class StreamReader:
         data, prompt = cut_ids(data)
         try:
             body = _chunk.decode(data)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise garbage(self._where, f"a piece of its stream: {error}") from error
         if body.error and bytes(body.error) != b"null":
             raise from_error_event(self._where, bytes(body.error))

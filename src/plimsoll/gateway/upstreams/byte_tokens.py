@@ -8,6 +8,7 @@ the tokens of that one, the answer's included.
 import json
 from collections.abc import Iterable
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.upstreams.asked import Asked, AskedMessage
 
 __all__ = ["answer_ids", "canonical", "decode_ids", "logprobs_of", "prompt_ids"]
@@ -86,6 +87,6 @@ def canonical(arguments: str) -> str:
     """Agents write arguments down anew, with other spaces and in another order."""
     try:
         value = json.loads(arguments)
-    except ValueError:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    except UNREADABLE:
         return arguments
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

@@ -11,6 +11,7 @@ import os
 import aiohttp
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.forms import Refusal, RefusalKind
 from plimsoll.gateway.upstreams.wire import ABSENT
 
@@ -142,7 +143,7 @@ def _said(body: bytes) -> _Error:
     """Whatever the server says of the error, in whichever of the usual shapes."""
     try:
         whole = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return _Error(message=_cut(body.decode("utf-8", "replace").strip()))
     if isinstance(whole.error, str):
         return _Error(message=_cut(whole.error))

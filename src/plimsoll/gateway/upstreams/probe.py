@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.forms import Answer, Chunk, NoHistory, Request
 from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.capabilities import Capabilities
@@ -103,7 +104,7 @@ async def _models(
             if response.status != 200:
                 return _unlisted(url, response.status, body)
             return msgspec.json.decode(body, type=_Models).data
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return garbage(url, f"/models is no list of models in JSON. {_CHECK}")
     except CONNECTION_ERRORS as error:
         raise from_exception(url, error) from error

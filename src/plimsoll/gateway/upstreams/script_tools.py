@@ -8,6 +8,7 @@ import re
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.upstreams.asked import AskedTool
 from plimsoll.gateway.upstreams.wire import ABSENT
 
@@ -87,7 +88,7 @@ def _in_order(tools: list[AskedTool]) -> list[AskedTool]:
 def _read_schema(tool: AskedTool) -> _Schema:
     try:
         return _schema.decode(tool.parameters)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _Schema()
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.forms import Answer, Chunk, Request
 from plimsoll.gateway.serving.writing import Wants
@@ -119,7 +120,7 @@ def _asked(request: Request, call: Call) -> Asked:
         limit = next((request.settings[name] for name in LIMITS if name in request.settings), None)
         tokens = None if limit is None else _tokens.decode(limit)
         return read_asked(request.messages, request.tools, call.session, limit=tokens)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Failed("bad_request", f"the request cannot be read: {error}") from error
 
 

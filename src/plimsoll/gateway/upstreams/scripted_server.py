@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.serving.engine import Refused
 from plimsoll.gateway.serving.fields import Fields, read_fields
 from plimsoll.gateway.serving.listening import serving
@@ -119,7 +120,7 @@ class ScriptedServer:
         try:
             fields = read_fields(body)
             asked = read_asked(fields.messages, fields.tools, limit=fields.limit)
-        except (Refused, msgspec.DecodeError) as error:
+        except (Refused, *UNREADABLE) as error:
             return _error(400, str(error))
         refused = self._refused(fields)
         if refused:
