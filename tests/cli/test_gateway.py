@@ -165,7 +165,8 @@ def test_client_libraries_converse_and_each_token_is_kept(
     assert trajectory.opened.about == {"who": "me"}
     assert [one.branch for one in trajectory.exchanges] == ["start", "extends"]
     assert not any(one.untrainable for one in trajectory.exchanges)
-    assert gateway.call("GET", f"/sessions/{session['id']}")[0] == 404
+    assert json.loads(gateway.call("GET", f"/sessions/{session['id']}")[1]) == ended
+    assert ended["trajectory"] == session["trajectory"]
     shown = plimsoll("show", str(Path(ended["trajectory"]).parent))
     assert shown.returncode == 0, shown.stderr
     assert "There is a file." in shown.stdout

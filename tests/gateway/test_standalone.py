@@ -15,6 +15,7 @@ import openai
 import pytest
 from gateway_parts import HELLO, Stepped, eventually
 
+from plimsoll.gateway import register
 from plimsoll.gateway import standalone as standalone_module
 from plimsoll.gateway.gateway import Listen
 from plimsoll.gateway.standalone import Standalone
@@ -85,7 +86,10 @@ async def test_a_session_is_opened_used_and_ended(desk: Desk):
     assert Path(told["trajectory"]).is_relative_to(desk.folder)
     with pytest.raises(openai.AuthenticationError, match="ended"):
         await _ask(opened)
-    assert (await desk.call("GET", f"/sessions/{opened['id']}"))[0] == 404
+    assert told["trajectory"] == opened["trajectory"]
+    for method in ("GET", "DELETE"):
+        assert await desk.call(method, f"/sessions/{opened['id']}") == (200, told)
+    assert (told["ended"], told["closed"], told["ending"]) == (True, True, "budget")
 
 
 async def test_a_session_needs_nothing_said(desk: Desk):
@@ -211,9 +215,24 @@ async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
         aiohttp.ClientSession() as client,
     ):
         desk = Desk(standalone, client, tmp_path)
-        assert (await desk.call("POST", "/sessions", {}))[0] == 201
+        status, opened = await desk.call("POST", "/sessions", {})
+        assert status == 201
         await eventually(lambda: len(standalone.gateway.sessions) == 0)
         await _all_are_complete(tmp_path, 1)
+        status, told = await desk.call("GET", f"/sessions/{opened['id']}")
+        assert (status, told["ended"], told["closed"]) == (200, True, True)
+        assert told["trajectory"] == opened["trajectory"]
+        assert read_trajectory(Path(told["trajectory"])).opened.session == opened["id"]
+
+
+async def test_of_sessions_that_ended_only_the_latest_are_remembered(desk: Desk, monkeypatch):
+    monkeypatch.setattr(register, "REMEMBERED", 2)
+    ids = [(await desk.call("POST", "/sessions", {}))[1]["id"] for _ in range(4)]
+    for id in ids[:3]:
+        assert (await desk.call("DELETE", f"/sessions/{id}"))[0] == 200
+    found = [(await desk.call("GET", f"/sessions/{id}"))[0] for id in ids]
+    assert found == [404, 200, 200, 200]
+    assert list(desk.standalone._register._paths) == ids[3:]
 
 
 async def test_sessions_out_of_time_are_ended(desk: Desk):

@@ -12,6 +12,7 @@ from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.bearer import key_of
 from plimsoll.gateway.bodies import read_body
 from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.register import Register
 from plimsoll.gateway.replies import whole
 from plimsoll.gateway.sessions.keys import matches
 from plimsoll.gateway.sessions.limits import MOST_BODY_BYTES, MOST_CONCURRENT, Limits
@@ -65,8 +66,11 @@ _WANTED = msgspec.json.Decoder(Wanted)
 class Admin:
     """`POST /sessions`, and `GET` and `DELETE` of `/sessions/ID`, each with the admin's key."""
 
-    def __init__(self, sessions: Sessions, open_session: Opener, key_digest: bytes) -> None:
+    def __init__(
+        self, sessions: Sessions, register: Register, open_session: Opener, key_digest: bytes
+    ) -> None:
         self._sessions = sessions
+        self._register = register
         self._open_session = open_session
         self._digest = key_digest
         self._presence = Presence(AT_ONCE, BODY_BYTES)
@@ -79,18 +83,16 @@ class Admin:
             if http.method != hdrs.METH_POST:
                 raise Refusal("wrong_method", "/sessions takes POST only")
             return await self._open(http)
-        session = self._sessions.get(path.removeprefix("/sessions/"))
-        if session is None:
-            raise Refusal("not_found", "there is no such session, or it has ended")
-        match http.method:
-            case hdrs.METH_GET:
-                return whole(msgspec.json.encode(_status(session)))
-            case hdrs.METH_DELETE:
-                with _storage():
-                    file = await session.end()
-                return whole(msgspec.json.encode({**_status(session), "trajectory": str(file)}))
-            case _:
-                raise Refusal("wrong_method", f"{path[:200]} takes GET and DELETE only")
+        id = path.removeprefix("/sessions/")
+        if self._register.status(id) is None:
+            raise Refusal("not_found", "there is no such session, or it ended long ago")
+        if http.method not in (hdrs.METH_GET, hdrs.METH_DELETE):
+            raise Refusal("wrong_method", f"{path[:200]} takes GET and DELETE only")
+        session = self._sessions.get(id)
+        if http.method == hdrs.METH_DELETE and session is not None:
+            with _storage():
+                await session.end()
+        return whole(msgspec.json.encode(self._register.status(id)))
 
     async def _open(self, http: web.BaseRequest) -> web.Response:
         body = await read_body(http, BODY_BYTES, self._presence)
@@ -108,6 +110,7 @@ class Admin:
             "root": access.root,
             "openai": access.openai,
             "anthropic": access.anthropic,
+            "trajectory": self._register.path(session),
         }
         return whole(msgspec.json.encode(said), 201)
 
@@ -119,15 +122,3 @@ def _storage() -> Generator[None]:
         yield
     except TrajectoryError as error:
         raise Refusal("busy", str(error)) from error
-
-
-def _status(session: Session) -> dict[str, object]:
-    return {
-        "id": session.id,
-        "exchanges": session.exchanges,
-        "tokens": session.tokens,
-        "in_flight": session.in_flight,
-        "ending": session.ending,
-        "detail": session.detail,
-        "failure": session.failure,
-    }

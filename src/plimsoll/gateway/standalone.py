@@ -19,6 +19,7 @@ from plimsoll.gateway.admin import Admin
 from plimsoll.gateway.exposition import CONTENT_TYPE, expose
 from plimsoll.gateway.forms import Refusal
 from plimsoll.gateway.gateway import Gateway, Listen
+from plimsoll.gateway.register import Register
 from plimsoll.gateway.replies import whole
 from plimsoll.gateway.server import nothing_at
 from plimsoll.gateway.sessions.keys import digest_of, new_key
@@ -26,6 +27,7 @@ from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.trajectories.frames import NAME
 
 __all__ = ["Standalone", "Watched"]
 
@@ -64,7 +66,10 @@ class Standalone:
         self._upstream = upstream
         self._folder = folder
         self._idle_seconds = idle_seconds
-        self._admin = Admin(self.gateway.sessions, self._open, digest_of(self.admin_key))
+        self._register = Register(self.gateway.sessions)
+        self._admin = Admin(
+            self.gateway.sessions, self._register, self._open, digest_of(self.admin_key)
+        )
         self._stack = AsyncExitStack()
 
     @property
@@ -87,13 +92,16 @@ class Standalone:
 
     async def _open(self, limits: Limits, about: dict[str, str], model: str | None) -> Session:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        return await self.gateway.open(
-            self._folder / f"{stamp}-{short_id()}",
+        folder = self._folder / f"{stamp}-{short_id()}"
+        session = await self.gateway.open(
+            folder,
             blobs=self._folder / "blobs",
             limits=limits,
             about=about,
             model=model,
         )
+        self._register.add(session, folder / NAME)
+        return session
 
     async def _elsewhere(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
         if path == "/sessions" or path.startswith("/sessions/"):

@@ -1,14 +1,14 @@
 """The sessions of a gateway, found by their address and key."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from plimsoll.gateway.forms import Refusal
 from plimsoll.gateway.sessions.keys import digest_of, matches, new_key
 from plimsoll.gateway.sessions.presence import ended
 from plimsoll.gateway.sessions.session import Session
 
-__all__ = ["Sessions"]
+__all__ = ["REMEMBERED", "Sessions"]
 
 REMEMBERED = 1000
 """Sessions that ended and are still told from those that never were."""
@@ -21,6 +21,8 @@ class Sessions:
         self._open: dict[str, Session] = {}
         self._ended: OrderedDict[str, bytes] = OrderedDict()
         self._nobody = digest_of(new_key())
+        self.on_end: Callable[[Session], None] | None = None
+        """Told of each session that ends, before its trajectory is closed."""
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._open.values()))
@@ -36,6 +38,8 @@ class Sessions:
             self._ended[session.id] = session.digest
             if len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
+            if self.on_end is not None:
+                self.on_end(session)
 
     def get(self, id: str) -> Session | None:
         return self._open.get(id)
