@@ -74,6 +74,7 @@ class Stepped:
     def __init__(self) -> None:
         self.version: Version = FIRST
         self.streams = True
+        self.model = "stepped"
         self.calls: list[Step] = []
         self.counting = asyncio.Event()
         self.usage: Usage | None = Usage(prompt=7, answer=3)

@@ -1,5 +1,6 @@
 """The gateway outside of a run: sessions by admin calls, health and metrics."""
 
+import asyncio
 import gzip
 import json
 import re
@@ -15,10 +16,12 @@ import openai
 import pytest
 from gateway_parts import HELLO, Stepped, eventually
 
+from plimsoll.core.versions import Version
 from plimsoll.gateway import register
 from plimsoll.gateway import standalone as standalone_module
 from plimsoll.gateway.gateway import Listen
 from plimsoll.gateway.standalone import Standalone
+from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.replica import ReplicaState
 from plimsoll.gateway.upstreams.scripted import Scripted
 from plimsoll.trajectories.reader import read_trajectory
@@ -51,7 +54,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    upstream = Scripted(lambda asked: f"heard {asked.last}")
+    upstream = Gate(Scripted(lambda asked: f"heard {asked.last}"))
     async with (
         Standalone(upstream, tmp_path / "out", listen=Listen()) as standalone,
         aiohttp.ClientSession() as client,
@@ -101,7 +104,14 @@ async def test_a_session_needs_nothing_said(desk: Desk):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/sessions"), ("GET", "/sessions/x"), ("DELETE", "/sessions/x")]
+    ("method", "path"),
+    [
+        ("POST", "/sessions"),
+        ("GET", "/sessions/x"),
+        ("DELETE", "/sessions/x"),
+        ("GET", "/policy"),
+        ("POST", "/policy"),
+    ],
 )
 async def test_only_the_admin_may(desk: Desk, method: str, path: str):
     _, opened = await desk.call("POST", "/sessions", {})
@@ -139,6 +149,8 @@ async def test_a_wrong_wish_is_told(desk: Desk, body: Any):
         ("GET", "/nothing", 404),
         ("POST", "/healthz", 405),
         ("DELETE", "/metrics", 405),
+        ("DELETE", "/policy", 405),
+        ("GET", "/policy/x", 404),
     ],
 )
 async def test_other_calls_are_refused(desk: Desk, method: str, path: str, status: int):
@@ -189,7 +201,7 @@ class Replicated(Stepped):
 async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
     upstream = Replicated()
     async with (
-        Standalone(upstream, tmp_path, listen=Listen()) as standalone,
+        Standalone(Gate(upstream), tmp_path, listen=Listen()) as standalone,
         aiohttp.ClientSession() as client,
     ):
         desk = Desk(standalone, client, tmp_path)
@@ -209,7 +221,7 @@ async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
 
 async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(standalone_module, "LOOK_SECONDS", 0.02)
-    upstream = Scripted(lambda _: "fine")
+    upstream = Gate(Scripted(lambda _: "fine"))
     async with (
         Standalone(upstream, tmp_path, listen=Listen(), idle_seconds=0.1) as standalone,
         aiohttp.ClientSession() as client,
@@ -253,9 +265,9 @@ async def _all_are_complete(folder: Path, number: int) -> None:
 
 
 async def test_the_admin_key_is_kept_nowhere(tmp_path: Path):
-    made = Standalone(Scripted(lambda _: "fine"), tmp_path, listen=Listen())
+    made = Standalone(Gate(Scripted(lambda _: "fine")), tmp_path, listen=Listen())
     assert made.admin_key not in repr(made) + repr(made._admin)
-    assert made.admin_key != Standalone(Stepped(), tmp_path, listen=Listen()).admin_key
+    assert made.admin_key != Standalone(Gate(Stepped()), tmp_path, listen=Listen()).admin_key
 
 
 async def test_a_folder_that_cannot_be_written_to_is_told_to_the_admin(desk: Desk):
@@ -272,7 +284,7 @@ async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
     most = min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        async with Standalone(Scripted(lambda _: "yes"), tmp_path, listen=Listen()):
+        async with Standalone(Gate(Scripted(lambda _: "yes")), tmp_path, listen=Listen()):
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -305,3 +317,43 @@ async def test_the_largest_limits_are_kept_to(desk: Desk):
     url = f"{opened['openai']}/chat/completions"
     async with desk.client.post(url, data=body, headers=headers) as reply:
         assert reply.status == 200
+
+
+async def test_the_admin_pauses_the_policy_and_says_its_version(desk: Desk):
+    _, opened = await desk.call("POST", "/sessions", {})
+    assert await _ask(opened) == "heard hello"
+    status, told = await desk.call("POST", "/policy", {"paused": True})
+    assert (status, told["paused"], told["version"]) == (200, True, "0")
+    asking = asyncio.create_task(_ask(opened))
+    gate = desk.standalone._upstream
+    await eventually(lambda: gate.held == 1)
+    assert (await desk.call("GET", "/policy"))[1]["held"] == 1
+    status, told = await desk.call("POST", "/policy", {"paused": False, "version": "1:3"})
+    assert (status, told["paused"], told["version"]) == (200, False, "1:3")
+    assert await asking == "heard hello"
+    _, ended = await desk.call("DELETE", f"/sessions/{opened['id']}")
+    versions = [each.version for each in read_trajectory(Path(ended["trajectory"])).exchanges]
+    assert versions == [Version(0, 0), Version(1, 3)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        {"paused": 1},
+        {"paused": False, "version": 3},
+        {"paused": False, "version": ""},
+        {"paused": False, "version": "v3"},
+        {"paused": False, "version": "9" * 20},
+        {"paused": False, "version": "9" * 5000},
+        {"paused": True, "version": "3"},
+        {"pause": True},
+    ],
+)
+async def test_what_the_policy_cannot_be_told_is_refused_and_changes_nothing(desk: Desk, body: Any):
+    status, told = await desk.call("POST", "/policy", body)
+    assert status == 400
+    assert told["error"]["message"]
+    told = (await desk.call("GET", "/policy"))[1]
+    assert (told["paused"], told["version"]) == (False, "0")

@@ -1,4 +1,5 @@
-"""The calls by which sessions of a standalone gateway are opened, looked at and ended."""
+"""The calls of a standalone gateway's admin: sessions are opened, looked at and ended, the policy
+is paused."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from plimsoll.gateway.sessions.limits import MOST_BODY_BYTES, MOST_CONCURRENT, L
 from plimsoll.gateway.sessions.presence import Presence
 from plimsoll.gateway.sessions.registry import Sessions
 from plimsoll.gateway.sessions.session import Session
+from plimsoll.gateway.steering import policy_status, steer
+from plimsoll.gateway.upstreams.gate import Gate
 
 __all__ = ["Admin", "Opener"]
 
@@ -64,21 +67,30 @@ _WANTED = msgspec.json.Decoder(Wanted)
 
 
 class Admin:
-    """`POST /sessions`, and `GET` and `DELETE` of `/sessions/ID`, each with the admin's key."""
+    """`POST /sessions`, `GET` and `DELETE` of `/sessions/ID`, `GET` and `POST` of `/policy`: each
+    with the admin's key."""
 
     def __init__(
-        self, sessions: Sessions, register: Register, open_session: Opener, key_digest: bytes
+        self,
+        sessions: Sessions,
+        register: Register,
+        open_session: Opener,
+        gate: Gate,
+        key_digest: bytes,
     ) -> None:
         self._sessions = sessions
+        self._gate = gate
         self._register = register
         self._open_session = open_session
         self._digest = key_digest
         self._presence = Presence(AT_ONCE, BODY_BYTES)
 
     async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
-        """Of paths that begin with `/sessions`."""
+        """Of `/policy`, and paths that begin with `/sessions`."""
         if not matches(key_of(http), self._digest):
             raise Refusal("unauthorized", "this call needs the admin's key as a bearer token")
+        if path == "/policy":
+            return await self._policy(http)
         if path == "/sessions":
             if http.method != hdrs.METH_POST:
                 raise Refusal("wrong_method", "/sessions takes POST only")
@@ -93,6 +105,13 @@ class Admin:
             with _storage():
                 await session.end()
         return whole(msgspec.json.encode(self._register.status(id)))
+
+    async def _policy(self, http: web.BaseRequest) -> web.Response:
+        if http.method not in (hdrs.METH_GET, hdrs.METH_POST):
+            raise Refusal("wrong_method", "/policy takes GET and POST only")
+        if http.method == hdrs.METH_POST:
+            await steer(self._gate, await read_body(http, BODY_BYTES, self._presence))
+        return whole(msgspec.json.encode(policy_status(self._gate)))
 
     async def _open(self, http: web.BaseRequest) -> web.Response:
         body = await read_body(http, BODY_BYTES, self._presence)

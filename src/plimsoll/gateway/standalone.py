@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 from aiohttp import hdrs, web
@@ -25,11 +24,10 @@ from plimsoll.gateway.server import nothing_at
 from plimsoll.gateway.sessions.keys import digest_of, new_key
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
-from plimsoll.gateway.upstreams.protocol import Upstream
-from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.trajectories.frames import NAME
 
-__all__ = ["Standalone", "Watched"]
+__all__ = ["Standalone"]
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +36,12 @@ STUCK_SECONDS = 10.0
 """A loop that does not come round in so long answers nobody in time."""
 
 
-class Watched(Upstream, Protocol):
-    """An upstream that says how its replicas are."""
-
-    @property
-    def replicas(self) -> Sequence[ReplicaState]: ...
-
-
 class Standalone:
     """Serves while it is entered. `admin_key` is for a person: it is kept nowhere else."""
 
     def __init__(
         self,
-        upstream: Watched,
+        upstream: Gate,
         folder: Path,
         *,
         listen: Listen,
@@ -68,7 +59,7 @@ class Standalone:
         self._idle_seconds = idle_seconds
         self._register = Register(self.gateway.sessions)
         self._admin = Admin(
-            self.gateway.sessions, self._register, self._open, digest_of(self.admin_key)
+            self.gateway.sessions, self._register, self._open, upstream, digest_of(self.admin_key)
         )
         self._stack = AsyncExitStack()
 
@@ -104,7 +95,7 @@ class Standalone:
         return session
 
     async def _elsewhere(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
-        if path == "/sessions" or path.startswith("/sessions/"):
+        if path in ("/policy", "/sessions") or path.startswith("/sessions/"):
             return await self._admin(http, path)
         if path not in ("/healthz", "/metrics"):
             raise nothing_at(path)
