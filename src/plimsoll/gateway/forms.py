@@ -74,6 +74,8 @@ class Request(msgspec.Struct, kw_only=True):
     """Whether a stream of the chat dialect is to end with its usage."""
     wants_logprobs: bool = False
     """Whether the agent itself asked for log probabilities."""
+    wants_ids: bool = False
+    """Whether it asked for token ids."""
     wants_reasoning: bool = True
     """Whether the agent is to see what the policy thought, in dialects that ask for it."""
 

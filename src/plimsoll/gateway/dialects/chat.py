@@ -11,6 +11,7 @@ import msgspec
 from plimsoll.gateway.dialects.chat_errors import openai_error
 from plimsoll.gateway.dialects.chat_history import read_chat_body
 from plimsoll.gateway.dialects.chat_stream import ChatStream, chat_usage, finish_name, stamp
+from plimsoll.gateway.dialects.chat_tokens import OF_TOKENS, asked_of_prompt, asked_tokens
 from plimsoll.gateway.dialects.encoding import (
     decode,
     encode,
@@ -48,10 +49,6 @@ class ChatDialect:
             raise Refusal("bad_request", "model is missing", param="model")
         _refuse_choices(fields)
         options = decode(fields.pop("stream_options", _NULL), _OPTIONS, "stream_options")
-        logprobs = decode(fields.get("logprobs", _NULL), _FLAG, "logprobs")
-        if not logprobs:
-            # Left out rather than sent as false: the gateway asks for them on its own account.
-            fields.pop("logprobs", None)
         return Request(
             model=decode(fields.pop("model"), _STRING, "model"),
             stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
@@ -61,7 +58,8 @@ class ChatDialect:
             tools=_read_tools(fields.pop("tools", _NULL)),
             settings=fields,
             wants_usage=options is not None and bool(options.include_usage),
-            wants_logprobs=bool(logprobs),
+            wants_logprobs=_asks_for(fields, "logprobs"),
+            wants_ids=_asks_for(fields, "return_token_ids"),
         )
 
     def write(self, request: Request, answer: Answer) -> bytes:
@@ -70,13 +68,10 @@ class ChatDialect:
         body = {name: raw for name, raw in answer.raw.items() if name != "prompt_token_ids"}
         choices = _CHOICES.decode(answer.raw["choices"])
         for choice in choices:
-            choice.pop("token_ids", None)
-            choice.pop("token_versions", None)
-            choice.pop("prompt_token_ids", None)
-            if not request.wants_logprobs:
-                choice.pop("logprobs", None)
-            elif answer.logprobs is not None:
-                choice["logprobs"] = answer.logprobs
+            for name in OF_TOKENS:
+                choice.pop(name, None)
+        choices[0] |= asked_tokens(request, answer)
+        body |= asked_of_prompt(request, answer)
         return encode({**body, "model": request.model, "choices": choices})
 
     def stream(self, request: Request) -> ChatStream:
@@ -84,6 +79,14 @@ class ChatDialect:
 
     def refuse(self, refusal: Refusal) -> bytes:
         return openai_error(refusal)
+
+
+def _asks_for(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    asked = bool(decode(fields.get(name, _NULL), _FLAG, name))
+    if not asked:
+        # Left out rather than sent as false: the gateway asks for it on its own account.
+        fields.pop(name, None)
+    return asked
 
 
 def _refuse_choices(fields: dict[str, msgspec.Raw]) -> None:
@@ -102,8 +105,10 @@ def _whole(request: Request, answer: Answer) -> dict[str, Any]:
         "index": 0,
         "message": message_to_chat(answer.message),
         "finish_reason": finish_name(answer),
+        **asked_tokens(request, answer),
     }
     body = {**stamp(request, answer.id, "chat.completion"), "choices": [choice]}
+    body |= asked_of_prompt(request, answer)
     if answer.usage is not None:
         body["usage"] = chat_usage(answer.usage)
     return body

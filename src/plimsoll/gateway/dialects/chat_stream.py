@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from plimsoll.gateway.dialects.chat_errors import openai_error
+from plimsoll.gateway.dialects.chat_tokens import asked_of_prompt, asked_tokens, without_tokens
 from plimsoll.gateway.dialects.encoding import encode
 from plimsoll.gateway.dialects.sse import DONE, PING, event
 from plimsoll.gateway.forms import Answer, Chunk, Refusal, Request, Usage
@@ -41,7 +42,11 @@ class ChatStream:
             if chunk.only_usage:
                 self._usage = chunk.data if chunk.usage is not None else self._usage
                 continue
-            data = chunk.data if chunk.prompt_ids is None else _without_prompt_ids(chunk.data)
+            data = chunk.data
+            if chunk.ids is not None or chunk.logprobs is not None:
+                data = without_tokens(chunk, self._request)
+            if chunk.prompt_ids is not None:
+                data = self._with_prompt_ids(data, chunk)
             to = self._held if self._held or chunk.finish is not None else ready
             to.append(event(data))
         return b"".join(ready)
@@ -70,11 +75,29 @@ class ChatStream:
             whole = {"index": index, "id": call.id, "type": "function", "function": function}
             deltas.append({"tool_calls": [whole]})
         pieces = [self._piece(answer, delta, None) for delta in deltas]
+        pieces[0] = self._piece(answer, deltas[0], None, asked_of_prompt(self._request, answer))
         return b"".join(pieces) + self.end(answer)
 
-    def _piece(self, answer: Answer, delta: dict[str, Any], finish: str | None) -> bytes:
+    def _piece(
+        self,
+        answer: Answer,
+        delta: dict[str, Any],
+        finish: str | None,
+        more: dict[str, Any] | None = None,
+    ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return event(encode({**self._stamp(answer), "choices": [choice]}))
+        if finish is not None:
+            # An answer that came whole says of no piece which tokens it is made of.
+            choice |= asked_tokens(self._request, answer)
+        return event(encode({**self._stamp(answer), "choices": [choice], **(more or {})}))
+
+    def _with_prompt_ids(self, data: bytes, chunk: Chunk) -> bytes:
+        # They are as large as the whole prompt, and hardly any agent asks for them.
+        fields = _FIELDS.decode(data)
+        fields.pop("prompt_token_ids", None)
+        if not self._request.wants_ids:
+            return encode(fields)
+        return encode({**fields, "prompt_token_ids": chunk.prompt_ids})
 
     def _usage_event(self, answer: Answer) -> bytes:
         if not self._request.wants_usage:
@@ -107,10 +130,3 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
-
-
-def _without_prompt_ids(data: bytes) -> bytes:
-    # They are as large as the whole prompt, and no agent asks for them.
-    fields = _FIELDS.decode(data)
-    fields.pop("prompt_token_ids", None)
-    return encode(fields)

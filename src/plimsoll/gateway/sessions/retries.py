@@ -78,7 +78,8 @@ class Retries:
         """Take note that a request is over, and keep its answer for a while if it has one."""
         if self._flying.get(same) is pending:
             del self._flying[same]
-        if answer is None or pending.request.wants_logprobs or _size(answer) > KEEP_BYTES:
+        wants_tokens = pending.request.wants_logprobs or pending.request.wants_ids
+        if answer is None or wants_tokens or _size(answer) > KEEP_BYTES:
             return
         slim = Answer(
             id=answer.id, message=answer.message, finish=answer.finish, usage=answer.usage

@@ -125,7 +125,8 @@ def _asked(request: Request, call: Call) -> Asked:
 
 
 def _wants(request: Request, call: Call) -> Wants:
-    return Wants(ids=call.ids, logprobs=call.ids or request.wants_logprobs)
+    ids, logprobs = request.wants_ids, request.wants_logprobs
+    return Wants(ids=call.ids or ids, logprobs=call.ids or logprobs)
 
 
 def _begins(reply: Reply) -> bool:
