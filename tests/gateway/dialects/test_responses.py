@@ -123,14 +123,28 @@ def test_a_history_that_grows_is_sent_as_the_same_bytes():
     assert json.loads(long.history.message(1).calls[0].arguments) == {"input": "x"}
 
 
-def test_outputs_may_hold_images():
-    url = "data:image/png;base64,AAAA"
-    parts = [{"type": "input_text", "text": "seen"}, {"type": "input_image", "image_url": url}]
-    [message] = sent({"type": "function_call_output", "call_id": "c", "output": parts})
-    assert message["content"] == [
-        {"type": "text", "text": "seen"},
-        {"type": "image_url", "image_url": {"url": url}},
+URL = "data:image/png;base64,AAAA"
+SEEN = [{"type": "input_text", "text": "seen"}, {"type": "input_image", "image_url": URL}]
+
+
+def test_images_in_outputs_follow_the_last_of_them_in_a_message_of_the_user():
+    outputs = [
+        {"type": "function_call_output", "call_id": "c1", "output": SEEN},
+        {"type": "function_call_output", "call_id": "c2", "output": "done"},
     ]
+    items = [says("user", "go"), calls("c1"), calls("c2"), *outputs]
+    messages = sent(*items)
+    assert messages[2:] == [
+        {
+            "role": "tool",
+            "content": "seen\n[image: in the message that follows]",
+            "tool_call_id": "c1",
+        },
+        {"role": "tool", "content": "done", "tool_call_id": "c2"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]},
+    ]
+    for more in (says("assistant", "I see."), calls("c3"), says("user", "And?")):
+        assert sent(*items, more)[:-1] == messages
 
 
 def test_parts_that_are_only_passed_on_are_sent_as_they_came():
@@ -139,7 +153,7 @@ def test_parts_that_are_only_passed_on_are_sent_as_they_came():
     said = sent({"type": "message", "role": "user", "content": parts})
     assert said == [{"role": "user", "content": [{"type": "text", "text": "hear"}, audio]}]
     output = {"type": "function_call_output", "call_id": "c", "output": parts}
-    assert sent(calls("c"), output)[-1]["content"][1] == audio
+    assert sent(calls("c"), output)[-1] == {"role": "user", "content": [audio]}
 
 
 def test_an_item_is_known_by_its_type_wherever_that_stands():

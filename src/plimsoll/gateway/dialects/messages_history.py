@@ -31,6 +31,7 @@ from plimsoll.gateway.dialects.messages_blocks import (
     Turn,
     UrlSource,
 )
+from plimsoll.gateway.dialects.tool_results import split_result
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.messages import Image, Message, Part, Text, ToolCall
 
@@ -38,8 +39,6 @@ __all__ = ["read_conversation"]
 
 BILLING = "x-anthropic-billing-header:"
 """Claude Code's note to its vendor. It is no part of a prompt, and differs between turns."""
-
-ELSEWHERE = "[image: in the message that follows]"
 
 _INVALID = msgspec.json.Decoder(dict[str, str])
 
@@ -141,16 +140,7 @@ def _said(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
 
 
 def _result(block: ToolResult) -> tuple[str, list[Part]]:
-    """Its text, and its images: few chat templates take an image in the message of a tool."""
-    texts: list[str] = []
-    images: list[Part] = []
-    for part in map(_part, _listed(block.content)):
-        if isinstance(part, Text):
-            texts.append(part.text)
-        else:
-            texts.append(ELSEWHERE)
-            images.append(part)
-    text = "\n".join(text for text in texts if text)
+    text, images = split_result(map(_part, _listed(block.content)))
     return f"Error: {text}" if block.is_error else text, images
 
 

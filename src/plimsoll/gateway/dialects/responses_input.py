@@ -14,6 +14,7 @@ import msgspec
 from plimsoll.gateway.dialects.encoding import decode, encode, joined
 from plimsoll.gateway.dialects.responses_items import custom_arguments, turn_of
 from plimsoll.gateway.dialects.responses_tools import LOCAL_SHELL, ToolList, function_name
+from plimsoll.gateway.dialects.tool_results import split_result
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.messages import Image, Message, Other, Part, Text, ToolCall
 
@@ -126,6 +127,8 @@ class Conversation:
         self._system = [instructions] if instructions else []
         self._messages: list[Message] = []
         self._answer: _Answer | None = None
+        self._following: list[Part] = []
+        """What results of tools held beside text, until the last of them has come."""
         self.tools: list[ToolList] = []
 
     def messages(self) -> list[Message]:
@@ -137,6 +140,14 @@ class Conversation:
     def add(self, message: Message) -> None:
         self._close()
         self._messages.append(message)
+
+    def add_result(self, call_id: str, parts: tuple[Part, ...]) -> None:
+        if self._answer is not None:
+            self._close()
+        text, following = split_result(parts)
+        said = (Text(text),) if text else ()
+        self._messages.append(Message(role="tool", parts=said, call_id=call_id))
+        self._following += following
 
     def add_instruction(self, parts: tuple[Part, ...]) -> None:
         if self._messages or self._answer is not None:
@@ -157,6 +168,9 @@ class Conversation:
         if self._answer is not None:
             self._messages.append(self._answer.message())
             self._answer = None
+        if self._following:
+            self._messages.append(Message(role="user", parts=tuple(self._following)))
+            self._following = []
 
 
 def read_input(raw: msgspec.Raw, instructions: str) -> Conversation:
@@ -239,10 +253,9 @@ def _read_shell_call(conversation: Conversation, raw: msgspec.Raw, where: str) -
 
 def _read_output(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _OUTPUT, where)
-    parts = joined(_read_content(item.output, raw, f"{where}.output"), "\n")
+    parts = _read_content(item.output, raw, f"{where}.output")
     # Outputs of the local shell name their call by their own id.
-    call_id = item.call_id or item.id or ""
-    conversation.add(Message(role="tool", parts=parts, call_id=call_id))
+    conversation.add_result(item.call_id or item.id or "", parts)
 
 
 def _read_more_tools(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
