@@ -293,6 +293,22 @@ async def test_tokens_are_counted_where_the_server_can():
         assert (await refused(policy.count(ask()))).kind == "unsupported"
 
 
+@pytest.mark.parametrize(
+    "said", [b"{}", b"<html>", b'{"tokens":[1,2]}', b'{"\xff":1}', b'{"x":' + b"[" * 5000]
+)
+async def test_an_answer_without_a_count_is_none_and_not_asked_for_again(said: bytes):
+    asked: list[str] = []
+
+    async def handle(http: web.BaseRequest) -> web.Response:
+        asked.append(http.path)
+        return web.Response(body=said, content_type="application/json")
+
+    async with serving(handle) as port, http_session() as http:
+        policy = Server(http, f"http://127.0.0.1:{port}/v1", model="m")
+        refusal = await refused(policy.count(ask()))
+    assert (refusal.kind, asked) == ("unsupported", ["/tokenize"])
+
+
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
 async def test_a_whole_answer_where_a_stream_was_asked_for_is_said_to_be_so(kind: str):
     async def whole(_: web.BaseRequest) -> web.Response:

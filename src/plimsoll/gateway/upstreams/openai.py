@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
+from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.forms import Answer, Chunk, Request
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.body import Body
@@ -152,7 +153,8 @@ class Server:
             response.close()
 
     async def count(self, request: Request) -> int:
-        """Asks the server's tokenizer by the route of vLLM and SGLang."""
+        """Asks the server's tokenizer by the route of vLLM and SGLang. What is no count is none: a
+        server may have something else at that route, and asking again changes nothing."""
         fields: dict[str, msgspec.Raw | str] = {
             "model": self.model,
             "messages": request.messages,
@@ -163,13 +165,14 @@ class Server:
         post = self._http.post(url, data=Body(fields), headers=self._headers, timeout=self._whole)
         try:
             async with post as response:
-                if response.status != 200:
-                    raise Failed("unsupported", f"the policy at {self.url} does not count tokens")
-                return _count.decode(await response.read()).count
+                said = await response.read() if response.status == 200 else b""
         except CONNECTION_ERRORS as error:
             raise from_exception(self.url, error) from error
-        except msgspec.DecodeError as error:
-            raise garbage(self.url, str(error)) from error
+        try:
+            return _count.decode(said).count
+        except UNREADABLE:
+            message = f"the policy at {self.url} does not count tokens"
+            raise Failed("unsupported", message) from None
 
     async def problem(self, within: float) -> str:
         """Why the server does not serve, or "": by `/health`, and by `/models` where the former
