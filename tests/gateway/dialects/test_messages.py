@@ -279,6 +279,31 @@ def test_what_cannot_be_asked_is_named(fields: dict[str, Any], kind: str, param:
     assert (refusal.kind, refusal.param) == (kind, param)
 
 
+@pytest.mark.parametrize(
+    ("kind", "by_server"),
+    [
+        ("bash_20250124", False),
+        ("text_editor_20250728", False),
+        ("memory_20250818", False),
+        ("computer_20250124", False),
+        ("custom", False),
+        (None, False),
+        ("web_search_20250305", True),
+        ("code_execution_20250825", True),
+    ],
+)
+def test_a_tool_without_a_schema_is_told_from_one_that_a_server_runs(
+    kind: str | None, by_server: bool
+):
+    said = refusing(MESSAGES, HELLO | {"tools": [{"type": kind, "name": "it"}]}).message
+    assert ("Tools that a server runs" in said, "give the tool with its schema" in said) == (
+        by_server,
+        not by_server,
+    )
+    given = {"type": kind, "name": "it", "input_schema": {"type": "object"}}
+    assert read(tools=[given]).tools
+
+
 def test_what_only_chat_completions_has_is_refused_in_so_many_words():
     """`n` above all: the tokens of several answers would be recorded as one."""
     assert refusing(MESSAGES, HELLO | {"n": 3}).message == "n is not a field of Messages"

@@ -47,6 +47,10 @@ _OF_CHAT = frozenset(
 what the fields of this dialect are translated to."""
 
 
+_CLIENT_RUN = ("bash_", "computer_", "memory_", "text_editor_")
+"""How the types of tools begin that the agent runs, and whose schemas Anthropic's models know."""
+
+
 class _Tool(msgspec.Struct):
     name: str
     description: str | None = None
@@ -94,16 +98,24 @@ def read_tools(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 def _function(tool: _Tool, where: str) -> dict[str, Any]:
     if tool.input_schema is None:
-        message = (
-            f"{where}: {tool.name} ({tool.type or 'no type'}) has no input_schema. Tools that "
-            "a server runs are not available here; give tools that the agent runs itself."
-        )
+        message = f"{where}: {tool.name} ({tool.type or 'no type'}) has no input_schema. "
+        if _is_run_by_a_server(tool.type):
+            message += (
+                "Tools that a server runs are not available here; give tools that the agent runs "
+                "itself."
+            )
+        else:
+            message += "The policy knows no tool by its type: give the tool with its schema."
         raise Refusal("unsupported", message, param=f"{where}.input_schema")
     function: dict[str, Any] = {"name": tool.name}
     if tool.description:
         function["description"] = tool.description
     function["parameters"] = tool.input_schema
     return {"type": "function", "function": function}
+
+
+def _is_run_by_a_server(kind: str | None) -> bool:
+    return kind not in (None, "custom") and not kind.startswith(_CLIENT_RUN)
 
 
 def wants_thinking(raw: msgspec.Raw) -> bool:

@@ -24,6 +24,9 @@ _LEFT_OUT = frozenset(
     {"web_search", "web_search_preview", "image_generation", "tool_search"},
 )
 
+_CLIENT_RUN = frozenset({"apply_patch", "computer", "computer_use_preview", "shell"})
+"""Types of tools that the agent runs, and whose schemas OpenAI's models know."""
+
 _SHELL_PARAMETERS = {
     "type": "object",
     "properties": {
@@ -120,11 +123,12 @@ def _offer(tool: _Tool, namespace: str | None, where: str) -> Offer:
         case "local_shell":
             return Offer("local_shell", LOCAL_SHELL)
         case _:
-            raise Refusal(
-                "unsupported",
-                f"{where}: tools of type `{tool.type}` are not run here; leave it out",
-                param=f"{where}.type",
-            )
+            if tool.type in _CLIENT_RUN:
+                why = "have no schema here; give the tool as a function, with its parameters"
+            else:
+                why = "are not run here; leave it out"
+            message = f"{where}: tools of type `{tool.type}` {why}"
+            raise Refusal("unsupported", message, param=f"{where}.type")
 
 
 def _named(name: str, where: str) -> str:
