@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -150,6 +151,78 @@ async def test_a_group_that_builds_at_once_builds_once(kit: Kit, once: str):
     assert all(log == logs[0] for log in logs[:7])
     assert logs[0].count(b"Successfully built") == 1
     assert not logs[7]
+
+
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from plimsoll.sandboxes.docker.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.images import Images
+from plimsoll.sandboxes.protocol import ImageSource
+
+async def main(url, home, context):
+    async with Engine(find_endpoint(url, None, {})) as engine:
+        images = Images(engine, {"HOME": "/nowhere"}, Path(home))
+        hear = lambda _, data: print(data.decode(), end="", flush=True)
+        source = ImageSource(Path(context), Path(context, "Dockerfile"))
+        print("key", (await images.build(source, hear)).key)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_processes_that_build_at_once_build_once(
+    kit: Kit, once: str, docker_engine: str, tmp_path: Path
+):
+    kit.write("Dockerfile", f"FROM debian:12\n{once}RUN sleep 3; head -c 32 /dev/urandom > /x\n")
+    words = [sys.executable, "-c", WORKER, docker_engine, str(tmp_path / "home"), str(kit.context)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    workers = [
+        await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, env=env)
+        for _ in range(3)
+    ]
+    said = [(await worker.communicate())[0] for worker in workers]
+    assert sum(log.count(b"Successfully built") for log in said) == 1
+    assert len({log.rpartition(b"key ")[2] for log in said}) == 1
+    assert sum(b"another process of this host is at it" in log for log in said) == 2
+
+
+async def test_who_waits_for_a_build_that_fails_fails_of_the_same(
+    kit: Kit, once: str, tmp_path: Path
+):
+    """Otherwise eight processes would try a broken Dockerfile one after another."""
+    source = kit.source(f"FROM debian:12\n{once}RUN sleep 2; echo $$; exit 3\n")
+    logs = [bytearray() for _ in range(3)]
+
+    async def build(log: bytearray) -> None:
+        images = Images(kit.engine, {"HOME": "/nowhere"}, tmp_path / "home")
+        with pytest.raises(BuildError, match=r"Dockerfile:3: .* failed .exit 3."):
+            await images.build(source, lambda _, data: log.extend(data))
+
+    await asyncio.gather(*map(build, logs))
+    assert sum(log.count(b"Running in") for log in logs) == 2  # one build, of two steps
+    await build(logs[0])
+    assert logs[0].count(b"RUN sleep 2")  # who comes later tries anew
+
+
+async def test_a_build_whose_process_is_killed_is_done_by_who_waits_for_it(
+    kit: Kit, docker_engine: str, tmp_path: Path
+):
+    word, home = short_id(), tmp_path / "home"
+    kit.write("Dockerfile", f"FROM debian:12\nRUN : {word}; sleep 4\n")
+    words = [sys.executable, "-c", WORKER, docker_engine, str(home), str(kit.context)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    worker = await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL, env=env)
+    assert await becomes(True, kit.engine, word)
+    source = ImageSource(kit.context, kit.context / "Dockerfile")
+    images = Images(kit.engine, {"HOME": "/nowhere"}, home)
+    building = asyncio.create_task(images.build(source, kit.hear))
+    await until(lambda: b"another process" in kit.log, 60)
+    worker.kill()
+    await worker.wait()
+    await building
+    assert b"Successfully built" in kit.log
 
 
 async def test_whoever_leaves_a_build_does_not_end_it_for_others(kit: Kit, once: str):

@@ -99,7 +99,7 @@ class DockerBackend:
         self._stack.push_async_callback(self._networks.close)
         self._files = Files(engine, init_binary(info.architecture), options.home)
         self._stack.push_async_callback(self._files.close)
-        self._images = Images(engine, os.environ)
+        self._images = Images(engine, os.environ, options.home)
         self._projects = Projects(engine, self._images, os.environ)
         self._stack.push_async_callback(self._projects.close)
         await self._files.open()

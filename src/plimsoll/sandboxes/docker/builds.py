@@ -27,6 +27,7 @@ from plimsoll.sandboxes.docker.flights import Flights
 from plimsoll.sandboxes.docker.labels import to_engine
 from plimsoll.sandboxes.docker.pulls import Puller
 from plimsoll.sandboxes.docker.tars import Tar, add_tree, made_in_a_thread, walk_tree
+from plimsoll.sandboxes.docker.turns import Turns
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import OnOutput, Supplies
 
@@ -75,9 +76,10 @@ class _Plan:
 class Builder:
     """Builds for one engine."""
 
-    def __init__(self, engine: Engine, puller: Puller) -> None:
+    def __init__(self, engine: Engine, puller: Puller, turns: Turns) -> None:
         self._engine = engine
         self._puller = puller
+        self._turns = turns
         self._builds = Flights[None]()
         self._assets = Flights[None]()
         self._busy: set[str] = set()
@@ -101,7 +103,7 @@ class Builder:
             async with limit:
                 plan = await self._plan(order, on_output)
                 if await self._engine.image(plan.tag) is None:
-                    build = functools.partial(self._build, plan)
+                    build = functools.partial(self._build_once, plan)
                     await self._builds.join(plan.tag, build, on_output)
                 return plan.tag
         except TimeoutError:
@@ -136,6 +138,14 @@ class Builder:
             at = base.at
             raise BuildError(f"{recipe.where(at)}: {at.keyword} {at.args}: {error}") from None
 
+    async def _build_once(self, plan: _Plan, say: OnOutput) -> None:
+        """Build, unless another process of this host has done so or failed to meanwhile."""
+        async with self._turns.take(plan.tag, say) as turn:
+            if await self._engine.image(plan.tag) is None:
+                turn.check()
+                with turn.telling():
+                    await self._build(plan, say)
+
     async def _build(self, plan: _Plan, say: OnOutput) -> None:
         order, labels = plan.order, cache_labels("image")
         need = plan.recipe.buildkit_need()
@@ -164,8 +174,10 @@ class Builder:
         """An image that holds the supplies' files, each mount in a folder of its own."""
 
         async def make(_: OnOutput) -> None:
-            async with made_in_a_thread(lambda tar: _write_mounts(tar, supplies)) as tar:
-                await self._engine.import_image(tar, tag, cache_labels("assets"))
+            async with self._turns.take(tag):
+                if await self._engine.image(tag) is None:
+                    async with made_in_a_thread(lambda tar: _write_mounts(tar, supplies)) as tar:
+                        await self._engine.import_image(tar, tag, cache_labels("assets"))
 
         if await self._engine.image(tag) is None:
             await self._assets.join(tag, make)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.docker import answers
@@ -11,6 +12,7 @@ from plimsoll.sandboxes.docker.builds import Builder, BuildOrder
 from plimsoll.sandboxes.docker.contexts import DockerConfig
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.pulls import Puller
+from plimsoll.sandboxes.docker.turns import Turns
 from plimsoll.sandboxes.protocol import ImageSource, OnOutput, Supplies
 
 __all__ = ["DockerImage", "Images"]
@@ -39,10 +41,10 @@ class DockerImage:
 class Images:
     """Builds and finds images."""
 
-    def __init__(self, engine: Engine, env: Mapping[str, str]) -> None:
+    def __init__(self, engine: Engine, env: Mapping[str, str], home: Path | None = None) -> None:
         self._engine = engine
         self._puller = Puller(engine, DockerConfig(env))
-        self._builder = Builder(engine, self._puller)
+        self._builder = Builder(engine, self._puller, Turns(str(engine.endpoint), home))
         self._used: dict[str, float] = {}
         self._held: set[str] = set()
 

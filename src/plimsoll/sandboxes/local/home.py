@@ -3,7 +3,7 @@
 HOME/bases/KEY/            a root's skeleton: what a sandbox on the host's own system sees
 HOME/layers/KEY/NAME/      one instruction of a Dockerfile, a folder for each overlay
 HOME/sandboxes/ID/         meta.json, the mount point, and what the sandbox wrote
-HOME/locks/KEY             held while a layer is being made
+HOME/locks/KEY             held while a layer or, on Docker, an image is being made
 """
 
 import os

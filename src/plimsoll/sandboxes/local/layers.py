@@ -1,19 +1,15 @@
 """Layers on disk, each made once: one process at a time, and never half."""
 
 import asyncio
-import contextlib
-import fcntl
-import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from plimsoll.core.errors import BuildError
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.locks import only_process
 
 __all__ = ["Layers"]
-
-_LOCK_PAUSE = 0.05
 
 
 class Layers:
@@ -50,22 +46,8 @@ class Layers:
 
     async def _make(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
         place = self._home.layers / key
-        async with self._only_process(key):
+        async with only_process(self._home.locks / key):
             if not place.is_dir():
                 await make(place)
             if not place.is_dir():
                 raise BuildError(f"layer {key} could not be put in {place.parent}")
-
-    @contextlib.asynccontextmanager
-    async def _only_process(self, key: str) -> AsyncGenerator[None]:
-        descriptor = os.open(self._home.locks / key, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(_LOCK_PAUSE)
-            yield
-        finally:
-            os.close(descriptor)
