@@ -22,6 +22,7 @@ from plimsoll.sandboxes.docker.dockerfiles import BUILD_MARK
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.images import DockerImage, Images
 from plimsoll.sandboxes.docker.labels import from_engine, is_shared
+from plimsoll.sandboxes.docker.turns import Turns
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import ImageSource, Mount, OnOutput, Supplies
 
@@ -159,11 +160,12 @@ from pathlib import Path
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.images import Images
+from plimsoll.sandboxes.docker.turns import Turns
 from plimsoll.sandboxes.protocol import ImageSource
 
 async def main(url, home, context):
     async with Engine(find_endpoint(url, None, {})) as engine:
-        images = Images(engine, {"HOME": "/nowhere"}, Path(home))
+        images = Images(engine, {"HOME": "/nowhere"}, Turns(url, Path(home)))
         hear = lambda _, data: print(data.decode(), end="", flush=True)
         source = ImageSource(Path(context), Path(context, "Dockerfile"))
         print("key", (await images.build(source, hear)).key)
@@ -196,7 +198,8 @@ async def test_who_waits_for_a_build_that_fails_fails_of_the_same(
     logs = [bytearray() for _ in range(3)]
 
     async def build(log: bytearray) -> None:
-        images = Images(kit.engine, {"HOME": "/nowhere"}, tmp_path / "home")
+        turns = Turns(str(kit.engine.endpoint), tmp_path / "home")
+        images = Images(kit.engine, {"HOME": "/nowhere"}, turns)
         with pytest.raises(BuildError, match=r"Dockerfile:3: .* failed .exit 3."):
             await images.build(source, lambda _, data: log.extend(data))
 
@@ -216,7 +219,7 @@ async def test_a_build_whose_process_is_killed_is_done_by_who_waits_for_it(
     worker = await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL, env=env)
     assert await becomes(True, kit.engine, word)
     source = ImageSource(kit.context, kit.context / "Dockerfile")
-    images = Images(kit.engine, {"HOME": "/nowhere"}, home)
+    images = Images(kit.engine, {"HOME": "/nowhere"}, Turns(docker_engine, home))
     building = asyncio.create_task(images.build(source, kit.hear))
     await until(lambda: b"another process" in kit.log, 60)
     worker.kill()

@@ -81,10 +81,12 @@ async def build(docker: DockerBackend, folder: Path, text: str) -> ComposeImage:
 
 
 async def left(docker: DockerBackend, run: str) -> list[str]:
-    """What the engine still has of a run, by name. The run's own network ends with the docker."""
+    """What the engine still has of a run, by name. The run's own network ends with the docker,
+    and so does what holds on to it."""
     engine, label = docker.engine, f"plimsoll.run={run}"
+    containers = [name for row in await engine.containers(label) for name in row.names]
     return [
-        *(name for row in await engine.containers(label) for name in row.names),
+        *(name for name in containers if not name.startswith("/plimsoll-holds-")),
         *(row.name for row in await engine.networks(label, f"plimsoll.ticket={run}.1")),
         *(row.name for row in await engine.volumes(label)),
     ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -13,14 +14,17 @@ import pytest
 
 from parts import spec as plain_spec
 from plimsoll.core.errors import SandboxUnavailable
-from plimsoll.core.ids import short_id
+from plimsoll.core.ids import Labels, Owner, short_id
 from plimsoll.core.network import NO_NETWORK, PUBLIC, NetworkMode, NetworkPolicy
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError
 from plimsoll.sandboxes.docker.inventory import DockerInventory
+from plimsoll.sandboxes.docker.labels import to_engine
 from plimsoll.sandboxes.docker.networks import name_servers
+from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
+from plimsoll.sandboxes.reaper import reap
 
 
 class Dockerd(Protocol):
@@ -127,6 +131,48 @@ async def test_a_run_has_one_network_which_goes_with_the_backend(
     assert not await _networks(engine)
 
 
+async def test_processes_of_one_run_have_one_network_which_goes_with_the_last(
+    docker_engine: str, engine: Engine
+):
+    options = DockerOptions(host=docker_engine)
+    async with DockerBackend(options) as last:
+        async with DockerBackend(options) as one, DockerBackend(options) as other:
+            image = await one.build(ImageSource(reference="debian:12"))
+            backends = (one, other, last)
+            made = await asyncio.gather(*(b.create(image, spec(network=PUBLIC)) for b in backends))
+            assert len(await _networks(engine)) == 1
+            await asyncio.gather(*(sandbox.close() for sandbox in made))
+        (network,) = await _networks(engine)  # though nobody is in it just now
+        made = [await last.create(image, spec(network=PUBLIC))]
+        assert await _networks(engine) == [network]
+        assert "eth" in (await made[0].exec(INTERFACES)).stdout.text
+        await made[0].close()
+    assert not await _networks(engine)
+    assert not await engine.containers(f"plimsoll.run={RUN}")
+
+
+async def test_a_network_whose_maker_was_killed_stays_while_others_of_its_run_live(
+    docker_engine: str, engine: Engine
+):
+    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        maker = Labels(RUN, "network", _dead(), time.time() + 3600)
+        network = f"plimsoll-{short_id()}"
+        await engine.create_network(network, to_engine(maker))
+        await (await docker.create(image, spec(network=PUBLIC))).close()
+        assert await _networks(engine) == [network]
+        await reap(DockerInventory(engine))
+        assert await _networks(engine) == [network]
+    assert not await _networks(engine)
+
+
+def _dead() -> Owner:
+    """A process of this host that is gone."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return replace(myself(), pid=ended.pid, started="long ago")
+
+
 async def test_a_network_does_not_last_as_long_as_its_sandboxes_may(
     docker: DockerBackend, image: Image
 ):
@@ -135,9 +181,10 @@ async def test_a_network_does_not_last_as_long_as_its_sandboxes_may(
     labels = replace(plain.labels, expires=time.time() + 30 * day)
     made = await docker.create(image, replace(plain, labels=labels))
     items = await DockerInventory(docker.engine).items()
-    expiry = {item.kind: item.labels.expires for item in items if item.labels.run == RUN}
-    assert expiry["sandbox"] > time.time() + 29 * day
-    assert time.time() + 6 * day < expiry["network"] < time.time() + 8 * day
+    expiry = {item.name: item.labels.expires for item in items if item.labels.run == RUN}
+    assert expiry.pop(made.id) > time.time() + 29 * day
+    assert len(expiry) == 2  # the network, and what holds on to it
+    assert all(time.time() + 6 * day < each < time.time() + 8 * day for each in expiry.values())
     await made.close()
 
 

@@ -34,6 +34,7 @@ from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.keeper import ContainerKeeper
 from plimsoll.sandboxes.docker.networks import Networks, name_servers
 from plimsoll.sandboxes.docker.options import DockerOptions
+from plimsoll.sandboxes.docker.turns import Turns
 from plimsoll.sandboxes.docker.watch import watch
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
@@ -95,11 +96,12 @@ class DockerBackend:
         inventory = DockerInventory(engine)
         reaping = asyncio.create_task(reap(inventory))
         self._stack.push_async_callback(_ended, reaping)
-        self._networks = Networks(engine)
-        self._stack.push_async_callback(self._networks.close)
+        turns = Turns(str(engine.endpoint), options.home)
         self._files = Files(engine, init_binary(info.architecture), options.home)
         self._stack.push_async_callback(self._files.close)
-        self._images = Images(engine, os.environ, options.home)
+        self._networks = Networks(engine, self._files.ensure_image, turns)
+        self._stack.push_async_callback(self._networks.close)
+        self._images = Images(engine, os.environ, turns)
         self._projects = Projects(engine, self._images, os.environ)
         self._stack.push_async_callback(self._projects.close)
         await self._files.open()

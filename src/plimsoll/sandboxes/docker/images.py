@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.docker import answers
@@ -41,10 +40,10 @@ class DockerImage:
 class Images:
     """Builds and finds images."""
 
-    def __init__(self, engine: Engine, env: Mapping[str, str], home: Path | None = None) -> None:
+    def __init__(self, engine: Engine, env: Mapping[str, str], turns: Turns | None = None) -> None:
         self._engine = engine
         self._puller = Puller(engine, DockerConfig(env))
-        self._builder = Builder(engine, self._puller, Turns(str(engine.endpoint), home))
+        self._builder = Builder(engine, self._puller, turns or Turns(str(engine.endpoint)))
         self._used: dict[str, float] = {}
         self._held: set[str] = set()
 

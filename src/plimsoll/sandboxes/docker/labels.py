@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from plimsoll.core.ids import Labels, Owner
 
-__all__ = ["MARK", "SHARED", "from_engine", "is_shared", "to_engine"]
+__all__ = ["MARK", "RUN", "SHARED", "TICKET", "from_engine", "is_shared", "to_engine"]
 
 RUN = "plimsoll.run"
 TICKET = "plimsoll.ticket"

@@ -1,6 +1,7 @@
 """The network of sandboxes that may use one: a bridge for each run, on which they are apart.
 
-One for a run and not one for a trial, since an engine has few dozen ranges of addresses.
+One for a run, however many processes work for it, since an engine has few dozen ranges of
+addresses.
 
 Containers are told by address who is asked for names. Otherwise an engine whose host has a name
 server on its loopback asks that one on their behalf, also for containers that were taken out of
@@ -10,15 +11,18 @@ their network: names that are looked up would be a way out.
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
+from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError
-from plimsoll.sandboxes.docker.labels import to_engine
+from plimsoll.sandboxes.docker.labels import RUN, TICKET, to_engine
+from plimsoll.sandboxes.docker.turns import Turns
 
 __all__ = ["Networks", "is_no_network", "name_servers"]
 
@@ -30,59 +34,105 @@ _LIFE = 7 * 24 * 3600.0
 """Its own, whatever its sandboxes' is: who uses it keeps it, and else another is made. What a host
 that is gone left would take up one of an engine's few ranges for as long as any task may take."""
 _REMOVE_SECONDS = 10.0
+_TICKET = "network"
 _NOBODY = ("127.0.0.1",)
 """The container itself, in which nobody answers."""
 
 
 class Networks:
-    """The networks of one backend, made when the first sandbox of a run wants one."""
+    """The networks that one backend uses, made or found when its first sandbox of a run wants one.
 
-    def __init__(self, engine: Engine) -> None:
+    Who made one may die before the others of its run: who uses it holds on to it by a container
+    that never runs, as with volumes, so that nobody takes it for a dead process's.
+    """
+
+    def __init__(self, engine: Engine, image: Callable[[], Awaitable[str]], turns: Turns) -> None:
         self._engine = engine
-        self._made: dict[str, str] = {}
+        self._image = image
+        """Makes sure of the image that containers which never run are made from."""
+        self._turns = turns
+        self._of_runs: dict[str, str] = {}
+        self._runs: dict[str, str] = {}
+        """Of all networks that were ever used here, those too that somebody removed."""
+        self._holders: list[str] = []
         self._turn = asyncio.Lock()
 
     async def of_run(self, labels: Labels) -> str:
         """The name of the run's network."""
+        run = labels.run
         async with self._turn:
-            if labels.run not in self._made:
-                self._made[labels.run] = await self._make(labels)
-            return self._made[labels.run]
+            if run not in self._of_runs:
+                own = replace(labels, ticket=_TICKET, expires=time.time() + _LIFE)
+                async with self._turns.take(_turn(run)):
+                    network = await self._find(run) or await self._make(own)
+                    self._runs[network] = run
+                    await self._hold(network, own)
+                self._of_runs[run] = network
+            return self._of_runs[run]
 
     def forget(self, name: str) -> None:
         """Somebody removed it: the next sandbox gets a new one."""
-        self._made = {run: made for run, made in self._made.items() if made != name}
+        self._of_runs = {run: made for run, made in self._of_runs.items() if made != name}
+
+    async def _find(self, run: str) -> str | None:
+        rows = await self._engine.networks(f"{RUN}={run}", f"{TICKET}={_TICKET}")
+        return min(rows, key=lambda row: (row.created, row.name)).name if rows else None
 
     async def _make(self, labels: Labels) -> str:
-        own = replace(labels, ticket="network", expires=time.time() + _LIFE)
-        # The engine takes letters, digits and a few signs in a name; the run stands in a label.
+        # The engine takes letters, digits and a few signs in a name, and does not keep two from
+        # having the same: the run stands in a label.
         name = f"plimsoll-{short_id()}"
+        self._runs[name] = labels.run
         try:
-            await self._engine.create_network(name, to_engine(own), options=_APART)
+            await to_the_end(self._engine.create_network(name, to_engine(labels), options=_APART))
         except EngineError as error:
-            if "address pool" in error.said:
-                raise SandboxUnavailable(
-                    f"the Docker engine at {self._engine.endpoint} has no range of addresses left "
-                    "for another network: remove networks nobody uses (plimsoll clean --expired, "
-                    "docker network prune), or give it more (default-address-pools in its "
-                    "daemon.json)"
-                ) from None
-            raise SandboxUnavailable(str(error)) from None
-        return name
+            raise self._refused(error) from None
+        first = await self._find(labels.run) or name
+        if first != name:  # another host was at it, too
+            await self._engine.remove_network(name)
+        return first
+
+    def _refused(self, error: EngineError) -> SandboxUnavailable:
+        if "address pool" not in error.said:
+            return SandboxUnavailable(str(error))
+        return SandboxUnavailable(
+            f"the Docker engine at {self._engine.endpoint} has no range of addresses left "
+            "for another network: remove networks nobody uses (plimsoll clean --expired, "
+            "docker network prune), or give it more (default-address-pools in its "
+            "daemon.json)"
+        )
+
+    async def _hold(self, network: str, labels: Labels) -> None:
+        config = {
+            "Image": await self._image(),
+            "Entrypoint": ["/none"],
+            "Labels": to_engine(labels),
+            "HostConfig": {"NetworkMode": network},
+        }
+        holder = f"plimsoll-holds-{short_id()}"
+        self._holders.append(holder)
+        await to_the_end(self._engine.create_container(config, holder))
 
     async def close(self) -> None:
-        """Remove them. Their sandboxes are closed."""
-        names, self._made = list(self._made.values()), {}
-        for name in names:
+        """Let go of them; who is the last of a run removes its network."""
+        runs, self._runs, self._of_runs = self._runs, {}, {}
+        holders, self._holders = self._holders, []
+        for holder in holders:
             try:
-                await self._remove(name)
+                await self._engine.remove(holder)
+            except SandboxError as error:
+                log.warning("the container %s is left: %s", holder, error)
+        for name, run in runs.items():
+            try:
+                async with self._turns.take(_turn(run)):
+                    await self._remove(name)
             except SandboxError as error:
                 log.warning("the network %s is left: %s", name, error)
 
     async def _remove(self, name: str) -> None:
-        """The engine may take a moment to see that the last container is out of it."""
+        """Unless it is used. The engine may take a moment to see that the last one is out of it."""
         deadline = time.monotonic() + _REMOVE_SECONDS
-        while True:
+        while not await self._is_used(name):
             try:
                 await self._engine.remove_network(name)
                 return
@@ -90,6 +140,14 @@ class Networks:
                 if "active endpoints" not in error.said or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(0.1)
+
+    async def _is_used(self, name: str) -> bool:
+        rows = await self._engine.containers()
+        return any(name in (row.network_settings.networks or {}) for row in rows)
+
+
+def _turn(run: str) -> str:
+    return f"network of {run}"
 
 
 def is_no_network(error: EngineError) -> bool:
