@@ -16,6 +16,7 @@ import pytest
 from faults import until
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable, TransferError
+from plimsoll.sandboxes.disks import Disk, Space
 from plimsoll.sandboxes.docker import backend as backend_module
 from plimsoll.sandboxes.docker import keeper, watch
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
@@ -50,6 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_WHY_SECONDS", 2.0)
     monkeypatch.setattr(keeper, "_REMOVE_SECONDS", 6.0)
     monkeypatch.setattr(backend_module, "_RESTART_SECONDS", 6.0)
+    monkeypatch.setattr(backend_module, "_RETRY_EVERY", 0.5)
 
 
 async def _fails(running: "asyncio.Task[object]", words: str) -> None:
@@ -81,6 +83,53 @@ async def test_an_engine_that_restarts_ends_its_sandboxes_and_serves_the_next(do
         assert (await other.exec("echo on")).stdout.text == "on\n"
         await asyncio.gather(made.close(), other.close())
         assert await _containers(docker.engine) == 0
+
+
+async def test_what_closes_while_the_engine_restarts_is_removed_when_it_is_back(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec())
+        await asyncio.to_thread(dockerd.stop)
+        closing = asyncio.create_task(made.close())
+        await asyncio.sleep(1.0)
+        assert not closing.done()
+        await asyncio.to_thread(dockerd.start)
+        await closing
+        assert await _containers(docker.engine) == 0
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_could_not_be_removed_is_removed_later_and_before_the_end(dockerd: Dockerd):
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await docker.create(image, spec())
+        await asyncio.to_thread(dockerd.stop)
+        with pytest.raises(SandboxUnavailable, match=f"{made.id} could not be removed"):
+            await made.close()
+        await asyncio.to_thread(dockerd.start)
+        deadline = time.monotonic() + 60
+        while await _containers(docker.engine):
+            assert time.monotonic() < deadline, "it is still there"
+            await asyncio.sleep(0.2)
+
+
+async def test_the_disk_is_looked_at_from_a_sandbox_that_lives(
+    dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+):
+    noted: list[Space] = []
+    monkeypatch.setattr(Disk, "note", lambda _, space: noted.append(space))
+    async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(4)))
+        for dead in made[1:]:
+            await docker.engine.remove(dead.id)
+            with pytest.raises(SandboxUnavailable):
+                await dead.exec("true")
+        noted.clear()
+        for _ in range(20):
+            await docker._look_at_disk()
+        await until(lambda: len(noted) >= 20, 20)
+        await asyncio.gather(*(each.close() for each in made))
 
 
 async def test_an_engine_that_crashes_ends_its_sandboxes(dockerd: Dockerd):

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 _OLDEST_API = (1, 40)
 _COLLECT_EVERY = 3600.0
+_RETRY_EVERY = 10.0
 _RESTART_SECONDS = 60.0
 _PING_PAUSE = 0.5
 
@@ -63,6 +64,8 @@ class DockerBackend:
         self._warnings: dict[str, None] = {}
         self._keepers: set[ContainerKeeper] = set()
         """Of every container that there may be, from before it is made until it is removed."""
+        self._left: set[ContainerKeeper] = set()
+        """Those among them that could not be removed when they were to."""
         self._stack = AsyncExitStack()
         self._dns = self._options.dns
 
@@ -111,15 +114,16 @@ class DockerBackend:
             self._warn(f"what dead runs left on the engine could not be removed: {error}")
         await self._stack.enter_async_context(Reaper(inventory))
         await self._stack.enter_async_context(watching(self._look_at_disk))
-        for work in (watch(engine, self._hang_up), self._collect_images()):
+        for work in (watch(engine, self._hang_up), self._collect_images(), self._retry()):
             self._stack.push_async_callback(_ended, asyncio.create_task(work))
 
     async def _look_at_disk(self) -> None:
         """By the eyes of one sandbox: the engine does not say, and may be on another host."""
         sandboxes = [keeper.sandbox for keeper in self._keepers if keeper.sandbox is not None]
-        if sandboxes:
-            with suppress(SandboxUnavailable):  # just gone
-                random.choice(sandboxes).look_at_disk()
+        for sandbox in random.sample(sandboxes, len(sandboxes)):
+            with suppress(SandboxUnavailable):  # gone: the next one
+                sandbox.look_at_disk()
+                return
 
     async def _collect_images(self) -> None:
         """Keep the engine's disk from filling up with images of ours, for ever."""
@@ -135,6 +139,13 @@ class DockerBackend:
             except SandboxError as error:
                 log.warning("images that nobody uses could not be collected: %s", error)
             await asyncio.sleep(_COLLECT_EVERY)
+
+    async def _retry(self) -> None:
+        """Remove what could not be removed, as while the engine restarted: a run may be long."""
+        while True:
+            await asyncio.sleep(_RETRY_EVERY)
+            left = list(self._left)
+            await asyncio.gather(*map(self._discard, left), return_exceptions=True)
 
     async def _prove_it_works(self) -> None:
         """Start and close one sandbox, so that an engine that cannot says so before any work."""
@@ -287,11 +298,14 @@ class DockerBackend:
         if keeper.sandbox is not None:
             with suppress(SandboxError):  # it may have failed earlier, and now succeed
                 await keeper.sandbox.close()
+        self._left.add(keeper)
         await keeper.remove()
         self._keepers.discard(keeper)
+        self._left.discard(keeper)
 
-    def _closed(self, _: ContainerSandbox) -> None:
+    def _closed(self, sandbox: ContainerSandbox) -> None:
         self._keepers = {keeper for keeper in self._keepers if not keeper.removed}
+        self._left |= {keeper for keeper in self._keepers if keeper.sandbox is sandbox}
 
     async def _hang_up(self, reason: str) -> None:
         for keeper in list(self._keepers):

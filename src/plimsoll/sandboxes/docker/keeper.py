@@ -13,7 +13,7 @@ from plimsoll.sandboxes.docker.client import AttachWire
 from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, cannot_start
 from plimsoll.sandboxes.docker.egress import Egress
 from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError, Lost
+from plimsoll.sandboxes.docker.errors import EngineError, EngineGone, Lost
 from plimsoll.sandboxes.docker.files import Carried, add_file
 from plimsoll.sandboxes.docker.networks import Networks, is_no_network
 from plimsoll.sandboxes.docker.tars import Tar, made_in_a_thread
@@ -189,8 +189,9 @@ class ContainerKeeper:
             # Not while it is being moved: an engine that loses count of who is in a network
             # cannot remove that network any more.
             async with asyncio.timeout(_REMOVE_SECONDS), self._turn:
-                await self._until_removed()
-                self._removed = True
+                if not self._removed:
+                    await self._until_removed()
+                    self._removed = True
         except TimeoutError:
             raise SandboxUnavailable(
                 f"the container {self._plan.name} could not be removed within "
@@ -204,10 +205,14 @@ class ContainerKeeper:
             try:
                 await self._engine.remove(self._plan.name)
                 return
-            except EngineError as error:
-                # In progress already, or something still holds on to a mount for a moment.
-                if error.status != 409 and time.monotonic() > last:
-                    raise SandboxUnavailable(str(error)) from None
+            except (EngineError, EngineGone) as error:
+                # In progress already, or something still holds on to a mount for a moment; and an
+                # engine that restarts is back in a moment, too.
+                goes = isinstance(error, EngineError) and error.status == 409
+                if not goes and time.monotonic() > last:
+                    raise SandboxUnavailable(
+                        f"the container {self._plan.name} could not be removed: {error}"
+                    ) from None
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
