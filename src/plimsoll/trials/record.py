@@ -2,6 +2,7 @@
 
 verdict.json                 written last, by one rename: a folder without it is unfinished
 build.txt                    what the image's build printed, where it was built now
+sandbox-left.txt             why its sandbox could not be removed, where that is so
 trajectory.jsonl.zst         what the policy was asked and said, where the agent has one
 agent/stdout.txt, stderr.txt
 verifier/stdout.txt, stderr.txt, logs/       what the tests printed and wrote
@@ -12,13 +13,13 @@ steps/NAME/agent, verifier   the same for each step of a multi-step task
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from plimsoll.core.endings import Ending
-from plimsoll.core.errors import TransferError
+from plimsoll.core.errors import SandboxError, TransferError
 from plimsoll.sandboxes.protocol import ExecResult, OnOutput, Sandbox, Stream
 from plimsoll.trials.verdicts import Verdict
 
@@ -185,6 +186,15 @@ class TrialRecord:
         half = self.folder / ".verdict.json"
         half.write_bytes(text + b"\n")
         os.replace(half, self.folder / "verdict.json")  # noqa: PTH105
+
+    async def close(self, sandbox: Sandbox) -> None:
+        """Close a sandbox. That it could not be removed is noted, and changes no verdict: its
+        backend tries again, and says what is left."""
+        try:
+            await sandbox.close()
+        except SandboxError as error:
+            with suppress(OSError), (self.folder / "sandbox-left.txt").open("a") as file:
+                file.write(f"{error}\n")
 
     def write_bug(self, text: str) -> None:
         (self.folder / "bug.txt").write_text(text)

@@ -187,7 +187,7 @@ class _Trial:
             raise self._room.blame(error) from error.__cause__
         finally:
             with self._phase("close"):
-                await sandbox.close()
+                await self._record.close(sandbox)
         return combine(
             list(self.verdicts.items()), task.reward_strategy, several=task.is_multi_step
         )

@@ -74,7 +74,7 @@ class Verifier:
             await carry_artifacts(step, sandbox, record.artifacts, into=own)
             return await self._grade_in(own, step, record, ending)
         finally:
-            await own.close()
+            await self._record.close(own)
 
     def _broken_script(self, step: Step) -> Void | None:
         script = step.test_script

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from parts import need
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
 
@@ -98,6 +99,35 @@ async def test_after_kill_9_of_an_eval_the_next_start_leaves_nothing_of_it(
         none = {"containers": 0, "networks": 0, "volumes": 0}
         assert await _of_run(engine, "killed-run") == none
         assert await _of_run(engine, "next-run") == none
+
+
+@pytest.mark.parametrize(("command", "pool"), [("eval", "none"), ("validate", "fresh")])
+def test_a_container_that_cannot_be_removed_hides_no_result(
+    start: Start, dockerd, tmp_path: Path, command: str, pool: str
+):
+    # It writes until it cannot any more: then the file cannot be removed either.
+    _sleepers(tmp_path / "tasks", 1, "while echo x >> /stuck; do sleep 0.1; done")
+    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
+    options = ("--backend", "docker", "--config", "engine.toml", "--pool", pool, "--json")
+    into = ("--out", "run") if command == "eval" else ()
+    running = start(command, "tasks", *options, *into)
+    stuck: list[Path] = []
+    try:
+        deadline = time.monotonic() + 120
+        while not stuck:
+            assert time.monotonic() < deadline
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.2)
+            stuck = list(dockerd.folder.glob("data-root/overlay2/*/diff/stuck"))
+        frozen = subprocess.run(["chattr", "+i", *stuck], capture_output=True, text=True)
+        need("immutable files", frozen.stderr.strip() or None)
+        out, err = running.communicate(timeout=240)
+    finally:
+        subprocess.run(["chattr", "-i", *stuck], check=False)
+    (row,) = json.loads(out)["results"]
+    assert row["reward"] == 1.0 if command == "eval" else row["oracle"][0]["reward"] == 1.0
+    assert re.search(r"warning: .*could not be removed.*`plimsoll clean \S+` removes what", err)
+    assert running.returncode == (0 if command == "eval" else 1)  # its nop has a reward, too
 
 
 def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(

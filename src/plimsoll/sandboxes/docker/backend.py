@@ -164,21 +164,26 @@ class DockerBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            await to_the_end(self._close())
-        except SandboxError as error:
-            if exc is None:
-                raise
-            log.warning("after %r: %s", exc, error)  # what came first is what matters
+        await to_the_end(self._close())
 
     async def _close(self) -> None:
-        left = await asyncio.gather(
+        """What is left is warned of and not raised: no result of a run is lost for it."""
+        ended = await asyncio.gather(
             *(self._discard(keeper) for keeper in list(self._keepers)), return_exceptions=True
         )
-        await self._stack.aclose()
-        for failed in left:
-            if isinstance(failed, BaseException):
-                raise failed
+        failed = [error for error in ended if error is not None]
+        try:
+            await self._stack.aclose()
+        except SandboxError as error:
+            failed.append(error)
+        for error in failed:
+            if not isinstance(error, SandboxError):
+                raise error
+        if failed:
+            runs = sorted({keeper.run for keeper in self._left})
+            remedy = f"plimsoll clean {runs[0]}" if len(runs) == 1 else "plimsoll clean --expired"
+            more = f", and {len(failed) - 1:,} more" if len(failed) > 1 else ""
+            self._warn(f"{failed[0]}{more}; `{remedy}` removes what is left, as does the next run")
 
     async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
         return await self._patiently(lambda: self._build(source, on_output))

@@ -157,7 +157,7 @@ class Projects:
             names = ", ".join(project.name for project in self._left)
             raise SandboxUnavailable(
                 f"services of the projects {names} are left on the Docker engine at "
-                f"{self._engine.endpoint}; plimsoll clean removes them later"
+                f"{self._engine.endpoint}"
             )
 
     def _leaks_names(self) -> bool:

@@ -303,7 +303,7 @@ class Project:
         except TimeoutError:
             raise SandboxUnavailable(
                 f"the services of project {self.name} could not be removed within "
-                f"{_REMOVE_SECONDS:.0f} s; plimsoll clean removes them later"
+                f"{_REMOVE_SECONDS:.0f} s"
             ) from None
 
     async def _remove_services(self, *, settle: bool) -> bool:

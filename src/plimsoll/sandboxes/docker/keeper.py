@@ -58,6 +58,10 @@ class ContainerKeeper:
         return self._plan.name
 
     @property
+    def run(self) -> str:
+        return self._plan.labels.run
+
+    @property
     def removed(self) -> bool:
         return self._removed
 
@@ -196,7 +200,7 @@ class ContainerKeeper:
             raise SandboxUnavailable(
                 f"the container {self._plan.name} could not be removed within "
                 f"{_REMOVE_SECONDS:.0f} s: a process in it may not be killable, or the Docker "
-                f"engine at {self._engine.endpoint} hangs; plimsoll clean removes it later"
+                f"engine at {self._engine.endpoint} hangs"
             ) from None
 
     async def _until_removed(self) -> None:
