@@ -143,3 +143,32 @@ def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
     stubborn.communicate(timeout=60)
     assert time.monotonic() - began < 3  # it has 4 s to end by itself
     assert stubborn.returncode == 130
+
+
+OUTLIVING = STUBBORN.replace(
+    "Interrupts()", 'Interrupts(outliving=Outliving("a-run", lambda text: print(text, flush=True)))'
+).replace(
+    "from plimsoll.cli.interrupts import Interrupts",
+    "from plimsoll.cli import interrupts as own\nfrom plimsoll.cli.interrupts import *\n"
+    "own.LONG_GRACE = 6.0",
+)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("again", [False, True])
+def test_sandboxes_that_outlive_the_process_have_longer_and_are_named_where_they_are_left(
+    start: Start, again: bool
+):
+    process = start(python=("-c", OUTLIVING))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert "removing the sandboxes of a-run; Ctrl-C again" in process.stdout.readline()
+    assert process.stdout.readline() == "not yet\n"
+    if again:
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (time.monotonic() - began > 5) is not again
+    assert "sandboxes may be left: `plimsoll clean a-run` removes them" in (err if again else out)
+    assert process.returncode == 130

@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from plimsoll.cli.interrupts import Interrupts
+from plimsoll.cli.interrupts import Interrupts, Outliving
 from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import closing, console, first_line, plain
 from plimsoll.cli.tables import print_all
@@ -16,7 +16,7 @@ from plimsoll.runs.evaluate import EvalRun, Request, exit_code
 from plimsoll.runs.results import Summary
 from plimsoll.tasks.problems import UnknownKey
 
-__all__ = ["evaluate", "warn_of_unknown_keys"]
+__all__ = ["evaluate", "outliving", "warn_of_unknown_keys"]
 
 SHOWN_UNKNOWN_KEYS = 10
 
@@ -28,7 +28,7 @@ def evaluate(request: Request, *, as_json: bool) -> int:
     # With --json, stdout holds the object alone.
     out = err if as_json else console(stderr=False)
     _begin(run, out, err)
-    with Interrupts() as interrupts:
+    with Interrupts(outliving=outliving(request.backend, run.directory.name, err)) as interrupts:
         try:
             interrupts.run(_run(run, err))
         finally:
@@ -37,6 +37,15 @@ def evaluate(request: Request, *, as_json: bool) -> int:
             click.echo(msgspec.json.encode(summary))
         _end(run, summary, out, interrupted=interrupts.signal is not None)
         return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
+
+
+def outliving(backend: str, run: str, err: Console) -> Outliving | None:
+    """What of a run is not gone with this process: containers are an engine's."""
+
+    def say(text: str) -> None:
+        err.print(Text(text, style="yellow"), soft_wrap=True)
+
+    return None if backend == "local" else Outliving(run, say)
 
 
 async def _run(run: EvalRun, err: Console) -> None:

@@ -1,7 +1,8 @@
 """Ctrl-C, SIGTERM and the end of the terminal: the first ends a run in order, the second at once.
 
 After the first signal the run is cancelled and has `GRACE` seconds to clean up. What has
-not ended by then is left to the end of the process: a sandbox never outlives it.
+not ended by then is left to the end of the process, which a sandbox of this host never outlives.
+Where sandboxes would, as on a Docker engine, it has `LONG_GRACE` seconds, and what it does is said.
 
 A run that can drain is asked to by the first signal, and cancelled by the second; a third ends
 the process itself. A terminal that is closed is one signal, however often it is sent, and none
@@ -14,22 +15,44 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "Outliving"]
 
 GRACE = 4.0
+LONG_GRACE = 40.0
 SHOW_CURSOR = b"\x1b[?25h\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Outliving:
+    """The sandboxes of a run that do not end with this process."""
+
+    run: str
+    say: Callable[[str], None]
+
+    @property
+    def begin(self) -> str:
+        return f"interrupted: removing the sandboxes of {self.run}; Ctrl-C again leaves them there"
+
+    @property
+    def left(self) -> str:
+        return f"sandboxes may be left: `plimsoll clean {self.run}` removes them"
 
 
 class Interrupts:
     """Runs a coroutine until it ends or a signal comes. `signal` says which one came."""
 
-    def __init__(self, drain: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, drain: Callable[[], bool] | None = None, outliving: Outliving | None = None
+    ) -> None:
         """`drain` asks a run to end in order; False where there is nothing to drain yet."""
         self.signal: int | None = None
         self._drain = drain
+        self._outliving = outliving
+        self._grace = GRACE if outliving is None else LONG_GRACE
         self._runner = asyncio.Runner()
         self._abandoned = False
         self._cancelled: float | None = None
@@ -78,9 +101,13 @@ class Interrupts:
         waiting.cancel()
         if not task.done():
             task.cancel()
-            await asyncio.wait({task}, timeout=GRACE)
+            if self._outliving is not None:
+                self._outliving.say(self._outliving.begin)
+            await asyncio.wait({task}, timeout=self._grace)
         if not task.done():
             self._abandoned = True
+            if self._outliving is not None:
+                self._outliving.say(self._outliving.left)
         elif not task.cancelled():
             task.result()
 
@@ -90,10 +117,12 @@ class Interrupts:
         if self._cancelled is not None:
             # Who asks twice by a program, as `plimsoll stop --now`, need not know that the first
             # was enough: within its grace it cleans up.
-            if number != signal.SIGINT and time.monotonic() < self._cancelled + GRACE:
+            if number != signal.SIGINT and time.monotonic() < self._cancelled + self._grace:
                 return
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
+            if self._outliving is not None:
+                os.write(2, f"{self._outliving.left}\n".encode())
             os._exit(128 + number)
         self.signal = number
         drain, self._drain = self._drain, None

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.evaluate import warn_of_unknown_keys
+from plimsoll.cli.evaluate import outliving, warn_of_unknown_keys
 from plimsoll.cli.interrupts import Interrupts
 from plimsoll.cli.progress import showing_progress
 from plimsoll.cli.render import console, duration, figure, first_line, pace, plain
@@ -34,7 +34,7 @@ def validate(request: ValidateRequest, *, as_json: bool) -> int:
     doing = "validate with oracle and nop"
     out.print(first_line(BACKENDS[request.backend], doing, tasks, request.repeat), soft_wrap=True)
     warn_of_unknown_keys(run.unknown_keys, err)
-    with Interrupts() as interrupts:
+    with Interrupts(outliving=outliving(request.backend, run.directory.name, err)) as interrupts:
         try:
             interrupts.run(_run(run, err))
         finally:

@@ -147,6 +147,23 @@ async def test_what_a_dead_owner_left_is_gone_after_entering(docker_engine: str,
         assert not await _left(engine)
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_what_dead_runs_leave_is_removed_at_the_end_but_not_by_who_is_interrupted(
+    docker_engine: str, engine: Engine, interrupted: bool
+):
+    """It has little time, and needs it for its own."""
+    dead = Owner(myself().host, 2**22 + 1, "long ago")
+    labels = to_engine(Labels(RUN, "left", dead, time.time() + 3600))
+    name = f"left-{short_id()}"
+    with suppress(TimeoutError):
+        async with DockerBackend(DockerOptions(host=docker_engine)):
+            await engine.create_volume(name, labels)
+            if interrupted:
+                raise TimeoutError
+    assert bool(await _left(engine)) is interrupted
+    await engine.remove_volume(name)
+
+
 OWNER = f"""
 import asyncio, sys, time
 from plimsoll.core.ids import Labels

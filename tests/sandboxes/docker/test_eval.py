@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -155,3 +156,28 @@ def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(
         assert row["cause"] == "sandbox"
         # Of a trial that was about to begin: the engine was just not there.
         assert re.search("restart|cannot be reached", row["reason"]), row["reason"]
+
+
+async def test_an_interrupted_eval_removes_its_containers_though_the_engine_takes_its_time(
+    start: Start, dockerd, tmp_path: Path
+):
+    _sleepers(tmp_path / "tasks", 3, "sleep 600", '[environment]\nnetwork_mode = "public"\n')
+    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
+    options = ("--backend", "docker", "--config", "engine.toml", "--concurrency", "3")
+    running = start("eval", "tasks", *options, "--out", "run", "--json")
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "run/trials").glob("*/agent"))) < 3:
+        assert time.monotonic() < deadline
+        assert running.poll() is None, running.communicate()
+        await asyncio.sleep(0.2)
+    dockerd.signal(signal.SIGSTOP)
+    running.send_signal(signal.SIGINT)
+    await asyncio.sleep(6)
+    dockerd.signal(signal.SIGCONT)
+    out, err = await asyncio.to_thread(running.communicate, timeout=120)
+    assert running.returncode == 130, err
+    assert json.loads(out)["results"] == []
+    assert "removing the sandboxes of run; Ctrl-C again leaves them there" in err
+    async with Engine(find_endpoint(dockerd.url, None, {})) as engine:
+        none = {"containers": 0, "networks": 0, "volumes": 0}
+        assert await _of_run(engine, "run") == none

@@ -164,16 +164,21 @@ class DockerBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await to_the_end(self._close())
+        await to_the_end(self._close(exc_type, exc, traceback))
 
-    async def _close(self) -> None:
+    async def _close(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         """What is left is warned of and not raised: no result of a run is lost for it."""
         ended = await asyncio.gather(
             *(self._discard(keeper) for keeper in list(self._keepers)), return_exceptions=True
         )
         failed = [error for error in ended if error is not None]
         try:
-            await self._stack.aclose()
+            await self._stack.__aexit__(exc_type, exc, traceback)
         except SandboxError as error:
             failed.append(error)
         for error in failed:
