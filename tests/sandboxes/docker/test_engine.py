@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import aiodocker.ssh
 import pytest
 
 from plimsoll.core.errors import SandboxUnavailable
@@ -19,8 +21,9 @@ from plimsoll.sandboxes.docker import client
 from plimsoll.sandboxes.docker import engine as engine_module
 from plimsoll.sandboxes.docker.endpoint import Endpoint, find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError, error_of
+from plimsoll.sandboxes.docker.errors import EngineError, EngineGone, error_of
 from plimsoll.sandboxes.docker.labels import from_engine, to_engine
+from plimsoll.sandboxes.docker.ssh import Ssh
 from plimsoll.sandboxes.owners import myself
 
 LABELS = to_engine(Labels("engine-test", "1", myself(), time.time() + 600))
@@ -293,3 +296,32 @@ def test_a_full_disk_is_no_reason_to_prune_what_runs_use():
     said = str(error_of("here", 500, b"write /x: no space left on device", "start a container"))
     assert "plimsoll clean --expired" in said
     assert "system prune" not in said
+
+
+@pytest.fixture
+def known_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/known_hosts").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("known_hosts")
+async def test_an_engine_that_ssh_does_not_reach_is_gone_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def refuse(**_: object) -> None:
+        raise ConnectionRefusedError(111, "Connect call failed")
+
+    monkeypatch.setattr(aiodocker.ssh, "asyncssh", SimpleNamespace(connect=refuse))
+    with pytest.raises(EngineGone, match=r"ssh://me@there cannot be reached: .*Connect call"):
+        async with Engine(Endpoint("ssh://me@there")):
+            pass
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("known_hosts")
+async def test_ssh_takes_any_number_of_connections(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(aiodocker.ssh, "asyncssh", SimpleNamespace())
+    connector = Ssh("ssh://me@there")
+    assert connector.limit == 0
+    await connector.close()

@@ -23,6 +23,7 @@ from plimsoll.sandboxes.docker.answers import Version
 from plimsoll.sandboxes.docker.endpoint import Endpoint
 from plimsoll.sandboxes.docker.errors import (
     EngineError,
+    EngineGone,
     cannot_reach,
     error_of,
     full_disk,
@@ -45,6 +46,8 @@ Body = bytes | AsyncIterable[bytes]
 
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 """What a call ends with that got no answer."""
+_NO_CONNECTION = 900
+"""aiodocker's own status, among HTTP's: as where ssh does not come through."""
 
 
 class Detail(msgspec.Struct, frozen=True):
@@ -199,6 +202,8 @@ class Client:
                     said = await response.read()
                     raise error_of(str(self.endpoint), response.status, said, doing)
                 yield response
+        except aiodocker.DockerError as error:
+            raise self._refused(error, doing) from None
         except _LOST as error:
             raise cannot_reach(str(self.endpoint), error, doing, seconds or 0) from error
 
@@ -242,20 +247,20 @@ class Client:
             async with asyncio.timeout(CALL_SECONDS):
                 await stream.__aenter__()
         except aiodocker.DockerError as error:
-            raise self._attach_error(error) from None
+            raise self._refused(error, "attach to a container") from None
         except _LOST as error:
             doing = "attach to a container"
             raise cannot_reach(str(self.endpoint), error, doing, CALL_SECONDS) from error
         return AttachWire(stream, str(self.endpoint))
 
-    def _attach_error(self, error: aiodocker.DockerError) -> SandboxError:
-        if error.status == 900:  # aiodocker's own: there was no connection
-            return SandboxUnavailable(
+    def _refused(self, error: aiodocker.DockerError, doing: str) -> SandboxError:
+        if error.status == _NO_CONNECTION:
+            return EngineGone(
                 f"the Docker engine at {self.endpoint} cannot be reached: {trimmed(error.message)}"
             )
         # What it said is not read before a connection is taken over.
         said = (error.message or ("No such container" if error.status == 404 else "")).encode()
-        return error_of(str(self.endpoint), error.status, said, "attach to a container")
+        return error_of(str(self.endpoint), error.status, said, doing)
 
     def _worked(self, line: bytes, doing: str) -> Progress:
         told = self._decoded(line, Progress, doing)
@@ -291,10 +296,10 @@ def _connector(endpoint: Endpoint) -> tuple[str, aiohttp.BaseConnector]:
         path = url.removeprefix("unix://")
         return "unix://localhost", aiohttp.UnixConnector(path, limit=0)
     if url.startswith("ssh://"):
-        from aiodocker.ssh import SSHConnector
+        from plimsoll.sandboxes.docker.ssh import Ssh
 
         try:
-            return "unix://localhost", SSHConnector(url)
+            return "unix://localhost", Ssh(url)
         except aiodocker.DockerError as error:
             raise UsageError(f"{endpoint}: {error.message}") from None
     if endpoint.certificates is None:
