@@ -90,6 +90,41 @@ def test_a_live_run_that_is_forced_really_ends(clean: Plimsoll, alive: Start, ow
     assert other.running(1)
 
 
+def test_force_takes_nothing_from_another_run_of_the_same_name(
+    clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
+):
+    other = alive("night-run")
+    ours = tmp_path / "here/night-run"
+    ours.mkdir(parents=True)
+    (ours / CONFIG).write_text(f'[local]\nhome = "{own_home}"\n')
+    (ours / LEDGER).touch()
+    ended = clean("here/night-run", "--force")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "not only this run is called night-run" in ended.stderr
+    assert f"pid {other.process.pid} on" in ended.stderr
+    assert _left(own_home) == set(other.ids)
+    assert other.running(1)
+    other.kill()
+    assert clean("here/night-run", "--force").returncode == 0
+    assert _left(own_home) == set()
+
+
+def test_force_takes_an_evaluation_of_one_process_and_not_two_of_one_name(
+    clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
+):
+    (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
+    (tmp_path / "runs/night-eval/results.jsonl").touch()
+    one, other = alive("night-eval", 1), alive("night-eval", 1)
+    ended = clean("runs/night-eval", "--force")
+    assert ended.returncode == 2
+    assert f"pid {one.process.pid} on" in ended.stderr
+    assert f"pid {other.process.pid} on" in ended.stderr
+    other.kill()
+    ended = clean("runs/night-eval", "--force")
+    assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes"
+    assert _left(own_home) == set()
+
+
 @pytest.mark.parametrize("name", ["night", "night-ru", "night-*", "runs/night-run", "", " "])
 def test_a_name_that_is_not_a_runs_whole_name_is_refused(
     clean: Plimsoll, alive: Start, own_home: Path, name: str

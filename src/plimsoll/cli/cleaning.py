@@ -20,6 +20,7 @@ from plimsoll.runs.cleaning import (
     choose_expired,
     choose_run,
     of_live_owners,
+    of_others,
 )
 from plimsoll.runs.config import Config
 from plimsoll.runs.control import leftovers
@@ -46,6 +47,16 @@ class Wanted:
     """The run's, where it is to be found here."""
     is_known: bool = False
     """Its directory is here, or an evaluation's: it need not have anything."""
+
+    @property
+    def own_processes(self) -> int | None:
+        """How many processes of this host may live that are its own; None where it cannot be told.
+
+        A run was ended just now, and an evaluation is one process.
+        """
+        if self.directory is not None:
+            return 0
+        return 1 if self.is_known else None
 
 
 class Account:
@@ -88,7 +99,7 @@ async def clean(wanted: Wanted, backend: str, config: Config) -> int:
         if wanted.dry_run:
             for name, item in choice.items:
                 account.note(name, item, "")
-        elif not living or wanted.anyway or _confirmed(wanted, living):
+        elif not living or _may(wanted, living):
             await choice.carry_out(account.note)
         else:
             click.echo("nothing was removed", err=True)
@@ -126,6 +137,19 @@ def _choose(wanted: Wanted, stock: Stock) -> Choice:
     if wanted.run is not None:
         return choose_run(stock, wanted.run, is_known=wanted.is_known)
     return choose_expired(stock) if wanted.expired else choose_all(stock)
+
+
+def _may(wanted: Wanted, living: Mapping[Owner, Sequence[Item]]) -> bool:
+    """Whether what live owners have is to go."""
+    if not wanted.anyway:
+        return _confirmed(wanted, living)
+    own = wanted.own_processes
+    if own is not None and (others := of_others(living, own)):
+        raise UsageError(
+            f"not only this run is called {wanted.run}: its sandboxes are not told from those of "
+            f"{_names(others)}. Wait until they end, or end them"
+        )
+    return True
 
 
 def _confirmed(wanted: Wanted, living: Mapping[Owner, Sequence[Item]]) -> bool:

@@ -1,17 +1,25 @@
 """What `plimsoll clean` is to remove, and what it leaves and why."""
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
 from plimsoll.runs.inventories import Shelf, Stock
 from plimsoll.sandboxes.inventory import KINDS, Item
-from plimsoll.sandboxes.owners import is_alive
+from plimsoll.sandboxes.owners import is_alive, is_here
 from plimsoll.sandboxes.reaper import doomed, held, remove_all
 
-__all__ = ["Choice", "Left", "choose_all", "choose_expired", "choose_run", "of_live_owners"]
+__all__ = [
+    "Choice",
+    "Left",
+    "choose_all",
+    "choose_expired",
+    "choose_run",
+    "of_live_owners",
+    "of_others",
+]
 
 _SHOWN_RUNS = 10
 OnEnd = Callable[[str, Item, str], None]
@@ -84,6 +92,15 @@ def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Item]]:
         if item.labels.expires >= now and is_alive(owner):
             found.setdefault(owner, []).append(item)
     return found
+
+
+def of_others(living: Iterable[Owner], own: int) -> list[Owner]:
+    """Live processes of this host, where they are more than the `own` that a run can have.
+
+    The label says only the last name of a run's directory, and another's may be called the same.
+    """
+    here = [owner for owner in living if is_here(owner)]
+    return here if len(here) > own else []
 
 
 def _choose(stock: Stock, wanted: Callable[[Item], bool]) -> Choice:
