@@ -380,7 +380,23 @@ async def test_none_passes_through_and_is_still_measured(world: Faulty):
 
 async def test_new_warnings_come_behind_those_that_were_there(world: Faulty, pool: Pool):
     before = list(pool.warnings)
-    pool._warn("from the pool")
+    pool.warn("from the pool")
     assert list(pool.warnings) == [*before, "from the pool"]
     world._backend.warn("from the backend")  # type: ignore[attr-defined]
     assert list(pool.warnings) == [*before, "from the pool", "from the backend"]
+
+
+async def test_a_warning_that_comes_again_takes_no_other_ones_place(pool: Pool):
+    for _ in range(100):
+        pool.warn("a sandbox is used once")
+    pool.warn("a sandbox could not be removed")
+    assert list(pool.warnings)[-2:] == ["a sandbox is used once", "a sandbox could not be removed"]
+
+
+async def test_what_was_expected_of_any_is_taken_by_the_ticket_that_claimed_it(
+    world: Faulty, pool: Pool, image: Image
+):
+    first, second = (pool.expect(DEBIAN, ticket("a.0")) for _ in range(2))
+    second.claim(ticket("a.2").labels)
+    await pool.create(image, ticket("a.2"))
+    assert (first.remaining, second.remaining) == (1, 0)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from plimsoll.sandboxes.pool.options import Reuse
-from plimsoll.sandboxes.pool.stats import Histogram, Meter, Trend
+from plimsoll.sandboxes.pool.stats import Histogram, Meter, Readings, Trend
 
 
 def test_quantiles_are_off_by_a_few_percent_at_most():
@@ -54,3 +54,40 @@ def test_reasons_without_number_are_counted_together():
     retired = meter.stats(Reuse.RESET).retired
     assert len(retired) <= 21
     assert sum(retired.values()) == 500
+
+
+def noted(seed: int) -> Meter:
+    """A pool that was at work for a while."""
+    meter, chance = Meter(), random.Random(seed)
+    for _ in range(1000):
+        meter.started(chance.lognormvariate(-1, 1))
+        meter.leased(chance.lognormvariate(-3, 1), warm=chance.random() < 0.7)
+        meter.reset(chance.lognormvariate(-2, 1))
+    meter.start_failed()
+    meter.retired("it died")
+    return meter
+
+
+def test_figures_of_several_pools_told_in_parts_are_those_of_one_that_did_it_all():
+    pools, all_of_them, told = [noted(1), noted(2)], Meter(), Meter()
+    for pool in pools:
+        all_of_them.add(pool.readings)
+        half = pool.readings
+        told.add(msgspec.json.decode(msgspec.json.encode(half), type=Readings))
+        pool.started(9.0)
+        all_of_them.started(9.0)
+        told.add(pool.readings.since(half))
+    assert told.stats(Reuse.RESET) == all_of_them.stats(Reuse.RESET)
+    stats = told.stats(Reuse.RESET)
+    assert stats.start is not None
+    assert stats.start.count == 2002 == sum(span.starts for span in stats.start_over_time)
+    assert (stats.failed_starts, stats.retired) == (2, {"it died": 2})
+
+
+def test_what_is_told_at_a_time_does_not_grow_with_what_was_done():
+    meter = noted(1)
+    before = meter.readings
+    meter.started(0.2)
+    meter.leased(0.01, warm=True)
+    assert len(msgspec.json.encode(meter.readings.since(before))) < 60
+    assert meter.readings.since(meter.readings) == Readings()

@@ -5,7 +5,7 @@ the last build of an equal source; until there is one, its expectation is of no 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.pool.keys import Key, source_key, spec_key
@@ -26,6 +26,10 @@ class Expectation:
 
     def __post_init__(self) -> None:
         self.spec_key = spec_key(self.spec)
+
+    def claim(self, labels: Labels) -> None:
+        """It is for whoever asks with these labels."""
+        self.spec = replace(self.spec, labels=labels)
 
     def withdraw(self) -> None:
         """Nobody will ask for what remains. May be called again."""

@@ -31,7 +31,7 @@ from plimsoll.sandboxes.pool.keys import Key, key_of
 from plimsoll.sandboxes.pool.lease import Lease
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.shelf import Pooled, Shelf
-from plimsoll.sandboxes.pool.stats import Meter, PoolStats
+from plimsoll.sandboxes.pool.stats import Meter, PoolStats, Readings
 from plimsoll.sandboxes.pool.stock import Stock
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, OnOutput, Sandbox, SandboxSpec
 
@@ -60,11 +60,11 @@ class Pool:
         self._options = options
         self._meter = Meter()
         self._demand = Demand(self._pump)
-        self._stock = Stock(options, self._warn, self._pump)
+        self._stock = Stock(options, self.warn, self._pump)
         self._leases: set[Lease] = set()
         self._used_once: set[str] = set()
         """Images whose sandboxes bring along what a reset does not reach."""
-        self._working = Background(self._warn)
+        self._working = Background(self.warn)
         """Starts and resets."""
         self._resets = asyncio.Semaphore(_RESETS_AT_ONCE)
         self._warnings: dict[str, None] = {}
@@ -90,6 +90,11 @@ class Pool:
     def stats(self) -> PoolStats:
         """What was measured so far."""
         return self._meter.stats(self._options.reuse)
+
+    @property
+    def readings(self) -> Readings:
+        """The same as counts, which can be added to those of other pools."""
+        return self._meter.readings
 
     async def __aenter__(self) -> Self:
         await self._backend.__aenter__()
@@ -352,7 +357,7 @@ class Pool:
         else:
             why = await take_baseline(pooled.sandbox)
         if why:
-            self._warn(f"a sandbox is used once, not reset: {why} ({self.name})")
+            self.warn(f"a sandbox is used once, not reset: {why} ({self.name})")
         return not why
 
     def _start_failed(self, shelf: Shelf, reason: str) -> None:
@@ -361,7 +366,7 @@ class Pool:
         if again is not None:
             asyncio.get_running_loop().call_later(again, self._pump)
         if (refusal := shelf.refusal(now)) is not None:
-            self._warn(str(refusal))
+            self.warn(str(refusal))
             shelf.tell(str(refusal))
 
     def _start_refused(self, shelf: Shelf, error: Exception) -> None:
@@ -386,7 +391,10 @@ class Pool:
         await self._working.all_end()
         await self._stock.clear()
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Have it be said, once."""
+        if text in self._warnings:
+            return
         self._own_warnings += 1
         if self._own_warnings <= _MOST_WARNINGS:
             self._warnings.setdefault(text)

@@ -6,13 +6,17 @@ Seconds are kept as counts in buckets 5 % wide, so that a quantile is off by 2.5
 import math
 import time
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
 from plimsoll.sandboxes.pool.options import Reuse
 
-__all__ = ["Figures", "Histogram", "Meter", "PoolStats", "Span", "Trend"]
+__all__ = ["Figures", "Histogram", "Meter", "PoolStats", "Readings", "Span", "Trend"]
+
+_K = TypeVar("_K", bound=Hashable)
 
 _SMALLEST = 1e-4
 _GROWTH = math.log(1.05)
@@ -59,12 +63,49 @@ class PoolStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait_cold: Figures | None = None
 
 
+class Readings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pool measured in a part of its time, as counts: those of many pools can be added.
+
+    Durations are counts by the number of their bucket.
+    """
+
+    start: dict[int, int] = {}
+    reset: dict[int, int] = {}
+    warm: dict[int, int] = {}
+    cold: dict[int, int] = {}
+    retired: dict[str, int] = {}
+    failed_starts: int = 0
+
+    def since(self, before: "Readings") -> "Readings":
+        """What was measured after these were."""
+        return Readings(
+            start=_more(self.start, before.start),
+            reset=_more(self.reset, before.reset),
+            warm=_more(self.warm, before.warm),
+            cold=_more(self.cold, before.cold),
+            retired=_more(self.retired, before.retired),
+            failed_starts=self.failed_starts - before.failed_starts,
+        )
+
+
+def _more(counts: Mapping[_K, int], before: Mapping[_K, int]) -> dict[_K, int]:
+    return {key: more for key, count in counts.items() if (more := count - before.get(key, 0)) > 0}
+
+
 @dataclass(slots=True)
 class Histogram:
     """Counts of durations."""
 
     count: int = 0
     _buckets: Counter[int] = field(default_factory=Counter[int])
+
+    @classmethod
+    def of(cls, buckets: Mapping[int, int]) -> "Histogram":
+        return cls(sum(buckets.values()), Counter(buckets))
+
+    @property
+    def buckets(self) -> dict[int, int]:
+        return dict(self._buckets)
 
     def add(self, seconds: float) -> None:
         self.count += 1
@@ -98,7 +139,12 @@ class Trend:
     _spans: dict[int, Histogram] = field(default_factory=dict[int, Histogram])
 
     def add(self, at: float, seconds: float) -> None:
-        self._spans.setdefault(int(at / self.width), Histogram()).add(seconds)
+        one = Histogram()
+        one.add(seconds)
+        self.merge(at, one)
+
+    def merge(self, at: float, measured: Histogram) -> None:
+        self._spans.setdefault(int(at / self.width), Histogram()).merge(measured)
         if len(self._spans) > _MOST_SPANS:
             before, self._spans = self._spans, {}
             self.width *= 2
@@ -145,9 +191,34 @@ class Meter:
     def reset(self, seconds: float) -> None:
         self._reset.add(seconds)
 
-    def retired(self, reason: str) -> None:
+    def retired(self, reason: str, count: int = 1) -> None:
         known = reason in self._retired or len(self._retired) < _MOST_REASONS
-        self._retired[reason if known else _OTHER] += 1
+        self._retired[reason if known else _OTHER] += count
+
+    def add(self, readings: Readings) -> None:
+        """Note what another pool measured until now."""
+        started = Histogram.of(readings.start)
+        self._start.merge(started)
+        if started.count:
+            self._trend.merge(time.monotonic() - self._began, started)
+        self._reset.merge(Histogram.of(readings.reset))
+        self._warm.merge(Histogram.of(readings.warm))
+        self._cold.merge(Histogram.of(readings.cold))
+        self._failed_starts += readings.failed_starts
+        for reason, count in readings.retired.items():
+            self.retired(reason, count)
+
+    @property
+    def readings(self) -> Readings:
+        """All that was measured so far."""
+        return Readings(
+            start=self._start.buckets,
+            reset=self._reset.buckets,
+            warm=self._warm.buckets,
+            cold=self._cold.buckets,
+            retired=dict(self._retired),
+            failed_starts=self._failed_starts,
+        )
 
     @property
     def usual_start(self) -> float:
