@@ -12,7 +12,7 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.upstreams.make import make_upstream
 from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, News, Order, Result
 from workers_agent import play
 
 __all__ = ["PlaceOptions", "bench_place", "cannot_be_made"]
@@ -101,6 +101,12 @@ class BenchPlace:
 
     def set_version(self, version: Version) -> None:
         self._version = version
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        pass
+
+    def news(self) -> News | None:
+        return None
 
     def counts(self) -> dict[str, int]:
         return {"sessions": len(self._gateway.sessions), "orders": self._running}

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, News, Order, Result
 
 __all__ = ["NamedPlace", "named"]
 
@@ -75,6 +75,12 @@ class NamedPlace:
 
     def set_version(self, version: Version) -> None:
         self._version = version
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        pass
+
+    def news(self) -> News | None:
+        return None
 
     def counts(self) -> dict[str, int]:
         return {}

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from plimsoll.trajectories.done import Done
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, News, Order, Result
 
 __all__ = ["CoinPlace", "coins", "leaks", "leaks_once", "without_ids"]
 
@@ -45,6 +45,12 @@ class CoinPlace:
 
     def set_version(self, version: Version) -> None:
         self._version = version
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        pass
+
+    def news(self) -> News | None:
+        return None
 
     def counts(self) -> dict[str, int]:
         return {}

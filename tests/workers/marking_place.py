@@ -8,7 +8,7 @@ import contextlib
 import os
 import resource
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, News, Order, Result
 
 __all__ = ["MarkingPlace", "marking", "refuses", "slow_to_make", "stumbles"]
 
@@ -36,6 +36,7 @@ class MarkingPlace:
         self._leak: list[bytes] = []
         self._alive = 0
         self._version = FIRST
+        self._told = 0
 
     def mark(self, name: str, text: str = "") -> None:
         (self._folder / name).write_text(text)
@@ -87,6 +88,17 @@ class MarkingPlace:
 
     def set_version(self, version: Version) -> None:
         self._version = version
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        if coming or (self._folder / "expects").exists():
+            self.mark("expects", str(sum(one.count for one in coming)))
+
+    def news(self) -> News | None:
+        """What the file `news` says, and that its place was left."""
+        file = self._folder / "news"
+        said = tuple(one.read_text() for one in (file, self._folder / "left") if one.exists())
+        news, self._told = said[self._told :], len(said)
+        return News(warnings=news) if news else None
 
     def counts(self) -> dict[str, int]:
         return {"alive": self._alive}
@@ -149,7 +161,7 @@ async def marking(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
     try:
         yield place
     finally:
-        place.mark("left")
+        place.mark("left", "its place was left")
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,9 +15,10 @@ from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import FIRST, Version
+from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import WorkerSpec
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, News, Order, Result
 
 __all__ = [
     "ScriptedPlace",
@@ -56,6 +57,8 @@ class ScriptedPlace:
         self._held: list[bytes] = []
         self._version = FIRST
         self._over: list[str] = []
+        self._coming: dict[str, int] = {}
+        self._news: News | None = None
 
     async def run(self, order: Order) -> Result:
         started = time.monotonic()
@@ -89,6 +92,10 @@ class ScriptedPlace:
                 return str(self._version)
             case "over":
                 return ",".join(self._over)
+            case "coming":
+                return msgspec.json.encode(self._coming).decode()
+            case "warn":
+                self._news = News(warnings=(about,), sandboxes=Readings(warm={100: 1}))
             case "pid":
                 return str(os.getpid())
             case _:
@@ -100,6 +107,13 @@ class ScriptedPlace:
 
     def set_version(self, version: Version) -> None:
         self._version = version
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        self._coming = {one.kind.task: one.count for one in coming}
+
+    def news(self) -> News | None:
+        news, self._news = self._news, None
+        return news
 
     def counts(self) -> dict[str, int]:
         return {"held": len(self._held)}

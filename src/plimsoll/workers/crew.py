@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
@@ -19,14 +19,17 @@ from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.channel import Switchboard
 from plimsoll.workers.crashes import Crashes, Death, cannot_start
 from plimsoll.workers.engines.protocol import Engine, Exit
+from plimsoll.workers.gathered import Gathered
 from plimsoll.workers.messages import (
     Beat,
     Begin,
     Drain,
+    Expect,
     Failed,
     Finished,
     FromWorker,
     Hello,
+    News,
     NewVersion,
     Ready,
     Run,
@@ -35,7 +38,8 @@ from plimsoll.workers.messages import (
     ToWorker,
     WorkerSpec,
 )
-from plimsoll.workers.place import Result
+from plimsoll.workers.outlook import Outlook
+from plimsoll.workers.place import Kind, Result
 from plimsoll.workers.roster import Job, Member, Patience, Roster
 from plimsoll.workers.status import Phase
 
@@ -83,6 +87,8 @@ class Crew:
         self._nobody = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stack = contextlib.AsyncExitStack()
+        self._outlook = Outlook(spec.concurrency)
+        self.gathered = Gathered()
         self.roster = Roster(spec.concurrency)
         self.answered = asyncio.Event()
         """Set once a worker has been ready."""
@@ -119,13 +125,20 @@ class Crew:
 
     def give(self, job: Job) -> bool:
         """Give a ticket to the least busy worker; False where none has room."""
-        if (member := self.roster.least_busy()) is None:
+        kind = job.order.kind
+        if (member := self.roster.least_busy(self._outlook.expecting(kind))) is None:
             return False
         job.worker = member.worker
+        self._outlook.given(member.worker, kind)
         member.jobs[job.order.ticket] = job
         member.taken += 1
         self.tell(member.worker, Run(job.order))
         return True
+
+    def expect(self, kinds: Iterable[Kind]) -> None:
+        """Tell those that take tickets what comes next, the first one first."""
+        for worker, coming in self._outlook.deal(kinds, self.roster.ready).items():
+            self.tell(worker, Expect(coming))
 
     def tell(self, worker: str, message: ToWorker) -> None:
         self._board.send(worker, message)
@@ -256,7 +269,10 @@ class Crew:
     async def _listen(self) -> None:
         while True:
             heard = await self._board.receive()
-            if (member := self.roster.find(heard.worker)) is not None:
+            if isinstance(heard.message, News):
+                # Of one that is gone by now, too: what it did was done.
+                self.gathered.add(heard.message)
+            elif (member := self.roster.find(heard.worker)) is not None:
                 self._hear(member, heard.message)
 
     def _hear(self, member: Member, message: FromWorker) -> None:
@@ -273,7 +289,7 @@ class Crew:
                 self._feel(member, message)
             case Failed(words=words):
                 self._hear_last(member, words)
-            case Taken():
+            case Taken() | News():
                 pass
 
     def _welcome(self, member: Member, ready: Ready) -> None:

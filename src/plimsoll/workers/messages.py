@@ -3,19 +3,21 @@
 import msgspec
 
 from plimsoll.core.versions import Version
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, News, Order, Result
 
 __all__ = [
     "Beat",
     "Begin",
     "Cancel",
     "Drain",
+    "Expect",
     "Failed",
     "Finished",
     "FromWorker",
     "GroupOver",
     "Hello",
     "NewVersion",
+    "News",
     "Ready",
     "Run",
     "Stop",
@@ -70,6 +72,12 @@ class GroupOver(msgspec.Struct, frozen=True, tag="group_over"):
     group: str
 
 
+class Expect(msgspec.Struct, frozen=True, tag="expect"):
+    """What a worker is given next, without what it was given. It replaces the one before."""
+
+    coming: tuple[Coming, ...]
+
+
 class NewVersion(msgspec.Struct, frozen=True, tag="new_version"):
     """The policy generates with these weights from now on."""
 
@@ -86,7 +94,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at once, with nothing left behind."""
 
 
-ToWorker = Begin | Run | Cancel | GroupOver | NewVersion | Drain | Stop
+ToWorker = Begin | Run | Cancel | GroupOver | Expect | NewVersion | Drain | Stop
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -137,4 +145,4 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """It is above its memory limit, or was asked to end by a signal: it takes no more."""
 
 
-FromWorker = Hello | Ready | Taken | Finished | Failed | Beat
+FromWorker = Hello | Ready | Taken | Finished | Failed | Beat | News

@@ -5,7 +5,7 @@ both of which travel as text to wherever an engine starts it.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -14,9 +14,25 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
+from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.trials.verdicts import Verdict
 
-__all__ = ["Order", "Place", "PlaceMaker", "Result", "find_maker"]
+__all__ = ["Coming", "Kind", "News", "Order", "Place", "PlaceMaker", "Result", "find_maker"]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What orders have in common that need the same things: the fields are those of `Order`."""
+
+    task: str
+    name: str = ""
+    agent: str = ""
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """So many orders of a kind are about to be given."""
+
+    kind: Kind
+    count: int
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +53,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     """Who acts, where it is not the run's one agent: a canary's is the oracle."""
 
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.task, self.name, self.agent)
+
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a ticket. The trajectory itself is in storage, never in a message."""
@@ -50,6 +70,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[Segment, ...] = ()
 
 
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="news"):
+    """What is new about a worker's sandboxes since it last told. It does not grow with time."""
+
+    warnings: tuple[str, ...] = ()
+    sandboxes: Readings = Readings()
+
+
 class Place(Protocol):
     """Runs tickets at the same time on one event loop. What a ticket held is gone at its end."""
 
@@ -61,8 +88,17 @@ class Place(Protocol):
         """Nothing of the group is needed any more."""
         ...
 
+    def expect(self, coming: Sequence[Coming]) -> None:
+        """These orders come next, those that were given not among them. It replaces what was
+        said before: what is not among them is not kept ready for."""
+        ...
+
     def set_version(self, version: Version) -> None:
         """What the policy generates from now on is of this version."""
+        ...
+
+    def news(self) -> News | None:
+        """What is new since this was last asked; None where nothing is."""
         ...
 
     def counts(self) -> dict[str, int]:

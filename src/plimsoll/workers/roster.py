@@ -1,7 +1,7 @@
 """The workers of a run, and which ticket is with which of them."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from plimsoll.trials.verdicts import Cause, Void
@@ -158,7 +158,18 @@ class Roster:
         ready = (m for m in self._members.values() if m.phase is Phase.READY)
         return sum(self._concurrency - len(member.jobs) for member in ready)
 
-    def least_busy(self) -> Member | None:
+    @property
+    def places(self) -> int:
+        """Tickets that can be run at once now, whether they are or not."""
+        return self._concurrency * len(self.ready)
+
+    @property
+    def ready(self) -> list[str]:
+        """The workers that take tickets now."""
+        return [m.worker for m in self._members.values() if m.phase is Phase.READY]
+
+    def least_busy(self, rather: Collection[str] = ()) -> Member | None:
+        """Who has room and least to do; of those that have as little, rather one of these."""
         ready = [m for m in self._members.values() if m.phase is Phase.READY]
-        least = min(ready, key=lambda member: len(member.jobs), default=None)
+        least = min(ready, key=lambda m: (len(m.jobs), m.worker not in rather), default=None)
         return least if least is not None and len(least.jobs) < self._concurrency else None

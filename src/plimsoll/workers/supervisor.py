@@ -6,6 +6,7 @@ void and lost. Nothing that was sent to a dead worker is waited for.
 
 import asyncio
 import collections
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Never, Self
 
@@ -14,8 +15,9 @@ from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.crew import Crew, SupervisorOptions
 from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.gathered import Gathered
 from plimsoll.workers.messages import Cancel, Drain, GroupOver, WorkerSpec
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Kind, Order, Result
 from plimsoll.workers.roster import Job
 from plimsoll.workers.status import WorkerStatus
 
@@ -58,6 +60,16 @@ class Supervisor:
         over = self._crew.closing or self._crew.failure
         return 0 if over else self._crew.roster.free
 
+    @property
+    def places(self) -> int:
+        """How many tickets its workers can run at once."""
+        return self._crew.roster.places
+
+    @property
+    def gathered(self) -> Gathered:
+        """What its workers told of their sandboxes, those that are gone too."""
+        return self._crew.gathered
+
     def status(self) -> list[WorkerStatus]:
         return [member.status() for member in self._crew.roster]
 
@@ -91,6 +103,11 @@ class Supervisor:
     def group_over(self, group: str) -> None:
         """Nothing of a group is needed any more."""
         self._crew.tell_all(GroupOver(group))
+
+    def expect(self, kinds: Iterable[Kind]) -> None:
+        """Orders of these kinds come next, the first one first, without those that were given to
+        `run`. It replaces what was said before."""
+        self._crew.expect(kinds)
 
     def set_version(self, version: Version) -> None:
         """The policy generates with these weights from now on."""

@@ -25,7 +25,10 @@ from plimsoll.workers.messages import (
     Begin,
     Cancel,
     Drain,
+    Expect,
     Failed,
+    Finished,
+    FromWorker,
     GroupOver,
     Hello,
     NewVersion,
@@ -100,6 +103,8 @@ class Worker:
             pulse = self._start_heart(spec, stack)
             await asyncio.to_thread(remove_leftovers)
             stack.enter_context(scratch(spec.run))
+            # Once its place is left: what could not be removed is said, too.
+            stack.callback(self._tell_news, line)
             try:
                 place = await stack.enter_async_context(find_maker(spec.maker)(spec.options))
             except PlimsollError as error:
@@ -112,7 +117,7 @@ class Worker:
             # What is alive now stays so: not looking at it again keeps collections, which hold
             # the loop up, short.
             gc.freeze()
-            tickets = self._tickets = Tickets(place, self._load, line.send)
+            tickets = self._tickets = Tickets(place, self._load, lambda m: self._say(line, m))
             stack.push_async_callback(self._leave, tickets)
             self._place = place
             pulse.watch(place.counts)
@@ -120,7 +125,19 @@ class Worker:
             # Being stopped is how it ends: its place is left as after any work, not as after an
             # error, and removes what others that were killed left there.
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Future[None]()
+                while True:
+                    await asyncio.sleep(spec.beat_seconds)
+                    self._tell_news(line)
+
+    def _say(self, line: Line, message: FromWorker) -> None:
+        """Whoever hears the end of a ticket has heard what there was to say of its sandbox."""
+        if isinstance(message, Finished):
+            self._tell_news(line)
+        line.send(message)
+
+    def _tell_news(self, line: Line) -> None:
+        if self._place is not None and (news := self._place.news()) is not None:
+            line.send(news)
 
     def _start_heart(self, spec: WorkerSpec, stack: AsyncExitStack) -> Pulse:
         pulse = Pulse()
@@ -167,7 +184,10 @@ class Worker:
                 self._hear_order(message, self._tickets, self._place)
 
     def _hear_order(
-        self, message: Run | Cancel | GroupOver | NewVersion, tickets: Tickets, place: Place
+        self,
+        message: Run | Cancel | GroupOver | Expect | NewVersion,
+        tickets: Tickets,
+        place: Place,
     ) -> None:
         match message:
             case Run(order=order):
@@ -176,6 +196,9 @@ class Worker:
                 tickets.cancel(ticket, Void(Cause.CANCELLED, reason))
             case GroupOver(group=group):
                 tickets.group_over(group)
+            case Expect(coming=coming):
+                # One that is leaving is given nothing more, whatever was said before it knew.
+                place.expect(() if self._load.leaving else coming)
             case NewVersion(version=version):
                 place.set_version(version)
             case _:
@@ -187,6 +210,8 @@ class Worker:
             self._stop(self._verdict)
             return
         self._load.leaving = True
+        if self._place is not None:
+            self._place.expect(())
         if self._draining is not None:
             self._draining.cancel()
         self._draining = asyncio.create_task(self._end_within(grace, self._tickets))

@@ -1,0 +1,108 @@
+"""What workers are told of orders that come, and what they tell of their sandboxes."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from scripted_place import order, spec
+from supervised import options, pid_of
+from worker_in_hand import in_hand, marking_spec
+
+from faults import until
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.trials.verdicts import Void
+from plimsoll.workers.engines.process import ProcessEngine
+from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.messages import Drain, Expect, News
+from plimsoll.workers.place import Coming, Kind
+from plimsoll.workers.supervisor import Supervisor
+
+A = Kind("a")
+
+
+def said(result: object) -> dict[str, int]:
+    return json.loads(result.trajectory)  # type: ignore[attr-defined]
+
+
+async def test_workers_are_told_what_comes_and_that_it_does_not_any_more(engine: Engine):
+    async with Supervisor(engine, spec(concurrency=2), number=1) as supervisor:
+        await supervisor.wait_ready()
+        assert supervisor.places == 2
+        supervisor.expect([A, A, A])
+        assert said(await supervisor.run(order("t1", "coming"))) == {"a": 2}
+        supervisor.expect([])
+        assert said(await supervisor.run(order("t2", "coming"))) == {}
+
+
+async def test_of_equally_busy_workers_the_one_that_expects_an_order_gets_it(engine: Engine):
+    asked = Kind("coming")
+    async with Supervisor(engine, spec(concurrency=2), number=2) as supervisor:
+        await until(lambda: supervisor.places == 4, 60)
+        supervisor.expect([A, asked])
+        assert said(await supervisor.run(order("t1", "coming"))) == {"coming": 1}
+
+
+async def test_a_warning_of_two_workers_is_said_once_and_before_the_tickets_end(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+):
+    async with Supervisor(engine, spec(concurrency=1), number=2) as supervisor:
+        await until(lambda: supervisor.places == 2, 60)
+        # Both at once, so that each worker has one.
+        both = [supervisor.run(order(f"t{n}", "warn no limit on storage")) for n in range(2)]
+        await asyncio.gather(*both)
+        assert {status.finished for status in supervisor.status()} == {1}
+        assert supervisor.gathered.warnings == ["no limit on storage"]
+    assert caplog.messages.count("no limit on storage") == 1
+
+
+async def test_what_a_killed_worker_measured_is_not_lost():
+    patience = options(dead_after=600)
+    async with Supervisor(ProcessEngine(), spec(), number=1, options=patience) as supervisor:
+        await supervisor.run(order("t1", "warn it is slow"))
+        lost = asyncio.create_task(supervisor.run(order("t2", "sleep 600")))
+        await until(lambda: supervisor.status()[0].running == 1)
+        os.kill(pid_of(supervisor.status()[0].where), signal.SIGKILL)
+        assert isinstance((await lost).verdict, Void)
+        await supervisor.run(order("t3", "warn it is slow"))
+        assert supervisor.gathered.meter.stats(Reuse.FRESH).hits == 2
+
+
+async def test_one_that_takes_no_more_keeps_nothing_ready(tmp_path: Path):
+    expects = tmp_path / "expects"
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t1", "until go")
+        hand.tell(Expect((Coming(A, 3),)))
+        await until(lambda: expects.exists() and expects.read_text() == "3")
+        hand.tell(Drain(60))
+        await until(lambda: expects.read_text() == "0")
+        # What was on its way to it changes nothing about that.
+        hand.tell(Expect((Coming(A, 3),)))
+        (tmp_path / "go").touch()
+        await hand.result("t1")
+        await hand.ended(30)
+    assert expects.read_text() == "0"
+
+
+async def test_one_that_a_signal_ends_keeps_nothing_ready(tmp_path: Path):
+    expects = tmp_path / "expects"
+    async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
+        hand.order("t1", "until go")
+        hand.tell(Expect((Coming(A, 3),)))
+        await until(lambda: expects.exists() and expects.read_text() == "3")
+        os.kill(hand.pid, signal.SIGTERM)
+        await until(lambda: expects.read_text() == "0")
+        (tmp_path / "go").touch()
+        await hand.ended(30)
+
+
+async def test_news_come_while_tickets_run_and_once_more_when_the_place_was_left(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t1", "until go")
+        (tmp_path / "news").write_text("no limit on storage")
+        assert (await hand.hear(News)).warnings == ("no limit on storage",)
+        hand.tell(Drain(0))
+        assert (await hand.hear(News)).warnings == ("its place was left",)
+        await hand.ended(30)
