@@ -77,6 +77,48 @@ def test_json_is_all_of_stdout_and_the_shell_agents_trajectories_are_kept_by_the
     assert all(row["trajectory"] for row in rows(tmp_path / "out"))
 
 
+def pooled(folder: Path, **run: object) -> None:
+    with write_run(folder, **run).open("a") as file:
+        file.write('[pool]\nreuse = "fresh"\n')
+
+
+def test_a_runs_workers_have_sandboxes_ready_and_the_run_tells_how_they_were_had(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, mark: str
+):
+    write_task("a")
+    pooled(tmp_path, steps=4)
+    ended = plimsoll("run", "night.toml", "--out", "runs/night")
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads((tmp_path / "runs/night/summary.json").read_text())
+    pool = summary["pool"]
+    assert pool["hits"] + pool["cold_starts"] == summary["trials"] == 16
+    assert pool["hits"] >= 4
+    assert sum(span["starts"] for span in pool["start_over_time"]) == pool["start"]["count"]
+    said = f"pool fresh: {pool['hits']} of 16 leases found one ready · start p50"
+    assert said in ended.stdout
+    shown = plimsoll("status", "night")
+    assert f"pool fresh  {pool['hits']} of 16 leases found one ready" in shown.stdout
+    assert json.loads(plimsoll("status", "night", "--json").stdout)["pool"] == pool
+    assert marked(mark) == {}
+    assert no_sandbox(tmp_path)
+
+
+def test_what_sandboxes_cannot_do_is_said_once_however_many_workers_find_out(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    file = write_run(tmp_path, steps=2)
+    file.write_text(
+        file.read_text().replace("[workers]", "[workers]\nnumber = 2") + '[pool]\nreuse = "reset"\n'
+    )
+    ended = plimsoll("run", "night.toml", "--out", "out")
+    assert ended.returncode == 0, ended.stderr
+    why = "a sandbox is used once, not reset: its backend has no reset (local)"
+    assert ended.stderr.count(f"warning: {why}") == 1
+    assert json.loads((tmp_path / "out/summary.json").read_text())["warnings"].count(why) == 1
+    assert f"warning     {why}" in plimsoll("status", "out").stdout
+
+
 NOISY = """
 import pathlib, threading, time
 from plimsoll.cli.main import main

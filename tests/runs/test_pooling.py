@@ -23,6 +23,10 @@ from plimsoll.trials.environment import image_source
 TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
 
+def nop(name: str) -> Nop:
+    return Nop()
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Task]:
     def write(name: str, toml: str = "", dockerfile: str = HOST) -> Task:
@@ -68,12 +72,12 @@ async def test_trials_find_their_sandboxes_ready(
         concurrency=2,
         trial=trials_by({"": Nop()}, pool, None, directory),
         directory=directory,
-        hints=hints_for(pool, directory.name, None, {"": Nop()}),
+        hints=hints_for(pool, directory.name, None, nop),
     )
     async with pool:
         await run.run()
     assert run.summary.graded == 8
-    stats = measured(pool)
+    stats = measured(pool.stats)
     assert stats is not None
     assert stats.hits + stats.cold_starts == 8
     assert stats.hits >= 4
@@ -88,7 +92,7 @@ async def test_a_trial_that_ends_before_it_asks_for_a_sandbox_is_not_waited_for(
 ):
     world = Faulty(backend)
     pool = make_pool(world, PoolConfig(), reuse="fresh", concurrency=2)
-    hints = hints_for(pool, directory.name, None, {"": Nop()})
+    hints = hints_for(pool, directory.name, None, nop)
     assert hints is not None
     task = make("a")
     async with pool:
@@ -105,7 +109,7 @@ async def test_a_task_that_cannot_be_had_is_left_to_its_own_trial(
     backend: Backend, make: Callable[..., Task], directory: RunDirectory
 ):
     pool = make_pool(Faulty(backend), PoolConfig(), reuse="fresh", concurrency=2)
-    hints = hints_for(pool, directory.name, None, {"": Nop()})
+    hints = hints_for(pool, directory.name, None, nop)
     assert hints is not None
     ticket = Ticket(make("a", '[environment.env]\nA = "${NOT_SET_ANYWHERE}"\n'), 1)
     hints.coming(ticket)
@@ -114,5 +118,5 @@ async def test_a_task_that_cannot_be_had_is_left_to_its_own_trial(
 
 def test_without_a_pool_nothing_is_hinted_and_nothing_is_told(directory: RunDirectory):
     pool = make_pool(LocalBackend(), PoolConfig(), reuse="none", concurrency=2)
-    assert hints_for(pool, directory.name, None, {"": Nop()}) is None
-    assert measured(pool) is None
+    assert hints_for(pool, directory.name, None, nop) is None
+    assert measured(pool.stats) is None

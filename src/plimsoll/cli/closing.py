@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from plimsoll.cli.render import count, diagnosed, duration, figure, plain
+from plimsoll.cli.render import count, diagnosed, duration, figure, plain, pool_line
 from plimsoll.cli.status_report import voids
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluating import HeldOut
@@ -37,6 +37,8 @@ def closing(
         yield Text(f"out: {plain(task)}: {plain(why)}", style="yellow")
     for why, skipped in summary.skipped.items():
         yield Text(f"{count(skipped, 'step')} changed nothing: {plain(why)}")
+    if summary.pool is not None:
+        yield Text(pool_line(summary.pool))
     if summary.left_over:
         yield Text(f"left over: {count(summary.left_over, 'group')}, too few for a batch")
     yield _proof(summary)

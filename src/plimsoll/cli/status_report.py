@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll import __version__
-from plimsoll.cli.render import NONE, console, duration, figure, plain
+from plimsoll.cli.render import NONE, console, duration, figure, plain, pool_line
 from plimsoll.cli.steps_table import steps_table
 from plimsoll.cli.tables import print_table
 from plimsoll.runs.control import controller
@@ -112,6 +112,11 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     )
     yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
     yield "canaries", status.canaries
+    if status.pool is not None:
+        head, _, figures = pool_line(status.pool).partition(": ")
+        yield head, figures
+    for warning in status.warnings:
+        yield "warning", warning
     if status.heldout:
         yield "held-out", " → ".join(f"{figure(r)} (step {n})" for n, r in status.heldout.items())
     for task, why in status.out.items():

@@ -26,10 +26,13 @@ from plimsoll.runs.evaluating import Evaluating, Evaluations, HeldOut
 from plimsoll.runs.evaluation import first_error
 from plimsoll.runs.kept import Kept, attempt_of
 from plimsoll.runs.plan import Plan
+from plimsoll.runs.pooling import reuse_of
+from plimsoll.runs.prospects import Prospects
 from plimsoll.runs.results import Row, row_of, voided
 from plimsoll.runs.slack import Slack
 from plimsoll.runs.tickets import CANARY_AGENT
 from plimsoll.runs.watching import Canary, Watching
+from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
@@ -81,6 +84,10 @@ class Controller:
         self._groups: set[str] = set()
         """Groups that workers may hold something of."""
         self._evaluations = Evaluations(ledger)
+        self._prospects: Prospects | None = None
+        """None where workers start nothing ahead."""
+        if reuse_of(plan.config) is not Reuse.NONE:
+            self._prospects = Prospects(plan, self._order, ledger, self._evaluations, watching)
         self._slack = Slack(plan.config.run.slack_seconds)
         self._changed = asyncio.Event()
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -209,6 +216,15 @@ class Controller:
         if not self.why:
             await self._slack.attend(self._ledger, asyncio.get_running_loop().time())
             self._see_exhausted()
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Tell workers what they are about to be given."""
+        if self._prospects is not None:
+            waiting = [] if self._is_halted else self._waiting()
+            places = 0 if self._is_halted else self._supervisor.places
+            kinds = self._prospects.next(waiting, places, trains=not self.why)
+            self._supervisor.expect(kinds)
 
     def _tell(self) -> None:
         """Wake whoever waits for a batch: one may be possible now."""

@@ -226,7 +226,7 @@ class EvalRun:
             directory=directory,
             breaker=Breaker(watched),
             canaries=canaries,
-            hints=hints_for(backend, directory.name, assets, agents),
+            hints=hints_for(backend, directory.name, assets, agents.__getitem__),
         )
         return cls(
             request, agent, backend, assets, selection, left_out, directory, evaluation, service
@@ -269,7 +269,7 @@ class EvalRun:
     def finish(self) -> Summary:
         """Write the summary of what has finished, all of it or a part."""
         summary = replace(
-            self.evaluation.summary, breaker=self.diagnosis, pool=measured(self.backend)
+            self.evaluation.summary, breaker=self.diagnosis, pool=measured(self.backend.stats)
         )
         self.directory.finish(summary)
         return summary

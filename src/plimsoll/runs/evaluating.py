@@ -5,9 +5,10 @@ the ledger's evaluation books, their trials in `heldout/` and `heldout_trials.js
 them is in a batch, and the breaker does not count them.
 """
 
+import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,12 @@ class Evaluating:
     def is_waiting(self) -> bool:
         """Whether some of it is not admitted yet."""
         return self._begun < len(self._tasks)
+
+    @property
+    def coming(self) -> Iterator[str]:
+        """The tasks of its trials that are not admitted yet."""
+        for task in itertools.islice(self._tasks, self._begun, None):
+            yield from itertools.repeat(task, self._size)
 
     async def admit(self, ledger: Ledger) -> None:
         """Admit as much of it as the cap on trials allows."""
@@ -125,6 +132,11 @@ class Evaluations:
     def are_waiting(self) -> bool:
         """Whether some of them is not admitted yet: training is not admitted before it."""
         return any(one.is_waiting for one in self._all.values())
+
+    @property
+    def coming(self) -> Iterator[str]:
+        """The tasks of trials that are not admitted yet, the first one first."""
+        return itertools.chain.from_iterable(one.coming for one in self._all.values())
 
     def begin(self, label: str, tasks: Sequence[str], size: int) -> Evaluating:
         books = self._ledger.books

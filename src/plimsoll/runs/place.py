@@ -7,7 +7,7 @@ trajectory, of which only the file is left. Nothing is kept for its group.
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -22,14 +22,18 @@ from plimsoll.runs.backends import make_backend
 from plimsoll.runs.config import Config
 from plimsoll.runs.counting import CountingBackend
 from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.forecast import Forecast
 from plimsoll.runs.policies import PATIENCE, PolicyService, policy_for
-from plimsoll.runs.pooling import make_pool
+from plimsoll.runs.pooling import hints_for, make_pool
 from plimsoll.runs.storing import Store
+from plimsoll.sandboxes.pool.pool import Pool
+from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.tasks.loader import load_task
+from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Graded
 from plimsoll.trials.voids import void_of
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.place import Coming, Kind, News, Order, Result
 
 __all__ = ["PlaceOptions", "TrialPlace", "trial_place"]
 
@@ -53,18 +57,25 @@ class TrialPlace:
         self,
         config: Config,
         directory: RunDirectory,
-        backend: CountingBackend,
+        pool: Pool,
+        counting: CountingBackend,
         service: PolicyService | None,
         store: Store,
     ) -> None:
         self._config = config
         self._directory = directory
-        self._backend = backend
+        self._pool = pool
+        self._counting = counting
+        """What the pool itself starts its sandboxes by."""
         self._service = service
         self._assets = config.load_assets(None)
         self._store = store
         self._load_task = functools.lru_cache(_TASKS_KEPT)(load_task)
         self._agents: dict[str, Agent] = {}
+        hints = hints_for(pool, directory.name, self._assets, self._agent)
+        self._forecast = None if hints is None else Forecast(hints, self._task, pool.warn)
+        self._told_warnings = 0
+        self._told_readings = Readings()
         self._trials = 0
         self._storing = 0
 
@@ -72,6 +83,8 @@ class TrialPlace:
         """Run a ticket's trial, and store what was said in it."""
         began = time.monotonic()
         self._trials += 1
+        if self._forecast is not None:
+            self._forecast.begin(order)
         try:
             result = await self._trial(order)
         except PlimsollError as error:
@@ -80,10 +93,27 @@ class TrialPlace:
             return Result(ticket=order.ticket, verdict=void_of(error), seconds=seconds)
         finally:
             self._trials -= 1
+            if self._forecast is not None:
+                self._forecast.over(order)
         return await self._with_trajectory(order, result)
 
     async def group_over(self, group: str) -> None:
         """Nothing is kept for a group: what it is scored by is in storage."""
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        if self._forecast is not None:
+            self._forecast.tell(coming)
+
+    async def close(self) -> None:
+        if self._forecast is not None:
+            await self._forecast.close()
+
+    def news(self) -> News | None:
+        warnings, readings = self._pool.warnings, self._pool.readings
+        more = readings.since(self._told_readings)
+        news = News(warnings=tuple(warnings[self._told_warnings :]), sandboxes=more)
+        self._told_warnings, self._told_readings = len(warnings), readings
+        return None if news == News() else news
 
     def set_version(self, version: Version) -> None:
         if self._service is not None:
@@ -93,20 +123,21 @@ class TrialPlace:
         sessions = [] if self._service is None else list(self._service.policy.gateway.sessions)
         return {
             "trials": self._trials,
-            "sandboxes": self._backend.alive,
+            "sandboxes": self._counting.alive,
             "sessions": len(sessions),
             "requests": sum(session.in_flight for session in sessions),
             "trajectories": len(sessions) + self._storing,
         }
 
     async def _trial(self, order: Order) -> Result:
-        # Read beside the loop: a task folder may be on a slow disk.
-        task = await asyncio.to_thread(self._load_task, Path(order.task), order.name or None)
+        task = await self._task(order.kind)
+        if self._forecast is not None:
+            self._forecast.read(order, task)
         done = await run_trial(
             task,
             attempt=order.attempt,
-            agent=self._agent(order.agent or self._config.run.agent),
-            backend=self._backend,
+            agent=self._agent(order.agent),
+            backend=self._pool,
             run=self._directory.name,
             directory=Path(order.folder),
             assets=self._assets,
@@ -117,7 +148,12 @@ class TrialPlace:
             ticket=order.ticket, verdict=done.verdict, seconds=done.seconds, phases=done.phases
         )
 
-    def _agent(self, name: str) -> Agent:
+    async def _task(self, kind: Kind) -> Task:
+        # Read beside the loop: a task folder may be on a slow disk.
+        return await asyncio.to_thread(self._load_task, Path(kind.task), kind.name or None)
+
+    def _agent(self, named: str) -> Agent:
+        name = named or self._config.run.agent
         if name not in self._agents:
             self._agents[name] = make_agent(name, layer=self._config.agents.folder)
         return self._agents[name]
@@ -150,14 +186,12 @@ async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
         service = None if asked is None else PolicyService(asked, directory.blobs)
         if service is not None:
             await stack.enter_async_context(service)
-        pool = make_pool(
-            make_backend(run.backend, config),
-            config.pool,
-            reuse=None,
-            concurrency=config.workers.concurrency,
-        )
-        backend = await stack.enter_async_context(CountingBackend(pool))
-        yield TrialPlace(config, directory, backend, service, store)
+        counting = CountingBackend(make_backend(run.backend, config))
+        pool = make_pool(counting, config.pool, reuse=None, concurrency=config.workers.concurrency)
+        await stack.enter_async_context(pool)
+        place = TrialPlace(config, directory, pool, counting, service, store)
+        stack.push_async_callback(place.close)
+        yield place
 
 
 def _patience(config: Config) -> float:

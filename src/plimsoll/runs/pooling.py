@@ -1,10 +1,11 @@
 """Which pool a run has, and what is told to it of the tickets that come next."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from plimsoll.agents.protocol import Agent
 from plimsoll.core.errors import PlimsollError
-from plimsoll.runs.config import PoolConfig
+from plimsoll.core.ids import Labels
+from plimsoll.runs.config import Config, PoolConfig
 from plimsoll.runs.tickets import Ticket
 from plimsoll.sandboxes.pool.demand import Expectation
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
@@ -14,7 +15,10 @@ from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.trials.environment import agent_sandbox, labels_for
 
-__all__ = ["PoolHints", "hints_for", "make_pool", "measured", "usual_reuse"]
+__all__ = ["PoolHints", "Who", "hints_for", "make_pool", "measured", "reuse_of", "usual_reuse"]
+
+Who = Callable[[str], Agent]
+"""The agent that a ticket names."""
 
 _STARTS_AT_ONCE = frozenset({"local"})
 """Backends that start a sandbox in some 15 ms: to have one ready is worth less than it takes."""
@@ -29,6 +33,12 @@ def usual_reuse(backend: str) -> Reuse:
     return Reuse.NONE if backend in _STARTS_AT_ONCE else Reuse.FRESH
 
 
+def reuse_of(config: Config) -> Reuse:
+    """How the sandboxes of a run are used."""
+    asked = config.pool.reuse
+    return Reuse(asked) if asked else usual_reuse(config.run.backend)
+
+
 def make_pool(backend: Backend, config: PoolConfig, *, reuse: str | None, concurrency: int) -> Pool:
     """A pool around a backend: as asked for, else by the config, else as is usual."""
     asked = reuse or config.reuse
@@ -41,40 +51,46 @@ def make_pool(backend: Backend, config: PoolConfig, *, reuse: str | None, concur
     return Pool(backend, options)
 
 
-def measured(pool: Pool) -> PoolStats | None:
-    """The statistics of a pool that was asked for anything."""
-    stats = pool.stats
+def measured(stats: PoolStats) -> PoolStats | None:
+    """The statistics where anything was asked for."""
     return stats if stats.start is not None or stats.failed_starts else None
 
 
-def hints_for(
-    pool: Pool, run: str, assets: Assets | None, agents: Mapping[str, Agent]
-) -> "PoolHints | None":
+def hints_for(pool: Pool, run: str, assets: Assets | None, who: Who) -> "PoolHints | None":
     """What to tell a pool's demand by; nothing where nothing is started ahead."""
-    return None if pool.options.reuse is Reuse.NONE else PoolHints(pool, run, assets, agents)
+    return None if pool.options.reuse is Reuse.NONE else PoolHints(pool, run, assets, who)
 
 
 class PoolHints:
     """Tells a pool which sandboxes the coming trials will ask for."""
 
-    def __init__(
-        self, pool: Pool, run: str, assets: Assets | None, agents: Mapping[str, Agent]
-    ) -> None:
+    def __init__(self, pool: Pool, run: str, assets: Assets | None, who: Who) -> None:
         self._pool = pool
-        self._agents = agents
+        self._who = who
         self._run = run
         self._assets = assets
         self._expected: dict[Ticket, Expectation] = {}
 
     def coming(self, ticket: Ticket) -> None:
-        labels = labels_for(ticket.task, self._run, ticket.attempt)
-        try:
-            mounts = self._agents[ticket.agent].mounts
-            wanted = agent_sandbox(ticket.task, labels, self._assets, mounts)
-        except PlimsollError:
-            return  # Its own trial says so.
-        self._expected[ticket] = self._pool.expect(wanted.source, wanted.spec)
+        if (expected := self.expect(ticket)) is not None:
+            self._expected[ticket] = expected
 
     def over(self, ticket: Ticket) -> None:
         if (expected := self._expected.pop(ticket, None)) is not None:
             expected.withdraw()
+
+    def expect(self, ticket: Ticket) -> Expectation | None:
+        """Expect a ticket's sandbox until the answer is withdrawn; None where it has none."""
+        try:
+            mounts = self._who(ticket.agent).mounts
+            wanted = agent_sandbox(ticket.task, self._labels(ticket), self._assets, mounts)
+        except PlimsollError:
+            return None  # Its own trial says so.
+        return self._pool.expect(wanted.source, wanted.spec)
+
+    def claim(self, expected: Expectation, ticket: Ticket) -> None:
+        """What was expected of any ticket of its kind is this one's."""
+        expected.claim(self._labels(ticket))
+
+    def _labels(self, ticket: Ticket) -> Labels:
+        return labels_for(ticket.task, self._run, ticket.attempt)

@@ -20,9 +20,11 @@ from plimsoll.runs.controller import Controller
 from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.evaluating import HeldOut
 from plimsoll.runs.plan import Plan, validate_command
+from plimsoll.runs.pooling import measured, reuse_of
 from plimsoll.runs.results import Diagnosis, mean
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.watching import Watching
+from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.tasks.assets.plan import unstaged
 from plimsoll.workers.supervisor import Supervisor
 
@@ -128,6 +130,8 @@ class Reporter:
             heldout={one.step: one.reward for one in self.held_out},
             canaries=_canaries(self.watching),
             workers=self.supervisor.status(),
+            pool=self._pool,
+            warnings=self.supervisor.gathered.warnings,
         )
 
     async def keep_status(self) -> None:
@@ -170,6 +174,8 @@ class Reporter:
             out=self._out,
             problems=self._problems(),
             breaker=self.diagnosis(),
+            pool=self._pool,
+            warnings=self.supervisor.gathered.warnings,
         )
 
     def diagnosis(self) -> Diagnosis | None:
@@ -191,6 +197,10 @@ class Reporter:
             keep_going=f"{resume} --keep-going",
         )
         return diagnose(trip, around, look=look, stopped=breaker.tripped)
+
+    @property
+    def _pool(self) -> PoolStats | None:
+        return measured(self.supervisor.gathered.meter.stats(reuse_of(self.plan.config)))
 
     @property
     def _trials(self) -> int:

@@ -7,6 +7,7 @@ import msgspec
 
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.results import Diagnosis
+from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.workers.status import WorkerStatus
 
 __all__ = ["RunSummary", "Status", "Step", "read_status", "surviving"]
@@ -71,6 +72,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The reward on held-out tasks, by the step after which it was measured."""
     canaries: str
     workers: list[WorkerStatus]
+    pool: PoolStats | None = None
+    """How workers' sandboxes were started since the run was, where any was."""
+    warnings: list[str] = []
+    """What workers' sandboxes cannot do, or did not do."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] | None
     """What is wrong with the ledger; None where it was not checked."""
     breaker: Diagnosis | None = None
+    pool: PoolStats | None = None
+    """How workers' sandboxes were started since the run was, where any was."""
+    warnings: list[str] = []
+    """What workers' sandboxes cannot do, or did not do."""
 
 
 def read_status(path: Path) -> Status:

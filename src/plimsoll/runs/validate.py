@@ -119,7 +119,7 @@ class ValidateRun:
             agents=_AGENTS,
             # Broken tasks are what is looked for: only a fault of our own stops it.
             breaker=Breaker(Policy(), (Bugs(),)),
-            hints=hints_for(backend, directory.name, assets, agents),
+            hints=hints_for(backend, directory.name, assets, agents.__getitem__),
         )
         key = assets.key if assets is not None else ""
         return cls(request, backend, loaded, validation, digests, key, directory, evaluation)
@@ -169,7 +169,7 @@ class ValidateRun:
         """Keep the records of what has finished, and write the run's summary."""
         results = self.results()
         summary = self.evaluation.summary
-        self.directory.finish(msgspec.structs.replace(summary, pool=measured(self.backend)))
+        self.directory.finish(msgspec.structs.replace(summary, pool=measured(self.backend.stats)))
         # To what is there by now: somebody may have validated other tasks meanwhile.
         validation, quarantine = Validation.add(self.validation.place, results)
         return Report(

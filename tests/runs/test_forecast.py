@@ -1,0 +1,211 @@
+"""A worker's place with a pool: what the run says is coming is ready, and nothing else is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from faults import Faulty, until
+from helpers import HOST, write_task_folder
+from plimsoll.runs import place as place_module
+from plimsoll.runs.config import Config
+from plimsoll.runs.place import TrialPlace, trial_place
+from plimsoll.sandboxes.pool import pool as pool_module
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.pool.stats import Meter, PoolStats
+from plimsoll.sandboxes.protocol import Backend
+from plimsoll.trials.verdicts import Graded
+from plimsoll.workers.place import Coming, Kind, Order
+
+TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
+
+
+class Worker:
+    """A place around real sandboxes, and a test that gives it orders."""
+
+    def __init__(self, place: TrialPlace, folder: Path) -> None:
+        self.place = place
+        self.meter = Meter()
+        self._folder = folder
+        self._given = 0
+
+    def kind(self, name: str) -> Kind:
+        return Kind(str(self._folder / "tasks" / name), name)
+
+    def expect(self, **coming: int) -> None:
+        self.place.expect([Coming(self.kind(name), count) for name, count in coming.items()])
+
+    async def series(self, name: str, count: int) -> None:
+        """One order after another, each followed by word of the next."""
+        for left in range(count - 1, -1, -1):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.run(name))
+                await asyncio.sleep(0)
+                self.expect(**{name: min(1, left)})
+
+    async def run(self, name: str) -> None:
+        self._given += 1
+        kind, ticket = self.kind(name), f"g/{self._given}"
+        result = await self.place.run(
+            Order(
+                ticket=ticket,
+                group="g",
+                task=kind.task,
+                name=kind.name,
+                attempt=self._given,
+                folder=str(self._folder / "run" / "trials" / str(self._given)),
+            )
+        )
+        assert isinstance(result.verdict, Graded), result
+        if (news := self.place.news()) is not None:
+            self.meter.add(news.sandboxes)
+
+    @property
+    def stats(self) -> PoolStats:
+        return self.meter.stats(Reuse.FRESH)
+
+
+@pytest.fixture
+def world(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+    """Real sandboxes, with a reset, that are counted."""
+    made = Faulty(backend, resettable=True)
+    monkeypatch.setattr(place_module, "make_backend", lambda *_: made)
+    monkeypatch.setattr(pool_module, "_PATIENCE", 60.0)
+    return made
+
+
+@asynccontextmanager
+async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIterator[Worker]:
+    for name in ("a", "b"):
+        files = {
+            "instruction.md": "Do nothing.\n",
+            "environment/Dockerfile": HOST,
+            "tests/test.sh": TESTS,
+        }
+        # Of different variables, so that no sandbox serves both.
+        write_task_folder(folder / "tasks" / name, files, f"[environment.env]\nNAME = '{name}'\n")
+    config = Config.model_validate(
+        {
+            "run": {"tasks": str(folder / "tasks"), "agent": "nop"},
+            "workers": {"concurrency": concurrency},
+            "pool": {"reuse": reuse},
+        }
+    )
+    (folder / "run").mkdir()
+    options = {"config": config.model_dump(mode="json"), "directory": str(folder / "run")}
+    async with trial_place(msgspec.Raw(msgspec.json.encode(options))) as place:
+        yield Worker(place, folder)
+
+
+async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
+    world: Faulty, tmp_path: Path
+):
+    async with worker(tmp_path, "fresh") as at_work:
+        await at_work.series("a", 6)
+        assert at_work.stats.hits + at_work.stats.cold_starts == 6
+        assert at_work.stats.hits >= 4
+        assert len(world.started) == 6, "none was started in vain"
+    assert not world.alive
+
+
+async def test_orders_that_were_not_said_to_come_find_none(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "fresh") as at_work:
+        for _ in range(3):
+            await at_work.run("a")
+        assert (at_work.stats.hits, at_work.stats.cold_starts) == (0, 3)
+
+
+async def test_under_reset_orders_of_one_task_share_sandboxes(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "reset") as at_work:
+        await at_work.series("a", 8)
+        assert len(world.started) <= 3
+        assert world.resets >= 5
+        await until(lambda: not world.alive)  # nobody waits for another
+    assert not world.alive
+
+
+async def test_what_is_taken_by_an_order_is_not_expected_once_more(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "fresh", concurrency=2) as at_work:
+        await at_work.run("a")
+        at_work.expect(a=2)
+        await until(lambda: len(world.alive) == 2)
+        await at_work.run("a")
+        # The run says nothing: whoever gave the order knows that one less is to come.
+        await until(lambda: len(world.alive) == 1)
+        await at_work.run("a")
+        await until(lambda: not world.alive)
+        assert (at_work.stats.hits, len(world.started)) == (2, 3)
+
+
+async def test_sandboxes_for_orders_that_never_come_are_closed(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "fresh", concurrency=2) as at_work:
+        await at_work.run("a")
+        at_work.expect(a=2)
+        await until(lambda: len(world.alive) == 2)
+        at_work.expect()
+        await until(lambda: not world.alive)
+
+
+@pytest.mark.parametrize("reuse", ["fresh", "reset"])
+async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
+    world: Faulty, tmp_path: Path, reuse: str
+):
+    async with worker(tmp_path, reuse, concurrency=2) as at_work:
+        for name in ("a", "b"):
+            await at_work.run(name)
+        at_work.expect(a=2)
+        await until(lambda: len(world.alive) == 2)
+        at_work.expect(b=1)
+        await until(lambda: len(world.alive) == 1)
+        assert world.started[-1].env["NAME"] == "b"
+
+
+async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
+    world: Faulty, tmp_path: Path
+):
+    async with worker(tmp_path, "fresh") as at_work:
+        await at_work.run("a")
+        at_work.expect(a=1)
+        await until(lambda: world.alive)
+        trial = asyncio.create_task(at_work.run("a"))
+        await asyncio.sleep(0)
+        trial.cancel()
+        await asyncio.gather(trial, return_exceptions=True)
+        await until(lambda: not world.alive)
+
+
+async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "fresh", concurrency=3) as at_work:
+        await at_work.run("a")
+        world.start_delay = 0.2
+        at_work.expect(a=3)
+        await until(lambda: len(world.started) == 4)
+    assert not world.alive
+
+
+async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "fresh") as at_work:
+        await at_work.run("a")
+        at_work.expect(gone=1, a=1)
+        await until(lambda: world.alive)
+        with pytest.raises(AssertionError, match="gone"):
+            await at_work.run("gone")
+
+
+async def test_sandboxes_that_wait_are_counted_among_those_alive(world: Faulty, tmp_path: Path):
+    async with worker(tmp_path, "fresh", concurrency=2) as at_work:
+        await at_work.run("a")
+        at_work.expect(a=2)
+        await until(lambda: at_work.place.counts()["sandboxes"] == 2)
+
+
+async def test_warnings_of_sandboxes_are_news_once(world: Faulty, tmp_path: Path, backend: Backend):
+    async with worker(tmp_path, "fresh") as at_work:
+        at_work.place.news()
+        backend.warn("no limit on storage")  # type: ignore[attr-defined]
+        news = at_work.place.news()
+        assert news is not None and news.warnings == ("no limit on storage",)
+        assert at_work.place.news() is None

@@ -1,0 +1,152 @@
+"""What a run says is coming: what waits, then evaluations, then prompts that it can still use."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rollout_runs import MakeConfig
+
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.order import DataOrder
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.canaries import Canaries
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.config import Config
+from plimsoll.runs.evaluating import Evaluations
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.prospects import Prospects
+from plimsoll.runs.watching import Watching
+from plimsoll.sandboxes.owners import myself
+from plimsoll.trials.verdicts import Cause, Void
+
+BROKEN = Void(Cause.TASK, "broken")
+
+
+class Books:
+    """A real ledger of a plan, and what comes by it."""
+
+    def __init__(self, plan: Plan, ledger: Ledger, canaries: Canaries | None) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self.order: DataOrder = plan.order()
+        self.evaluations = Evaluations(ledger)
+        watching = Watching(Breaker(Policy()), canaries, plan.tasks, 1)
+        self.prospects = Prospects(plan, self.order, ledger, self.evaluations, watching)
+
+    def coming(self, places: int = 100, *, trains: bool = True) -> list[str]:
+        waiting = self.ledger.accounts.waiting()
+        kinds = self.prospects.next(waiting, places, trains=trains)
+        assert all(Path(kind.task).name == kind.name for kind in kinds)
+        return [f"{kind.agent}:{kind.name}" if kind.agent else kind.name for kind in kinds]
+
+    def prompts(self, *numbers: int) -> list[str]:
+        """The tasks of prompts, each for as many trials as a group has."""
+        size = self.plan.settings.group_size
+        return [task for n in numbers if (task := self.order.task(n)) for _ in range(size)]
+
+    async def give_up(self, why: Void) -> str:
+        """Admit a group that comes to nothing; its task."""
+        (group,) = await self.ledger.admit(self.order, 1)
+        for place, member in enumerate(group.members):
+            while (found := self.ledger.books.find(group.ticket(place))) and found[1] is member:
+                await self.ledger.start(group.ticket(place), "me")
+                await self.ledger.void(group.ticket(place), why)
+        return group.task
+
+
+@asynccontextmanager
+async def books(
+    config: Config, folder: Path, canaries: Canaries | None = None
+) -> AsyncIterator[Books]:
+    plan = Plan.make(config)
+    folder.mkdir()
+    async with Ledger(folder, plan.settings, myself(), time.time) as ledger:
+        yield Books(plan, ledger, canaries)
+
+
+async def test_prompts_come_in_their_order_and_no_more_than_there_are_places(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", "coin-c", steps=4, max_running=100)
+    async with books(config, tmp_path / "run") as run:
+        assert run.coming(places=5) == run.prompts(0, 1, 2)[:5]
+        assert run.coming(places=0) == []
+        await run.ledger.admit(run.order)
+        admitted = sorted(group.prompt for group in run.ledger.books.groups.values())
+        # What was admitted and waits comes before what is admitted next.
+        assert run.coming(places=100)[: 2 * len(admitted)] == run.prompts(*admitted)
+
+
+async def test_no_more_comes_than_the_cap_on_trials_lets_run(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", steps=40, max_running=4)
+    async with books(config, tmp_path / "run") as run:
+        assert len(run.coming(places=100)) == 4
+
+
+async def test_nothing_comes_after_the_last_step_or_the_last_epoch(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", "coin-b", steps=1, max_running=100)
+    async with books(config, tmp_path / "run") as run:
+        assert run.coming() == run.prompts(0, 1)  # a batch of two groups
+        for group in await run.ledger.admit(run.order, 2):
+            for place in range(len(group.members)):
+                await run.ledger.start(group.ticket(place), "me")
+        assert run.coming() == []
+    run_config = config.model_copy(
+        update={"run": config.run.model_copy(update={"steps": None, "epochs": 1})}
+    )
+    async with books(run_config, tmp_path / "other") as run:
+        assert run.coming() == run.prompts(0, 1)
+
+
+async def test_a_run_that_is_stopped_says_that_nothing_of_training_comes(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", steps=4, heldout=("coin-z",), attempts=3)
+    async with books(config, tmp_path / "run") as run:
+        assert run.coming(trains=False) == []
+        run.evaluations.begin("after", ["coin-z"], 3)
+        assert run.coming(trains=False) == ["coin-z"] * 3
+
+
+async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("coin-a", steps=4, heldout=("coin-y", "coin-z"), attempts=2, max_running=8)
+    async with books(config, tmp_path / "run") as run:
+        run.evaluations.begin("before", ["coin-y", "coin-z"], 2)
+        held_out = ["coin-y", "coin-y", "coin-z", "coin-z"]
+        assert run.coming() == [*held_out, *run.prompts(0, 1)]
+        await run.evaluations.admit()
+        assert run.coming() == [*held_out, *run.prompts(0, 1)], "now they wait"
+
+
+async def test_a_prompt_that_comes_again_is_next(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("coin-a", "coin-b", steps=40, max_running=100)
+    async with books(config, tmp_path / "run") as run:
+        await run.give_up(Void(Cause.LOST, "its worker is gone"))
+        assert run.coming()[:4] == run.prompts(0, 1)
+
+
+async def test_a_task_that_is_out_never_comes(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("coin-a", "coin-b", steps=40, max_running=100, requeues=0)
+    async with books(config, tmp_path / "run") as run:
+        broken = await run.give_up(BROKEN)
+        while broken not in run.ledger.books.quarantined:
+            await run.give_up(BROKEN)
+        assert set(run.coming()) == {"coin-a", "coin-b"} - {broken}
+        while len(run.ledger.books.quarantined) < 2:
+            await run.give_up(BROKEN)
+        assert run.coming() == []
+
+
+async def test_a_canary_that_is_due_soon_is_said_to_come(make_config: MakeConfig, tmp_path: Path):
+    config = make_config("coin-a", "coin-b", steps=40)
+    canaries = Canaries.of(3, ["coin-b"])
+    async with books(config, tmp_path / "run", canaries) as run:
+        assert run.coming(places=2) == run.prompts(0)
+        canaries.trial_started()
+        assert run.coming(places=2) == ["oracle:coin-b", *run.prompts(0)[:1]]
+        assert run.coming(places=2, trains=False) == []
