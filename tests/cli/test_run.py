@@ -214,6 +214,46 @@ def test_stop_drains_a_run_and_status_tells_before_and_after(
     checked(plimsoll, "night")
 
 
+def sandboxes(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "home/sandboxes").iterdir() if path.is_dir()}
+
+
+def test_sandboxes_that_wait_for_trials_do_not_wait_for_those_that_have_a_grace(
+    write_task: WriteTask, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", solve="sleep 600")
+    pooled(tmp_path)
+    config = tmp_path / "night.toml"
+    config.write_text(config.read_text().replace("grace_seconds = 1", "grace_seconds = 500"))
+    process, _ = at_work(start, tmp_path)
+    wait_for(lambda: len(sandboxes(tmp_path)) == 4, process)  # two are used, two wait
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: len(sandboxes(tmp_path)) == 2, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    wait_for(lambda: marked(mark) == {})
+    wait_for(lambda: no_sandbox(tmp_path))
+
+
+def test_sandboxes_that_waited_in_a_worker_that_was_killed_are_gone(
+    write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", solve="sleep 600")
+    pooled(tmp_path)
+    process, run = at_work(start, tmp_path)
+    wait_for(lambda: len(sandboxes(tmp_path)) == 4, process)
+    before = sandboxes(tmp_path)
+    (worker,) = json.loads((run / "status.json").read_text())["workers"]
+    os.kill(int(worker["where"].removeprefix("pid ")), signal.SIGKILL)
+    # Its successor removes them, and is told as much as it was.
+    wait_for(lambda: len(sandboxes(tmp_path) - before) == 4, process)
+    wait_for(lambda: not sandboxes(tmp_path) & before, process)
+    assert plimsoll("stop", "night", "--now").returncode == 0
+    process.communicate(timeout=60)
+    wait_for(lambda: marked(mark) == {})
+    wait_for(lambda: no_sandbox(tmp_path))
+
+
 def test_stop_now_does_not_wait_for_trials(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
 ):
