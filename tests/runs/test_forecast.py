@@ -169,7 +169,7 @@ async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.run("a")
         at_work.expect(a=1)
-        await until(lambda: world.alive)
+        await until(lambda: len(world.started) == 2 and len(world.alive) == 1)
         trial = asyncio.create_task(at_work.run("a"))
         await asyncio.sleep(0)
         trial.cancel()
