@@ -219,6 +219,58 @@ def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
     assert books.version.number > 8 and ever > 8
 
 
+HELD = """
+import asyncio, os, sys, time
+from pathlib import Path
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.report import make_report
+from plimsoll.ledger.settings import Settings
+
+async def main():
+    folder = Path(sys.argv[1])
+    settings = Settings(batch_groups=2, max_running=100, depth=1, max_staleness=2, group_size=1)
+    async with Ledger(folder, settings, Owner("c", os.getpid(), ""), time.time) as led:
+        await led.admit(DataOrder(["a", "b"]))
+        await asyncio.to_thread(make_report, folder)
+        os.write(1, b"open\\n")
+        sys.stdin.readline()
+        for ticket in led.accounts.waiting():
+            await led.start(ticket, "w")
+        os.write(1, f"{led.position}\\n".encode())
+        sys.stdin.readline()
+
+asyncio.run(main())
+"""
+ANOTHER_READER = """
+import sqlite3, sys
+other = sqlite3.connect(sys.argv[1])
+other.execute("SELECT count(*) FROM events").fetchone()
+other.close()
+"""
+
+
+def test_another_program_that_reads_a_live_ledger_takes_nothing_from_it(tmp_path: Path):
+    """The last to close a database removes its log: who reads must see that another has it open,
+    also after that one has made a report of it."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HELD, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "open\n"
+    subprocess.run([sys.executable, "-c", ANOTHER_READER, tmp_path / FILE], check=True)
+    assert (tmp_path / f"{FILE}-wal").exists()
+    print("go on", file=child.stdin, flush=True)
+    written = int(child.stdout.readline())
+    child.kill()
+    child.communicate()
+    journal = Journal.open(tmp_path / FILE)
+    assert journal.seq == written > 5
+    journal.close()
+
+
 async def _two_steps(folder: Path) -> Ledger:
     """A ledger that is never closed, with checkpoints of two steps."""
     folder.mkdir()

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.connection import broken, connect, create
 from plimsoll.ledger.events import Committed, Consumed, Event, RolledBack
 
 __all__ = ["Journal", "Snapshot", "is_durable"]
 
 _APPLICATION = 0x504C4C31
 """Marks a SQLite file as a Plimsoll ledger."""
-_MAGIC = b"SQLite format 3\x00"
 _SCHEMA = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY,
@@ -77,7 +77,7 @@ class Journal:
         part = path.with_name(f"{path.name}.part")
         try:
             part.unlink(missing_ok=True)
-            connection = _connect(part, "rwc")
+            connection = create(part)
             try:
                 connection.executescript(
                     f"PRAGMA journal_mode=WAL; BEGIN; PRAGMA application_id={_APPLICATION};"
@@ -99,8 +99,7 @@ class Journal:
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> "Journal":
         """Open one that is there. What is no ledger, or a broken one, is refused untouched."""
-        _look_at(path)
-        connection = _connect(path, "rw" if writable else "ro")
+        connection = connect(path, "rw" if writable else "ro")
         try:
             marks = [connection.execute(f"PRAGMA {name}").fetchone()[0]
                      for name in ("application_id", "user_version")]  # fmt: skip
@@ -177,11 +176,11 @@ class Journal:
             for seq, data, written in rows:
                 digest = _chain(digest, data)
                 if seq != last + 1 or digest != written:
-                    raise _broken(self.path, f"event {last + 1} is not what was written")
+                    raise broken(self.path, f"event {last + 1} is not what was written")
                 last = seq
                 yield seq, _decoder.decode(data)
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            raise _broken(self.path, f"after event {last}: {error}") from None
+            raise broken(self.path, f"after event {last}: {error}") from None
 
     def filed(self) -> Iterator[tuple[str, str]]:
         """The id and the subject that each event is found by, in their order."""
@@ -195,7 +194,7 @@ class Journal:
             )
             return [_decoder.decode(data) for (data,) in rows]
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            raise _broken(self.path, f"of {subject}: {error}") from None
+            raise broken(self.path, f"of {subject}: {error}") from None
 
     def keep_snapshot(self, books: bytes) -> None:
         """Keep the books as they are after the last event; older ones go."""
@@ -218,7 +217,7 @@ class Journal:
             seq, digest, books = row
             return Snapshot(seq, books, is_whole=_chain(self._digest_at(seq), books) == digest)
         except (sqlite3.Error, TypeError) as error:
-            raise _broken(self.path, f"its snapshot: {error}") from None
+            raise broken(self.path, f"its snapshot: {error}") from None
 
     @property
     def since_snapshot(self) -> int:
@@ -234,7 +233,7 @@ class Journal:
             return _NOTHING
         row = self._one("SELECT digest FROM events WHERE seq = ?", (seq,))
         if row is None:
-            raise _broken(self.path, f"it has no event {seq}")
+            raise broken(self.path, f"it has no event {seq}")
         return row[0]
 
     def _one(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
@@ -243,35 +242,6 @@ class Journal:
 
 def _chain(digest: bytes, data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=digest).digest()
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
-            uri=True, isolation_level=None, check_same_thread=False, timeout=10.0,
-        )  # fmt: skip
-    except sqlite3.Error as error:
-        raise LedgerError(f"cannot open the ledger {path}: {error}") from None
-    return connection
-
-
-def _look_at(path: Path) -> None:
-    """Refuse what is no database, or not all of one, before SQLite opens it."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(100)
-            size = os.fstat(file.fileno()).st_size
-        log = path.with_name(f"{path.name}-wal")
-        has_log = log.exists() and log.stat().st_size > 0
-    except OSError as error:
-        raise LedgerError(f"cannot open the ledger {path}: {error.strerror}") from None
-    if not head.startswith(_MAGIC):
-        raise LedgerError(f"{path} is not a ledger; it is left as it is")
-    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
-    # With a log beside it the missing part may be in there: a crash leaves that, and it is whole.
-    if not has_log and size < pages * (page if page > 1 else 65536):
-        raise _broken(path, "its end is missing")
 
 
 @contextlib.contextmanager
@@ -290,11 +260,4 @@ def _unreadable(path: Path, error: sqlite3.Error) -> LedgerError:
     """What SQLite says when a file cannot be opened is not that it is damaged."""
     if isinstance(error, sqlite3.OperationalError):
         return LedgerError(f"cannot open the ledger {path}: {error}")
-    return _broken(path, str(error))
-
-
-def _broken(path: Path, why: str) -> LedgerError:
-    return LedgerError(
-        f"the ledger {path} is damaged ({why}); it is left as it is: "
-        "restore it from a copy, or start a new run"
-    )
+    return broken(path, str(error))
