@@ -31,7 +31,7 @@ from plimsoll.runs.prospects import Prospects
 from plimsoll.runs.results import Row, row_of, voided
 from plimsoll.runs.slack import Slack
 from plimsoll.runs.tickets import CANARY_AGENT
-from plimsoll.runs.watching import Canary, Watching
+from plimsoll.runs.watching import SAY_NOTHING, Canary, Watching
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.tasks.task import Task
 from plimsoll.trials.trial import TrialResult
@@ -350,9 +350,8 @@ class Controller:
         # Given up by the run itself, it says nothing about the tasks, and is tried again.
         is_stopped = bool(self.why) and row.cause is Cause.CANCELLED
         self._kept.add(row)
-        if not is_stopped:
-            # Before anything is waited for: a canary that fails meanwhile has to know of it.
-            self._watching.trial_finished(row)
+        # Before anything is waited for: a canary that fails meanwhile has to know of it.
+        self._watching.trial_finished(row)
         await self._enter(verdict, result, again=is_stopped)
 
     async def _keep_evaluated(self, evaluation: Evaluating, order: Order, result: Result) -> None:
@@ -380,8 +379,8 @@ class Controller:
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
         row = _row(order, result, result.verdict)
-        if row.cause in (Cause.CANCELLED, Cause.LOST):
-            return  # it says nothing about the tasks
+        if row.cause in SAY_NOTHING:
+            return
         self._directory.append_canary(row)
         doubtful = self._watching.canary_finished(canary, row)
         if (doubt := self._watching.doubt) is not None:

@@ -13,9 +13,13 @@ from plimsoll.runs.breaker.watch import CanaryResult
 from plimsoll.runs.evaluation import is_proof
 from plimsoll.runs.results import Row
 from plimsoll.tasks.task import Task
-from plimsoll.trials.verdicts import Void
+from plimsoll.trials.verdicts import Cause, Void
 
-__all__ = ["Canary", "Watching"]
+__all__ = ["SAY_NOTHING", "Canary", "Watching"]
+
+SAY_NOTHING = (Cause.LOST, Cause.CANCELLED)
+"""What ended them has nothing to do with what they ran. Workers that die again and again are the
+supervisor's affair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Watching:
             self.canaries.trial_started()
 
     def trial_finished(self, row: Row) -> None:
+        if row.cause in SAY_NOTHING:
+            return
         if self.canaries is not None:
             self.canaries.trial_finished((row.ticket, row.attempt))
             if self.canaries.wants_tasks and is_proof(self._tasks[row.task], row):
