@@ -57,6 +57,21 @@ def test_nothing_in_it_depends_on_the_version():
     assert run.books.live == 4
 
 
+def test_what_waits_of_training_holds_no_seat_of_an_evaluation_once_training_is_over():
+    run = Hand(max_running=4, group_size=2)
+    run.admit()
+    run.accounts.start("0-0/0.0", "worker")
+    assert run.books.running == 4
+    assert run.accounts.admit_evaluation("a", ["t1", "t2", "t3"], 1) == []
+    # The one that runs keeps its seat until it has ended.
+    over = run.accounts.admit_evaluation("a", ["t1", "t2", "t3"], 2, training_is_over=True)
+    assert [group.id for group in over] == ["eval-a-0"]
+    assert room_for_evaluation(run.books, run.accounts.settings, 1, training_is_over=True) == 1
+    run.finish("0-0/0.0")
+    assert room_for_evaluation(run.books, run.accounts.settings, 1, training_is_over=True) == 2
+    assert run.is_sound()
+
+
 def test_evaluations_use_no_credit_of_training_but_share_the_cap():
     run = Hand(max_running=6)
     before = room(run.books, run.accounts.settings)

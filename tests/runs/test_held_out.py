@@ -134,6 +134,34 @@ async def test_a_stopped_run_measures_nothing_and_asks_again_when_it_goes_on(
     proven(run)
 
 
+async def test_what_training_leaves_unstarted_does_not_keep_the_last_evaluation_waiting(
+    make_config: MakeConfig, tmp_path: Path
+):
+    ahead = {"depth": 1, "max_running": 4}
+    config = make_config("waits-a", "waits-b", heldout=("coin-z",), attempts=4, steps=9, **ahead)
+    run = tmp_path / "run"
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        (run / "go").touch()
+        batch = await anext(rollouts.batches())
+        (run / "go").unlink()
+        await rollouts.commit(batch)
+        await until(lambda: rollouts.status().running == 4, 20)
+    assert rollouts.status().waiting == 4, "all that may run is taken, and by training"
+    step = rollouts.version.number
+    shorter = config.model_copy(update={"run": config.run.model_copy(update={"steps": step})})
+    async with asyncio.timeout(60), Rollouts(shorter, out=run, trains=False) as rollouts:
+        found = await rollouts.evaluate("after")
+    assert found is not None
+    assert (found.graded, rollouts.summary.done) == (4, True)
+    proven(run)
+    # Where there are more steps again, what was left is used.
+    (run / "go").touch()
+    longer = config.model_copy(update={"run": config.run.model_copy(update={"steps": step + 2})})
+    async with asyncio.timeout(60), Rollouts(longer, out=run, trains=False) as rollouts:
+        assert len(await all_batches(rollouts)) == 2
+    proven(run)
+
+
 CHILD = """
 import asyncio, sys
 from plimsoll.runs import worker_spec

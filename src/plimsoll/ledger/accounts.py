@@ -111,14 +111,22 @@ class Accounts:
         return name
 
     def admit_evaluation(
-        self, name: str, tasks: Sequence[str], size: int, *, begun: int = 0
+        self,
+        name: str,
+        tasks: Sequence[str],
+        size: int,
+        *,
+        begun: int = 0,
+        training_is_over: bool = False,
     ) -> list[Group]:
         """Admit groups of an evaluation, as far as the cap on rollouts allows.
 
         The first `begun` tasks were admitted before. Raises for a name that is another's.
         """
         admitted: list[Group] = []
-        free = room_for_evaluation(self.books, self.settings, size)
+        free = room_for_evaluation(
+            self.books, self.settings, size, training_is_over=training_is_over
+        )
         for number, task in itertools.islice(enumerate(tasks), begun, begun + free):
             group = _evaluation_group(name, number)
             if self._history.about(group):

@@ -18,9 +18,15 @@ def room(books: Books, settings: Settings) -> int:
     return max(0, min(seats, settings.most_live - books.live))
 
 
-def room_for_evaluation(books: Books, settings: Settings, size: int) -> int:
-    """Groups of an evaluation that may be admitted: only the cap on rollouts is shared."""
-    return max(0, (settings.max_running - books.running) // size)
+def room_for_evaluation(
+    books: Books, settings: Settings, size: int, *, training_is_over: bool = False
+) -> int:
+    """Groups of an evaluation that may be admitted: only the cap on rollouts is shared.
+
+    Once training is over, nobody starts what waits of it: that would hold its seats for ever.
+    """
+    idle = books.waiting_for_training if training_is_over else 0
+    return max(0, (settings.max_running - books.running + idle) // size)
 
 
 class LastGroups:

@@ -71,6 +71,12 @@ class Books:
         return self._open_train + self._open_eval
 
     @property
+    def waiting_for_training(self) -> int:
+        """Those of training that no worker has taken."""
+        groups = (group for group in self.unstarted.values() if group.id in self.groups)
+        return sum(member.state is MemberState.WAITING for one in groups for member in one.members)
+
+    @property
     def live(self) -> int:
         """Groups that are running, buffered or being trained on."""
         return len(self.groups)

@@ -136,11 +136,19 @@ class Ledger:
         return self.accounts.evaluation_name(wanted, taken)
 
     async def admit_evaluation(
-        self, name: str, tasks: Sequence[str], size: int, *, begun: int = 0
+        self,
+        name: str,
+        tasks: Sequence[str],
+        size: int,
+        *,
+        begun: int = 0,
+        training_is_over: bool = False,
     ) -> list[Group]:
         """Admit groups of an evaluation, as far as the cap on rollouts allows."""
         return await self._do(
-            lambda: self.accounts.admit_evaluation(name, tasks, size, begun=begun)
+            lambda: self.accounts.admit_evaluation(
+                name, tasks, size, begun=begun, training_is_over=training_is_over
+            )
         )
 
     async def give_up_evaluation(self, name: str) -> None:

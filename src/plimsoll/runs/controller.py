@@ -208,7 +208,7 @@ class Controller:
         self._see_end()
         self._let_go()
         if not self._is_halted:
-            await self._evaluations.admit()
+            await self._evaluations.admit(training_is_over=bool(self.why))
         if not (self.why or self._evaluations.are_waiting):
             await self._ledger.admit(self._order, self._most())
         if not self._is_halted:

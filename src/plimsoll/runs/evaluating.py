@@ -73,10 +73,12 @@ class Evaluating:
         for task in itertools.islice(self._tasks, self._begun, None):
             yield from itertools.repeat(task, self._size)
 
-    async def admit(self, ledger: Ledger) -> None:
+    async def admit(self, ledger: Ledger, *, training_is_over: bool) -> None:
         """Admit as much of it as the cap on trials allows."""
         admitted = await ledger.admit_evaluation(
-            self.name, self._tasks, self._size, begun=self._begun
+            *(self.name, self._tasks, self._size),
+            begun=self._begun,
+            training_is_over=training_is_over,
         )
         self._groups.update(group.id for group in admitted)
         self._begun += len(admitted)
@@ -150,10 +152,10 @@ class Evaluations:
         del self._all[evaluation.name]
         await self._ledger.give_up_evaluation(evaluation.name)
 
-    async def admit(self) -> None:
+    async def admit(self, *, training_is_over: bool) -> None:
         for one in list(self._all.values()):
             if one.is_waiting:
-                await one.admit(self._ledger)
+                await one.admit(self._ledger, training_is_over=training_is_over)
 
     def of(self, group: str) -> Evaluating | None:
         """The one that a group belongs to."""
