@@ -19,7 +19,7 @@ def test_a_run_with_one_broken_task_goes_on_to_its_last_step_without_it(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     # It comes first, before anything is known of the others.
-    broken = DataOrder(TASKS).task(0)
+    broken = DataOrder(TASKS).epoch(0)[0]
     for name in TASKS:
         write_task(name, **({"test": "true\n"} if name == broken else {}))
     write_run(tmp_path, group_size=GROUP, steps=6, requeues=REQUEUES)

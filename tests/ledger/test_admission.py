@@ -151,16 +151,6 @@ def test_an_evaluation_waits_for_seats_and_goes_on_where_it_was():
     assert [g.id for g in later] == ["eval-a-1"]
 
 
-def test_prompts_come_in_the_order_of_the_data_and_end_with_it():
-    from plimsoll.ledger.order import DataOrder
-
-    run = Hand(depth=2, max_staleness=2)
-    order = DataOrder(["a", "b"], epochs=2, seed=3)
-    assert [group.task for group in run.accounts.admit(order)] == [order.task(n) for n in range(4)]
-    assert {order.task(n) for n in range(2)} == {"a", "b"} == {order.task(n) for n in range(2, 4)}
-    assert order.task(4) is None
-
-
 def test_no_task_left_admits_nothing():
     run = Hand(group_policy="void", requeues=0)
     for _ in range(50):

@@ -160,7 +160,7 @@ def test_where_no_other_task_is_left_a_prompt_comes_again_at_once():
     # The second order is of two epochs, and would have the task again beside the first prompt.
     for order in (DataOrder(["a", "b"], epochs=1), DataOrder(["a"], epochs=2)):
         run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
-        broken = order.task(len(order.tasks) - 1)
+        broken = order.epoch(0)[-1]
         tried: list[int] = []
         while groups := run.accounts.admit(order):
             [group] = groups

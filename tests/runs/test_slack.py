@@ -17,7 +17,7 @@ from plimsoll.runs.rollouts import Rollouts
 def one_that_hangs(make_config: MakeConfig, **run: object) -> Config:
     """A run whose first prompt is of a task that does not end, one group to a batch."""
     names = [*(f"coin-{number}" for number in range(9)), "waits-a"]
-    seed = next(n for n in range(99) if DataOrder(names, seed=n).task(0) == "waits-a")
+    seed = next(n for n in range(99) if DataOrder(names, seed=n).epoch(0)[0] == "waits-a")
     usual = {"batch_groups": 1, "group_size": 1, "depth": 1, "slack_seconds": 0.3}
     return make_config(*names, seed=seed, **{**usual, **run})
 

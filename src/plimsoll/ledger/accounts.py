@@ -82,7 +82,7 @@ class Accounts:
         while not order.is_empty_without(books.quarantined.keys()):
             again = comes_now(books, order)
             prompt = books.next_prompt if again is None else again.prompt
-            task = order.task(prompt) if again is None else again.task
+            task = order.next_task(books.epoch) if again is None else again.task
             if task is None:
                 return None
             if task in books.quarantined:

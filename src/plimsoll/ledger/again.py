@@ -59,5 +59,5 @@ def comes_now(books: "Books", order: DataOrder) -> Pending | None:
     if again is None or again.after <= books.next_prompt:
         return again
     # A new one of the same task would only be tried in vain beside it.
-    new = order.task(books.next_prompt)
+    new = order.next_task(books.epoch)
     return again if new is None or new == again.task else None

@@ -32,6 +32,7 @@ from plimsoll.ledger.events import (
 )
 from plimsoll.ledger.fitting import TicketEvent, fits, fits_member
 from plimsoll.ledger.group import Group, Member, MemberState, Pending, split_ticket
+from plimsoll.ledger.order import Epoch
 from plimsoll.ledger.queue import ReadyQueue
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally, count
@@ -54,6 +55,7 @@ class Books:
         self.quarantined: dict[str, str] = {}
         """Tasks that are out, with the reason."""
         self.next_prompt = 0
+        self.epoch = Epoch()
         self.tally = Tally()
         self.configured = 0
         self.rollbacks = 0
@@ -170,15 +172,20 @@ class Books:
         if event.purpose == "eval":
             self.enter_evaluation(group)
             return
-        self.pending.pop(event.prompt, None)
-        self.next_prompt = max(self.next_prompt, event.prompt + 1)
+        self._has_turn(event.prompt, event.task)
         self.tally.admitted += 1
         self.enter(group)
 
     def _skipped(self, event: Skipped) -> None:
-        self.pending.pop(event.prompt, None)
-        self.next_prompt = max(self.next_prompt, event.prompt + 1)
+        self._has_turn(event.prompt, event.task)
         self.tally.quarantined += 1
+
+    def _has_turn(self, prompt: int, task: str) -> None:
+        """A new prompt is its task's turn in the epoch; one that comes again has had it."""
+        self.pending.pop(prompt, None)
+        if prompt >= self.next_prompt:
+            self.next_prompt = prompt + 1
+            self.epoch.take(task)
 
     def enter_evaluation(self, group: Group) -> None:
         """Take in an evaluation's group as it is."""

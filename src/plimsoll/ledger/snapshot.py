@@ -5,6 +5,7 @@ import msgspec
 from plimsoll.core.versions import Version
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.group import Group, Pending
+from plimsoll.ledger.order import Epoch
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally
 
@@ -22,6 +23,9 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pending: list[Pending]
     quarantined: dict[str, str]
     next_prompt: int
+    epoch: int
+    begun: list[str]
+    """Tasks that have had their turn in it."""
     tally: Tally
     configured: int
     rollbacks: int
@@ -41,6 +45,8 @@ def dump(books: Books) -> bytes:
         pending=sorted(books.pending.values(), key=lambda pending: pending.prompt),
         quarantined=dict(sorted(books.quarantined.items())),
         next_prompt=books.next_prompt,
+        epoch=books.epoch.number,
+        begun=sorted(books.epoch.begun),
         tally=books.tally.in_order(),
         configured=books.configured,
         rollbacks=books.rollbacks,
@@ -64,6 +70,7 @@ def load(data: bytes) -> Books:
         books.await_again(pending)
     books.quarantined = state.quarantined
     books.next_prompt = state.next_prompt
+    books.epoch = Epoch(state.epoch, state.begun)
     books.tally = state.tally
     books.configured = state.configured
     books.rollbacks = state.rollbacks

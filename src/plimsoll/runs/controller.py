@@ -255,7 +255,7 @@ class Controller:
             return
         if self._order.is_empty_without(books.quarantined.keys()):
             self.stop("every task is out: each was void too often")
-        elif not books.pending and self._order.task(books.next_prompt) is None:
+        elif not books.pending and self._order.next_task(books.epoch) is None:
             self.stop("all epochs are done", is_done=True)
 
     def _most(self) -> int | None:
