@@ -18,6 +18,7 @@ from plimsoll.ledger.events import (
     Finished,
     Resumed,
     RolledBack,
+    Skipped,
     Started,
     Voided,
     Withheld,
@@ -83,6 +84,8 @@ class Auditor:
         self._training: tuple[str, ...] = ()
         self._trained: dict[int, Version] = {}
         """Each prompt that the surviving lineage was trained on, with the version it made."""
+        self._tasks: dict[int, str] = {}
+        """The task of each prompt."""
         self._ids: set[str] = set()
 
     def take(self, event: Event) -> None:
@@ -96,6 +99,9 @@ class Auditor:
             case Admitted():
                 if event.purpose == "train":
                     self._groups[event.group] = _Group(event.prompt, event.head)
+                    self._tasks[event.prompt] = event.task
+            case Skipped():
+                self._tasks[event.prompt] = event.task
             case Started() | Resumed() | Finished() | Voided():
                 self._take_rollout(event)
             case Withheld():
@@ -193,11 +199,10 @@ class Auditor:
 
     def _lost(self, books: Books) -> list[int]:
         """Prompts that were begun and are nowhere. Those of tasks that are out may be."""
-        if books.quarantined:
-            return []
         known = self._trained.keys() | books.pending.keys()
         known |= {group.prompt for group in books.groups.values()}
-        return sorted(set(range(books.next_prompt)) - known)[:10]
+        nowhere = set(range(books.next_prompt)) - known
+        return sorted(p for p in nowhere if self._tasks.get(p) not in books.quarantined)[:10]
 
 
 def disagreements(books: Books) -> list[str]:

@@ -42,7 +42,7 @@ def fits(books: "Books", event: Event) -> bool:
             new = event.group not in books.groups and event.group not in books.evals
             return new and (event.purpose == "eval" or _is_next(books, event.prompt))
         case Skipped():
-            return _is_next(books, event.prompt)
+            return _is_next(books, event.prompt) and event.task in books.quarantined
         case Withheld():
             return _may_withhold(books, event)
         case GroupVoided():

@@ -1,0 +1,42 @@
+"""The proof of a ledger: it names what is lost, and excuses nothing but tasks that are out."""
+
+from runs_by_hand import ORDER, Hand
+
+from plimsoll.ledger.events import Skipped
+from plimsoll.trials.verdicts import Cause, Void
+
+
+def with_a_task_out() -> Hand:
+    """A run in which prompt 0 came to nothing, and its task is out."""
+    run = Hand(group_policy="void", requeues=0)
+    run.admit()
+    run.void("0-0/0.0")
+    assert list(run.books.quarantined) == [ORDER.epoch(0)[0]]
+    assert run.store.auditor.against(run.books) == []
+    return run
+
+
+def test_a_lost_prompt_is_seen_where_another_task_is_out():
+    run = with_a_task_out()
+    run.accounts.distrust(["2-0/0.0"], Void(Cause.SANDBOX, "a canary failed"))
+    assert run.store.auditor.against(run.books) == []
+    del run.books.pending[2]
+    assert run.store.auditor.against(run.books) == ["prompts 2 are lost"]
+
+
+def test_prompts_of_a_task_that_is_out_are_excused_where_their_turn_came_after_that():
+    run = with_a_task_out()
+    while run.books.tally.quarantined < 3:
+        run.step()
+    assert run.store.auditor.against(run.books) == []
+    run.books.quarantined.clear()
+    turns = [50 * epoch + ORDER.epoch(epoch).index(ORDER.epoch(0)[0]) for epoch in range(3)]
+    lost = ", ".join(map(str, turns))
+    assert run.store.auditor.against(run.books) == [f"prompts {lost} are lost"]
+
+
+def test_no_prompt_is_skipped_whose_task_is_not_out():
+    run = with_a_task_out()
+    at = run.books.next_prompt
+    assert not run.books.apply(Skipped(prompt=at, task="task-x"))
+    assert run.books.next_prompt == at
