@@ -5,7 +5,7 @@ from runs_by_hand import ORDER, Hand
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.group import MemberState
-from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.trials.verdicts import CAUSES, Cause, Void
 
 
 def test_no_more_groups_are_admitted_than_are_wanted():
@@ -27,6 +27,21 @@ def test_a_rollout_that_the_run_cancelled_is_tried_again_whatever_the_table_says
         assert (member.state, member.attempt) == (MemberState.WAITING, 1)
         assert not run.books.quarantined
         assert run.is_sound()
+
+
+def test_how_often_a_run_was_stopped_is_not_held_against_its_rollouts():
+    run = Hand(requeues=3)
+    run.admit()
+    stops = 7
+    for attempt in range(stops):
+        assert run.accounts.void(f"0-0/0.{attempt}", Void(Cause.CANCELLED, "stopped"), again=True)
+    tries = CAUSES[Cause.POLICY].retries + run.accounts.settings.requeues
+    for attempt in range(stops, stops + tries):
+        run.void(f"0-0/0.{attempt}", Cause.POLICY)
+        assert "0-0" in run.books.groups, "it has as many tries as without the stops"
+    run.void(f"0-0/0.{stops + tries}", Cause.POLICY)
+    assert "0-0" not in run.books.groups
+    assert run.is_sound()
 
 
 def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():

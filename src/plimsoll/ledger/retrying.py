@@ -29,5 +29,5 @@ def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool
 
 def _held_against(voids: Mapping[Cause, int], now: Cause) -> int:
     """Without what a restart or the run's own haste did to it before."""
-    spared = {Cause.LOST, Cause.STALE} - {now}
+    spared = {Cause.LOST, Cause.STALE, Cause.CANCELLED} - {now}
     return sum(number for cause, number in voids.items() if cause not in spared)
