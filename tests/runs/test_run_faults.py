@@ -214,6 +214,28 @@ def test_a_graded_rollout_of_which_nothing_is_known_is_never_in_a_batch(director
         Kept(directory).batch([group], Books())
 
 
+async def test_a_task_that_only_undone_steps_have_rollouts_of_is_missed_as_well(
+    make_config: MakeConfig, tmp_path: Path
+):
+    one_by_one = {"batch_groups": 1, "depth": 0, "max_staleness": 0}
+    config, run = make_config("coin-a", "coin-b", "coin-c", steps=3, **one_by_one), tmp_path / "run"
+    async with Rollouts(config, out=run) as rollouts:
+        async for batch in rollouts.batches():
+            if batch.step == 2:
+                rollouts.stop()
+            await rollouts.commit(batch)
+    # Without a checkpoint both steps are undone, and what the first made has a part in the second.
+    task = tmp_path / "tasks" / batch.groups[0].task
+    task.rename(tmp_path / "gone")
+    with pytest.raises(UsageError, match=f"{task.name}, which is not in .* put it back"):
+        async with Rollouts(config, out=run) as rollouts:
+            await all_batches(rollouts)
+    (tmp_path / "gone").rename(task)
+    async with Rollouts(config, out=run) as rollouts:
+        assert len(await all_batches(rollouts)) == 3
+    proven(run)
+
+
 async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
     make_config: MakeConfig, tmp_path: Path
 ):
