@@ -134,7 +134,7 @@ def test_a_prompt_comes_again_so_often_and_then_its_task_is_out():
         assert group.id == f"0-{attempt}"
         run.void(f"{group.id}/0.0", Cause.CANCELLED)
     [task] = run.books.quarantined
-    assert run.books.quarantined[task] == "void 3 times; last: cancelled, a member is void"
+    assert run.books.quarantined[task].startswith("void 3 times; last: cancelled, a member is void")
     assert [group.prompt for group in run.admit()] == [1]
     assert run.is_sound()
 

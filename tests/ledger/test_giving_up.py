@@ -4,7 +4,9 @@ import pytest
 from runs_by_hand import ORDER, Hand
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.batching import Batch
 from plimsoll.ledger.group import MemberState
+from plimsoll.ledger.order import DataOrder
 from plimsoll.trials.verdicts import CAUSES, Cause, Void
 
 
@@ -41,6 +43,83 @@ def test_how_often_a_run_was_stopped_is_not_held_against_its_rollouts():
         assert "0-0" in run.books.groups, "it has as many tries as without the stops"
     run.void(f"0-0/0.{stops + tries}", Cause.POLICY)
     assert "0-0" not in run.books.groups
+    assert run.is_sound()
+
+
+def all_out(cause: Cause, names: list[str]) -> tuple[Hand, DataOrder]:
+    """A run whose tasks are all out, each for one void rollout too many."""
+    run, order = Hand(group_policy="void", requeues=0), DataOrder(names, epochs=2)
+    while groups := run.accounts.admit(order):
+        for group in groups:
+            while group.id in run.books.groups:
+                run.void(group.ticket(0), cause)
+    assert set(run.books.quarantined) == set(names)
+    return run, order
+
+
+def test_tasks_that_are_out_by_no_fault_of_theirs_are_in_again_when_the_run_goes_on():
+    names = ["a", "b", "c", "d"]
+    for cause in (cause for cause in Cause if not CAUSES[cause].against_task):
+        run, order = all_out(cause, names)
+        run.reopen()
+        run.recover(run.books.version)
+        assert sorted(run.accounts.readmit(["a", "b", "c"])) == ["a", "b", "c"]
+        assert "resuming tries it again" in run.books.quarantined.pop("d")
+        assert not run.books.quarantined
+        run.reopen()
+        assert [p.requeues for p in run.books.pending.values()] == [0, 0, 0]
+        assert run.accounts.readmit(["a", "b", "c"]) == []
+        while run.accounts.admit(order):
+            for ticket in run.accounts.waiting():
+                run.finish(ticket)
+            if run.books.buffered >= 2:
+                run.accounts.consume(run.choose())
+                run.accounts.commit()
+        # What came to nothing is trained on once, and so are all of the second epoch.
+        assert run.books.tally.consumed + run.books.buffered == 6
+        assert run.store.auditor.against(run.books) == []
+        assert run.is_sound()
+
+
+def test_tasks_that_are_to_blame_stay_out():
+    for cause in (cause for cause in Cause if CAUSES[cause].against_task):
+        run, _ = all_out(cause, ["a", "b"])
+        assert run.accounts.readmit(["a", "b"]) == []
+        assert set(run.books.quarantined) == {"a", "b"}
+
+
+def test_a_task_that_is_to_blame_in_the_end_stays_out_whatever_put_it_out_before():
+    run = Hand(group_policy="void", requeues=0)
+    order = DataOrder(["a"])
+    run.accounts.admit(order)
+    for attempt in range(CAUSES[Cause.SANDBOX].retries + 1):
+        run.void(f"0-0/0.{attempt}", Cause.SANDBOX)
+    assert "sandbox" in run.books.quarantined["a"]
+    run.void("1-0/0.0", Cause.TASK)
+    assert run.books.quarantined["a"] == "void 1 times; last: task, a member is void"
+    assert run.accounts.readmit(["a"]) == []
+    assert run.is_sound()
+
+
+def test_what_waits_to_come_again_returns_with_its_task_as_often_as_that_is_out():
+    run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
+    first, second = (group for group in run.accounts.admit(order) if group.task == "a")
+    for _ in range(2):
+        run.accounts.distrust(second.tickets, Void(Cause.GRADER, "a canary failed"))
+        while first.id in run.books.groups:
+            run.void(first.ticket(0), Cause.SANDBOX)
+        run.accounts.admit(order)
+        assert not run.books.pending, "its turn came, and its task is out"
+        for ticket in run.accounts.waiting():
+            run.finish(ticket)
+        while isinstance(batch := run.accounts.choose(), Batch):
+            run.accounts.consume(batch)
+            run.accounts.commit()
+        run.reopen()
+        run.accounts.readmit(["a", "b"])
+        assert set(run.books.pending) == {first.prompt, second.prompt}
+        first, second = run.accounts.admit(order, 2)
+    assert run.store.auditor.against(run.books) == []
     assert run.is_sound()
 
 

@@ -142,6 +142,11 @@ class Run(RuleBasedStateMachine):
         at = self.run.recover(known[which % len(known)], alive=alive)
         self.versions.append(at)
 
+    @rule(which=st.sets(st.integers(0, 49)))
+    def readmit(self, which: set[int]) -> None:
+        returned = self.run.accounts.readmit({f"task-{number}" for number in which})
+        assert not self.run.books.quarantined.keys() & set(returned)
+
     @rule(chosen=rules())
     def change_settings(self, chosen: Settings) -> None:
         self.run.reopen()

@@ -55,6 +55,10 @@ class NamedPlace:
                     return Void(Cause.TASK, "the task is broken")
                 await asyncio.sleep(600)
                 return _graded(1)
+            case "down":
+                if (run / "go").exists():
+                    return _graded(1)
+                return Void(Cause.POLICY, "the server does not answer")
             case "void":
                 return Void(Cause.GRADER, "the tests did not grade")
             case "lost":

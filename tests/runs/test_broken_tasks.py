@@ -34,6 +34,24 @@ async def test_a_few_broken_tasks_are_out_and_the_run_goes_on(
     proven(tmp_path / "run")
 
 
+async def test_tasks_that_a_server_that_was_down_put_out_are_tried_again_when_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config, run = make_config("down-a", "down-b", "void-c", epochs=1, requeues=0), tmp_path / "run"
+    async with Rollouts(config, out=run, trains=False, keep_going=True) as rollouts:
+        assert await all_batches(rollouts) == []
+    assert not rollouts.summary.done
+    assert rollouts.summary.ended.endswith("void too often; resuming tries 2 of them again")
+    assert "resuming tries it again" in rollouts.summary.out["down-a"]
+    (run / "go").touch()
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        (batch,) = await all_batches(rollouts)
+    assert {group.task for group in batch.groups} == {"down-a", "down-b"}
+    assert list(rollouts.summary.out) == ["void-c"]
+    assert rollouts.summary.ended == "all epochs are done"
+    proven(run)
+
+
 async def test_a_run_whose_tasks_are_all_broken_is_stopped_with_the_third(
     make_config: MakeConfig, tmp_path: Path
 ):

@@ -85,10 +85,12 @@ class Accounts:
             task = order.next_task(books.epoch) if again is None else again.task
             if task is None:
                 return None
-            if task in books.quarantined:
-                self._record(ev.Skipped(prompt=prompt, task=task, at=self._clock()))
-                continue
             attempt = 0 if again is None else again.attempt
+            if task in books.quarantined:
+                self._record(
+                    ev.Skipped(prompt=prompt, task=task, attempt=attempt, at=self._clock())
+                )
+                continue
             return ev.Admitted(
                 group=f"{prompt}-{attempt}",
                 prompt=prompt,
@@ -100,6 +102,13 @@ class Accounts:
                 at=self._clock(),
             )
         return None
+
+    def readmit(self, tasks: Collection[str]) -> list[str]:
+        """Those of the tasks that were out by no fault of their own, and are in again."""
+        returned = [task for task in self.books.stranded if task in tasks]
+        for task in returned:
+            self._record(ev.Returned(task=task, number=self.books.returned, at=self._clock()))
+        return returned
 
     def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
         """This name, with a number behind it where an evaluation had it before."""

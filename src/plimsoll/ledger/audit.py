@@ -17,6 +17,7 @@ from plimsoll.ledger.events import (
     Event,
     Finished,
     Resumed,
+    Returned,
     RolledBack,
     Skipped,
     Started,
@@ -86,6 +87,10 @@ class Auditor:
         """Each prompt that the surviving lineage was trained on, with the version it made."""
         self._tasks: dict[int, str] = {}
         """The task of each prompt."""
+        self._skipped: dict[str, set[int]] = {}
+        """Turns that passed while their task was out, by task."""
+        self._passed: set[int] = set()
+        """The same of tasks that are in again: nobody has them a second time."""
         self._ids: set[str] = set()
 
     def take(self, event: Event) -> None:
@@ -102,6 +107,10 @@ class Auditor:
                     self._tasks[event.prompt] = event.task
             case Skipped():
                 self._tasks[event.prompt] = event.task
+                if not event.attempt:
+                    self._skipped.setdefault(event.task, set()).add(event.prompt)
+            case Returned():
+                self._passed |= self._skipped.pop(event.task, set())
             case Started() | Resumed() | Finished() | Voided():
                 self._take_rollout(event)
             case Withheld():
@@ -201,7 +210,7 @@ class Auditor:
         """Prompts that were begun and are nowhere. Those of tasks that are out may be."""
         known = self._trained.keys() | books.pending.keys()
         known |= {group.prompt for group in books.groups.values()}
-        nowhere = set(range(books.next_prompt)) - known
+        nowhere = set(range(books.next_prompt)) - known - self._passed
         return sorted(p for p in nowhere if self._tasks.get(p) not in books.quarantined)[:10]
 
 

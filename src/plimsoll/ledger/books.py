@@ -7,10 +7,12 @@ Invariants, checked by `audit` and by the simulator for tens of thousands of see
 
 * Conservation: `admitted = running + buffered + training + consumed + voided`, in groups.
 * No prompt is lost: each one that was ever admitted is live, comes again, was consumed in the
-  surviving lineage, or belongs to a task in quarantine.
+  surviving lineage, belongs to a task in quarantine, or had its turn while its task was there.
 * An event that does not fit (a completion for an unknown or finished ticket) changes nothing.
 * Memory is bounded by what is live: a group that is consumed or void leaves the books.
 """
+
+import msgspec
 
 from plimsoll.core.versions import FIRST, Lineages, Version
 from plimsoll.ledger.again import AgainQueue, comes_again
@@ -24,6 +26,7 @@ from plimsoll.ledger.events import (
     GroupVoided,
     Ignored,
     Resumed,
+    Returned,
     RolledBack,
     Skipped,
     Started,
@@ -54,10 +57,14 @@ class Books:
         self.pending: dict[int, Pending] = {}
         self.quarantined: dict[str, str] = {}
         """Tasks that are out, with the reason."""
+        self.stranded: dict[str, list[Pending]] = {}
+        """Those of them that are out by no fault of their own, with the prompts that come again
+        when they return."""
         self.next_prompt = 0
         self.epoch = Epoch()
         self.tally = Tally()
         self.configured = 0
+        self.returned = 0
         self.rollbacks = 0
         self.queue = ReadyQueue()
         self.unstarted: dict[str, Group] = {}
@@ -123,6 +130,8 @@ class Books:
                 self._admitted(event)
             case Skipped():
                 self._skipped(event)
+            case Returned():
+                self._returned(event)
             case Withheld():
                 self._withheld(event)
             case GroupVoided():
@@ -177,8 +186,18 @@ class Books:
         self.enter(group)
 
     def _skipped(self, event: Skipped) -> None:
+        pending = self.pending.get(event.prompt)
         self._has_turn(event.prompt, event.task)
         self.tally.quarantined += 1
+        if pending is not None and event.task in self.stranded:
+            self.stranded[event.task].append(pending)
+
+    def _returned(self, event: Returned) -> None:
+        del self.quarantined[event.task]
+        self.returned += 1
+        for pending in self.stranded.pop(event.task):
+            self.tally.quarantined -= 1
+            self.await_again(msgspec.structs.replace(pending, requeues=0))
 
     def _has_turn(self, prompt: int, task: str) -> None:
         """A new prompt is its task's turn in the epoch; one that comes again has had it."""
@@ -338,13 +357,25 @@ class Books:
         requeues = group.requeues + counts
         if counts and requeues > self.rules.requeues:
             self.tally.quarantined += 1
-            self.quarantined.setdefault(
-                group.task,
-                f"void {requeues} times; last: {cause}" + (f", {reason}" if reason else ""),
-            )
+            said = f"void {requeues} times; last: {cause}" + (f", {reason}" if reason else "")
+            self._put_out(comes_again(self, group, cause, 0, counts=False), cause, said)
             return
         self.tally.requeued += 1
         self.await_again(comes_again(self, group, cause, requeues, counts=counts))
+
+    def _put_out(self, pending: Pending, cause: Cause, said: str) -> None:
+        """A prompt came to nothing too often: for good where its task is to blame."""
+        task = pending.task
+        is_new = task not in self.quarantined
+        if CAUSES[cause].against_task:
+            if self.stranded.pop(task, None) is not None or is_new:
+                self.quarantined[task] = said
+            return
+        if is_new:
+            self.quarantined[task] = f"{said}; not by its own fault: resuming tries it again"
+            self.stranded[task] = []
+        if task in self.stranded:
+            self.stranded[task].append(pending)
 
     def _consumed(self, event: Consumed) -> None:
         for name in event.groups:

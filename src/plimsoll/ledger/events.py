@@ -25,6 +25,7 @@ __all__ = [
     "Ignored",
     "Purpose",
     "Resumed",
+    "Returned",
     "RolledBack",
     "Segment",
     "Skipped",
@@ -84,10 +85,24 @@ class Skipped(_Event, frozen=True, kw_only=True, tag="skipped"):
 
     prompt: int
     task: str
+    attempt: int = 0
+    """More than 0 for one that was to come again."""
 
     @property
     def id(self) -> str:
-        return f"skip:{self.prompt}"
+        return f"skip:{self.prompt}-{self.attempt}" if self.attempt else f"skip:{self.prompt}"
+
+
+class Returned(_Event, frozen=True, kw_only=True, tag="returned"):
+    """A task that was out by no fault of its own is in again, and so are its prompts."""
+
+    task: str
+    number: int
+    """How many there were before."""
+
+    @property
+    def id(self) -> str:
+        return f"return:{self.number}"
 
 
 class Started(_Event, frozen=True, kw_only=True, tag="started"):
@@ -225,6 +240,7 @@ Event = (
     Configured
     | Admitted
     | Skipped
+    | Returned
     | Started
     | Resumed
     | Finished

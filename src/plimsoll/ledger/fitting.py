@@ -16,6 +16,7 @@ from plimsoll.ledger.events import (
     GroupVoided,
     Ignored,
     Resumed,
+    Returned,
     RolledBack,
     Skipped,
     Started,
@@ -43,6 +44,8 @@ def fits(books: "Books", event: Event) -> bool:
             return new and (event.purpose == "eval" or _is_next(books, event.prompt))
         case Skipped():
             return _is_next(books, event.prompt) and event.task in books.quarantined
+        case Returned():
+            return event.task in books.stranded and event.number == books.returned
         case Withheld():
             return _may_withhold(books, event)
         case GroupVoided():

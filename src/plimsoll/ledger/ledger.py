@@ -131,6 +131,10 @@ class Ledger:
         """Admit as many groups as there is room for, and no more than `most`."""
         return await self._do(lambda: self.accounts.admit(order, most))
 
+    async def readmit(self, tasks: Collection[str]) -> list[str]:
+        """Let those of the tasks in again that are out by no fault of their own; their names."""
+        return await self._do(lambda: self.accounts.readmit(tasks))
+
     def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
         """This name, with a number behind it where an evaluation had it before."""
         return self.accounts.evaluation_name(wanted, taken)

@@ -22,12 +22,14 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     evals: list[Group]
     pending: list[Pending]
     quarantined: dict[str, str]
+    stranded: dict[str, list[Pending]]
     next_prompt: int
     epoch: int
     begun: list[str]
     """Tasks that have had their turn in it."""
     tally: Tally
     configured: int
+    returned: int
     rollbacks: int
 
 
@@ -44,11 +46,13 @@ def dump(books: Books) -> bytes:
         evals=list(books.evals.values()),
         pending=sorted(books.pending.values(), key=lambda pending: pending.prompt),
         quarantined=dict(sorted(books.quarantined.items())),
+        stranded=dict(sorted(books.stranded.items())),
         next_prompt=books.next_prompt,
         epoch=books.epoch.number,
         begun=sorted(books.epoch.begun),
         tally=books.tally.in_order(),
         configured=books.configured,
+        returned=books.returned,
         rollbacks=books.rollbacks,
     )
     return msgspec.msgpack.encode(state)
@@ -69,9 +73,11 @@ def load(data: bytes) -> Books:
     for pending in state.pending:
         books.await_again(pending)
     books.quarantined = state.quarantined
+    books.stranded = state.stranded
     books.next_prompt = state.next_prompt
     books.epoch = Epoch(state.epoch, state.begun)
     books.tally = state.tally
     books.configured = state.configured
+    books.returned = state.returned
     books.rollbacks = state.rollbacks
     return books

@@ -254,7 +254,8 @@ class Controller:
         if isinstance(self._ledger.choose(), ChosenBatch):
             return
         if self._order.is_empty_without(books.quarantined.keys()):
-            self.stop("every task is out: each was void too often")
+            why, again = "every task is out: each was void too often", len(books.stranded)
+            self.stop(f"{why}; resuming tries {again:,} of them again" if again else why)
         elif not books.pending and self._order.next_task(books.epoch) is None:
             self.stop("all epochs are done", is_done=True)
 

@@ -65,6 +65,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     at = ledger.books.version if not trains else FIRST if found is None else found.version
     await ledger.recover(at, lambda _ticket, _worker: False)
     _check_tasks(ledger, plan)  # of steps that were undone, too
+    await ledger.readmit(plan.trained.admitted)
     kept = Kept.load(directory, ledger.books)
     if missing := kept.missing(ledger.books):
         # A power cut takes lines with it that the ledger has kept.

@@ -55,7 +55,8 @@ class Training:
         self._progress = progress
         self.result = Run()
         self._rng = random.Random(f"{plan.seed}:world")
-        self._order = DataOrder([f"task-{n}" for n in range(plan.tasks)], seed=plan.seed)
+        self._tasks = [f"task-{n}" for n in range(plan.tasks)]
+        self._order = DataOrder(self._tasks, seed=plan.seed)
         self._now = 0.0
         self._committed_at = 0.0
         self._numbers = itertools.count()
@@ -330,6 +331,7 @@ class Training:
         at = max(known, key=lambda at: (at.number, at))
         version = self.accounts.recover(at, lambda ticket, _: ticket in self._running)
         self._checkpoints = [*known, version] if version not in known else known
+        self.accounts.readmit(self._tasks)
 
     def _check(self, *, in_full: bool) -> None:
         books, settings = self.accounts.books, self.accounts.settings
