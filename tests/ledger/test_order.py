@@ -112,3 +112,12 @@ def test_fewer_epochs_than_have_begun_are_over_at_once():
     epoch = Epoch(number=2, begun=["task-1"])
     assert DataOrder(NAMES, epochs=2).next_task(epoch) is None
     assert DataOrder(NAMES, epochs=3).next_task(epoch) is not None
+
+
+@pytest.mark.parametrize("begun", [0, 1, 50, 100, 199, 200])
+def test_what_is_said_to_come_is_what_comes_and_nothing_is_changed_by_asking(begun: int):
+    run, order = Hand(), DataOrder(NAMES, seed=3, epochs=2)
+    roll_out(run, order, begun)
+    coming = list(order.coming(run.books.epoch))
+    assert len(coming) == 200 - begun
+    assert coming == list(order.coming(run.books.epoch)) == roll_out(run, order)

@@ -1,5 +1,6 @@
 """What a run says is coming: what waits, then evaluations, then prompts that it can still use."""
 
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from rollout_runs import MakeConfig
 
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.order import DataOrder, Epoch
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
@@ -43,7 +44,8 @@ class Books:
     def prompts(self, *numbers: int) -> list[str]:
         """The tasks of prompts, each for as many trials as a group has."""
         size = self.plan.settings.group_size
-        return [task for n in numbers if (task := self.order.task(n)) for _ in range(size)]
+        turns = list(itertools.islice(self.order.coming(Epoch()), max(numbers, default=-1) + 1))
+        return [turns[n] for n in numbers if n < len(turns) for _ in range(size)]
 
     async def give_up(self, why: Void) -> str:
         """Admit a group that comes to nothing; its task."""
@@ -119,7 +121,7 @@ async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_
         run.evaluations.begin("before", ["coin-y", "coin-z"], 2)
         held_out = ["coin-y", "coin-y", "coin-z", "coin-z"]
         assert run.coming() == [*held_out, *run.prompts(0, 1)]
-        await run.evaluations.admit()
+        await run.evaluations.admit(training_is_over=False)
         assert run.coming() == [*held_out, *run.prompts(0, 1)], "now they wait"
 
 

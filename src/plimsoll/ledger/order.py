@@ -2,7 +2,8 @@
 
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence, Set
+import itertools
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from plimsoll.core.errors import UsageError
 
@@ -51,13 +52,26 @@ class DataOrder:
         """The task whose turn is next; None after the last epoch."""
         left = self._left(epoch)
         number = epoch.number if left is not None else epoch.number + 1
-        if self._epochs is not None and number >= self._epochs:
+        if self._is_over(number):
             return None
         return left if left is not None else self.epoch(number)[0]
+
+    def coming(self, epoch: Epoch) -> Iterator[str]:
+        """The tasks of all turns from the next one on, as things are."""
+        if self._left(epoch) is not None and not self._is_over(epoch.number):
+            rest = itertools.islice(self.epoch(epoch.number), self._place, None)
+            yield from (task for task in rest if task not in epoch.begun)
+        for number in itertools.count(epoch.number + 1):
+            if self._is_over(number):
+                return
+            yield from self.epoch(number)
 
     def is_empty_without(self, tasks: Set[str]) -> bool:
         """Whether these are all the tasks there are."""
         return len(tasks) >= len(self._tasks) and tasks >= self._tasks
+
+    def _is_over(self, epoch: int) -> bool:
+        return self._epochs is not None and epoch >= self._epochs
 
     def _left(self, epoch: Epoch) -> str | None:
         """The first that has not had its turn."""

@@ -78,10 +78,7 @@ class Prospects:
         yield from (one.task for one in again if one.after <= books.next_prompt)
         if self._order.is_empty_without(books.quarantined.keys()):
             return
-        for prompt in itertools.count(books.next_prompt):
-            if (task := self._order.task(prompt)) is None:
-                return
-            yield task
+        yield from self._order.coming(books.epoch)
 
 
 def _kind(tasks: Mapping[str, Task], name: str, agent: str = "") -> Kind:
