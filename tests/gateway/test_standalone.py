@@ -90,6 +90,7 @@ async def test_a_session_is_opened_used_and_ended(desk: Desk):
     with pytest.raises(openai.AuthenticationError, match="ended"):
         await _ask(opened)
     assert told["trajectory"] == opened["trajectory"]
+    assert opened["id"] in Path(opened["trajectory"]).parent.name
     for method in ("GET", "DELETE"):
         assert await desk.call(method, f"/sessions/{opened['id']}") == (200, told)
     assert (told["ended"], told["closed"], told["ending"]) == (True, True, "budget")

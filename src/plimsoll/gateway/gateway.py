@@ -137,12 +137,13 @@ class Gateway:
         about: Mapping[str, str] | None = None,
         model: str | None = None,
         seed: str = "",
+        id: str = "",
     ) -> Session:
         """A new session, whose trajectory is written to `folder`.
 
         With a `seed`, of two sessions that ask the same the policy hears the same.
         """
-        id = short_id()
+        id = id or short_id()
         session = Session(
             id,
             Recorder.open(folder, blobs, id, about or {}),

@@ -83,13 +83,15 @@ class Standalone:
 
     async def _open(self, limits: Limits, about: dict[str, str], model: str | None) -> Session:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        folder = self._folder / f"{stamp}-{short_id()}"
+        id = short_id()
+        folder = self._folder / f"{stamp}-{id}"
         session = await self.gateway.open(
             folder,
             blobs=self._folder / "blobs",
             limits=limits,
             about=about,
             model=model,
+            id=id,
         )
         self._register.add(session, folder / NAME)
         return session
