@@ -16,7 +16,7 @@ from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.config_text import config_text
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served, policy_for
+from plimsoll.runs.policies import Served, WantedPolicy, policy_for
 from plimsoll.runs.resume import checkpoints_of
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.worker_spec import worker_spec
@@ -53,6 +53,15 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
     assert URLS[0] not in config_text(plan.config)
 
 
+def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> WantedPolicy:
+    """The policy that workers make of what they are told of a run with such tables."""
+    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
+    told = msgspec.json.decode(worker_spec(plan, directory).options)["config"]
+    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
+    assert policy is not None
+    return policy
+
+
 @pytest.mark.parametrize(
     ("tables", "seed"),
     [
@@ -67,11 +76,7 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
 def test_a_training_says_what_answers_are_sampled_with(
     write: Write, directory: RunDirectory, tables: str, seed: object
 ):
-    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
-    told = msgspec.json.decode(worker_spec(plan, directory).options)["config"]
-    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
-    assert policy is not None
-    assert policy.seed == seed
+    assert told_to_workers(write, directory, tables).seed == seed
 
 
 @pytest.mark.parametrize(
@@ -86,11 +91,7 @@ def test_a_training_says_what_answers_are_sampled_with(
 def test_a_training_samples_from_the_model_as_it_is_unless_told_otherwise(
     write: Write, directory: RunDirectory, tables: str, is_plain: bool
 ):
-    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
-    told = msgspec.json.decode(worker_spec(plan, directory).options)["config"]
-    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
-    assert policy is not None
-    assert policy.plain is is_plain
+    assert told_to_workers(write, directory, tables).plain is is_plain
 
 
 def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
