@@ -50,6 +50,8 @@ class ContainerKeeper:
         self._turn = asyncio.Lock()
         self._gone = ""
         self._removed = False
+        self._trouble = ""
+        """What its removal last met with."""
         self.sandbox: _Sandbox | None = None
         """Set once it runs: the way out that an allowlist leaves is served through it."""
 
@@ -197,10 +199,13 @@ class ContainerKeeper:
                     await self._until_removed()
                     self._removed = True
         except TimeoutError:
+            why = self._trouble or (
+                "a process in it may not be killable, or the Docker engine at "
+                f"{self._engine.endpoint} hangs"
+            )
             raise SandboxUnavailable(
                 f"the container {self._plan.name} could not be removed within "
-                f"{_REMOVE_SECONDS:.0f} s: a process in it may not be killable, or the Docker "
-                f"engine at {self._engine.endpoint} hangs"
+                f"{_REMOVE_SECONDS:.0f} s: {why}"
             ) from None
 
     async def _until_removed(self) -> None:
@@ -212,6 +217,7 @@ class ContainerKeeper:
             except (EngineError, EngineGone) as error:
                 # In progress already, or something still holds on to a mount for a moment; and an
                 # engine that restarts is back in a moment, too.
+                self._trouble = str(error)
                 goes = isinstance(error, EngineError) and error.status == 409
                 if not goes and time.monotonic() > last:
                     raise SandboxUnavailable(
