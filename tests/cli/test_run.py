@@ -55,6 +55,27 @@ def test_a_run_does_its_steps_keeps_all_in_its_directory_and_exits_0(
     assert json.loads(again.stdout)["steps"] == 3
 
 
+def test_a_run_that_only_rolls_out_is_measured_on_its_held_out_tasks_too(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    for name in ("a", "b"):
+        write_task(name)
+    (tmp_path / "heldout").mkdir()
+    write_task("z").rename(tmp_path / "heldout" / "z")
+    config = write_run(tmp_path)
+    with config.open("a") as file:
+        file.write('[evaluation]\ntasks = "heldout"\nevery = 2\n')
+    ended = plimsoll("run", "night.toml", "--out", "runs/night")
+    assert ended.returncode == 0, ended.stderr
+    assert "held-out reward 1.00 → 1.00" in ended.stdout
+    lines = (tmp_path / "runs/night/heldout.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2, 3]
+    # Measured once for each step, however often it goes on.
+    assert plimsoll("resume", "night").returncode == 0
+    assert (tmp_path / "runs/night/heldout.jsonl").read_text().splitlines() == lines
+    checked(plimsoll, "runs/night")
+
+
 def test_json_is_all_of_stdout_and_the_shell_agents_trajectories_are_kept_by_their_tickets(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):

@@ -10,6 +10,7 @@ from plimsoll.cli.driving import Screen
 from plimsoll.cli.evaluate import warn_of_unknown_keys
 from plimsoll.cli.render import count, plain
 from plimsoll.runs.backends import BACKENDS
+from plimsoll.runs.measuring import Measuring
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import Step
@@ -38,8 +39,12 @@ class RollOut:
         say_plan(rollouts.plan, screen, None if policy is None else f"policy {policy.urls[0]}")
         async with rollouts:
             say_begun(rollouts, screen)
+            measuring = Measuring(rollouts)
+            await measuring.if_due()
             async for batch in rollouts.batches():
                 await rollouts.commit(batch)
+                await measuring.if_due()
+            await measuring.at_end()
 
 
 def say_begun(rollouts: Rollouts, screen: Screen) -> None:

@@ -123,7 +123,7 @@ class TrainingConfig(Table):
 
 
 class EvaluationConfig(Table):
-    """What the policy is measured on beside its training."""
+    """What the policy is measured on beside its training, or beside rolling out alone."""
 
     tasks: StrictStr | None = None
     """A folder of tasks that are not trained on. Without it nothing is evaluated."""
