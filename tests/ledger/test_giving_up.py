@@ -5,6 +5,7 @@ from runs_by_hand import ORDER, Hand
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.events import Skipped
 from plimsoll.ledger.group import MemberState
 from plimsoll.ledger.order import DataOrder
 from plimsoll.trials.verdicts import CAUSES, Cause, Void
@@ -121,6 +122,19 @@ def test_what_waits_to_come_again_returns_with_its_task_as_often_as_that_is_out(
         first, second = run.accounts.admit(order, 2)
     assert run.store.auditor.against(run.books) == []
     assert run.is_sound()
+
+
+def test_a_prompt_that_is_skipped_returns_under_a_number_of_its_own():
+    """It may be skipped again before it has come again: that is another event."""
+    run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
+    late, other = (group for group in run.accounts.admit(order) if group.task == "a")
+    run.accounts.distrust(late.tickets, Void(Cause.GRADER, "a canary failed"))
+    while other.id in run.books.groups:
+        run.void(other.ticket(0), Cause.SANDBOX)
+    run.accounts.admit(order)
+    assert Skipped(prompt=late.prompt, task="a", attempt=1) in run.store.events
+    run.accounts.readmit(["a"])
+    assert run.books.pending[late.prompt].attempt == 2
 
 
 def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():

@@ -190,7 +190,9 @@ class Books:
         self._has_turn(event.prompt, event.task)
         self.tally.quarantined += 1
         if pending is not None and event.task in self.stranded:
-            self.stranded[event.task].append(pending)
+            # Another attempt: it may be skipped again before it has come again.
+            later = msgspec.structs.replace(pending, attempt=pending.attempt + 1)
+            self.stranded[event.task].append(later)
 
     def _returned(self, event: Returned) -> None:
         del self.quarantined[event.task]
