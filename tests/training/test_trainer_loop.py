@@ -393,12 +393,12 @@ async def test_held_out_tasks_are_tried_before_on_the_way_and_after_and_never_tw
     config = make_config(5, heldout=2)
     await train(config, run, Counter(), Notes(stop), made.append)
     assert [(one.step, one.name) for one in made[0].held_out] == [
-        (0, "before training"),
+        (0, "before the first step"),
         (2, "after step 2"),
     ]
     rollouts = await train(config, run, Counter(), Notes())
     assert [one.step for one in rollouts.held_out] == [0, 2, 4, 5]
-    assert rollouts.held_out[-1].name == "after training"
+    assert rollouts.held_out[-1].name == "after the last step"
     assert rollouts.summary.heldout_after == rollouts.held_out[-1].reward
 
 
@@ -449,10 +449,10 @@ async def test_an_evaluation_that_a_stop_cut_short_is_made_when_the_run_goes_on(
     assert [one.step for one in made[0].held_out] == [0]
     rollouts = await train(config, tmp_path / "run", Counter(), Notes())
     assert [(one.step, one.name) for one in rollouts.held_out] == [
-        (0, "before training"),
+        (0, "before the first step"),
         (2, "after step 2"),
         (4, "after step 4"),
-        (5, "after training"),
+        (5, "after the last step"),
     ]
 
 

@@ -19,7 +19,9 @@ from plimsoll.core.errors import CheckpointError, PlimsollError, TrainingError
 from plimsoll.core.versions import Version
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
+from plimsoll.runs.evaluating import HeldOut
 from plimsoll.runs.groups import group_statistics
+from plimsoll.runs.measuring import Measuring
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.items import Item, Items, read_items
 from plimsoll.training.keeping import Keeper
@@ -64,6 +66,7 @@ class Loop:
         self._learner = learner
         self._thread = thread
         self._metrics = metrics
+        self._measuring = Measuring(rollouts)
         self._keeper = Keeper(
             learner, every=training.checkpoint_every, last=config.run.steps, kept=kept
         )
@@ -80,10 +83,9 @@ class Loop:
     async def run(self) -> None:
         """Raises what ends the run before its last step; nothing that was learned is lost."""
         try:
-            # One that is due here was not made, or not to its end, in the life before.
-            await self._measure_if_due(self._rollouts.version.number)
+            await self._note(await self._measuring.if_due())
             await self._train()
-            await self._measure("after training")
+            await self._note(await self._measuring.at_end())
         except Exception as error:
             if not isinstance(error, PlimsollError):
                 self._rollouts.stop(_said(error))
@@ -116,7 +118,7 @@ class Loop:
         await self._commit(batch, report, seconds)
         await self._metrics.step(line())
         self._look_at(report, batch.step)
-        await self._measure_if_due(batch.step)
+        await self._note(await self._measuring.if_due())
 
     def _listen(self, read: Items, step: int) -> int:
         """How many answers of a batch cannot be trained on. Why is said once for each reason, and
@@ -229,27 +231,9 @@ class Loop:
             update=report,
         )
 
-    async def _measure_if_due(self, step: int) -> None:
-        """Before the first step, and on the way; after the last is another matter."""
-        every = self._config.evaluation.every
-        if step == 0:
-            await self._measure("before training")
-        elif every and step % every == 0 and step != self._config.run.steps:
-            await self._measure(f"after step {step}")
-
-    async def _measure(self, when: str) -> None:
-        """The reward on held-out tasks, where there are any, once for each step.
-
-        Not once for each version: a run that was killed goes on with the same weights under
-        the name of another lineage.
-        """
-        step = self._rollouts.version.number
-        known = any(measured.step == step for measured in self._rollouts.held_out)
-        if self._config.evaluation.tasks is None or known:
-            return
-        found = await self._rollouts.evaluate(when)
-        if found is not None:
-            await self._metrics.heldout(found.step, found.reward)
+    async def _note(self, measured: HeldOut | None) -> None:
+        if measured is not None:
+            await self._metrics.heldout(measured.step, measured.reward)
 
     async def _keep_last(self, *, is_told: bool) -> None:
         """A run that ends between two checkpoints goes on from where it ended.
