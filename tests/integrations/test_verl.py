@@ -15,6 +15,7 @@ from tiny_model import make_model
 from parts import need
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations import verl as adapter
+from plimsoll.integrations import verl_interface
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """What verl and its parts warn of is theirs."""
@@ -93,7 +94,7 @@ async def test_a_row_without_a_task_and_a_prompt_without_room_are_named(world, w
 
 
 async def test_another_verl_is_named(world, worker, monkeypatch):
-    monkeypatch.setattr(adapter, "_FIELDS", {"prompt_ids", "thoughts"})
+    monkeypatch.setattr(verl_interface, "_FIELDS", {"prompt_ids", "thoughts"})
     with pytest.raises(UsageError, match=r"verl \S+ has other agent loops than 0.9.1: no thoughts"):
         world.loop_of(worker)
 
