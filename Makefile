@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train a tiny policy on generated tasks, in about two minutes
+demo: $(READY)  ## train a tiny policy on generated tasks, in two to four minutes on two cores
 	@$(BIN)/plimsoll run examples/demo.toml $(ARGS)
 
 tour: $(READY)  ## run the oracle, nop and a scripted policy over example tasks, then broken ones
