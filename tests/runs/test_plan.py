@@ -94,6 +94,18 @@ def test_a_training_samples_from_the_model_as_it_is_unless_told_otherwise(
     assert told_to_workers(write, directory, tables).plain is is_plain
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "is_watched"), [("grpo", True), ("gspo", True), ("ppo", False)]
+)
+def test_groups_without_variance_are_watched_for_unless_a_critic_learns_from_them(
+    write: Write, algorithm: str, is_watched: bool
+):
+    training = f'[training]\npolicy = "openai"\nalgorithm = "{algorithm}"'
+    plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{training}'))
+    assert plan.settings.group_size > 1
+    assert (plan.watched(stops=True).group == plan.settings.group_size) is is_watched
+
+
 def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
     write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):

@@ -102,6 +102,8 @@ async def test_a_run_that_is_stopped_between_checkpoints_goes_on_from_where_it_e
     assert policy.published == [("3", 3), ("4", 4), ("5", 5)]
     assert rollouts.summary.done
     assert len(rollouts.steps) == 5
+    # Of both lives, as the steps are; rounded.
+    assert rollouts.summary.seconds > sum(step.seconds for step in rollouts.steps) - 0.1
     proven(run)
 
 
