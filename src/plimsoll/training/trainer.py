@@ -76,10 +76,8 @@ def _warn_of(taste: Taste, folder: Path) -> None:
 
 def _warn_of_clips(training: TrainingConfig) -> None:
     usual = TrainingConfig()
-    if training.clips or (training.clip_low, training.clip_high) == (
-        usual.clip_low,
-        usual.clip_high,
-    ):
+    is_usual = (training.clip_low, training.clip_high) == (usual.clip_low, usual.clip_high)
+    if training.clips or is_usual:
         return
     _log.warning(
         "[training] clip_low and clip_high change nothing: with one update of a batch the ratio of "
