@@ -47,6 +47,27 @@ def test_how_often_a_run_was_stopped_is_not_held_against_its_rollouts():
     assert run.is_sound()
 
 
+@pytest.mark.parametrize("policy", ["complete", "min_graded", "void"])
+@pytest.mark.parametrize("cause", [Cause.LOST, Cause.POLICY, Cause.SANDBOX])
+def test_restarts_of_a_run_are_not_held_against_its_rollouts(policy, cause):
+    def tries(restarts: int) -> int:
+        run = Hand(group_policy=policy, requeues=2)
+        run.admit()
+        for _ in range(restarts):
+            run.start_all()
+            run.reopen()
+            run.recover(run.books.version)
+        group = run.books.groups["0-0"]
+        count = 0
+        while "0-0" in run.books.groups and not group.final:
+            run.void(group.ticket(0), cause)
+            count += 1
+        assert run.is_sound()
+        return count
+
+    assert tries(restarts=9) == tries(restarts=0) > 1
+
+
 def all_out(cause: Cause, names: list[str]) -> tuple[Hand, DataOrder]:
     """A run whose tasks are all out, each for one void rollout too many."""
     run, order = Hand(group_policy="void", requeues=0), DataOrder(names, epochs=2)

@@ -249,6 +249,33 @@ def test_the_same_number_in_another_lineage_is_another_version():
     assert lineages.next_lineage() == 3
 
 
+def test_a_lineage_has_no_versions_below_its_branch_point():
+    lineages = Lineages()
+    lineages.branch(1, Version(0, 5))
+    lineages.branch(2, Version(1, 7))
+    assert not lineages.descends(Version(1, 9), Version(1, 4))
+    assert not lineages.descends(Version(2, 8), Version(1, 4))
+    assert not lineages.descends(Version(2, 8), Version(2, 6))
+    assert not lineages.descends(Version(2, 6), Version(1, 6)), "no such version to descend"
+    assert not lineages.descends(Version(0, 3), Version(0, -1))
+    assert not lineages.descends(Version(3, 9), Version(3, 8)), "lineage 3 never began"
+    assert lineages.descends(Version(2, 7), Version(1, 7))
+
+
+def test_a_rollout_with_tokens_of_a_version_below_the_branch_point_is_not_trained_on():
+    run = Hand(batch_groups=1, depth=0, max_staleness=9)
+    for _ in range(3):
+        run.step()
+    run.recover(Version(0, 2))
+    assert run.step() == Version(1, 3)
+    run.admit()
+    ticket = run.accounts.waiting()[0]
+    run.start_all()
+    run.finish(ticket, Version(1, 1))
+    assert run.books.tally.dead_lineage == 1
+    assert run.is_sound()
+
+
 def test_a_rollback_after_a_rollback_goes_back_through_both():
     run = Hand(depth=0, max_staleness=1)
     for _ in range(4):

@@ -58,11 +58,26 @@ class Lineages:
         return max(self._parents, default=0) + 1
 
     def descends(self, later: Version, earlier: Version) -> bool:
-        """Whether the weights of `later` were trained from those of `earlier`, or are them."""
-        lineage, number = later.lineage, later.number
-        while lineage != earlier.lineage:
-            parent = self._parents.get(lineage)
+        """Whether the weights of `later` were trained from those of `earlier`, or are them.
+
+        A lineage has no version below the one it branched off from: such a version descends from
+        nothing, and nothing from it.
+        """
+        at = later
+        while True:
+            first = self._first(at.lineage)
+            if first is None or at.number < first:
+                return False
+            if at.lineage == earlier.lineage:
+                return first <= earlier.number <= at.number
+            parent = self._parents.get(at.lineage)
             if parent is None:
                 return False
-            lineage, number = parent.lineage, parent.number
-        return earlier.number <= number
+            at = parent
+
+    def _first(self, lineage: int) -> int | None:
+        """The number of a lineage's first version; None for a lineage that never began."""
+        parent = self._parents.get(lineage)
+        if parent is not None:
+            return parent.number
+        return FIRST.number if lineage == FIRST.lineage else None

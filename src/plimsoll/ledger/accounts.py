@@ -219,7 +219,8 @@ class Accounts:
     ) -> bool:
         """A rollout came to nothing; the table of causes says whether it is tried again.
 
-        `again` says so whatever the table does: the run itself gave it up, to go on later.
+        `again` says so whatever the table does, and the try does not count: the run itself gave
+        it up, to go on later.
         """
         event = ev.Voided(
             ticket=ticket,
@@ -227,6 +228,7 @@ class Accounts:
             reason=verdict.reason,
             seconds=seconds,
             retry=again or retries(self.books, self.settings, ticket, verdict.cause),
+            counts=not again,
             at=self._clock(),
         )
         return self._tell(event, ticket)
@@ -351,7 +353,7 @@ class Accounts:
             if not is_alive(ticket, worker):
                 event = ev.Voided(
                     ticket=ticket, cause=Cause.LOST, reason="its worker is gone", retry=True,
-                    at=self._clock(),
+                    counts=False, at=self._clock(),
                 )  # fmt: skip
                 self._record(event)
         self.shed()

@@ -151,6 +151,8 @@ class Voided(_Event, frozen=True, kw_only=True, tag="voided"):
     seconds: float = 0.0
     retry: bool = False
     """It is tried again, under the next ticket of the same place in the group."""
+    counts: bool = True
+    """Whether it counts towards the limits of tries. False after a stop or restart of the run."""
 
     @property
     def id(self) -> str:

@@ -64,7 +64,7 @@ class Member(msgspec.Struct, kw_only=True):
     since: float = 0.0
     """When its worker took it, by the caller's clock: for figures, no rule reads it."""
     voids: dict[Cause, int] = {}
-    """How often it was void, by cause. Replaced, never changed."""
+    """Void tickets that count towards the limits of tries, by cause. Replaced, never changed."""
 
     @property
     def final(self) -> bool:

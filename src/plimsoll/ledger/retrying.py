@@ -28,6 +28,9 @@ def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool
 
 
 def _held_against(voids: Mapping[Cause, int], now: Cause) -> int:
-    """Without what a restart or the run's own haste did to it before."""
+    """The tries that count; earlier deaths of workers and stale tickets are spared.
+
+    Stops and restarts of the run are not among the voids at all.
+    """
     spared = {Cause.LOST, Cause.STALE, Cause.CANCELLED} - {now}
     return sum(number for cause, number in voids.items() if cause not in spared)
