@@ -50,7 +50,7 @@ def by_hand(folder: Path, samples: list[Item], **values: Any) -> tuple[float, fl
     """Loss and norm of the gradient, token by token, as one would write them down."""
     asked = config(**values)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    losses: list[Tensor] = []
+    rollouts: dict[str, list[Tensor]] = {}
     for sample in samples:
         given = model(input_ids=torch.tensor(sample.ids)[None]).logits[0].log_softmax(-1)
         at = [place for place in range(1, len(sample.ids)) if sample.mask[place]]
@@ -70,9 +70,12 @@ def by_hand(folder: Path, samples: list[Item], **values: Any) -> tuple[float, fl
         for place in range(len(at)):
             before = given[at[place] - 1]
             each[place] += asked.entropy * (before.exp() * before).sum()
-        losses.append(each.mean() if asked.averaging == "sequence" else each.sum())
-    total = len(samples) if asked.averaging == "sequence" else tokens(samples)
-    loss = torch.stack(losses).sum() / total
+        rollouts.setdefault(sample.ticket, []).append(each)
+    losses = [torch.cat(each) for each in rollouts.values()]
+    if asked.averaging == "sequence":
+        loss = torch.stack([each.mean() for each in losses]).mean()
+    else:
+        loss = torch.cat(losses).sum() / tokens(samples)
     loss.backward()
     norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
     return loss.item(), norm.item()
@@ -95,6 +98,28 @@ def test_loss_and_gradient_are_what_the_formula_gives(
     report, _ = stepped(folder, items(), **values)
     assert report.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert report.grad_norm == pytest.approx(norm, rel=1e-4)
+
+
+def branched() -> list[Item]:
+    """Two rollouts: one of three branches, one of a single sample."""
+    some = [replace(each, advantage=1.0, ticket="task-0.0") for each in items()[:3]]
+    other = replace(items()[4], advantage=-0.7, ticket="task-0.1")
+    return [some[0], other, *some[1:]]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+def test_a_rollout_weighs_as_much_as_another_however_many_branches_it_has(
+    folder: Path, algorithm: str
+):
+    values = {"averaging": "sequence", "algorithm": algorithm}
+    expected, norm = by_hand(folder, branched(), **values)
+    report, _ = stepped(folder, branched(), **values)
+    assert report.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert report.grad_norm == pytest.approx(norm, rel=1e-4)
+    # Weights that stay as they are give the same loss in any number of updates: none of them
+    # has only some branches of a rollout.
+    parts, _ = stepped(folder, branched(), updates=2, learning_rate=1e-12, **values)
+    assert parts.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_distance_from_the_reference_is_0_at_first_and_then_costs(folder: Path):

@@ -1,6 +1,7 @@
 """Items as tensors. Only trained tokens, and what stands before them, are in them at all."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ class Row:
     """Where its trained tokens begin among those of all rows."""
     advantage: float
     reward: float
+    rollout: str
+    """The ticket of its rollout, which has several rows where its trajectory has branches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +45,8 @@ class MicroBatch:
     """For each trained token, its row."""
     sizes: Tensor
     """For each row, how many trained tokens it has."""
+    rollout_sizes: Tensor
+    """For each row, how many trained tokens its rollout has in all its rows."""
     places: Tensor
     """For each trained token, its place among those of the whole batch."""
 
@@ -65,6 +70,14 @@ class Inputs:
         """Of each trained token: that of its row."""
         spread = [torch.full((len(row.targets),), row.advantage) for row in self.rows]
         return torch.cat(spread).to(self.device)
+
+    @cached_property
+    def rollout_sizes(self) -> Counter[str]:
+        """How many trained tokens each rollout has."""
+        sizes = Counter[str]()
+        for row in self.rows:
+            sizes[row.rollout] += len(row.targets)
+        return sizes
 
     def lengths(self, indexes: Sequence[int]) -> list[int]:
         return [len(self.rows[index].ids) for index in indexes]
@@ -91,6 +104,9 @@ class Inputs:
             targets=torch.cat([nothing, *(row.targets for row in rows)]).to(self.device),
             rows=torch.arange(len(rows)).repeat_interleave(sizes).to(self.device),
             sizes=sizes.to(self.device),
+            rollout_sizes=torch.tensor(
+                [self.rollout_sizes[row.rollout] for row in rows], dtype=torch.int64
+            ).to(self.device),
             places=torch.cat([nothing, *places]).to(self.device),
         )
 
@@ -115,6 +131,7 @@ def make_inputs(items: Sequence[Item], device: torch.device) -> Inputs:
                 start=start,
                 advantage=item.advantage,
                 reward=item.reward,
+                rollout=item.ticket,
             )
         )
         start += len(targets)

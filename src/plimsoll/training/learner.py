@@ -174,12 +174,19 @@ class Learner:
         return frozenset(index for index, row in rows if every or row.advantage)
 
     def _parts(self, inputs: Inputs) -> list[list[int]]:
-        """The rows of each update, drawn by lot where there are several."""
-        count, updates = len(inputs.rows), self._config.updates
+        """The rows of each update: whole rollouts, drawn at random for several updates."""
+        updates = self._config.updates
         if updates == 1:
-            return [list(range(count))]
-        drawn: list[int] = numbers(torch.randperm(count, generator=self._generator))
-        return [drawn[first::updates] for first in range(updates)]
+            return [list(range(len(inputs.rows)))]
+        rollouts: dict[str, list[int]] = {}
+        for index, row in enumerate(inputs.rows):
+            rollouts.setdefault(row.rollout, []).append(index)
+        rows = list(rollouts.values())
+        drawn: list[int] = numbers(torch.randperm(len(rows), generator=self._generator))
+        return [
+            [index for place in drawn[first::updates] for index in rows[place]]
+            for first in range(updates)
+        ]
 
     def _update(
         self, work: _Work, known: Known, part: Sequence[int], trained: Sequence[int]
@@ -188,8 +195,10 @@ class Learner:
         if not trained:
             return
         figures = Figures(self._device)
-        tokens = sum(len(work.inputs.rows[index].targets) for index in part)
-        totals = _Totals(tokens, tokens if self._config.averaging == "token" else len(part))
+        rows = [work.inputs.rows[index] for index in part]
+        tokens = sum(len(row.targets) for row in rows)
+        by_token = self._config.averaging == "token"
+        totals = _Totals(tokens, tokens if by_token else len({row.rollout for row in rows}))
 
         def clear() -> None:
             figures.clear()

@@ -36,15 +36,16 @@ def value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Ten
 def average(
     values: Tensor,
     rows: Tensor,
-    sizes: Tensor,
+    rollout_sizes: Tensor,
     averaging: Literal["token", "sequence"],
     total: float,
 ) -> Tensor:
     """What these tokens add to the mean of the whole batch.
 
     token: Σ_t v_t / total, with the tokens of the batch in `total`.
-    sequence: Σ_i (1/|i| · Σ_t v_t) / total, with the samples of the batch in `total`.
+    sequence: Σ_i (1/|i| · Σ_t v_t) / total, with the rollouts of the batch in `total`. A sequence
+    is a whole rollout: one whose trajectory has several branches weighs no more than another.
     """
     if averaging == "sequence":
-        values = values / sizes[rows]
+        values = values / rollout_sizes[rows]
     return values.sum() / total

@@ -55,7 +55,7 @@ class Objective:
             losses = losses * truncated_weight(weight, config.correction_cap)
         if config.entropy:
             losses = losses - config.entropy * entropy
-        loss = average(losses, batch.rows, batch.sizes, config.averaging, total)
+        loss = average(losses, batch.rows, batch.rollout_sizes, config.averaging, total)
         figures.add({"loss": loss, "entropy": entropy.sum()})
         figures.add({"kl": distance(behaviour, proximal).sum()})
         self._measure(figures, ratio.detach(), advantages, weight)
