@@ -65,19 +65,12 @@ class Lineages:
         """
         at = later
         while True:
-            first = self._first(at.lineage)
-            if first is None or at.number < first:
+            parent = self._parents.get(at.lineage)
+            first = FIRST.number if parent is None else parent.number
+            if at.number < first:
                 return False
             if at.lineage == earlier.lineage:
                 return first <= earlier.number <= at.number
-            parent = self._parents.get(at.lineage)
             if parent is None:
                 return False
             at = parent
-
-    def _first(self, lineage: int) -> int | None:
-        """The number of a lineage's first version; None for a lineage that never began."""
-        parent = self._parents.get(lineage)
-        if parent is not None:
-            return parent.number
-        return FIRST.number if lineage == FIRST.lineage else None
