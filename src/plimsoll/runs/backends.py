@@ -92,4 +92,6 @@ def docker_options(config: Config) -> "DockerOptions":
         dns=docker.dns,
         keep_images_gb=docker.keep_images_gb,
         keep_images_days=docker.keep_images_days,
+        wait_seconds=docker.wait_seconds,
+        runtime=docker.runtime,
     )

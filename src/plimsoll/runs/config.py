@@ -116,6 +116,10 @@ class DockerConfig(Table):
     """Built images beyond this are removed, those unused for longest first."""
     keep_images_days: StrictFloat = Field(default=14.0, gt=0)
     """Built images unused for longer are removed."""
+    wait_seconds: StrictFloat = Field(default=60.0, ge=0)
+    """How long a start waits for a daemon that is away, as while it restarts."""
+    runtime: StrictStr | None = None
+    """The OCI runtime of sandboxes, such as "runsc"; without it, the daemon's default."""
 
 
 class PoolConfig(Table):

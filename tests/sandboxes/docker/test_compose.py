@@ -16,7 +16,6 @@ from parts import need
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels
 from plimsoll.core.network import NO_NETWORK, PUBLIC, NetworkMode, NetworkPolicy
-from plimsoll.sandboxes.docker import backend as backend_module
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.compose import ComposeImage
 from plimsoll.sandboxes.docker.compose_project import Project
@@ -477,8 +476,7 @@ async def test_an_engine_that_restarts_while_services_start_is_waited_for(
 async def test_a_project_that_could_not_be_removed_is_removed_at_the_end(
     docker_engine, engine, folder, own, run, monkeypatch
 ):
-    monkeypatch.setattr(backend_module, "_RESTART_SECONDS", 0.5)
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+    async with DockerBackend(DockerOptions(host=docker_engine, wait_seconds=0.5)) as docker:
         image = await build(docker, folder, MAIN + WEB)
         outage = Outage(monkeypatch, seconds=60)
         with pytest.raises(EngineGone):

@@ -51,7 +51,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(keeper, "_WHY_SECONDS", 2.0)
     monkeypatch.setattr(keeper, "_REMOVE_SECONDS", 6.0)
-    monkeypatch.setattr(backend_module, "_RESTART_SECONDS", 6.0)
     monkeypatch.setattr(backend_module, "_RETRY_EVERY", 0.5)
 
 
@@ -147,7 +146,7 @@ async def test_an_engine_that_crashes_ends_its_sandboxes(dockerd: Dockerd):
 
 @pytest.mark.usefixtures("impatient")
 async def test_an_engine_that_is_gone_for_good_is_left_in_time(dockerd: Dockerd):
-    backend = DockerBackend(DockerOptions(host=dockerd.url))
+    backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=6.0))
     await backend.__aenter__()
     image = await backend.build(ImageSource(reference="debian:12"))
     made = await backend.create(image, spec())

@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self, TypeVar
 
-from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
+from plimsoll.core.errors import BuildError, SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.core.network import NetworkMode
 from plimsoll.core.waiting import to_the_end
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 _OLDEST_API = (1, 40)
 _COLLECT_EVERY = 3600.0
 _RETRY_EVERY = 10.0
-_RESTART_SECONDS = 60.0
 _PING_PAUSE = 0.5
 
 _T = TypeVar("_T")
@@ -95,6 +94,7 @@ class DockerBackend:
         self._engine = await self._stack.enter_async_context(engine)
         info = await engine.info()
         _check_engine(engine, info.os_type)
+        _check_runtime(engine, info.runtimes, options.runtime)
         self._disk = Disk(lambda left: str(full_disk(str(engine.endpoint), left)))
         inventory = DockerInventory(engine)
         reaping = asyncio.create_task(reap(inventory))
@@ -105,7 +105,7 @@ class DockerBackend:
         self._networks = Networks(engine, self._files.ensure_image, turns)
         self._stack.push_async_callback(self._networks.close)
         self._images = Images(engine, os.environ, turns)
-        self._projects = Projects(engine, self._images, os.environ)
+        self._projects = Projects(engine, self._images, os.environ, options.runtime)
         self._stack.push_async_callback(self._projects.close)
         await self._files.open()
         await self._prove_it_works()
@@ -207,39 +207,61 @@ class DockerBackend:
             return await self._patiently(lambda: self._start_project(image, spec))
         if not isinstance(image, DockerImage):
             raise SandboxUnsupported(f"image {image.key} was not built by the Docker backend")
-        return await self._patiently(lambda: self._start(image, spec))
+        return await self._patiently(lambda: self._start(image, spec), SandboxUnavailable)
 
-    async def _patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Do something that has not begun yet, once more if the engine restarts meanwhile.
+    async def _patiently(
+        self, work: Callable[[], Awaitable[_T]], again: type[SandboxUnavailable] = Lost
+    ) -> _T:
+        """Do work that leaves nothing behind when it fails, through restarts of the daemon.
 
-        Otherwise each trial that starts while an engine restarts would be void at once, and a
-        long run could lose hundreds of them in seconds. Also once more where what it is made
-        of was removed, as by who prunes the engine.
+        A daemon on its way down refuses connections, drops the ones it has, and answers what
+        still reaches it with errors of all kinds. So after any error the work is done again if
+        the daemon dropped a connection or accepts no new one, for up to `wait_seconds` after the
+        first error. A daemon that is there gets one more try after an error of kind `again`: it
+        may have been back by then, or somebody removed a network or volume that the work uses.
+        """
+        deadline: float | None = None
+        may_repeat = True
+        while True:
+            try:
+                return await work()
+            except (SandboxUnavailable, BuildError) as error:
+                deadline = deadline or time.monotonic() + self._options.wait_seconds
+                if isinstance(error, Lost):
+                    self._forget(error)
+                was_away = isinstance(error, EngineGone) or not await self._answers()
+                if was_away:
+                    if not await self._comes_back(deadline):
+                        raise
+                    await self._projects.sweep()
+                elif may_repeat and isinstance(error, again):
+                    may_repeat = False
+                else:
+                    raise
+
+    def _forget(self, lost: Lost) -> None:
+        log.warning("%s; it is made anew", lost)
+        for name in lost.names:
+            self._networks.forget(name)
+            self._files.forget(name)
+
+    async def _answers(self) -> bool:
+        """Whether the daemon accepts a new connection.
+
+        One on its way down still answers on the connections that there are.
         """
         try:
-            return await work()
-        except EngineGone:
-            if not await self._comes_back():
-                raise
-            await self._projects.sweep()
-        except Lost as lost:
-            log.warning("%s; it is made anew", lost)
-            for name in lost.names:
-                self._networks.forget(name)
-                self._files.forget(name)
-        return await work()
+            async with Engine(self._engine.endpoint):
+                return True
+        except SandboxError:
+            return False
 
-    async def _comes_back(self) -> bool:
-        """Wait until the engine answers, a minute at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_RESTART_SECONDS):
-                while True:
-                    try:
-                        # One on its way down still answers on the connections that there are.
-                        async with Engine(self._engine.endpoint):
-                            return True
-                    except SandboxError:
-                        await asyncio.sleep(_PING_PAUSE)
+    async def _comes_back(self, deadline: float) -> bool:
+        """Wait until the daemon answers; False past the deadline."""
+        while time.monotonic() < deadline:
+            if await self._answers():
+                return True
+            await asyncio.sleep(_PING_PAUSE)
         return False
 
     async def _start_project(self, image: ComposeImage, spec: SandboxSpec) -> ContainerSandbox:
@@ -275,6 +297,7 @@ class DockerBackend:
             workdir=spec.workdir or image.workdir,
             network=await self._network(spec),
             dns=self._dns,
+            runtime=self._options.runtime,
         )
         keeper = (
             ContainerKeeper(self._engine, self._networks, plan)
@@ -360,6 +383,15 @@ def _check_engine(engine: Engine, system: str) -> None:
         raise SandboxUnavailable(
             f"the Docker engine at {engine.endpoint} runs {system or 'another'} containers; "
             "sandboxes are Linux"
+        )
+
+
+def _check_runtime(engine: Engine, known: Collection[str], runtime: str | None) -> None:
+    if runtime is not None and runtime not in known:
+        raise SandboxUnavailable(
+            f"[docker] runtime: the Docker daemon at {engine.endpoint} has no runtime "
+            f'"{runtime}"; it has {", ".join(sorted(known)) or "none"}. Add it under "runtimes" '
+            "in the daemon's daemon.json and restart the daemon"
         )
 
 

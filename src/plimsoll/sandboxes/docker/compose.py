@@ -72,10 +72,13 @@ class ComposeImage:
 class Projects:
     """Builds and starts the compose projects of one engine."""
 
-    def __init__(self, engine: Engine, images: Images, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, engine: Engine, images: Images, env: Mapping[str, str], runtime: str | None = None
+    ) -> None:
         self._engine = engine
         self._images = images
         self._env = env
+        self._runtime = runtime
         self._found: Compose | None = None
         self._left: list[Project] = []
         """Those that could not be removed when they were to."""
@@ -122,6 +125,7 @@ class Projects:
                 no_names=self._leaks_names() and spec.network.mode is not NetworkMode.PUBLIC,
                 start_interval=self._engine.api >= (1, 44),
                 cpus=(await self._engine.info()).cpus,
+                runtime=self._runtime,
             )
         )
         compose = await self.compose() if layout.services else None

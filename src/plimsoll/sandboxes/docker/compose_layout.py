@@ -98,6 +98,8 @@ class Order:
     """Whether the engine knows that part of healthchecks."""
     cpus: int
     """How many the engine has; it refuses to give more."""
+    runtime: str | None = None
+    """The OCI runtime of all services; the daemon's default otherwise."""
 
 
 def plain(value: object) -> str:
@@ -158,6 +160,8 @@ def _lay_out_service(order: Order, layout: Layout, name: str, service: Tree) -> 
         made |= {"mem_limit": memory, "memswap_limit": memory}
     if cpus := float(str(service.get("cpus") or limits.get("cpus") or 0)):
         made["cpus"] = min(cpus, order.cpus)
+    if order.runtime:
+        made["runtime"] = order.runtime
     if deploy.get("replicas"):
         made["scale"] = deploy["replicas"]
     if _is_shut(order, service):

@@ -25,6 +25,7 @@ from plimsoll.sandboxes.docker.compose_layout import Copy, Layout, Main
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError, EngineGone, Lost
 from plimsoll.sandboxes.docker.labels import to_engine
+from plimsoll.sandboxes.docker.networks import remove_network
 from plimsoll.sandboxes.docker.tars import Tar, add_tree, made_in_a_thread, walk_tree
 
 __all__ = ["Project"]
@@ -297,7 +298,7 @@ class Project:
                 while await self._remove_services(settle=hurried):
                     pass
                 for name in self._layout.networks:
-                    await _insist(lambda name=name: self._engine.remove_network(name))
+                    await _insist(lambda name=name: remove_network(self._engine, name))
                 for name in self._layout.volumes:
                     await _insist(lambda name=name: self._engine.remove_volume(name))
         except TimeoutError:
@@ -327,8 +328,7 @@ async def _insist(removing: Callable[[], Awaitable[object]]) -> None:
             await removing()
             return
         except EngineError as error:
-            busy = error.status == 409 or "active endpoints" in error.said
-            if not busy:
+            if error.status != 409:
                 raise SandboxUnavailable(str(error)) from None
         await asyncio.sleep(_LOOK_SECONDS)
 

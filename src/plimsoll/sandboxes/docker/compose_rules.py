@@ -54,7 +54,7 @@ _REFUSED = {
     "uts": "it would share the host's name",
     "userns_mode": "it would leave the engine's user namespace",
     "cgroup": "it would see the host's control groups",
-    "runtime": "the engine's default runtime is used",
+    "runtime": "[docker] runtime of the config names it, for all containers of a run",
     "volumes_from": "name the volumes instead",
     "external_links": "containers outside of the task are not reached",
     "use_api_socket": "whoever reaches the engine's socket is root on the host",

@@ -56,6 +56,8 @@ class Plan:
     network: str = NO_NETWORK_MODE
     dns: Sequence[str] = ()
     """Who is asked for names, by way of the container's own network; see `networks`."""
+    runtime: str | None = None
+    """The OCI runtime; the daemon's default otherwise."""
 
     def config(self, info: Info) -> dict[str, object]:
         """The body of the engine's create call."""
@@ -83,6 +85,7 @@ class Plan:
                 "Mounts": [dict(mount) for mount in self.mounts],
                 "LogConfig": {"Type": "none"},
                 "ShmSize": _SHM_BYTES,
+                **({"Runtime": self.runtime} if self.runtime else {}),
             },
         }
 

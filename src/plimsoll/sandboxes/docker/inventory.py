@@ -18,6 +18,7 @@ from plimsoll.sandboxes.docker.containers import INIT
 from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.errors import EngineError
 from plimsoll.sandboxes.docker.labels import MARK, from_engine, is_shared
+from plimsoll.sandboxes.docker.networks import remove_network
 from plimsoll.sandboxes.inventory import Item
 from plimsoll.sandboxes.owners import is_here
 
@@ -27,6 +28,7 @@ _OURS = "plimsoll/"
 """Names of images of ours begin so; any other name somebody else gave."""
 _LOOKS = 100
 _PAUSE = 0.1
+_NETWORK_SECONDS = 2.0
 
 
 Inherited = Mapping[str, Labels | None]
@@ -105,13 +107,13 @@ class DockerInventory:
 
     async def _remove_network(self, network: str) -> None:
         try:
-            await self._engine.remove_network(network)
+            await remove_network(self._engine, network, _NETWORK_SECONDS)
         except EngineError as error:
             if "active endpoints" not in error.said:
                 raise
             raise EngineError(
-                f"{error}; where no container is in it the engine has lost count, and forgets "
-                "it when it is restarted",
+                f"{error}; if `docker network inspect` shows no container in it, restart the "
+                "daemon: it has lost count of the network's endpoints, and counts them anew",
                 error.status,
                 error.said,
             ) from None

@@ -20,11 +20,11 @@ from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.errors import EngineError, EngineGone
 from plimsoll.sandboxes.docker.labels import RUN, TICKET, to_engine
 from plimsoll.sandboxes.docker.turns import Turns
 
-__all__ = ["Networks", "is_no_network", "name_servers"]
+__all__ = ["Networks", "is_no_network", "name_servers", "remove_network"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ _LIFE = 7 * 24 * 3600.0
 """Its own, whatever its sandboxes' is: who uses it keeps it, and else another is made. What a host
 that is gone left would take up one of an engine's few ranges for as long as any task may take."""
 _REMOVE_SECONDS = 10.0
+_PAUSE = 0.1
 _TICKET = "network"
 _NOBODY = ("127.0.0.1",)
 """The container itself, in which nobody answers."""
@@ -130,20 +131,43 @@ class Networks:
                 log.warning("the network %s is left: %s", name, error)
 
     async def _remove(self, name: str) -> None:
-        """Unless it is used. The engine may take a moment to see that the last one is out of it."""
-        deadline = time.monotonic() + _REMOVE_SECONDS
-        while not await self._is_used(name):
-            try:
-                await self._engine.remove_network(name)
-                return
-            except EngineError as error:
-                if "active endpoints" not in error.said or time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(0.1)
+        """Unless it is used."""
+        if not await self._is_used(name):
+            await remove_network(self._engine, name)
 
     async def _is_used(self, name: str) -> bool:
         rows = await self._engine.containers()
         return any(name in (row.network_settings.networks or {}) for row in rows)
+
+
+async def remove_network(engine: Engine, name: str, seconds: float = _REMOVE_SECONDS) -> None:
+    """Remove a network that no container is in.
+
+    The daemon may take a moment to see that the last container is out of it. One that restarted
+    may also hold on to endpoints of containers that are gone: those are removed by force.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            await engine.remove_network(name)
+            return
+        except EngineGone:
+            if time.monotonic() > deadline:
+                raise
+        except EngineError as error:
+            if "active endpoints" not in error.said or time.monotonic() > deadline:
+                raise
+            await _remove_dead_endpoints(engine, name)
+        await asyncio.sleep(_PAUSE)
+
+
+async def _remove_dead_endpoints(engine: Engine, network: str) -> None:
+    found = await engine.network(network)
+    members = (found.containers if found is not None else None) or {}
+    for container, member in members.items():
+        if await engine.inspect(container) is None:
+            with suppress(EngineError):  # another process may have removed it
+                await engine.disconnect(network, member.name)
 
 
 def _turn(run: str) -> str:

@@ -27,6 +27,10 @@ class DockerOptions:
     """Images of ours beyond this are collected, those used longest ago first."""
     keep_images_days: float = 14.0
     """Images of ours that nobody used for this long are collected."""
+    wait_seconds: float = 60.0
+    """How long a start waits for a daemon that is away, as while it restarts."""
+    runtime: str | None = None
+    """The OCI runtime of sandboxes, by its name on the daemon; the daemon's default otherwise."""
     home: Path | None = None
     """Where files that the engine is to see are kept; the local backend's folder by default."""
 

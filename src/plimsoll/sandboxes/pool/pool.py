@@ -46,6 +46,8 @@ _PATIENCE = 1.0
 """A reset that takes longer than this, and than a start, is not waited for."""
 _RESETS_AT_ONCE = max(2, os.cpu_count() or 1)
 """A reset is a walk over all files: more at once than there are cores make each come later."""
+_MOST_STARTS = 3
+"""How many sandboxes one start may use up that die before their baseline is taken."""
 _MOST_WARNINGS = 20
 _POOL_CLOSED = "the pool was closed"
 
@@ -339,17 +341,24 @@ class Pool:
         # Whoever is expected may have said so long ago.
         expires = max(shelf.spec.labels.expires, time.time() + _DAY) + _DAY
         labels = replace(shelf.spec.labels, ticket=TICKET, expires=expires)
-        sandbox = await self._timed_create(shelf.image, replace(shelf.spec, labels=labels))
-        pooled = Pooled(sandbox, shelf)
-        try:
-            if self._options.reuse is Reuse.RESET:
-                pooled.reusable = await self._can_be_reset(pooled)
-        except BaseException:
-            self._stock.close(pooled)
-            raise
-        finally:
+        spec = replace(shelf.spec, labels=labels)
+        for attempt in range(1, _MOST_STARTS + 1):
+            pooled = Pooled(await self._timed_create(shelf.image, spec), shelf)
             self._stock.add(pooled)
-        return pooled
+            try:
+                if self._options.reuse is Reuse.RESET:
+                    pooled.reusable = await self._can_be_reset(pooled)
+                return pooled
+            except SandboxUnavailable:
+                # It died before its first use, as with a daemon that restarts. The backend waits
+                # for the daemon when the next one is started.
+                self._stock.close(pooled)
+                if attempt == _MOST_STARTS:
+                    raise
+            except BaseException:
+                self._stock.close(pooled)
+                raise
+        raise AssertionError("unreachable")
 
     async def _can_be_reset(self, pooled: Pooled) -> bool:
         if pooled.shelf.image.key in self._used_once:

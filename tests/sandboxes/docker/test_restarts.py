@@ -1,0 +1,166 @@
+"""A daemon that restarts costs no trial whose sandbox is not there yet, and leaves no network."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from aiohttp import web
+
+from parts import spec
+from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.docker.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.inventory import DockerInventory
+from plimsoll.sandboxes.docker.networks import remove_network
+from plimsoll.sandboxes.inventory import Item
+from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
+from plimsoll.sandboxes.pool.pool import Pool
+from plimsoll.sandboxes.protocol import ImageSource
+
+pytestmark = pytest.mark.timeout(300)
+
+LEASES = 6
+
+
+class Dockerd(Protocol):
+    url: str
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def signal(self, number: signal.Signals) -> None: ...
+
+
+async def _go_down(dockerd: Dockerd, how: str) -> None:
+    if how == "crash":
+        dockerd.signal(signal.SIGKILL)
+    await asyncio.to_thread(dockerd.stop)
+
+
+@pytest.mark.parametrize(
+    ("reuse", "how"),
+    [(Reuse.NONE, "crash"), (Reuse.FRESH, "stop"), (Reuse.RESET, "crash"), (Reuse.RESET, "stop")],
+)
+async def test_trials_that_wait_for_a_sandbox_wait_for_a_daemon_that_restarts(
+    dockerd: Dockerd, reuse: Reuse, how: str
+):
+    backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=180.0))
+    async with Pool(backend, PoolOptions(LEASES, reuse)) as pool:
+        image = await pool.build(ImageSource(reference="debian:12"))
+        leases = [asyncio.create_task(pool.create(image, spec())) for _ in range(LEASES)]
+        # In the midst of the starts, then again in the midst of the second try.
+        for _ in range(2):
+            await _first_container(backend.engine)
+            await _go_down(dockerd, how)
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(dockerd.start)
+        sandboxes = await asyncio.gather(*leases)
+        # Those that were up before the daemon went down are dead by now, and say so.
+        alive = [one for one in sandboxes if (await one.status()).alive]
+        for sandbox in alive:
+            assert (await sandbox.exec("echo on")).stdout.text == "on\n"
+        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+        assert pool.warnings == () or "could not start" not in "".join(pool.warnings)
+        again = await pool.create(image, spec())
+        assert (await again.exec("echo on")).stdout.text == "on\n"
+        await again.close()
+    async with Engine(find_endpoint(dockerd.url, None, {})) as engine:
+        assert await engine.containers("plimsoll.run=test") == []
+
+
+async def _first_container(engine: Engine) -> None:
+    """Wait until a start is under way."""
+    deadline = time.monotonic() + 120
+    while not await engine.containers("plimsoll.run=test"):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_a_daemon_that_stays_away_is_waited_for_as_long_as_the_config_says(dockerd: Dockerd):
+    options = PoolOptions(2, Reuse.FRESH)
+    backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=2.0))
+    async with Pool(backend, options) as pool:
+        image = await pool.build(ImageSource(reference="debian:12"))
+        await asyncio.to_thread(dockerd.stop)
+        began = time.monotonic()
+        with pytest.raises(SandboxUnavailable, match=r"cannot be reached|gone or restarted"):
+            await pool.create(image, spec())
+        assert time.monotonic() - began >= 2.0
+        await asyncio.to_thread(dockerd.start)
+
+
+class StaleNetwork:
+    """A stand-in for a daemon that holds on to an endpoint of a container that is gone.
+
+    A real daemon comes to this state by accident, and not when a test wants it.
+    """
+
+    def __init__(self, *, curable: bool = True) -> None:
+        self.endpoints = {"ep-17": {"Name": "gone"}, "a1": {"Name": "alive"}}
+        self.curable = curable
+        self.removed = False
+
+    async def handle(self, request: web.Request) -> web.Response:
+        path = request.path.partition("/v1.41")[2] or request.path
+        match request.method, path:
+            case "GET", "/version":
+                return web.json_response({"Version": "20.10.24", "ApiVersion": "1.41"})
+            case "GET", "/networks/net":
+                return web.json_response({"Id": "net", "Name": "net", "Containers": self.endpoints})
+            case "GET", "/containers/a1/json":
+                return web.json_response({"Id": "a1", "State": {}, "Config": {}})
+            case "POST", "/networks/net/disconnect":
+                order = await request.json()
+                assert order == {"Container": "gone", "Force": True}, "only what is gone goes"
+                if self.curable:
+                    del self.endpoints["ep-17"]
+                    del self.endpoints["a1"]  # it leaves by itself meanwhile
+                return web.Response()
+            case "DELETE", "/networks/net":
+                if self.endpoints:
+                    message = "error while removing network: network net has active endpoints"
+                    return web.json_response({"message": message}, status=403)
+                self.removed = True
+                return web.Response(status=204)
+            case _:
+                return web.json_response({"message": f"no such thing: {path}"}, status=404)
+
+
+@asynccontextmanager
+async def _served(stand_in: StaleNetwork, folder: Path) -> AsyncIterator[Engine]:
+    server = web.AppRunner(web.Application())
+    server.app.router.add_route("*", "/{path:.*}", stand_in.handle)
+    await server.setup()
+    try:
+        await web.UnixSite(server, str(folder / "sock")).start()
+        async with Engine(find_endpoint(f"unix://{folder}/sock", None, {})) as engine:
+            yield engine
+    finally:
+        await server.cleanup()
+
+
+async def test_endpoints_of_containers_that_are_gone_do_not_keep_a_network(tmp_path: Path):
+    for remove in ("close", "reap"):
+        stand_in = StaleNetwork()
+        async with _served(stand_in, tmp_path) as engine:
+            if remove == "close":
+                await remove_network(engine, "net")
+            else:
+                await DockerInventory(engine).remove(Item("network", "net", spec().labels))
+        assert stand_in.removed
+
+
+async def test_a_network_that_cannot_be_removed_says_what_to_do(tmp_path: Path):
+    async with _served(StaleNetwork(curable=False), tmp_path) as engine:
+        with pytest.raises(EngineError, match=r"active endpoints.*restart the daemon"):
+            await DockerInventory(engine).remove(Item("network", "net", spec().labels))
