@@ -1,43 +1,69 @@
 """Reading a request's body: in pieces, decompressed, and never more than a limit."""
 
 import zlib
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import zstandard
 from aiohttp import hdrs, web
 
 from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.off_loop import LARGE, off_loop
 from plimsoll.gateway.sessions.presence import Presence
 
-__all__ = ["read_body"]
+__all__ = ["body_of", "read_body"]
 
 READ_SECONDS = 60.0
 """For a body to arrive, once its request has."""
 
 
 async def read_body(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
-    """The body as the client meant it. Raises `Refusal` for one that is too large, too slow,
-    or compressed in a way that cannot be undone."""
+    """The body, for a caller that parses it in no time. Raises as `body_of` does."""
+    async with body_of(http, limit, presence) as body:
+        return body
+
+
+@asynccontextmanager
+async def body_of(http: web.BaseRequest, limit: int, presence: Presence) -> AsyncGenerator[bytes]:
+    """The decompressed body, for as long as it is parsed.
+
+    A large or compressed one holds its room in the intake and the session's turn in the threads
+    until then. Raises `Refusal` for a body that is too large, too slow, or compressed in a way
+    that cannot be undone.
+    """
     length = http.content_length
     if length is not None and length > limit:
         raise _too_large(limit)
-    if http.content.is_eof():
-        body = http.content.read_nowait()  # it has arrived already, as most do
-    else:
-        body = await _await(http, limit, presence)
-    if len(body) > limit:
-        raise _too_large(limit)
-    encoding = http.headers.get(hdrs.CONTENT_ENCODING)
-    return body if encoding is None else _decompress(body, encoding.strip().lower(), limit)
-
-
-async def _await(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
-    full = Refusal("too_many", "the bodies of other requests are on their way, and take too long")
     async with AsyncExitStack() as stack:
-        async with presence.within(READ_SECONDS, full):
-            size = http.content_length
-            await stack.enter_async_context(presence.intake.room(limit if size is None else size))
-        return await _read(http, limit, presence)
+        if http.content.is_eof():
+            sent = http.content.read_nowait()  # it has arrived already, as most do
+        else:
+            sent = await _await(http, limit, presence, stack)
+        if len(sent) > limit:
+            raise _too_large(limit)
+        encoding = http.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
+        if encoding == "identity" and len(sent) <= LARGE:
+            yield sent
+            return
+        async with presence.within(READ_SECONDS, _full()):
+            await stack.enter_async_context(presence.heavy)
+        if encoding != "identity":
+            sent = await off_loop(_decompress, sent, encoding, limit)
+        yield sent
+
+
+async def _await(
+    http: web.BaseRequest, limit: int, presence: Presence, stack: AsyncExitStack
+) -> bytes:
+    """The body as it is sent. The room that it takes is given back when the stack is closed."""
+    async with presence.within(READ_SECONDS, _full()):
+        size = http.content_length
+        await stack.enter_async_context(presence.intake.room(limit if size is None else size))
+    return await _read(http, limit, presence)
+
+
+def _full() -> Refusal:
+    return Refusal("too_many", "the bodies of other requests are on their way, and take too long")
 
 
 async def _read(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
@@ -58,8 +84,6 @@ async def _read(http: web.BaseRequest, limit: int, presence: Presence) -> bytes:
 
 def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
     try:
-        if encoding == "identity":
-            return body
         if encoding in ("gzip", "x-gzip", "deflate"):
             return _inflate(body, limit)
         if encoding == "zstd":

@@ -4,7 +4,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from plimsoll.gateway.bodies import read_body
+from plimsoll.gateway.bodies import body_of
 from plimsoll.gateway.dialects.messages import write_count
 from plimsoll.gateway.dialects.models import write_model, write_models
 from plimsoll.gateway.dialects.protocol import Dialect
@@ -18,7 +18,7 @@ from plimsoll.gateway.replies import (
     whole,
 )
 from plimsoll.gateway.sessions.clients import Client
-from plimsoll.gateway.sessions.pending import Listener
+from plimsoll.gateway.sessions.pending import Listener, Pending
 from plimsoll.gateway.sessions.retries import Kept
 from plimsoll.gateway.sessions.session import Session
 
@@ -32,13 +32,7 @@ async def exchange(
     http: web.BaseRequest, session: Session, dialect: Dialect, path: str
 ) -> web.StreamResponse:
     """Raises `Refusal` for what never became an exchange."""
-    # The body is no variable here: it must not outlive what is made of it.
-    asked = session.ask(
-        dialect,
-        path,
-        await read_body(http, session.limits.body_bytes, session.presence),
-        Client(http.transport, first_try=http.headers.get(RETRY_COUNT) == "0"),
-    )
+    asked = await _ask(http, session, dialect, path)
     if isinstance(asked, Kept):
         body = asked.write()
         return events_at_once(body) if asked.request.stream else whole(body)
@@ -54,10 +48,21 @@ async def exchange(
     return reply
 
 
+async def _ask(
+    http: web.BaseRequest, session: Session, dialect: Dialect, path: str
+) -> Pending | Kept:
+    # A call of its own: the body must not outlive what is made of it.
+    async with body_of(http, session.limits.body_bytes, session.presence) as body:
+        client = Client(http.transport, first_try=http.headers.get(RETRY_COUNT) == "0")
+        return await session.ask(dialect, path, body, client)
+
+
 async def count(http: web.BaseRequest, session: Session, dialect: Dialect) -> web.Response:
     """How many tokens the prompt of a request has."""
-    body = await read_body(http, session.limits.body_bytes, session.presence)
-    return whole(write_count(await session.count(dialect, body)))
+    async with body_of(http, session.limits.body_bytes, session.presence) as body:
+        request = await session.read(dialect, body)
+        del body
+    return whole(write_count(await session.count(request)))
 
 
 def models(http: web.BaseRequest, session: Session, path: str) -> web.Response:

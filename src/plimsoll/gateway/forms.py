@@ -170,12 +170,18 @@ gave_up         the upstream has failed too often to be asked again
 """
 
 
+MOST_MESSAGE = 2_000
+"""Characters of a refusal's message. It may quote the request, and each is recorded."""
+
+
 class Refusal(Exception):
     """A request that gets an error as its answer. Each dialect has its own shape for it."""
 
     def __init__(self, kind: RefusalKind, message: str, *, param: str | None = None) -> None:
+        if len(message) > MOST_MESSAGE:
+            message = f"{message[:MOST_MESSAGE]}…"
         super().__init__(message)
         self.kind: RefusalKind = kind
         self.message = message
-        self.param = param
+        self.param = param if param is None else param[:MOST_MESSAGE]
         """The field of the request that is at fault, where it is one."""

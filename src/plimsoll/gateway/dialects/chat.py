@@ -12,6 +12,7 @@ from plimsoll.gateway.dialects.chat_errors import openai_error
 from plimsoll.gateway.dialects.chat_history import read_chat_body
 from plimsoll.gateway.dialects.chat_stream import ChatStream, chat_usage, finish_name, stamp
 from plimsoll.gateway.dialects.chat_tokens import OF_TOKENS, asked_of_prompt, asked_tokens
+from plimsoll.gateway.dialects.counts import MOST_STOPS, MOST_TOOLS, check_count
 from plimsoll.gateway.dialects.encoding import (
     decode,
     encode,
@@ -30,6 +31,9 @@ class _StreamOptions(msgspec.Struct):
 _TOOLS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _STRING = msgspec.json.Decoder(str)
 _FLAG = msgspec.json.Decoder(bool | None)
+_STOPS: msgspec.json.Decoder[list[msgspec.Raw] | object] = msgspec.json.Decoder(
+    list[msgspec.Raw] | str | float | bool | dict[str, msgspec.Raw] | None
+)
 _COUNT = msgspec.json.Decoder(int | None)
 _OPTIONS = msgspec.json.Decoder(_StreamOptions | None)
 _CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -48,6 +52,7 @@ class ChatDialect:
         if "model" not in fields:
             raise Refusal("bad_request", "model is missing", param="model")
         _refuse_choices(fields)
+        _check_stops(fields)
         options = decode(fields.pop("stream_options", _NULL), _OPTIONS, "stream_options")
         return Request(
             model=decode(fields.pop("model"), _STRING, "model"),
@@ -96,8 +101,15 @@ def _refuse_choices(fields: dict[str, msgspec.Raw]) -> None:
         raise Refusal("unsupported", message, param="n")
 
 
+def _check_stops(fields: dict[str, msgspec.Raw]) -> None:
+    stops = decode(fields.get("stop", _NULL), _STOPS, "stop")
+    check_count(len(stops) if isinstance(stops, list) else 0, MOST_STOPS, "stop")
+
+
 def _read_tools(raw: msgspec.Raw) -> msgspec.Raw | None:
-    return raw if decode(raw, _TOOLS, "tools") else None
+    tools = decode(raw, _TOOLS, "tools")
+    check_count(len(tools or ()), MOST_TOOLS, "tools")
+    return raw if tools else None
 
 
 def _whole(request: Request, answer: Answer) -> dict[str, Any]:

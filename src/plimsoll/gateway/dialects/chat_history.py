@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from plimsoll.gateway.dialects.chat_mending import mended
+from plimsoll.gateway.dialects.counts import MOST_MESSAGES, check_count
 from plimsoll.gateway.dialects.encoding import (
     chat_to_message,
     decode,
@@ -83,6 +84,7 @@ def _read(body: bytes) -> ChatBody:
     messages = decode(array, _MESSAGES, "messages")
     if not messages:
         raise Refusal("bad_request", "messages is empty", param="messages")
+    check_count(len(messages), MOST_MESSAGES, "messages")
     keys = tuple(raw_key(message) for message in messages)
     history, sent = RawHistory(array, keys, messages), mended(messages)
     if sent:
@@ -98,6 +100,7 @@ def _go_on(body: bytes, known: Opening) -> ChatBody | None:
     fields = read_object(rest)
     array = fields.pop("messages")
     new = decode(array, _MESSAGES, "messages")
+    check_count(len(known.keys) + len(new), MOST_MESSAGES, "messages")
     end = at + len(array) - 2
     is_first = rest.startswith(array, len(_REST) - 1)  # not another field of this name
     if not is_first or bool(new) != (at > known.size) or mended(new):

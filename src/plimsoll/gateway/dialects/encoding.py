@@ -5,12 +5,15 @@ history are the prefix of the next one's only then. So each message is written b
 nothing but what it says.
 """
 
+import codecs
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from plimsoll.core.unreadable import UNREADABLE
+from plimsoll.gateway.dialects.counts import MOST_PARTS, check_count, check_values
 from plimsoll.gateway.dialects.surrogates import without_halves
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.identity import raw_key
@@ -40,6 +43,9 @@ call with an error of its own, and the policy can mend it."""
 
 encode = msgspec.json.Encoder().encode
 
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+_PIECE = 1 << 20
+"""Bytes that are checked at once: the whole body as text would be up to four times its size."""
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = msgspec.json.Decoder(str)
 
@@ -50,6 +56,7 @@ def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec
         return decode(body, _FIELDS, where)
     data = bytes(body)
     _check_text(data)
+    check_values(data)
     try:
         return decode(data, _FIELDS, where)
     except Refusal:
@@ -62,8 +69,10 @@ def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec
 def _check_text(body: bytes) -> None:
     if not body.strip():
         raise Refusal("bad_request", "the body is empty; send a JSON object")
+    decoder = _UTF8()
     try:
-        body.decode()
+        for at in range(0, len(body), _PIECE):
+            decoder.decode(body[at : at + _PIECE], final=at + _PIECE >= len(body))
     except UnicodeDecodeError as error:
         raise Refusal("bad_request", f"the body is not UTF-8: {error.reason}") from None
 
@@ -113,15 +122,12 @@ def joined(parts: Iterable[Part], by: str) -> tuple[Part, ...]:
     """Neighbouring texts made one, so that a message of text is sent as a string: the form
     that every server and chat template takes. Empty texts are left out."""
     merged: list[Part] = []
-    for part in parts:
-        if isinstance(part, Text):
-            if not part.text:
-                continue
-            last = merged[-1] if merged else None
-            if isinstance(last, Text):
-                merged[-1] = Text(f"{last.text}{by}{part.text}")
-                continue
-        merged.append(part)
+    said = (part for part in parts if not isinstance(part, Text) or part.text)
+    for are_texts, neighbours in groupby(said, key=lambda part: isinstance(part, Text)):
+        if are_texts:
+            merged.append(Text(by.join(part.text for part in neighbours if isinstance(part, Text))))
+        else:
+            merged += neighbours
     return tuple(merged)
 
 
@@ -223,6 +229,7 @@ _ROLES: dict[str, Role] = {"developer": "system", "function": "tool"}
 def chat_to_message(raw: bytes | msgspec.Raw, where: str = "message") -> Message:
     """A message of Chat Completions. Raises `Refusal` that names the field at fault."""
     chat = decode(raw, _MESSAGE, where)
+    check_count(len(chat.tool_calls or ()), MOST_PARTS, f"{where}.tool_calls")
     calls = [_read_call(call, call.function, where) for call in chat.tool_calls or ()]
     if chat.function_call is not None:
         calls.append(_read_call(None, chat.function_call, where))
@@ -252,6 +259,7 @@ def _read_content(chat: _ChatMessage, where: str) -> tuple[Part, ...]:
         return (Text(chat.refusal),) if chat.refusal else ()
     if isinstance(chat.content, str):
         return (Text(chat.content),) if chat.content else ()
+    check_count(len(chat.content), MOST_PARTS, f"{where}.content")
     return tuple(
         _read_part(raw, f"{where}.content[{index}]") for index, raw in enumerate(chat.content)
     )

@@ -6,6 +6,7 @@ what the policy thought; whether the policy thinks is a setting of its server.
 
 import msgspec
 
+from plimsoll.gateway.dialects.counts import MOST_MESSAGES, check_count
 from plimsoll.gateway.dialects.encoding import decode, encode, history, read_object
 from plimsoll.gateway.dialects.messages_answer import blocks, stop, stop_word, usage_of
 from plimsoll.gateway.dialects.messages_blocks import TextBlock, Turn
@@ -40,6 +41,7 @@ class MessagesDialect:
         turns = decode(fields.pop("messages"), _TURNS, "messages")
         if not turns:
             raise Refusal("bad_request", "messages: at least one is required", param="messages")
+        check_count(len(turns), MOST_MESSAGES, "messages")
         system = decode(fields.pop("system", _NULL), _SYSTEM, "system")
         known, messages = history(read_conversation(system, turns))
         tools = read_tools(fields.pop("tools", _NULL))

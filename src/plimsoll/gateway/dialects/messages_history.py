@@ -12,6 +12,7 @@ from itertools import groupby
 import msgspec
 
 from plimsoll.core.unreadable import UNREADABLE
+from plimsoll.gateway.dialects.counts import MOST_PARTS, check_count
 from plimsoll.gateway.dialects.encoding import INVALID_ARGUMENTS, joined
 from plimsoll.gateway.dialects.messages_blocks import (
     Base64Source,
@@ -74,11 +75,13 @@ def _blocks(turn: Turn) -> list[Block]:
 def _listed(content: str | list[Block] | None) -> list[Block]:
     if isinstance(content, str):
         return [TextBlock(content)]
+    check_count(len(content or ()), MOST_PARTS, "messages.content")
     return content or []
 
 
 def _system(system: str | Sequence[TextBlock] | None) -> Iterable[Message]:
     texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
+    check_count(len(texts), MOST_PARTS, "system")
     parts = joined((Text(text) for text in texts if not text.startswith(BILLING)), "\n")
     return [Message("system", parts)] if parts else []
 
@@ -153,6 +156,7 @@ def _part(block: Block) -> Part:
         case Document():
             return Text(_document(block))
         case SearchResult(title, source, content):
+            check_count(len(content), MOST_PARTS, "messages.content")
             return Text("\n".join((title, source, *(part.text for part in content))))
         case ToolReference(tool_name):
             return Text(f"[tool: {tool_name}]")

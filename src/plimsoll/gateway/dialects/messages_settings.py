@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from plimsoll.gateway.dialects.counts import MOST_STOPS, MOST_TOOLS, check_count
 from plimsoll.gateway.dialects.encoding import decode, encode
 from plimsoll.gateway.forms import Refusal
 
@@ -93,6 +94,7 @@ def read_tools(raw: msgspec.Raw) -> msgspec.Raw | None:
     tools = decode(raw, _TOOLS, "tools")
     if not tools:
         return None
+    check_count(len(tools), MOST_TOOLS, "tools")
     return msgspec.Raw(encode([_function(tool, f"tools[{i}]") for i, tool in enumerate(tools)]))
 
 
@@ -136,7 +138,8 @@ def read_settings(fields: dict[str, msgspec.Raw], has_tools: bool) -> dict[str, 
             raise Refusal("unsupported", f"{name}: {why}", param=name)
     decode(settings.get("max_tokens", _NULL), _MAX_TOKENS, "max_tokens")
     stops = settings.pop("stop_sequences", _NULL)
-    if decode(stops, _STOPS, "stop_sequences"):
+    if given := decode(stops, _STOPS, "stop_sequences"):
+        check_count(len(given), MOST_STOPS, "stop_sequences")
         settings["stop"] = stops
     choice = decode(settings.pop("tool_choice", _NULL), _CHOICE, "tool_choice")
     if choice is not None and has_tools:

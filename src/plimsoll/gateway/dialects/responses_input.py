@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from plimsoll.gateway.dialects.counts import MOST_MESSAGES, MOST_PARTS, check_count
 from plimsoll.gateway.dialects.encoding import decode, encode, joined
 from plimsoll.gateway.dialects.responses_items import custom_arguments, turn_of
 from plimsoll.gateway.dialects.responses_tools import LOCAL_SHELL, ToolList, function_name
@@ -80,6 +81,7 @@ class _RawContent(msgspec.Struct):
 _INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(
     str | list[msgspec.Raw]
 )
+_NO_PART = msgspec.Raw()
 _RAW_CONTENT = msgspec.json.Decoder(_RawContent)
 # Most clients write the type first; then nothing else needs to be parsed for it.
 _TYPE_FIRST = re.compile(rb'\{"type": ?"(\w+)"')
@@ -180,6 +182,7 @@ def read_input(raw: msgspec.Raw, instructions: str) -> Conversation:
     if isinstance(given, str):
         conversation.add(Message(role="user", parts=(Text(given),) if given else ()))
         return conversation
+    check_count(len(given), MOST_MESSAGES, "input")
     for index, item in enumerate(given):
         where = f"input[{index}]"
         kind = _kind(item, where)
@@ -219,6 +222,7 @@ def _read_message(conversation: Conversation, raw: msgspec.Raw, where: str) -> N
 def _read_reasoning(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _REASONING, where)
     parts = item.content or item.summary
+    check_count(len(parts), MOST_PARTS, where)
     answer = conversation.answer(item.id)
     answer.reasoning.append("\n\n".join(part.text or "" for part in parts))
 
@@ -279,10 +283,24 @@ _READERS: dict[str, Callable[[Conversation, msgspec.Raw, str], None]] = {
 def _read_content(content: _Content, item: msgspec.Raw, where: str) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content),) if content else ()
-    return tuple([_read_part(part, item, where, index) for index, part in enumerate(content)])
+    check_count(len(content), MOST_PARTS, where)
+    passed_on = any(part.type == "input_audio" for part in content)
+    raws = _raw_parts(item) if passed_on else [_NO_PART] * len(content)
+    return tuple(
+        [
+            _read_part(part, raw, f"{where}[{index}]")
+            for index, (part, raw) in enumerate(zip(content, raws, strict=True))
+        ]
+    )
 
 
-def _read_part(part: _Part, item: msgspec.Raw, where: str, index: int) -> Part:
+def _raw_parts(item: msgspec.Raw) -> list[msgspec.Raw]:
+    """The parts of an item as they came: decoded once for all of its parts."""
+    whole = _RAW_CONTENT.decode(item)
+    return whole.content or whole.output
+
+
+def _read_part(part: _Part, raw: msgspec.Raw, where: str) -> Part:
     match part.type:
         case "input_text" | "output_text" | "text" if part.text is not None:
             return Text(part.text)
@@ -291,13 +309,12 @@ def _read_part(part: _Part, item: msgspec.Raw, where: str, index: int) -> Part:
         case "input_image" if part.image_url is not None:
             return Image(part.image_url)
         case "input_audio":
-            whole = _RAW_CONTENT.decode(item)
             # A copy: the raw piece would keep the whole body of the request in memory.
-            return Other((whole.content or whole.output)[index].copy())
+            return Other(raw.copy())
         case _:
             raise Refusal(
                 "unsupported",
-                f"{where}[{index}]: a part of type `{part.type}` is not taken here, or holds "
-                "nothing; send text, or an image by its `image_url`",
-                param=f"{where}[{index}]",
+                f"{where}: a part of type `{part.type}` is not taken here, or holds nothing; "
+                "send text, or an image by its `image_url`",
+                param=where,
             )

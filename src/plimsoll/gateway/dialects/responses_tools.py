@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from plimsoll.gateway.dialects.counts import MOST_TOOLS, check_count
 from plimsoll.gateway.dialects.encoding import decode, encode
 from plimsoll.gateway.forms import Refusal
 
@@ -101,7 +102,9 @@ def _add(
     functions: dict[str, object],
     offers: dict[str, Offer],
 ) -> None:
-    for index, tool in enumerate(decode(tools.raw, _TOOLS, tools.where)):
+    listed = decode(tools.raw, _TOOLS, tools.where)
+    check_count(len(functions) + len(listed), MOST_TOOLS, tools.where)
+    for index, tool in enumerate(listed):
         where = f"{tools.where}[{index}]"
         if tool.type in _LEFT_OUT or tool.type.startswith("web_search_preview_"):
             continue

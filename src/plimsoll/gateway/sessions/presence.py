@@ -25,6 +25,8 @@ class Presence:
     def __init__(self, concurrent: int, body_bytes: int) -> None:
         self.intake = Intake(body_bytes * BODIES)
         """What may be on its way of bodies."""
+        self.heavy = asyncio.Lock()
+        """Held by the body that is decompressed or parsed off the loop: one at a time."""
         self._most = concurrent * PER_WAITING
         self._handlers: set[asyncio.Task[object]] = set()
         self._waiting: set[asyncio.Timeout] = set()

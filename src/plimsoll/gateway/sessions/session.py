@@ -21,7 +21,8 @@ from plimsoll.core.waiting import to_the_end
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.forms import Answer, Refusal, Request
-from plimsoll.gateway.openings import Fingerprint, Openings
+from plimsoll.gateway.off_loop import LARGE, off_loop
+from plimsoll.gateway.openings import Fingerprint, Opening, Openings
 from plimsoll.gateway.sessions.budget import Budget
 from plimsoll.gateway.sessions.clients import Client
 from plimsoll.gateway.sessions.failures import Failures
@@ -33,6 +34,7 @@ from plimsoll.gateway.sessions.retries import Kept, Retries, Sameness
 from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.upstreams.protocol import Call, Upstream
 from plimsoll.trajectories.done import Done
+from plimsoll.trajectories.graph import Place
 from plimsoll.trajectories.recorder import Recorder
 
 __all__ = ["Session"]
@@ -148,26 +150,31 @@ class Session:
     def access_at(self, server: str) -> Access:
         return Access(f"{server}/s/{self.id}", self._key, self.model)
 
-    def ask(self, dialect: Dialect, path: str, body: bytes, client: Client) -> Pending | Kept:
+    async def ask(self, dialect: Dialect, path: str, body: bytes, client: Client) -> Pending | Kept:
         """What answers a request: a call of the upstream, or an answer given before.
 
-        Raises `Refusal` for what cannot be asked, or not any more.
+        A large body is read off the loop. Raises `Refusal` for what cannot be asked, or not any
+        more.
         """
-        if self.sealed:
-            raise ended()
-        self.used = time.monotonic()
-        print = Fingerprint.of(body)
+        large = len(body) > LARGE
+        print = await off_loop(Fingerprint.of, body) if large else Fingerprint.of(body)
         same = Sameness(path, print)
-        again = self._retries.find(same, client)
-        if again is not None:
+        if (again := self._admit(same, client)) is not None:
             return again
-        self._budget.check(len(self._flying))
-        self._failures.check()
-        request = self._read(dialect, body, print)
+        known = self._openings.find(body, print)
+        if large:
+            request, place = await off_loop(self._place, dialect, body, known)
+            # The session may have ended meanwhile, or the same request begun.
+            if (again := self._admit(same, client)) is not None:
+                return again
+        else:
+            request, place = self._place(dialect, body, known)
+        if request.opening is not None:
+            self._openings.add(body, print, request.opening, instead=known)
         pending = Pending(
             request,
             dialect,
-            self._recorder.place(request.history, request.tools),
+            place,
             client,
             record=self._record,
             over=self._over,
@@ -182,12 +189,24 @@ class Session:
     def _next_call(self) -> Call:
         return self._call if self._seeds is None else replace(self._call, seed=self._seeds.next())
 
-    def _read(self, dialect: Dialect, body: bytes, print: Fingerprint) -> Request:
-        known = self._openings.find(body, print)
+    def _admit(self, same: Sameness, client: Client) -> Pending | Kept | None:
+        """What a request repeats, if it repeats one. Raises `Refusal` for one too many."""
+        if self.sealed:
+            raise ended()
+        self.used = time.monotonic()
+        again = self._retries.find(same, client)
+        if again is None:
+            self._budget.check(len(self._flying))
+            self._failures.check()
+        return again
+
+    def _place(
+        self, dialect: Dialect, body: bytes, known: Opening | None
+    ) -> tuple[Request, Place]:
+        """Read a body and find its place. Safe in a thread: a place is found by lookups alone,
+        and what others add meanwhile is seen when it is committed."""
         request = dialect.read(body, known)
-        if request.opening is not None:
-            self._openings.add(body, print, request.opening, instead=known)
-        return request
+        return request, self._recorder.place(request.history, request.tools)
 
     def refused(self, refusal: Refusal, dialect: str) -> None:
         """Take a request that came to nothing into the record."""
@@ -195,14 +214,20 @@ class Session:
             what = "budget" if self._budget.spent == refusal.message else refusal.kind
             self._trouble(what, refusal.message, dialect)
 
-    async def count(self, dialect: Dialect, body: bytes) -> int:
+    async def read(self, dialect: Dialect, body: bytes) -> Request:
+        """A request that is not an exchange."""
+        if len(body) > LARGE:
+            return await off_loop(dialect.read, body)
+        return dialect.read(body)
+
+    async def count(self, request: Request) -> int:
         """How many tokens the prompt of a request has."""
         if self.sealed:
             raise ended()
         self.used = time.monotonic()
         late = Refusal("timeout", "the upstream did not count the tokens in time")
         async with self.presence.within(COUNT_SECONDS, late):
-            return await self._upstream.count(dialect.read(body), self._call)
+            return await self._upstream.count(request, self._call)
 
     async def upkeep(self, now: float, silence: float) -> None:
         """Let go of old answers, and ping who has heard nothing for `silence` seconds."""
