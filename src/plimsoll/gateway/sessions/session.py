@@ -200,9 +200,7 @@ class Session:
             self._failures.check()
         return again
 
-    def _place(
-        self, dialect: Dialect, body: bytes, known: Opening | None
-    ) -> tuple[Request, Place]:
+    def _place(self, dialect: Dialect, body: bytes, known: Opening | None) -> tuple[Request, Place]:
         """Read a body and find its place. Safe in a thread: a place is found by lookups alone,
         and what others add meanwhile is seen when it is committed."""
         request = dialect.read(body, known)
