@@ -44,6 +44,14 @@ Exit status:
     metavar="DIR",
     help="Where trajectories are kept.",
 )
+@click.option(
+    "--media-host",
+    "media_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A host that requests may name images of by URL, or *.NAME; again for each.  "
+    "[default: none, only data: URLs]",
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -52,6 +60,7 @@ def command(
     host: str,
     model: str | None,
     out: Path,
+    media_hosts: tuple[str, ...],
 ) -> int:
     """Serve agents anywhere: OpenAI's and Anthropic's wire formats in, trajectories out.
 
@@ -68,6 +77,7 @@ def command(
         host=host,
         model=model,
         out=out,
+        media_hosts=media_hosts,
     )
     return serve(chosen)
 

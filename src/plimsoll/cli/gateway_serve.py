@@ -13,6 +13,7 @@ import click
 from plimsoll.cli.interrupts import Interrupts
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.gateway import Listen
+from plimsoll.gateway.media_hosts import check_host_names
 from plimsoll.gateway.standalone import Standalone
 from plimsoll.gateway.upstreams.make import make_upstream
 
@@ -30,6 +31,7 @@ class Options:
     host: str
     model: str | None
     out: Path
+    media_hosts: tuple[str, ...] = ()
 
 
 def serve(options: Options) -> int:
@@ -39,6 +41,7 @@ def serve(options: Options) -> int:
             "there is nothing to forward to: name a server with --upstream URL, "
             "or a script with --upstream scripted:FILE"
         )
+    check_host_names(options.media_hosts, "--media-host")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     with Interrupts() as interrupts:
         interrupts.run(_serve(options))
@@ -51,7 +54,13 @@ async def _serve(options: Options) -> None:
     try:
         _check_writable(options.out)
         listen = Listen(options.host, options.port)
-        async with Standalone(upstream, options.out, listen=listen, admin_key=given) as serving:
+        async with Standalone(
+            upstream,
+            options.out,
+            listen=listen,
+            admin_key=given,
+            media_hosts=options.media_hosts,
+        ) as serving:
             _say(options, serving, given is not None)
             await asyncio.Event().wait()
     finally:

@@ -69,6 +69,8 @@ class Request(msgspec.Struct, kw_only=True):
     settings: dict[str, msgspec.Raw] = {}
     """Everything else that is sent on, in the form of Chat Completions: temperature, stop,
     max_tokens, tool_choice, response_format, and fields that are not known here."""
+    continues: bool = False
+    """Whether the last message is the beginning of the answer."""
     stream: bool = False
     wants_usage: bool = False
     """Whether a stream of the chat dialect is to end with its usage."""

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -49,6 +50,7 @@ class Standalone:
         ids: bool = True,
         idle_seconds: float = 3600.0,
         admin_key: str | None = None,
+        media_hosts: tuple[str, ...] = (),
     ) -> None:
         self.admin_key = admin_key or new_key()
         self.gateway = Gateway(
@@ -57,6 +59,7 @@ class Standalone:
         self._upstream = upstream
         self._folder = folder
         self._idle_seconds = idle_seconds
+        self._media_hosts = media_hosts
         self._register = Register(self.gateway.sessions)
         self._admin = Admin(
             self.gateway.sessions, self._register, self._open, upstream, digest_of(self.admin_key)
@@ -88,7 +91,7 @@ class Standalone:
         session = await self.gateway.open(
             folder,
             blobs=self._folder / "blobs",
-            limits=limits,
+            limits=replace(limits, media_hosts=self._media_hosts),
             about=about,
             model=model,
             id=id,

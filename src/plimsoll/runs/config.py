@@ -49,6 +49,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
+from plimsoll.gateway.media_hosts import check_host_names
 from plimsoll.runs.run_config import RunConfig, StorageConfig, WorkersConfig
 from plimsoll.runs.tables import Table, keys
 from plimsoll.runs.training_config import EvaluationConfig, MetricsConfig, TrainingConfig
@@ -174,7 +175,10 @@ class PolicyConfig(Table):
     concurrent: StrictInt = Field(default=16, ge=1)
     """Requests that one trial may have under way."""
     body_mb: StrictInt = Field(default=32, ge=1)
-    """The largest request."""
+    """The largest request, in MiB, after it is decompressed."""
+    media_hosts: tuple[StrictStr, ...] = ()
+    """Hosts that requests may name images, audio and video of by URL, such as `*.example.org` for
+    all names below one. The policy's servers fetch them. Without any: `data:` URLs alone."""
 
 
 class AgentsConfig(Table):
@@ -269,6 +273,10 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
     made = config.model_copy(update=changed)
     _check_paths(made.local, file, text)
     _check_engine(made.docker, file, text)
+    check_host_names(
+        made.policy.media_hosts,
+        f"{_place(file, text, ('policy', 'media_hosts'))}: policy.media_hosts",
+    )
     return made
 
 

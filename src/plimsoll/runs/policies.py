@@ -87,6 +87,7 @@ def policy_for(
         tokens=config.tokens,
         concurrent=config.concurrent,
         body_bytes=config.body_mb << 20,
+        media_hosts=config.media_hosts,
     )
     seed = config.seed if config.seeded else None
     return WantedPolicy(

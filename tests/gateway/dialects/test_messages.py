@@ -155,8 +155,7 @@ def test_a_system_prompt_in_the_middle_is_told_by_the_user():
 
 def test_an_answer_that_the_agent_began_is_gone_on_with():
     request = read(messages=[user("hello"), assistant("{")])
-    assert bytes(request.settings["continue_final_message"]) == b"true"
-    assert bytes(request.settings["add_generation_prompt"]) == b"false"
+    assert request.continues
 
 
 def test_documents_are_told_as_text():

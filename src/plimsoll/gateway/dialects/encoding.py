@@ -48,6 +48,7 @@ _PIECE = 1 << 20
 """Bytes that are checked at once: the whole body as text would be up to four times its size."""
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = msgspec.json.Decoder(str)
+_NULL = msgspec.Raw(b"null")
 
 
 def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec.Raw]:
@@ -206,6 +207,18 @@ class _ChatPart(msgspec.Struct):
     text: str | None = None
     refusal: str | None = None
     image_url: _Url | str | None = None
+    audio_url: msgspec.Raw = _NULL
+    video_url: msgspec.Raw = _NULL
+    input_audio: msgspec.Raw = _NULL
+    file: msgspec.Raw = _NULL
+    audio_embeds: msgspec.Raw = _NULL
+    image_embeds: msgspec.Raw = _NULL
+    image_pil: msgspec.Raw = _NULL
+
+
+_TEXTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking", "reasoning"})
+_MEDIA = tuple(_ChatPart.__struct_fields__[3:])
+_PASSED_ON = frozenset({"image_url", "audio_url", "video_url", "input_audio", "file"})
 
 
 class _ChatMessage(msgspec.Struct):
@@ -267,6 +280,7 @@ def _read_content(chat: _ChatMessage, where: str) -> tuple[Part, ...]:
 
 def _read_part(raw: msgspec.Raw, where: str) -> Part:
     part = decode(raw, _PART, where)
+    _check_keys(part, where)
     if part.type == "text" and part.text is not None:
         return Text(part.text)
     if part.type == "refusal" and part.refusal is not None:
@@ -275,3 +289,14 @@ def _read_part(raw: msgspec.Raw, where: str) -> Part:
         return Image(part.image_url if isinstance(part.image_url, str) else part.image_url.url)
     # A copy: the raw piece would keep the whole body of the request in memory.
     return Other(msgspec.Raw(bytes(raw)))
+
+
+def _check_keys(part: _ChatPart, where: str) -> None:
+    """A part has the one key of media that its type says: servers differ in which they go by."""
+    if part.type not in _TEXTS and part.type not in _PASSED_ON:
+        message = f"{where}: a part of type `{part.type}` is not taken here"
+        raise Refusal("unsupported", message, param=f"{where}.type")
+    for name in _MEDIA:
+        if name != part.type and getattr(part, name) not in (None, _NULL):
+            message = f"{where}: a part of type `{part.type}` has no {name}"
+            raise Refusal("bad_request", message, param=f"{where}.{name}")

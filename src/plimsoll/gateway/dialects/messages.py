@@ -25,7 +25,6 @@ _STRING = msgspec.json.Decoder(str)
 _FLAG = msgspec.json.Decoder(bool | None)
 
 _NULL = msgspec.Raw(b"null")
-_ON, _OFF = msgspec.Raw(b"true"), msgspec.Raw(b"false")
 
 
 class MessagesDialect:
@@ -45,7 +44,7 @@ class MessagesDialect:
         system = decode(fields.pop("system", _NULL), _SYSTEM, "system")
         known, messages = history(read_conversation(system, turns))
         tools = read_tools(fields.pop("tools", _NULL))
-        request = Request(
+        return Request(
             model=decode(fields.pop("model"), _STRING, "model"),
             stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
             wants_reasoning=wants_thinking(fields.pop("thinking", _NULL)),
@@ -53,12 +52,8 @@ class MessagesDialect:
             messages=messages,
             tools=tools,
             settings=read_settings(fields, tools is not None),
+            continues=turns[-1].role == "assistant",
         )
-        if turns[-1].role == "assistant":
-            # The agent has begun the answer, and the policy is to go on with it.
-            request.settings["continue_final_message"] = _ON
-            request.settings["add_generation_prompt"] = _OFF
-        return request
 
     def write(self, request: Request, answer: Answer) -> bytes:
         return encode(

@@ -12,7 +12,7 @@ MOST_CONCURRENT = 4096
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Where None stands there is no limit. Crossing turns, tokens or seconds is the ending
-    `budget`; the other two only refuse a request."""
+    `budget`; the others only refuse a request."""
 
     turns: int | None = None
     """Requests that are answered."""
@@ -23,3 +23,5 @@ class Limits:
     """Requests that wait for the policy at once."""
     body_bytes: int = 64 << 20
     """Of one request, after it is decompressed."""
+    media_hosts: tuple[str, ...] = ()
+    """Hosts that a request may name images and other media of: see `MediaHosts`."""

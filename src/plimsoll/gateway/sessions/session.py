@@ -21,6 +21,8 @@ from plimsoll.core.waiting import to_the_end
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.forms import Answer, Refusal, Request
+from plimsoll.gateway.media import CheckedHistory, check_media
+from plimsoll.gateway.media_hosts import MediaHosts
 from plimsoll.gateway.off_loop import LARGE, off_loop
 from plimsoll.gateway.openings import Fingerprint, Opening, Openings
 from plimsoll.gateway.sessions.budget import Budget
@@ -32,6 +34,7 @@ from plimsoll.gateway.sessions.pending import FAILURES, Answered, Pending
 from plimsoll.gateway.sessions.presence import Presence, ended
 from plimsoll.gateway.sessions.retries import Kept, Retries, Sameness
 from plimsoll.gateway.sessions.seeds import Seeds
+from plimsoll.gateway.upstream_fields import refuse_places
 from plimsoll.gateway.upstreams.protocol import Call, Upstream
 from plimsoll.trajectories.done import Done
 from plimsoll.trajectories.graph import Place
@@ -74,6 +77,7 @@ class Session:
         self.used = time.monotonic()
         """When a request last came or was answered."""
         self.presence = Presence(limits.concurrent, limits.body_bytes)
+        self._media = MediaHosts(limits.media_hosts)
         self._key = new_key()
         self.digest = digest_of(self._key)
         self._recorder = recorder
@@ -204,7 +208,9 @@ class Session:
         """Read a body and find its place. Safe in a thread: a place is found by lookups alone,
         and what others add meanwhile is seen when it is committed."""
         request = dialect.read(body, known)
-        return request, self._recorder.place(request.history, request.tools)
+        refuse_places(request.settings)
+        history = CheckedHistory(request.history, self._media)
+        return request, self._recorder.place(history, request.tools)
 
     def refused(self, refusal: Refusal, dialect: str) -> None:
         """Take a request that came to nothing into the record."""
@@ -214,9 +220,14 @@ class Session:
 
     async def read(self, dialect: Dialect, body: bytes) -> Request:
         """A request that is not an exchange."""
-        if len(body) > LARGE:
-            return await off_loop(dialect.read, body)
-        return dialect.read(body)
+
+        def checked() -> Request:
+            request = dialect.read(body)
+            for index in range(len(request.history)):
+                check_media(request.history.message(index), self._media)
+            return request
+
+        return await off_loop(checked) if len(body) > LARGE else checked()
 
     async def count(self, request: Request) -> int:
         """How many tokens the prompt of a request has."""

@@ -10,6 +10,7 @@ import msgspec
 
 from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.upstream_fields import for_training, without_strict
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.body import Body
 from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status, garbage
@@ -44,6 +45,8 @@ PLAIN = {
 }
 """Has answers sampled from the model as it is, in the words of vLLM and SGLang, whatever the agent
 asks for and the model's folder says: log probabilities are the model's own, and know of neither."""
+CONTINUE = {"continue_final_message": TRUE, "add_generation_prompt": FALSE}
+"""Has the last message gone on with, rather than answered."""
 CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 """What a connection fails with."""
 
@@ -106,7 +109,8 @@ class Server:
         context: int | None = None,
         plain: bool = False,
     ) -> None:
-        """`plain` has every answer sampled as `PLAIN` says."""
+        """`plain`, for training, has every answer sampled as `PLAIN` says, and drops the fields
+        of agents that would change it."""
         self.url = url.rstrip("/")
         self.model = model
         self._http = http
@@ -206,17 +210,19 @@ class Server:
     def _fields(
         self, request: Request, call: Call, *, stream: bool
     ) -> dict[str, msgspec.Raw | str]:
-        fields: dict[str, msgspec.Raw | str] = {**request.settings}
+        settings = for_training(request.settings) if self._plain else request.settings
+        fields: dict[str, msgspec.Raw | str] = {**settings}
         for limit in LIMITS:
-            if limit in fields and self._is_no_limit(request.settings[limit]):
+            if limit in fields and self._is_no_limit(settings[limit]):
                 del fields[limit]
         if self._plain:
-            fields.pop("logit_bias", None)
             fields |= PLAIN
+        if request.continues:
+            fields |= CONTINUE
         fields["model"] = self.model
         fields["messages"] = request.messages
         if request.tools is not None:
-            fields["tools"] = request.tools
+            fields["tools"] = without_strict(request.tools) if self._plain else request.tools
         if call.seed is not None:
             fields.setdefault("seed", msgspec.Raw(str(call.seed).encode()))
         fields["stream"] = TRUE if stream else FALSE

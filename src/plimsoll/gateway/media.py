@@ -1,0 +1,95 @@
+"""What a request points the policy's server at: images, audio, video and files.
+
+A server fetches the URLs that it is given, and may open paths as well: from its own network, with
+its own rights. An agent must not choose them.
+"""
+
+import re
+from typing import Any, cast
+
+import msgspec
+
+from plimsoll.gateway.forms import History, Refusal
+from plimsoll.gateway.media_hosts import MediaHosts
+from plimsoll.trajectories.messages import Image, Message, Other, Text
+
+__all__ = ["CheckedHistory", "check_media"]
+
+_SCHEME = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.\-]*:|[\x00-\x20]*[/\\]{2}")
+_TEXTS = frozenset({"text", "refusal", "thinking", "reasoning", "summary"})
+"""Keys of a part whose strings are text, and are opened by nobody."""
+_BASE64 = frozenset({"data", "file_data"})
+"""Keys of content itself. Base64 has no colon, but may begin with two slashes."""
+_TENSORS = frozenset({"audio_embeds", "image_embeds", "image_pil", "prompt_embeds"})
+"""Keys that a server unpickles, or takes for an object of its own."""
+_SHOWN = 100
+
+
+class CheckedHistory:
+    """The messages of a request, each checked when it is read. A message that a session knows
+    was read once before, and checked then."""
+
+    __slots__ = ("_history", "_hosts")
+
+    def __init__(self, history: History, hosts: MediaHosts) -> None:
+        self._history = history
+        self._hosts = hosts
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def key(self, index: int) -> bytes:
+        return self._history.key(index)
+
+    def message(self, index: int) -> Message:
+        message = self._history.message(index)
+        check_media(message, self._hosts)
+        return message
+
+
+def check_media(message: Message, hosts: MediaHosts) -> None:
+    """Raise `Refusal` if a part points at a host that is not allowed, or at a file."""
+    for part in message.parts:
+        match part:
+            case Text():
+                pass
+            case Image(url):
+                _check(url, hosts)
+            case Other(value):
+                _check_part(value, hosts)
+
+
+def _check_part(raw: msgspec.Raw, hosts: MediaHosts) -> None:
+    """Go through a part that is passed on as it came, however a server might read it."""
+    left: list[tuple[str, Any]] = [("", msgspec.json.decode(raw))]
+    while left:
+        name, value = left.pop()
+        if name in _TENSORS and value is not None:
+            raise Refusal("unsupported", f"{name}: no server is sent tensors; leave it out")
+        if isinstance(value, dict):
+            left += cast(dict[str, Any], value).items()
+        elif isinstance(value, list):
+            left += [(name, each) for each in cast(list[Any], value)]
+        elif isinstance(value, str) and _is_address(name, value):
+            _check(value, hosts)
+
+
+def _is_address(name: str, value: str) -> bool:
+    if name in _TEXTS:
+        return False
+    if name in _BASE64:
+        return ":" in value[:_SHOWN]
+    return name.endswith("url") or _SCHEME.match(value) is not None
+
+
+def _check(url: str, hosts: MediaHosts) -> None:
+    if hosts.allow(url):
+        return
+    shown = url if len(url) <= _SHOWN else f"{url[:_SHOWN]}…"
+    raise Refusal(
+        "unsupported",
+        f"the URL {shown!r} is not passed on to the policy's server. Send the content itself as a "
+        "data: URL, or have whoever runs this gateway allow the host: [policy] media_hosts in the "
+        "config, or --media-host of `plimsoll gateway`. It must be http:// or https://, without a "
+        "user.",
+    )

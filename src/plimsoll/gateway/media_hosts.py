@@ -1,0 +1,48 @@
+"""The hosts whose media a request may name by URL."""
+
+import re
+
+from plimsoll.core.errors import UsageError
+
+__all__ = ["MediaHosts", "check_host_names"]
+
+_NAME = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
+_PATTERN = re.compile(rf"(?:\*\.)?{_NAME}|\[[0-9a-f:.]+\]")
+# One way to write a URL: those in which parsers see different hosts do not match. There is no
+# user, no backslash, blank or control character anywhere, and no escape in the host.
+_URL = re.compile(
+    rf"https?://(?P<host>{_NAME}|\[[0-9a-f:.]+\])\.?(?::[0-9]{{1,5}})?(?:/[!-\[\]-~]*)?",
+    re.IGNORECASE,
+)
+
+
+class MediaHosts:
+    """Host names, and patterns such as `*.example.org` for every name below one."""
+
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
+        lower = [name.lower() for name in names]
+        self._names = frozenset(name for name in lower if not name.startswith("*."))
+        self._below = tuple(name[1:] for name in lower if name.startswith("*."))
+
+    def allow(self, url: str) -> bool:
+        """Whether the policy's server may be given this URL. `data:` names no host."""
+        # Servers compare schemes as they are written, and open what they do not know as a file.
+        if url.startswith("data:"):
+            return True
+        if not url.startswith(("http://", "https://")):
+            return False
+        found = _URL.fullmatch(url)
+        if found is None:
+            return False
+        host = found["host"].lower()
+        return host in self._names or host.endswith(self._below)
+
+
+def check_host_names(names: tuple[str, ...], where: str) -> None:
+    """Raise `UsageError` for what is neither a host's name nor a pattern."""
+    for name in names:
+        if not _PATTERN.fullmatch(name.lower()):
+            raise UsageError(
+                f'{where}: "{name}" is not a host: give a name such as images.example.org, '
+                "*.example.org for all names below one, or an address such as 10.0.0.7 or [fd00::7]"
+            )
