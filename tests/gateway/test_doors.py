@@ -164,6 +164,47 @@ async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypa
         writer.transport.abort()
 
 
+@pytest.mark.parametrize("more", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_connection_that_asked_once_and_fell_silent_is_cut(
+    stepped: Stepped, tmp_path, monkeypatch, more: bytes
+):
+    monkeypatch.setattr(gateway_module, "IDLE_SECONDS", 0.3)
+    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
+        for number, port in enumerate((door.port, place.gateway.port)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(_post(place, number=number))
+            done(await stepped.call(number), f"answer {number}")
+            await reader.readuntil(f"answer {number}".encode())
+            writer.write(more)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+        await eventually(lambda: door.over == 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_connection_whose_answer_takes_long_is_not_idle(
+    stepped: Stepped, tmp_path, monkeypatch, stream: bool
+):
+    """The time that began with the answer before it runs out meanwhile."""
+    idle = 1.0
+    monkeypatch.setattr(gateway_module, "IDLE_SECONDS", idle)
+    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for number in range(2):
+            writer.write(_post(place, number=number, stream=stream))
+            step = await stepped.call(number)
+            if stream:
+                say(step, "begun")
+                await reader.readuntil(b"begun")
+            if number:
+                await asyncio.sleep(1.5 * idle)
+            done(step, f"answer {number}")
+            await reader.readuntil(f"answer {number}".encode())
+            await reader.readuntil(b"[DONE]" if stream else b"}")
+        writer.transport.abort()
+
+
 async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, monkeypatch):
     monkeypatch.setattr(newcomers, "JOIN_SECONDS", 0.1)
     monkeypatch.setattr(gateway_module, "UPKEEP_SECONDS", 0.05)

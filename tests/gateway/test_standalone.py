@@ -220,6 +220,26 @@ async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
         assert "behind" in told["problem"]
 
 
+@pytest.mark.parametrize("key", ["", "wrong", "session"])
+async def test_who_has_no_admin_key_is_told_of_health_and_of_no_server(tmp_path: Path, key: str):
+    upstream = Replicated()
+    async with (
+        Standalone(Gate(upstream), tmp_path, listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        desk = Desk(standalone, client, tmp_path)
+        if key == "session":
+            key = (await desk.call("POST", "/sessions"))[1]["key"]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        root = f"http://127.0.0.1:{standalone.port}"
+        for up, status in (([True, False], 200), ([False, False], 503)):
+            upstream.up = up
+            async with client.get(f"{root}/healthz", headers=headers) as reply:
+                assert (reply.status, await reply.json()) == (status, {"ok": status == 200})
+            async with client.get(f"{root}/metrics", headers=headers) as reply:
+                assert "http://" not in await reply.text()
+
+
 async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(standalone_module, "LOOK_SECONDS", 0.02)
     upstream = Gate(Scripted(lambda _: "fine"))

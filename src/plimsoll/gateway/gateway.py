@@ -39,6 +39,9 @@ SILENCE_SECONDS = 5.0
 """After that long without a piece of a stream its client is sent a ping."""
 LINGER_SECONDS = 2.0
 """For a client to stop sending a body that was refused."""
+IDLE_SECONDS = 120.0
+"""Between an answer and the next request of its connection. Client libraries give an idle
+connection up after 5 to 90 seconds, so none of them asks by one that is being closed."""
 CLOSE_SECONDS = 2.0
 READ_BYTES = 1 << 20
 """What a connection may have ready to be read before it is paused: most bodies, all of them."""
@@ -87,6 +90,7 @@ class Gateway:
             access_log=None,
             logger=TerseLog(log),
             auto_decompress=False,
+            keepalive_timeout=IDLE_SECONDS,
             read_bufsize=READ_BYTES,
             lingering_time=LINGER_SECONDS,
         )

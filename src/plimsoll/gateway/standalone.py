@@ -16,13 +16,14 @@ from aiohttp import hdrs, web
 from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import short_id
 from plimsoll.gateway.admin import Admin
+from plimsoll.gateway.bearer import key_of
 from plimsoll.gateway.exposition import CONTENT_TYPE, expose
 from plimsoll.gateway.forms import Refusal
 from plimsoll.gateway.gateway import Gateway, Listen
 from plimsoll.gateway.register import Register
 from plimsoll.gateway.replies import whole
 from plimsoll.gateway.server import nothing_at
-from plimsoll.gateway.sessions.keys import digest_of, new_key
+from plimsoll.gateway.sessions.keys import digest_of, matches, new_key
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.gate import Gate
@@ -61,8 +62,9 @@ class Standalone:
         self._idle_seconds = idle_seconds
         self._media_hosts = media_hosts
         self._register = Register(self.gateway.sessions)
+        self._digest = digest_of(self.admin_key)
         self._admin = Admin(
-            self.gateway.sessions, self._register, self._open, upstream, digest_of(self.admin_key)
+            self.gateway.sessions, self._register, self._open, upstream, self._digest
         )
         self._stack = AsyncExitStack()
 
@@ -107,11 +109,12 @@ class Standalone:
         if http.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             raise Refusal("wrong_method", f"{path} takes GET only")
         if path == "/healthz":
-            return self._health()
+            return self._health(is_admin=matches(key_of(http), self._digest))
         body = expose(self.gateway.metrics, self.gateway.sessions, self._upstream.replicas)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
-    def _health(self) -> web.Response:
+    def _health(self, *, is_admin: bool) -> web.Response:
+        """Whether it serves, for anybody who asks; why not and by which servers, for the admin."""
         replicas = self._upstream.replicas
         behind = time.monotonic() - self.gateway.metrics.upkept
         problem = ""
@@ -119,7 +122,9 @@ class Standalone:
             problem = "no replica of the policy is up"
         elif behind > STUCK_SECONDS:
             problem = f"the gateway is {behind:.0f} s behind"
-        said = {"ok": not problem, "problem": problem, "replicas": replicas}
+        said: dict[str, object] = {"ok": not problem}
+        if is_admin:
+            said |= {"problem": problem, "replicas": replicas}
         return whole(msgspec.json.encode(said), 503 if problem else 200)
 
     async def _look(self) -> None:
