@@ -8,11 +8,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from gateway_parts import ENDPOINTS, Place, Stepped, done
+from gateway_parts import ENDPOINTS, serving
 
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.upstreams.make import make_upstream
 from plimsoll.gateway.upstreams.openai import PLAIN
+from plimsoll.gateway.upstreams.scripted import Scripted
 
 ANSWER = {"message": {"role": "assistant", "content": "so"}, "finish_reason": "stop", "index": 0}
 
@@ -232,11 +233,10 @@ async def test_an_answer_that_an_agent_has_begun_is_gone_on_with_in_training_too
 @pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize("name", ["kv_transfer_params", "bootstrap_host", "lora_path"])
 async def test_a_field_that_points_the_server_at_a_host_or_a_file_is_refused(
-    place: Place, stepped: Stepped, path: str, name: str
+    tmp_path: Path, path: str, name: str
 ):
-    status, said = await place.ask(path, **{name: {"remote_host": "169.254.169.254"}})
-    assert status == 400
-    assert name in json.loads(said)["error"]["message"]
-    asking = place.asking(path, 1, **{name: None})
-    done(await stepped.call(), "fine")
-    assert (await asking)[0] == 200
+    async with serving(Scripted(lambda _: "fine"), tmp_path) as place:
+        status, said = await place.ask(path, **{name: {"remote_host": "169.254.169.254"}})
+        assert status == 400, said
+        assert name in json.loads(said)["error"]["message"]
+        assert (await place.ask(path, 1, **{name: None}))[0] == 200
