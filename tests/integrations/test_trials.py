@@ -1,5 +1,6 @@
 """Trials that another trainer asks for keep the rules of a run."""
 
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from plimsoll.trials.verdicts import Cause
 
 @asynccontextmanager
 async def trials_of(
-    config: Path, out: Path, *, keep_going: bool = False
+    config: Path, out: Path, *, keep_going: bool = False, key: str | None = None
 ) -> AsyncIterator[tuple[Trials, ScriptedServer]]:
     """Trials whose policy runs one command and is done."""
 
@@ -29,7 +30,8 @@ async def trials_of(
         return Turn(run="touch /app/done") if is_first else Turn(text="Done.")
 
     async with serve_script(script) as server:
-        served = Served((server.url,))
+        server.key = key or ""
+        served = Served((server.url,), key)
         async with Trials(config, served, out=out, keep_going=keep_going) as trials:
             yield trials, server
 
@@ -49,6 +51,17 @@ async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path
     )
     assert line.mask[0] == line.mask[-1] == 1
     assert {v for v in sample.versions if v is not None} == {Version(0, 7)}
+
+
+async def test_the_policys_key_is_in_no_file_of_the_run(tmp_path, home):
+    key = f"hush-{secrets.token_hex(8)}"
+    config = write_config(tmp_path, home, "touch")
+    async with trials_of(config, tmp_path / "run", key=key) as (trials, _):
+        row = await trials.run("touch", "1", 0)
+        assert key not in repr(trials.plan)
+    assert row.reward == 1.0
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in files if key.encode() in file.read_bytes()]
 
 
 async def test_a_void_trial_is_tried_again_and_never_becomes_a_number(tmp_path, home):

@@ -25,6 +25,7 @@ __all__ = [
     "broken",
     "broken_and_slow",
     "dies_at_start",
+    "never_ready",
     "order",
     "scripted",
     "shouts",
@@ -134,6 +135,12 @@ async def broken(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
 async def broken_and_slow(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
     threading.Thread(target=time.sleep, args=(4,)).start()  # its process waits for it
     raise WorkerError("this place cannot be made")
+    yield ScriptedPlace()
+
+
+@contextlib.asynccontextmanager
+async def never_ready(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+    await asyncio.Event().wait()
     yield ScriptedPlace()
 
 

@@ -1,9 +1,14 @@
 """Workers on Ray: where they are placed, what reaches them there, and what a dead node costs."""
 
 import asyncio
+import contextlib
 import os
+import re
+import secrets
 import signal
 import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from plimsoll.core.errors import UsageError, WorkerError
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
 from plimsoll.workers.place import Result
+from plimsoll.workers.status import WorkerStatus
 from plimsoll.workers.supervisor import Supervisor
 from ray_nodes import ray_cluster
 
@@ -34,6 +40,117 @@ async def test_a_shells_export_does_not_reach_workers_and_a_named_variable_does(
     async with Supervisor(engine, named, number=1) as supervisor:
         assert await ask(supervisor, "a", "variable PLIMSOLL_EXPORTED") == ""
         assert await ask(supervisor, "b", "variable PLIMSOLL_NAMED") == "by the run"
+
+
+async def test_secrets_of_workers_are_nowhere_in_ray(shared_cluster: Any):
+    secret = f"hush-{secrets.token_hex(8)}"
+    engine = RayEngine(RayOptions(address=shared_cluster.address))
+    named = spec(environment={"PLIMSOLL_POLICY_KEY": secret})
+    watch = Watch(secret)
+    with watch:
+        async with Supervisor(engine, named, number=2) as supervisor:
+            asked = await ask(supervisor, "a", "variable PLIMSOLL_POLICY_KEY")
+            assert asked == secret
+            await until(lambda: supervisor.free == 4, 60)
+            assert not watch.files(Path(shared_cluster.head_node.get_session_dir_path()))
+            assert not [raw for raw in gcs_tables() if secret.encode() in raw]
+    assert watch.looks > 10
+    assert not watch.seen
+
+
+class Watch:
+    """Looks for a secret on the command lines of this host, again and again."""
+
+    def __init__(self, secret: str) -> None:
+        self.seen: set[str] = set()
+        self.looks = 0
+        self._secret = secret.encode()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def files(self, folder: Path) -> list[str]:
+        """The files in a folder that have it."""
+        return [str(file) for file in folder.rglob("*") if self._secret in content(file)]
+
+    def _run(self) -> None:
+        # Ray's set-up of a process is over within milliseconds.
+        while not self._is_over.wait(0.01):
+            self.looks += 1
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                if self._secret in (line := content(file)):
+                    self.seen.add(line.decode(errors="replace"))
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+def content(file: Path) -> bytes:
+    """Nothing of a socket, a folder, or what is gone by now."""
+    with contextlib.suppress(OSError):
+        if file.is_file():
+            return file.read_bytes()
+    return b""
+
+
+def gcs_tables() -> list[bytes]:
+    """The tables of the cluster's head, which Ray's dashboard shows."""
+    from ray._private.state import state
+
+    accessor = state._connect_and_get_accessor()
+    return [*accessor.get_actor_table(None, None), *accessor.get_worker_table()]
+
+
+async def test_a_cluster_that_grows_slowly_is_waited_for_and_the_wait_is_shown(
+    shared_cluster: Any,
+):
+    wishes = RayOptions(address=shared_cluster.address, resources={"slip": 2})
+    limit = 60.0
+    with contextlib.ExitStack() as stack:
+        grow(shared_cluster, stack)
+        patient = options(start_within=limit)
+        async with Supervisor(RayEngine(wishes), spec(), number=2, options=patient) as supervisor:
+            await until(lambda: supervisor.free == 2, limit)
+            waits = one_that_waits(supervisor)
+            assert (waits.phase, waits.where) == ("starting", "waits for a node with 2 slip")
+            said = r"waiting for Ray to place 1 worker \(needs 2 slip each\) · \d+ s"
+            assert re.fullmatch(said, supervisor.waiting)
+            # As if the node came minutes later: its time to start is not used up.
+            pass_time(supervisor, waits.worker, 10 * limit)
+            await until(lambda: one_that_waits(supervisor).waited_seconds > 10 * limit + 1)
+            grow(shared_cluster, stack)
+            await until(lambda: supervisor.free == 4, limit)
+            assert supervisor.waiting == ""
+            assert {status.worker for status in supervisor.status()} == {"worker-1", "worker-2"}
+
+
+def grow(cluster: Any, stack: contextlib.ExitStack) -> None:
+    """Add a node with room for one worker, for as long as the stack lasts."""
+    node = cluster.add_node(num_cpus=1, resources={"slip": 2})
+    stack.callback(cluster.remove_node, node)
+
+
+def one_that_waits(supervisor: Supervisor) -> WorkerStatus:
+    (waits,) = [status for status in supervisor.status() if status.up_seconds == 0]
+    return waits
+
+
+def pass_time(supervisor: Supervisor, worker: str, seconds: float) -> None:
+    member = supervisor._crew.roster.find(worker)
+    assert member is not None
+    member.pass_time(seconds)
+
+
+async def test_the_limit_of_a_start_begins_when_a_worker_is_placed(shared_cluster: Any):
+    engine = RayEngine(RayOptions(address=shared_cluster.address))
+    impatient = options(start_within=1.0)
+    never = spec("never_ready")
+    async with Supervisor(engine, never, number=1, options=impatient) as supervisor:
+        with pytest.raises(WorkerError, match=r"it did not answer within 1 s.*start_seconds"):
+            await supervisor.wait_ready()
 
 
 async def test_a_dead_node_costs_time_only(mark: Mark, ray_part: None):
@@ -78,12 +195,12 @@ def raylet(node: Any) -> int:
     return info.process.pid
 
 
-async def test_a_worker_that_no_node_has_room_for_is_not_waited_for(shared_cluster: Any):
+async def test_that_no_node_is_large_enough_for_a_worker_is_said(shared_cluster: Any):
     wishes = RayOptions(address=shared_cluster.address, resources={"absent": 1})
-    impatient = options(start_within=1.0)
-    async with Supervisor(RayEngine(wishes), spec(), number=1, options=impatient) as supervisor:
-        with pytest.raises(WorkerError, match=r"waits for a node with absent 1.*did not answer"):
-            await supervisor.wait_ready()
+    said = "waiting for Ray to place 2 workers (needs 1 absent each)"
+    async with Supervisor(RayEngine(wishes), spec(), number=2) as supervisor:
+        await until(lambda: supervisor.waiting.startswith(said), 60)
+        await until(lambda: "no node of the cluster is that large now" in supervisor.waiting, 60)
 
 
 async def test_auto_finds_the_cluster_that_is_there(

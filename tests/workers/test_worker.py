@@ -4,18 +4,18 @@ import asyncio
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zmq
 from worker_in_hand import begun, in_hand, marking_spec
 
 from faults import until
+from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.channel import Switchboard
-from plimsoll.workers.line import Line
+from plimsoll.workers.engines.protocol import Credentials
+from plimsoll.workers.line import Line, fetch_environment
 from plimsoll.workers.messages import (
     Beat,
     Begin,
@@ -200,24 +200,27 @@ async def test_a_worker_that_cannot_start_says_why_and_ends(tmp_path: Path, make
         assert words in exit.words
 
 
-async def test_the_secret_of_an_invitation_is_nowhere_to_be_read(tmp_path: Path):
+async def test_a_workers_secret_key_is_nowhere_to_be_read(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
-        secret = hand.invitation.secret_key.encode()
+        secret = hand.credentials.secret_key.encode()
         for file in ("cmdline", "environ"):
             assert secret not in Path(f"/proc/{hand.pid}/{file}").read_bytes()
-        assert hand.invitation.secret_key not in repr(hand.invitation)
+        assert hand.credentials.secret_key not in repr(hand.credentials)
 
 
-async def test_nobody_is_let_in_without_an_invitation():
+async def test_nobody_is_let_in_whose_key_is_not_admitted():
     async with Switchboard("127.0.0.1") as board:
-        invitation = board.invite("worker-1", {})
-        public, secret = zmq.curve_keypair()
-        forged = replace(invitation, public_key=public.decode(), secret_key=secret.decode())
+        opening = board.open("worker-1", {"SECRET": "hush"})
+        admitted, forged = (Credentials.make(opening.invitation) for _ in range(2))
+        opening.admit(admitted.public_key)
         async with Line(forged) as line, asyncio.timeout(60):
             line.send(Hello())
             assert await line.broken() == "the run does not know this worker's key"
+        with pytest.raises(WorkerError, match=r"does not know .* key, at tcp://127\.0\.0\.1:"):
+            await fetch_environment(forged)
         board.forget("worker-1")
-        async with Line(invitation) as line, asyncio.timeout(60):
+        opening.admit(admitted.public_key)  # too late: a forgotten worker stays out
+        async with Line(admitted) as line, asyncio.timeout(60):
             assert await line.broken() == "the run does not know this worker's key"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):

@@ -11,7 +11,7 @@ import msgspec
 
 from plimsoll.workers.channel import Switchboard
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
-from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.messages import (
     Beat,
     Begin,
@@ -44,16 +44,16 @@ def marking_spec(folder: Path, maker: str = "marking_place:marking", **more: obj
 class Hand:
     """What a test says to its worker, and hears of it."""
 
-    def __init__(self, board: Switchboard, invitation: Invitation, placed: WorkerProcess) -> None:
+    def __init__(self, board: Switchboard, credentials: Credentials, placed: WorkerProcess) -> None:
         self.board = board
-        self.invitation = invitation
+        self.credentials = credentials
         self.placed = placed
         self.pid = int(placed.where.removeprefix("pid "))
         self.beats: list[Beat] = []
         self.others: list[FromWorker] = []
 
     def tell(self, message: ToWorker) -> None:
-        self.board.send(self.invitation.worker, message)
+        self.board.send(self.credentials.invitation.worker, message)
 
     def order(self, ticket: str, task: str, folder: Path | str = "") -> None:
         order = Order(ticket=ticket, group="g", task=task, attempt=1, folder=str(folder))
@@ -101,8 +101,10 @@ async def begun() -> AsyncIterator[Hand]:
     """A worker that has said hello, and was told nothing."""
     here = {"PYTHONPATH": str(Path(__file__).parent)}
     async with ProcessEngine() as engine, Switchboard(engine.host) as board:
-        invitation = board.invite("worker-1", here)
-        hand = Hand(board, invitation, await engine.start(invitation))
+        opening = board.open("worker-1", here)
+        credentials = Credentials.make(opening.invitation)
+        opening.admit(credentials.public_key)
+        hand = Hand(board, credentials, engine.launch(credentials, here))
         await hand.hear(Hello)
         yield hand
 

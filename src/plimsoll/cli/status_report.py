@@ -29,7 +29,7 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
     status = read_status(directory.status)
     owner = controller(directory)
     if owner is None and status.state != "ended":
-        status = msgspec.structs.replace(status, state="killed", workers=[])
+        status = msgspec.structs.replace(status, state="killed", workers=[], workers_wait="")
     if as_json:
         click.echo(msgspec.json.encode(status))
         return 0
@@ -62,7 +62,8 @@ def progress_line(status: Status) -> str:
         f"void {voids(status.void)}",
         f"{status.trials_per_second:.1f} trials/s",
     ]
-    return "   ".join((*parts, *_left(status)))
+    waits = [status.workers_wait] if status.workers_wait else []
+    return "   ".join((*parts, *_left(status), *waits))
 
 
 def voids(void: Mapping[str, int]) -> str:

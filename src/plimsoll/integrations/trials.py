@@ -5,6 +5,7 @@ void even then has no reward. The breaker watches all of them.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,18 +22,20 @@ from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.config_text import config_text
 from plimsoll.runs.directory import RunDirectory, write_whole
-from plimsoll.runs.engines import make_engine
+from plimsoll.runs.engines import make_supervisor
 from plimsoll.runs.evaluation import first_error
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row, row_of
-from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import CAUSES, Cause
 from plimsoll.workers.place import Order
-from plimsoll.workers.supervisor import Supervisor
 
 __all__ = ["Trials"]
+
+_log = logging.getLogger(__name__)
+_SAY_SECONDS = 30.0
+"""Between two messages about workers that wait for a host."""
 
 
 class Trials:
@@ -66,8 +69,9 @@ class Trials:
         text = config_text(self.plan.config).encode()
         write_whole(self.directory.config, text, lasting=True)
         async with AsyncExitStack() as stack:
-            self._workers = await stack.enter_async_context(self._supervisor())
-            await self._workers.wait_ready()
+            self._workers = make_supervisor(self.plan, self.directory)
+            await stack.enter_async_context(self._workers)
+            await self._wait_ready()
             self._stack = stack.pop_all()
         return self
 
@@ -112,6 +116,17 @@ class Trials:
             self._workers.group_over(group)
         return [member.result() for member in running]
 
+    async def _wait_ready(self) -> None:
+        """Wait for a first worker. Nobody else would say for what, so it is logged."""
+        ready = asyncio.create_task(self._workers.wait_ready())
+        try:
+            while not (await asyncio.wait([ready], timeout=_SAY_SECONDS))[0]:
+                if self._workers.waiting:
+                    _log.warning("%s", self._workers.waiting)
+            await ready
+        finally:
+            ready.cancel()
+
     def _check_task(self, task: str) -> None:
         known = self.plan.trained
         if task in known.left_out:
@@ -141,8 +156,3 @@ class Trials:
                 "or go on in spite of it with keep_going=True"
             )
         return row
-
-    def _supervisor(self) -> Supervisor:
-        workers = self.plan.config.workers
-        spec = worker_spec(self.plan, self.directory)
-        return Supervisor(make_engine(workers, self.directory.name), spec, number=workers.number)

@@ -1,10 +1,26 @@
-"""Which engine starts a run's workers, made from the config."""
+"""The supervisor of a run's workers and its engine, made from the config."""
 
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.plan import Plan
 from plimsoll.runs.run_config import WorkersConfig
+from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.roster import Patience
+from plimsoll.workers.supervisor import Supervisor, SupervisorOptions
 
-__all__ = ["make_engine"]
+__all__ = ["make_engine", "make_supervisor"]
+
+
+def make_supervisor(plan: Plan, directory: RunDirectory) -> Supervisor:
+    """Make the supervisor of a run's workers. It starts none before it is entered."""
+    workers = plan.config.workers
+    return Supervisor(
+        make_engine(workers, directory.name),
+        worker_spec(plan, directory),
+        number=workers.number,
+        options=SupervisorOptions(patience=Patience(start_within=workers.start_seconds)),
+    )
 
 
 def make_engine(workers: WorkersConfig, run: str) -> Engine:

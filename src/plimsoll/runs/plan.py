@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plimsoll.agents.protocol import Agent
@@ -45,7 +45,7 @@ class Plan:
     """Who answers for the policy, where the agent asks one."""
     served: Served | None
     """The same, where the caller serves it: of this process only, and not in the config."""
-    environment: dict[str, str]
+    environment: dict[str, str] = field(repr=False)
     """What workers get of this process's variables."""
 
     @classmethod

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +28,7 @@ class Served:
     """A policy that whoever asks for rollouts serves, for as long as it does."""
 
     urls: tuple[str, ...]
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     model: str | None = None
 
 

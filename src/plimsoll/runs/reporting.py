@@ -130,6 +130,7 @@ class Reporter:
             heldout={one.step: one.reward for one in self.held_out},
             canaries=_canaries(self.watching),
             workers=self.supervisor.status(),
+            workers_wait=self.supervisor.waiting,
             pool=self._pool,
             warnings=self.supervisor.gathered.warnings,
         )
@@ -142,7 +143,7 @@ class Reporter:
 
     def end_status(self) -> None:
         """Write it a last time. Whatever else is about to write it comes too late."""
-        last = msgspec.structs.replace(self.status(), state="ended", workers=[])
+        last = msgspec.structs.replace(self.status(), state="ended", workers=[], workers_wait="")
         self._write(last, is_last=True)
 
     def summary(self) -> RunSummary:

@@ -30,7 +30,7 @@ from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.config_text import config_text
 from plimsoll.runs.controller import Controller
 from plimsoll.runs.directory import RunDirectory, write_whole
-from plimsoll.runs.engines import make_engine
+from plimsoll.runs.engines import make_supervisor
 from plimsoll.runs.evaluating import HeldOut, read_held_out
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
@@ -40,7 +40,6 @@ from plimsoll.runs.resume import checkpoints_of, restore
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.validating import Validating
 from plimsoll.runs.watching import Watching
-from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.sandboxes.owners import host_name, myself
 from plimsoll.workers.supervisor import Supervisor
 
@@ -87,6 +86,7 @@ class Rollouts:
         self._prepare = prepare
         self._stack = contextlib.AsyncExitStack()
         self._validating: Validating | None = None
+        self._supervisor: Supervisor | None = None
         self._loop: asyncio.Task[None] | None = None
         self._committing: Batch | None = None
         """The batch whose weights may be out: it can only be committed."""
@@ -125,7 +125,8 @@ class Rollouts:
             await self._prepare(self)
         # After the workers: one that did not end in time was killed, with its sandboxes.
         stack.push_async_callback(reap_at_end, self.plan.config)
-        supervisor = await stack.enter_async_context(self._supervisor())
+        supervisor = self._supervisor = make_supervisor(self.plan, self.directory)
+        await stack.enter_async_context(supervisor)
         supervisor.set_version(self._ledger.books.version)
         self._control(supervisor)
         self._status = asyncio.create_task(self._reporter.keep_status())
@@ -193,6 +194,8 @@ class Rollouts:
         """What goes on before training, or beside it; empty where nothing does."""
         if self._loop is not None:
             return self._controller.doing
+        if self._supervisor is not None:
+            return self._supervisor.waiting or "starting workers"
         return "" if self._validating is None else self._validating.doing
 
     async def commit(
@@ -299,12 +302,6 @@ class Rollouts:
 
     def _write_config(self) -> None:
         write_whole(self.directory.config, config_text(self.plan.config).encode(), lasting=True)
-
-    def _supervisor(self) -> Supervisor:
-        workers = self.plan.config.workers
-        spec = worker_spec(self.plan, self.directory)
-        engine = make_engine(workers, self.directory.name)
-        return Supervisor(engine, spec, number=workers.number)
 
     def _control(self, supervisor: Supervisor) -> None:
         """Put together what drives the run and what tells of it."""

@@ -111,6 +111,9 @@ class WorkersConfig(Table):
     env: tuple[StrictStr, ...] = ()
     """Environment variables that workers get from the run: a shell's export does not reach the
     workers of a cluster."""
+    start_seconds: StrictFloat = Field(default=120.0, gt=0)
+    """How long a worker may take to start, from its placement on a host until it is ready. Waiting
+    for a host, as on a Ray cluster that is still growing, does not count."""
     grace_seconds: StrictFloat = Field(default=30.0, ge=0)
     """How long running trials may go on when the run is stopped."""
     ray: RayConfig = Field(default_factory=RayConfig)

@@ -72,6 +72,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The reward on held-out tasks, by the step after which it was measured."""
     canaries: str
     workers: list[WorkerStatus]
+    workers_wait: str = ""
+    """What workers without a host wait for, and how long; empty where none does."""
     pool: PoolStats | None = None
     """How workers' sandboxes were started since the run was, where any was."""
     warnings: list[str] = []

@@ -233,7 +233,7 @@ class Trainer:
         self._doing = "publishing the weights"
         weights = await self._thread.do(learner.weights)
         await self._policy.publish(weights, rollouts.version)
-        self._doing = "starting workers"
+        self._doing = ""
 
     def _make_loop(self, rollouts: Rollouts, metrics: Metrics) -> Loop:
         assert self._policy is not None and self._learner is not None, "they are made before"

@@ -1,8 +1,10 @@
-"""How a run and its workers reach each other: encrypted, and only by invitation.
+"""How a run and its workers reach each other: encrypted, and only with a known key.
 
 The supervisor has a `Switchboard`; a worker has a line to it (`workers/line.py`). Both ends
 prove who they are by their keys, so what the switchboard hears is surely from the worker that
-it names. Messages are JSON, as the options that travel in them are; nothing is pickled.
+it names. A worker's key pair is made on its own host, and only the public key leaves it. A
+worker's environment variables, which may be secrets, travel here too. Messages are JSON, as the
+options that travel in them are; nothing is pickled.
 """
 
 import asyncio
@@ -17,8 +19,8 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from plimsoll.workers.engines.protocol import Invitation
-from plimsoll.workers.messages import Beat, FromWorker, ToWorker
+from plimsoll.workers.engines.protocol import Invitation, Opening
+from plimsoll.workers.messages import AskEnvironment, Beat, Environment, FromWorker, ToWorker
 
 __all__ = ["SILENCE_SECONDS", "Heard", "Switchboard", "set_usual_options"]
 
@@ -32,7 +34,7 @@ _LINGER_MS = 1_000
 _ZAP = "inproc://zeromq.zap.01"
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder[FromWorker](FromWorker)
+_decoder = msgspec.json.Decoder[FromWorker | AskEnvironment](FromWorker | AskEnvironment)
 
 
 def set_usual_options(socket: zmq.Socket[Any]) -> None:
@@ -63,7 +65,8 @@ class Switchboard:
         self._door = self._context.socket(zmq.REP)
         self._public, self._secret = zmq.curve_keypair()
         self._doorkeeper: asyncio.Task[None] | None = None
-        self._invited: dict[bytes, str] = {}
+        self._admitted: dict[bytes, str] = {}
+        self._environments: dict[str, dict[str, str]] = {}
         self._routes: dict[str, bytes] = {}
         self.address = ""
         """Where workers find it, once it is entered."""
@@ -94,23 +97,23 @@ class Switchboard:
         # Waits for what is not sent yet, as long as it may linger.
         await asyncio.to_thread(self._context.term)
 
-    def invite(self, worker: str, environment: dict[str, str]) -> Invitation:
-        """What a worker needs to reach this switchboard. The keys are its own."""
-        public, secret = zmq.curve_keypair()
-        self._invited[z85.decode(public)] = worker
-        return Invitation(
-            worker=worker,
-            address=self.address,
-            server_key=self._public.decode(),
-            public_key=public.decode(),
-            secret_key=secret.decode(),
-            environment=environment,
-        )
+    def open(self, worker: str, environment: dict[str, str]) -> Opening:
+        """Prepare for a worker. It is let in once its public key is admitted."""
+        self._environments[worker] = environment
+
+        def admit(public_key: str) -> None:
+            # Unless it was forgotten meanwhile: Ray may place a worker late.
+            if worker in self._environments:
+                self._admitted[z85.decode(public_key)] = worker
+
+        invitation = Invitation(worker, self.address, self._public.decode())
+        return Opening(invitation, environment, admit)
 
     def forget(self, worker: str) -> None:
         """The worker is gone: its keys open nothing any more."""
         self._routes.pop(worker, None)
-        self._invited = {key: name for key, name in self._invited.items() if name != worker}
+        self._environments.pop(worker, None)
+        self._admitted = {key: name for key, name in self._admitted.items() if name != worker}
 
     def send(self, worker: str, message: ToWorker) -> None:
         """Never waits. What is said to a worker that is gone is lost; its engine sees it end."""
@@ -127,18 +130,22 @@ class Switchboard:
             except msgspec.DecodeError as error:
                 logger.warning("worker %s said what cannot be read: %s", worker, error)
                 continue
+            if isinstance(message, AskEnvironment):
+                answer = Environment(self._environments.get(worker, {}))
+                _send(self._router, route.bytes, _encoder.encode(answer))
+                continue
             # Beats come by a connection of their own, on which nothing is ever answered.
             if not isinstance(message, Beat):
                 self._routes[worker] = route.bytes
             return Heard(worker, message)
 
     async def _keep_door(self) -> None:
-        """Let in whoever has the key of an invitation, under the name that it was made for."""
+        """Let in the workers whose keys are admitted, each under its own name."""
         while True:
             request = await self._door.recv_multipart()
             version, number, key = request[0], request[1], request[-1]
-            worker = self._invited.get(key)
-            code, words = (b"200", b"OK") if worker else (b"400", b"not invited")
+            worker = self._admitted.get(key)
+            code, words = (b"200", b"OK") if worker else (b"400", b"not admitted")
             name = (worker or "").encode()
             _send(self._door, version, number, code, words, name, b"")
 

@@ -123,6 +123,15 @@ class Crew:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._stack.aclose()
 
+    @property
+    def waiting(self) -> str:
+        """What workers without a host wait for, for a person; empty where none does.
+
+        What changes all the time comes last, after a dot.
+        """
+        waits = [m.waited for m in self.roster if m.is_waiting]
+        return f"{self._engine.describe_wait(len(waits))} · {max(waits):.0f} s" if waits else ""
+
     def give(self, job: Job) -> bool:
         """Give a ticket to the least busy worker; False where none has room."""
         kind = job.order.kind
@@ -188,10 +197,10 @@ class Crew:
     async def _tend(self, member: Member, after: float) -> Exit:
         """Start a worker, and wait for its end."""
         await asyncio.sleep(after)
-        member.up = 0.0
-        invitation = self._board.invite(member.worker, self._spec.environment)
+        member.waited = 0.0
+        opening = self._board.open(member.worker, self._spec.environment)
         try:
-            member.placed = await self._engine.start(invitation)
+            member.placed = await self._engine.start(opening)
             return await member.placed.ended()
         except WorkerError as error:
             return Exit(str(error))

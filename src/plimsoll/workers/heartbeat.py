@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.lag import Pulse
 from plimsoll.workers.line import BeatLine
 from plimsoll.workers.memory import rss_mb
@@ -39,7 +39,7 @@ class Heart:
 
     def __init__(
         self,
-        invitation: Invitation,
+        credentials: Credentials,
         *,
         seconds: float,
         pulse: Pulse,
@@ -47,7 +47,7 @@ class Heart:
         load: Load,
         on_broken: Callable[[], object],
     ) -> None:
-        self._line = BeatLine(invitation)
+        self._line = BeatLine(credentials)
         self._seconds = seconds
         self._pulse = pulse
         self._upkeep = upkeep

@@ -7,6 +7,7 @@ another takes its place. That costs time, and nothing else.
 import asyncio
 import contextlib
 import os
+import platform
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,11 +16,12 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from plimsoll.core.errors import WorkerError
 from plimsoll.workers.channel import set_usual_options
-from plimsoll.workers.engines.protocol import Invitation
-from plimsoll.workers.messages import Beat, FromWorker, ToWorker
+from plimsoll.workers.engines.protocol import Credentials
+from plimsoll.workers.messages import AskEnvironment, Beat, Environment, FromWorker, ToWorker
 
-__all__ = ["BeatLine", "Line"]
+__all__ = ["BeatLine", "Line", "fetch_environment"]
 
 _BROKEN = (
     zmq.EVENT_DISCONNECTED
@@ -29,32 +31,34 @@ _BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 _NEVER = -1
+_REACHED_SECONDS = 30.0
+"""For a host to reach the run, before it is called unreachable."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder[ToWorker](ToWorker)
 
 
-def _prepare(socket: zmq.Socket[Any], invitation: Invitation) -> None:
+def _prepare(socket: zmq.Socket[Any], credentials: Credentials) -> None:
     set_usual_options(socket)
     socket.reconnect_ivl = _NEVER
-    socket.curve_serverkey = invitation.server_key.encode()
-    socket.curve_publickey = invitation.public_key.encode()
-    socket.curve_secretkey = invitation.secret_key.encode()
+    socket.curve_serverkey = credentials.invitation.server_key.encode()
+    socket.curve_publickey = credentials.public_key.encode()
+    socket.curve_secretkey = credentials.secret_key.encode()
 
 
 class Line:
     """What a worker's loop hears and says."""
 
-    def __init__(self, invitation: Invitation) -> None:
-        self._invitation = invitation
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor: zmq.asyncio.Socket | None = None
 
     async def __aenter__(self) -> Self:
-        _prepare(self._socket, self._invitation)
+        _prepare(self._socket, self._credentials)
         self._monitor = self._socket.get_monitor_socket(_BROKEN)
-        self._socket.connect(self._invitation.address)
+        self._socket.connect(self._credentials.invitation.address)
         return self
 
     async def __aexit__(
@@ -74,26 +78,58 @@ class Line:
     async def receive(self) -> ToWorker:
         return _decoder.decode(await self._socket.recv())
 
+    async def fetch_environment(self) -> dict[str, str]:
+        """Ask for the worker's environment variables, before its process is started."""
+        self._socket.send(_encoder.encode(AskEnvironment()))
+        return msgspec.json.decode(await self._socket.recv(), type=Environment).variables
+
     async def broken(self) -> str:
         """Wait until the line is of no more use, and say why."""
         assert self._monitor is not None, "the line is not entered"
         return _why(await self._monitor.recv_multipart())
 
 
+async def fetch_environment(credentials: Credentials) -> dict[str, str]:
+    """The environment variables of a worker, on the host that is about to start it.
+
+    Raises `WorkerError` where the run cannot be reached from here.
+    """
+    async with Line(credentials) as line:
+        answer = asyncio.create_task(line.fetch_environment())
+        broken = asyncio.create_task(line.broken())
+        try:
+            done, _ = await asyncio.wait(
+                [answer, broken],
+                timeout=_REACHED_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if answer in done:
+                return answer.result()
+            why = broken.result() if broken in done else f"no answer in {_REACHED_SECONDS:g} s"
+        finally:
+            for task in (answer, broken):
+                task.cancel()
+            await asyncio.gather(answer, broken, return_exceptions=True)
+    raise WorkerError(
+        f"{why}, at {credentials.invitation.address} as seen from {platform.node()}: open this "
+        "address to the cluster's nodes"
+    )
+
+
 class BeatLine:
     """What the beating thread says. Used by one thread at a time, but for `wake`."""
 
-    def __init__(self, invitation: Invitation) -> None:
+    def __init__(self, credentials: Credentials) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        _prepare(self._socket, invitation)
+        _prepare(self._socket, credentials)
         self._socket.linger = 0
         self._monitor = self._socket.get_monitor_socket(_BROKEN)
         self._awake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = zmq.Poller()
         self._poller.register(self._monitor, zmq.POLLIN)
         self._poller.register(self._awake, zmq.POLLIN)
-        self._socket.connect(invitation.address)
+        self._socket.connect(credentials.invitation.address)
 
     def send(self, beat: Beat) -> None:
         """Never waits; a beat that cannot be sent is dropped."""

@@ -1,16 +1,15 @@
-"""A worker's process. Its invitation comes by standard input: arguments can be read by others."""
+"""A worker's process. Its credentials come by standard input: arguments can be read by others."""
 
 import asyncio
 import contextlib
 import ctypes
 import logging
-import os
 import signal
 import sys
 
 import msgspec
 
-from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.memory import keep_freed
 from plimsoll.workers.worker import Worker
 
@@ -24,16 +23,15 @@ def main() -> int:
     keep_freed()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        invitation = msgspec.json.decode(sys.stdin.buffer.read(), type=Invitation)
+        credentials = msgspec.json.decode(sys.stdin.buffer.read(), type=Credentials)
     except msgspec.DecodeError as error:
-        print(f"a worker is started by its run, with an invitation: {error}", file=sys.stderr)
+        print(f"a worker is started by its run, with its credentials: {error}", file=sys.stderr)
         return 2
-    os.environ.update(invitation.environment)
-    return asyncio.run(_work(invitation))
+    return asyncio.run(_work(credentials))
 
 
-async def _work(invitation: Invitation) -> int:
-    worker = Worker(invitation)
+async def _work(credentials: Credentials) -> int:
+    worker = Worker(credentials)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, worker.terminate)

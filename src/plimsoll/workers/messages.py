@@ -6,10 +6,12 @@ from plimsoll.core.versions import Version
 from plimsoll.workers.place import Coming, News, Order, Result
 
 __all__ = [
+    "AskEnvironment",
     "Beat",
     "Begin",
     "Cancel",
     "Drain",
+    "Environment",
     "Expect",
     "Failed",
     "Finished",
@@ -143,6 +145,16 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """What is alive, by kind, as the loop last saw it."""
     full: bool = False
     """It is above its memory limit, or was asked to end by a signal: it takes no more."""
+
+
+class AskEnvironment(msgspec.Struct, frozen=True, tag="ask_environment"):
+    """A host is about to start a worker, and asks for its environment variables."""
+
+
+class Environment(msgspec.Struct, frozen=True, tag="environment"):
+    """The answer to `AskEnvironment`."""
+
+    variables: dict[str, str]
 
 
 FromWorker = Hello | Ready | Taken | Finished | Failed | Beat | News

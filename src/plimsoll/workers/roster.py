@@ -22,7 +22,7 @@ class Patience:
     hung_after: float = 60.0
     """With a loop that does not come round, though it beats."""
     start_within: float = 120.0
-    """From its start until it answers that it is ready."""
+    """From its placement on a host until it answers that it is ready."""
     end_within: float = 10.0
     """For a worker that was asked to end, to clean up. Then it is killed."""
 
@@ -74,6 +74,9 @@ class Member:
     doom: str = ""
     """Why it is killed, where that was not asked for."""
     up: float = 0.0
+    """Seconds since it was placed on a host."""
+    waited: float = 0.0
+    """Seconds that it has waited for a host."""
     silent: float = 0.0
     left: float | None = None
     """Seconds that it has to end by itself, where it was asked to."""
@@ -82,8 +85,18 @@ class Member:
     def where(self) -> str:
         return self.placed.where if self.placed is not None else ""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its engine looks for a host for it."""
+        if self.phase is not Phase.STARTING or self.placed is None:
+            return False
+        return not self.placed.is_placed
+
     def pass_time(self, seconds: float) -> None:
-        self.up += seconds
+        if self.placed is None or not self.placed.is_placed:
+            self.waited += seconds
+        else:
+            self.up += seconds
         self.silent += seconds
         if self.left is not None:
             self.left -= seconds
@@ -91,7 +104,10 @@ class Member:
     def fault(self, patience: Patience) -> str:
         """Why it cannot be waited for any longer; empty where it can."""
         if self.phase is Phase.STARTING and self.up > patience.start_within:
-            return f"it did not answer within {patience.start_within:g} s"
+            return (
+                f"it did not answer within {patience.start_within:g} s of its placement; where "
+                "its host is that slow, raise [workers] start_seconds"
+            )
         if self.beat is None:
             return ""
         if self.silent > patience.dead_after:
@@ -118,6 +134,7 @@ class Member:
             running=len(self.jobs),
             finished=self.finished,
             up_seconds=self.up,
+            waited_seconds=self.waited,
             silent_seconds=self.silent,
             rss_mb=self.beat.rss_mb if self.beat else 0.0,
             lag=slowest,

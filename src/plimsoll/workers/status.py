@@ -31,6 +31,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Tickets that it has."""
     finished: int = 0
     up_seconds: float = 0.0
+    """Since it was placed on a host."""
+    waited_seconds: float = 0.0
+    """How long it waited for a host, or has waited so far."""
     silent_seconds: float = 0.0
     """Since its last beat."""
     rss_mb: float = 0.0

@@ -73,6 +73,11 @@ class Supervisor:
     def status(self) -> list[WorkerStatus]:
         return [member.status() for member in self._crew.roster]
 
+    @property
+    def waiting(self) -> str:
+        """What workers without a host wait for, for a person; empty where none does."""
+        return self._crew.waiting
+
     async def run(self, order: Order) -> Result:
         """Run a ticket; where no worker has room, it waits for one.
 

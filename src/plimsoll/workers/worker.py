@@ -16,7 +16,7 @@ from typing import assert_never
 
 from plimsoll.core.errors import PlimsollError
 from plimsoll.trials.verdicts import Cause, Void
-from plimsoll.workers.engines.protocol import Invitation
+from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.heartbeat import Heart, Load
 from plimsoll.workers.lag import Pulse
 from plimsoll.workers.line import Line
@@ -58,8 +58,9 @@ _ORPHANED = Void(Cause.LOST, "the run is gone")
 class Worker:
     """One worker's life. It runs once, in a process of its own."""
 
-    def __init__(self, invitation: Invitation) -> None:
-        self._invitation = invitation
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._name = credentials.invitation.worker
         self._load = Load()
         self._spec = asyncio.Future[WorkerSpec]()
         self._place: Place | None = None
@@ -73,7 +74,7 @@ class Worker:
 
     async def run(self) -> int:
         """Live. The answer is how its process should exit."""
-        async with Line(self._invitation) as line, asyncio.TaskGroup() as group:
+        async with Line(self._credentials) as line, asyncio.TaskGroup() as group:
             self._living = group.create_task(self._live(line))
             beside = [group.create_task(self._listen(line)), group.create_task(self._watch(line))]
             line.send(Hello())
@@ -121,7 +122,7 @@ class Worker:
             stack.push_async_callback(self._leave, tickets)
             self._place = place
             pulse.watch(place.counts)
-            line.send(Ready(self._invitation.worker, socket.gethostname(), os.getpid(), bare))
+            line.send(Ready(self._name, socket.gethostname(), os.getpid(), bare))
             # Being stopped is how it ends: its place is left as after any work, not as after an
             # error, and removes what others that were killed left there.
             with contextlib.suppress(asyncio.CancelledError):
@@ -144,7 +145,7 @@ class Worker:
         stack.callback(pulse.stop)
         loop = asyncio.get_running_loop()
         heart = Heart(
-            self._invitation,
+            self._credentials,
             seconds=spec.beat_seconds,
             pulse=pulse,
             upkeep=Upkeep(find_trim(), every=spec.trim_seconds, limit_mb=spec.memory_mb),
@@ -168,7 +169,7 @@ class Worker:
 
     async def _watch(self, line: Line) -> None:
         why = await line.broken()
-        logger.warning("%s: %s", self._invitation.worker, why)
+        logger.warning("%s: %s", self._name, why)
         self.orphan()
 
     def _hear(self, message: ToWorker) -> None:
@@ -234,7 +235,7 @@ class Worker:
 
     def _fail(self, line: Line, words: str) -> None:
         self._code = _CANNOT_START
-        logger.error("%s cannot start: %s", self._invitation.worker, words)
+        logger.error("%s cannot start: %s", self._name, words)
         line.send(Failed(words))
 
 

@@ -13,14 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from plimsoll.core.errors import WorkerError
-from plimsoll.workers.engines.protocol import Exit, Invitation
+from plimsoll.workers.engines.protocol import Credentials, Exit, Opening
 
 __all__ = ["ProcessEngine", "WorkerProcess"]
 
@@ -59,6 +58,10 @@ class WorkerProcess:
     @property
     def where(self) -> str:
         return f"pid {self._process.pid}"
+
+    @property
+    def is_placed(self) -> bool:
+        return True
 
     async def ended(self) -> Exit:
         # Shielded: one who stops waiting takes nothing from the others.
@@ -136,27 +139,38 @@ class ProcessEngine:
     ) -> None:
         await asyncio.gather(*(worker.kill() for worker in self._alive))
 
-    async def start(self, invitation: Invitation) -> WorkerProcess:
+    def describe_wait(self, workers: int) -> str:
+        return f"starting {workers} workers"  # they are placed at once, on this host
+
+    async def start(self, opening: Opening) -> WorkerProcess:
+        credentials = Credentials.make(opening.invitation)
+        opening.admit(credentials.public_key)
+        return self.launch(credentials, opening.environment)
+
+    def launch(self, credentials: Credentials, environment: dict[str, str]) -> WorkerProcess:
+        """Start the process of a worker that is admitted."""
         try:
             output, theirs = os.pipe()
         except OSError as error:
             raise _cannot_start(error) from error
         try:
-            process = _begin(invitation.environment, theirs)
+            process = _begin(environment, theirs)
         except OSError as error:
             os.close(output)
             raise _cannot_start(error) from error
         finally:
             os.close(theirs)
         try:
-            worker = WorkerProcess(invitation.worker, process, output, self._alive.discard)
+            worker = WorkerProcess(
+                credentials.invitation.worker, process, output, self._alive.discard
+            )
         except OSError as error:
             # Nobody would see its end.
             os.close(output)
             _end_now(process)
             raise _cannot_start(error) from error
         self._alive.add(worker)
-        _tell(process, invitation)
+        _tell(process, credentials)
         return worker
 
 
@@ -182,10 +196,10 @@ def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]
     )
 
 
-def _tell(process: "subprocess.Popen[bytes]", invitation: Invitation) -> None:
+def _tell(process: "subprocess.Popen[bytes]", credentials: Credentials) -> None:
     """By its standard input: arguments and variables can be read by others of this host."""
     assert process.stdin is not None
-    words = msgspec.json.encode(replace(invitation, environment={}))
+    words = msgspec.json.encode(credentials)
     # Less than a pipe holds, so this never waits. One that is gone already is seen to end.
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(words)

@@ -1,24 +1,53 @@
 """What an engine does: start a worker somewhere, end it, and see it end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["Engine", "Exit", "Invitation", "Placed"]
+import zmq
+
+__all__ = ["Credentials", "Engine", "Exit", "Invitation", "Opening", "Placed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a worker is told so that it finds the supervisor that started it."""
+    """The supervisor's address. It holds no secret, so an engine may send it anywhere."""
 
     worker: str
     address: str
     """Where the supervisor listens, reachable from where the worker runs."""
     server_key: str
     """The supervisor's public key: nobody else is listened to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An invitation and the key pair of its worker, made on the worker's host.
+
+    The secret key stays on that host: it goes to the worker's process by a pipe.
+    """
+
+    invitation: Invitation
     public_key: str
     secret_key: str = field(repr=False)
-    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def make(cls, invitation: Invitation) -> Self:
+        public, secret = zmq.curve_keypair()
+        return cls(invitation, public.decode(), secret.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A worker to be started."""
+
+    invitation: Invitation
+    environment: dict[str, str] = field(repr=False)
+    """Its environment variables. They may be secrets: an engine that starts processes elsewhere
+    does not send them, but has that host fetch them over the channel (`fetch_environment`)."""
+    admit: Callable[[str], None] = field(repr=False)
+    """Lets in the worker that has this public key. Called before its process is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +71,11 @@ class Placed(Protocol):
     @property
     def where(self) -> str:
         """For a person: a process id, a node."""
+        ...
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether a host was found for it. The time limit for its start begins then."""
         ...
 
     async def ended(self) -> Exit:
@@ -73,6 +107,10 @@ class Engine(Protocol):
         traceback: TracebackType | None,
     ) -> None: ...
 
-    async def start(self, invitation: Invitation) -> Placed:
+    async def start(self, opening: Opening) -> Placed:
         """Returns as soon as it is on its way; whether it comes is seen by its hello or its end."""
+        ...
+
+    def describe_wait(self, workers: int) -> str:
+        """What so many workers that are not placed yet wait for, for a person."""
         ...

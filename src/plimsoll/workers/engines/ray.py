@@ -3,6 +3,10 @@
 Ray places the actor and sees its node die. The worker is a child of it and not the actor
 itself: it keeps its signals and its memory to itself, leaves last words, and can be killed
 when it is stopped. It dies with its actor. What is said to it never goes through Ray.
+
+Neither do secrets. Ray shows a runtime environment to everyone: on command lines, in its logs and
+in its tables. So the actor makes the worker's key pair itself, and fetches the worker's
+environment variables over the run's encrypted channel before it starts the worker.
 """
 
 import asyncio
@@ -13,21 +17,25 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.core.errors import PlimsollError, UsageError, WorkerError
 from plimsoll.sandboxes.removal import remove_folder
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
-from plimsoll.workers.engines.protocol import Exit, Invitation
+from plimsoll.workers.engines.protocol import Credentials, Exit, Invitation, Opening
+from plimsoll.workers.line import fetch_environment
 from plimsoll.workers.scratch import make_folder, remove_leftovers
 
 __all__ = ["RayEngine", "RayOptions"]
 
 _ANSWER_SECONDS = 3.0
 _GONE_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
+"""Between two looks at the cluster's nodes while a worker waits for one."""
 _LINES = 20
 _AT_START = "actor_init_failed"
 _ADVICE = (
@@ -60,9 +68,17 @@ class RayOptions:
         placed: dict[str, Any] = {**own, "resources": others, "scheduling_strategy": "SPREAD"}
         return {**placed, "label_selector": self.labels} if self.labels else placed
 
+    def has_room(self, nodes: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether a worker would fit on one of these nodes if the node were empty."""
+        return any(
+            node["Alive"]
+            and all(node["Resources"].get(n, 0) >= m for n, m in self.resources.items())
+            for node in nodes
+        )
+
     def __str__(self) -> str:
-        wanted = {**self.resources, **self.labels}
-        return ", ".join(f"{name} {value}" for name, value in wanted.items()) or "room"
+        wanted = [f"{much:g} {name}" for name, much in self.resources.items()]
+        return ", ".join(wanted + [f"{name}={value}" for name, value in self.labels.items()])
 
 
 class Seat:
@@ -70,11 +86,19 @@ class Seat:
 
     def __init__(self) -> None:
         self._engine = ProcessEngine()
+        self._credentials: Credentials | None = None
         self._worker: WorkerProcess | None = None
 
-    async def start(self, invitation: Invitation) -> str:
-        """Start the worker, and say where it is."""
-        self._worker = await self._engine.start(invitation)
+    async def accept(self, invitation: Invitation) -> str:
+        """Make the worker's key pair, and give its public key out. The other one stays here."""
+        self._credentials = Credentials.make(invitation)
+        return self._credentials.public_key
+
+    async def start(self) -> str:
+        """Start the worker, whose key is admitted now, and say where it is."""
+        assert self._credentials is not None, "no invitation was accepted"
+        environment = await fetch_environment(self._credentials)
+        self._worker = self._engine.launch(self._credentials, environment)
         return f"node {_import_ray().util.get_node_ip_address()}, {self._worker.where}"
 
     async def ended(self) -> Exit:
@@ -92,16 +116,19 @@ class RayWorker:
     def __init__(
         self,
         actor: Any,  # noqa: ANN401 - Ray's handle of a seat, whose calls have no types
-        invitation: Invitation,
+        opening: Opening,
         options: RayOptions,
     ) -> None:
         self._ray = _import_ray()
         self._actor = actor
-        self._worker = invitation.worker
-        self._placed = False
-        self._where = f"waits for a node with {options}"
+        self._options = options
+        self._worker = opening.invitation.worker
+        self._is_placed = False
+        self._where = f"waits for a node with {str(options) or 'room'}"
         self._end: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self.life = asyncio.create_task(self._live(invitation))
+        self.has_room = True
+        """Whether some node is large enough, as far as is known."""
+        self.life = asyncio.create_task(self._live(opening))
 
     @property
     def worker(self) -> str:
@@ -111,12 +138,16 @@ class RayWorker:
     def where(self) -> str:
         return self._where
 
+    @property
+    def is_placed(self) -> bool:
+        return self._is_placed
+
     async def ended(self) -> Exit:
         return await asyncio.shield(self._end)
 
     async def kill(self) -> None:
         """Its process first: an actor that is killed only drops it, some time later."""
-        if self._placed and not self._end.done():
+        if self._is_placed and not self._end.done():
             with contextlib.suppress(TimeoutError, self._ray.exceptions.RayError):
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     await self._actor.kill.remote()
@@ -126,16 +157,29 @@ class RayWorker:
         # A node that cannot be reached: its worker ends by itself once it misses the run.
         self._over(Exit("its node does not answer", killed=True))
 
-    async def _live(self, invitation: Invitation) -> None:
+    async def _live(self, opening: Opening) -> None:
         try:
-            # Its variables came with the actor, by the runtime environment.
-            self._where = await self._actor.start.remote(replace(invitation, environment={}))
-            self._placed = True
+            public_key = await self._place(opening.invitation)
+            self._is_placed = True
+            self._where = "on a node, about to start"
+            opening.admit(public_key)
+            self._where = await self._actor.start.remote()
             self._over(await self._actor.ended.remote())
         except self._ray.exceptions.RayError as error:
             self._over(_why(error))
         finally:
             self._ray.kill(self._actor)
+
+    async def _place(self, invitation: Invitation) -> str:
+        """Wait until the actor is on a node and answers, however long that takes."""
+        answer: asyncio.Future[str] = asyncio.ensure_future(self._actor.accept.remote(invitation))
+        try:
+            while not (await asyncio.wait([answer], timeout=_LOOK_SECONDS))[0]:
+                nodes = await asyncio.to_thread(self._ray.nodes)
+                self.has_room = self._options.has_room(nodes)
+            return answer.result()
+        finally:
+            answer.cancel()
 
     def _over(self, exit: Exit) -> None:
         if not self._end.done():
@@ -178,10 +222,16 @@ class RayEngine:
         finally:
             await asyncio.to_thread(self._leave)
 
-    async def start(self, invitation: Invitation) -> RayWorker:
-        environment = {"env_vars": invitation.environment}
-        actor = self._seats.options(runtime_env=environment).remote()
-        worker = RayWorker(actor, invitation, self._options)
+    def describe_wait(self, workers: int) -> str:
+        said = f"waiting for Ray to place {workers} worker{'' if workers == 1 else 's'}"
+        if needs := str(self._options):
+            said += f" (needs {needs} each)"
+        if not all(worker.has_room for worker in self._alive if not worker.is_placed):
+            said += ", and no node of the cluster is that large now"
+        return said
+
+    async def start(self, opening: Opening) -> RayWorker:
+        worker = RayWorker(self._seats.remote(), opening, self._options)
         self._alive.add(worker)
         worker.life.add_done_callback(lambda _: self._alive.discard(worker))
         return worker
@@ -246,6 +296,9 @@ def _probe(address: str) -> None:
 def _why(error: Exception) -> Exit:
     """What Ray says of an actor's end. One that failed by itself would fail again."""
     ray = _import_ray()
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, PlimsollError):  # raised by the seat
+        return Exit(str(cause))
     words = "\n".join(str(error).strip().splitlines()[-_LINES:])
     if isinstance(error, ray.exceptions.RayActorError) and not getattr(error, _AT_START, False):
         return Exit("its actor or its node is gone", words, killed=True)
