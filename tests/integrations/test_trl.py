@@ -1,5 +1,6 @@
 """TRL's GRPOTrainer learns from trials in sandboxes, and from nothing else."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -7,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,6 +191,45 @@ def test_a_void_member_has_no_part_in_the_baseline_of_its_group(tmp_path, model)
     assert trainer.seen[0]["advantages"].tolist() == pytest.approx(
         [wanted[0].item(), 0.0, wanted[1].item(), wanted[2].item()]
     )
+
+
+def test_the_model_is_sampled_as_it_is_whatever_its_generation_config_says(tmp_path, home):
+    cut = {"temperature": 0.3, "top_k": 1, "top_p": 0.1}
+    generation = {**cut, "repetition_penalty": 1.5, "max_new_tokens": 12}
+    model = make_model(tmp_path / "model", generation=generation)
+    config = write_config(tmp_path, home, "coin", concurrency=4)
+    with TrlRollouts(config, model, out=tmp_path / "run") as rollouts:
+        trainer = trainer_of(rollouts.dataset(), rollouts, model, tmp_path, max_steps=1)
+        trainer.train()
+    (made,) = trainer.seen
+    mask = (made["completion_mask"] * made["tool_mask"]).bool()
+    apart = (made["sampling_per_token_logps"] - made["now"])[mask].abs()
+    assert apart.max() < 1e-3
+    # Every answer would be the likeliest one by the folder's top_k.
+    answers = {tuple(row[:8].tolist()) for row in made["completion_ids"]}
+    assert len(answers) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 0.7}, "GRPOConfig has temperature=0.7, and"),
+        ({"top_k": 20, "top_p": 0.9}, "GRPOConfig has top_p=0.9, top_k=20, and"),
+        ({"repetition_penalty": 1.1, "min_p": 0.1}, "min_p=0.1, repetition_penalty=1.1"),
+    ],
+)
+def test_another_sampling_of_trl_is_refused(tmp_path, home, model, settings, said):
+    rollouts = TrlRollouts(write_config(tmp_path, home, "coin"), model)
+    args = GRPOConfig(output_dir=str(tmp_path / "trl"), use_cpu=True, bf16=False, **settings)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        rollouts(["coin"], SimpleNamespace(args=args))
+
+
+def test_a_config_that_samples_as_agents_ask_is_refused(tmp_path, home, model):
+    config = write_config(tmp_path, home, "coin")
+    config.write_text(config.read_text() + '[policy]\nsampling = "asked"\n')
+    with pytest.raises(UsageError, match=r'sampling is "asked", .*leave it out of the config'):
+        TrlRollouts(config, model)
 
 
 def test_nothing_is_left_of_it(trained: Trained):

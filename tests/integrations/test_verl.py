@@ -1,5 +1,6 @@
 """verl's own agent loop workers run trials, and get what verl's own servers have generated."""
 
+import asyncio
 import importlib
 import importlib.util
 import sys
@@ -66,6 +67,48 @@ async def test_a_void_sample_raises_and_never_has_a_score(world, worker, tmp_pat
     assert [row.reward for row in read_rows(folder)] == [None, None]
 
 
+async def test_a_trainer_that_ends_at_a_void_trial_is_told_of_at_the_start(world, worker, caplog):
+    adapter._warn_of_voids.cache_clear()
+    for _ in range(2):
+        await world.loop_of(worker).run({}, task="touch")
+    (said,) = [record.message for record in caplog.records if "stays void" in record.message]
+    assert "use a V1 trainer: trainer.use_v1=True" in said
+    caplog.clear()
+    adapter._warn_of_voids.cache_clear()
+    await world.loop_of(worker).run({}, task="touch", session_id=0, uid="u")
+    assert "stays void" not in caplog.text
+
+
+@pytest.mark.parametrize("buffer", ["ReplayBuffer", "ReplayBufferAsync"])
+async def test_a_void_session_does_not_cost_the_v1_trainers_its_group(world, worker, buffer):
+    v1 = world.V1(worker)
+    assert await v1.run_group("u", "touch", "broken", "touch") == "finished"
+    assert v1.sample(buffer, 1) == (["u_0", "u_2"], 0)
+
+
+async def test_a_group_without_a_grade_is_replaced_by_the_v1_trainers(world, worker):
+    v1 = world.V1(worker)
+    assert await v1.run_group("void", "broken", "broken") == "failure"
+    assert await v1.run_group("fine", "touch", "touch") == "finished"
+    assert v1.sample("ReplayBufferAsync", 1) == (["fine_0", "fine_1"], 1)
+
+
+@pytest.mark.parametrize(("estimator", "is_masked"), [("grpo", True), ("gae", False)])
+async def test_a_lone_member_is_not_trained_on_where_it_would_be_compared(
+    world, worker, estimator, is_masked
+):
+    worker.config.algorithm.adv_estimator = estimator
+    runs = [
+        world.loop_of(worker).run({}, task=task, session_id=n, uid="u")
+        for n, task in enumerate(("touch", "broken"))
+    ]
+    (output,), nothing = await asyncio.gather(*runs)
+    assert nothing == []
+    assert output.reward_score == 1.0
+    assert any(output.response_mask) is not is_masked
+    assert (output.extra_fields["plimsoll_left_out"] > 0) is is_masked
+
+
 async def test_a_session_of_the_v1_trainer_gets_all_branches(world, worker):
     columns = {"task": "touch", "session_id": 0, "uid": "u"}
     loop = world.loop_of(worker)
@@ -77,7 +120,7 @@ async def test_a_session_of_the_v1_trainer_gets_all_branches(world, worker):
 
 async def test_generated_tokens_beyond_the_response_are_counted_and_said(world, worker, caplog):
     worker.config.actor_rollout_ref.rollout.response_length = 40
-    (output,) = await world.loop_of(worker).run({}, task="touch", session_id=0)
+    (output,) = await world.loop_of(worker).run({}, task="touch", session_id=0, uid="u")
     assert len(output.response_ids) == 40
     said = sum(len(worker.tokenizer(text).input_ids) for text in world.ANSWERS)
     assert output.extra_fields["plimsoll_left_out"] == said - sum(output.response_mask) > 0

@@ -1,9 +1,14 @@
 """verl with a server that says what it is told to. Imported only where verl is installed."""
 
+import importlib
+import importlib.util
 import json
+import sys
 import warnings
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 with warnings.catch_warnings():
@@ -22,7 +27,7 @@ with warnings.catch_warnings():
 
 from plimsoll.integrations.verl import PlimsollAgentLoop
 
-__all__ = ["ANSWERS", "STEP", "batch_of", "loop_of", "make_worker"]
+__all__ = ["ANSWERS", "STEP", "V1", "batch_of", "loop_of", "make_worker"]
 
 ANSWERS = ("```bash\ntouch /app/done\n```<|end|>", "Done.<|end|>")
 STEP = 3
@@ -108,3 +113,87 @@ def loop_of(worker: AgentLoopWorker) -> PlimsollAgentLoop:
         server_manager=worker.llm_client,
         tokenizer=worker.tokenizer,
     )
+
+
+class _Queue(ModuleType):
+    """verl's TransferQueue, in memory: the real one is a service on a Ray cluster."""
+
+    def __init__(self) -> None:
+        super().__init__("transfer_queue")
+        self.KVBatchMeta = _Batch
+        self.tags: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+
+    async def async_kv_put(self, key: str, partition_id: str, tag: dict[str, Any]) -> None:
+        self.tags[partition_id].setdefault(key, {}).update(tag)
+
+    async def async_kv_batch_put(
+        self, keys: list[str], fields: Any, tags: list[dict[str, Any]], partition_id: str
+    ) -> None:
+        del fields  # batches are looked at by their keys
+        for key, tag in zip(keys, tags, strict=True):
+            await self.async_kv_put(key, partition_id, tag)
+
+    def kv_list(self) -> dict[str, dict[str, dict[str, Any]]]:
+        return {partition: dict(tags) for partition, tags in self.tags.items()}
+
+    def kv_clear(self, partition_id: str, keys: list[str]) -> None:
+        for key in keys:
+            self.tags[partition_id].pop(key, None)
+
+
+@dataclass
+class _Batch:
+    partition_id: str
+    keys: list[str]
+    tags: list[dict[str, Any]]
+
+
+class _Mixed:
+    """A task's name that is another one for each session that asks."""
+
+    def __init__(self, tasks: tuple[str, ...]) -> None:
+        self._tasks = iter(tasks)
+
+    def __str__(self) -> str:
+        return next(self._tasks)
+
+
+class V1:
+    """What verl's V1 trainers generate and sample with: their worker and their replay buffers."""
+
+    def __init__(self, worker: AgentLoopWorker) -> None:
+        self._queue = sys.modules["transfer_queue"] = _Queue()
+        name = "verl.trainer.ppo.v1"
+        # Not the package itself, which imports whole trainers.
+        package = sys.modules[name] = ModuleType(name)
+        found = importlib.util.find_spec("verl.trainer.ppo")
+        assert found is not None and found.submodule_search_locations is not None
+        package.__path__ = [f"{found.submodule_search_locations[0]}/v1"]
+        for module in ("agent_loop_tq", "replay_buffer"):
+            sys.modules.pop(f"{name}.{module}", None)
+        loops = importlib.import_module(f"{name}.agent_loop_tq")
+        self._buffers = importlib.import_module(f"{name}.replay_buffer")
+        made = loops.AgentLoopWorkerTQ.__ray_metadata__.modified_class
+        self.worker = made.__new__(made)
+        self.worker.__dict__.update(worker.__dict__)
+
+    async def run_group(self, uid: str, *tasks: str) -> str:
+        """A session for each of these tasks, all of one prompt; what verl thinks of the group."""
+        pending = {"is_prompt": True, "status": "pending", "global_steps": STEP}
+        await self._queue.async_kv_put(uid, "train", pending)
+        prompt = {"uid": uid, "task": _Mixed(tasks), "agent_name": "plimsoll"}
+        prompt |= {"global_steps": STEP, "raw_prompt": [], "__rollout_n__": len(tasks)}
+        sampling = {"temperature": 1.0, "logprobs": True}
+        trajectory = {"step": STEP, "sample_index": 0, "rollout_n": 0, "validate": False}
+        await self.worker._run_prompt(prompt, sampling, trajectory)
+        return self._queue.tags["train"][uid]["status"]
+
+    def sample(self, kind: str, groups: int) -> tuple[list[str], int]:
+        """A batch of so many groups, by the sessions in it, and how many groups were replaced."""
+        refilled = list[int]()
+        config = {"max_off_policy_threshold": None, "max_off_policy_strategy": "drop"}
+        buffer = getattr(self._buffers, kind)(
+            kind, {}, **config, sampler_kwargs={}, poll_interval=0.01, refill_fn=refilled.append
+        )
+        batch, _ = buffer.sample(STEP, "train", groups)
+        return sorted(key.rpartition("_")[0] for key in batch.keys), sum(refilled)

@@ -11,8 +11,10 @@
         trainer.train()
 
 Each prompt of the dataset is the name of a task, and TRL chooses among them. Its model's weights
-go to the policy before the first trial of a step, so that what it trains on is its own. How the
-policy samples is said by the model's generation_config.json: give GRPOConfig its temperature.
+go to the policy before the first trial of a step, so that what it trains on is its own. Answers are
+sampled from the model as it is, as in `plimsoll run`: at temperature 1, without cut-offs and
+penalties, whatever its generation_config.json says. A GRPOConfig that wants another sampling is
+refused: at another temperature TRL would compute other log probabilities than the policy's.
 
 A member that is void, after it was tried again, is no number: `verdict` says None for it, which
 TRL leaves out of the group's baseline, and not one of its tokens is trained on. Reward functions
@@ -37,7 +39,7 @@ from plimsoll.core.versions import Version
 from plimsoll.integrations.lines import Line, lines_of
 from plimsoll.integrations.loops import LoopThread
 from plimsoll.integrations.trials import Trials
-from plimsoll.runs.config import Config
+from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
 from plimsoll.training.policies.protocol import Policy, Weights
@@ -50,6 +52,14 @@ __all__ = ["TrlRollouts", "verdict"]
 
 _KNOWN = "1.16"
 """Older ones count a completion without a reward as one of 0."""
+_PLAIN: dict[str, tuple[float | None, ...]] = {
+    "temperature": (1.0, None),
+    "top_p": (1.0, None),
+    "top_k": (0, -1, None),
+    "min_p": (0.0, None),
+    "repetition_penalty": (1.0, None),
+}
+"""Settings of GRPOConfig, with the values that leave the model as it is."""
 _REWARD, _LEFT_OUT = "plimsoll_reward", "plimsoll_left_out"
 
 
@@ -64,6 +74,7 @@ class _Trainer(Protocol):
     processing_class: Any
     state: Any
     accelerator: Any
+    args: Any
 
 
 class TrlRollouts:
@@ -83,7 +94,7 @@ class TrlRollouts:
         keep_going: bool = False,
     ) -> None:
         _check_version()
-        self._config = config
+        self._config = _sampled_plainly(config)
         self._base = Path(model)
         self._policy = TorchPolicy(self._base) if policy is None else policy
         self._out = None if out is None else Path(out)
@@ -180,7 +191,31 @@ def _check_version() -> None:
         raise UsageError(f"TRL {version} is too old for Plimsoll's rollouts: {_KNOWN} is needed")
 
 
+def _sampled_plainly(config: Config | Path | str) -> Config:
+    """With answers sampled from the model as it is: TRL knows of nothing else."""
+    read = config if isinstance(config, Config) else load_config(Path(config))
+    if read.policy.sampling == "asked":
+        raise UsageError(
+            '[policy] sampling is "asked", and TRL computes the log probabilities of the model as '
+            "it is: leave it out of the config"
+        )
+    policy = read.policy.model_copy(update={"sampling": "model"})
+    return read.model_copy(update={"policy": policy})
+
+
+def _check_sampling(args: Any) -> None:  # noqa: ANN401 - TRL's config, which has no types
+    """Raises `UsageError` where GRPOConfig wants answers sampled otherwise."""
+    given = {name: getattr(args, name, None) for name in _PLAIN}
+    others = [f"{name}={given[name]:g}" for name in _PLAIN if given[name] not in _PLAIN[name]]
+    if others:
+        raise UsageError(
+            f"GRPOConfig has {', '.join(others)}, and Plimsoll's rollouts are sampled from the "
+            "model as it is: leave it out of GRPOConfig"
+        )
+
+
 def _check_trainer(trainer: _Trainer) -> None:
+    _check_sampling(trainer.args)
     if trainer.accelerator.num_processes > 1:
         raise UsageError(
             "TRL runs in several processes, and Plimsoll's rollouts serve one: start one, or "

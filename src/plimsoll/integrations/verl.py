@@ -10,9 +10,15 @@ Rows of the dataset have `agent_name` = "plimsoll", and the name of a task as `t
 verl's own servers through a gateway: verl's sampling settings hold, whatever an agent asks for,
 and what is trained on are the tokens that were sampled.
 
-A trial that is void, after it was tried again, raises, and never becomes a number: verl's trainer
-leaves that member out of its group. `trainer.v1.sampler.sync_refill_failed_groups=True` replaces
-groups of which nobody is left. The trainer before V1 stops at it.
+A trial that is void, after it was tried again, never becomes a number. With verl's V1 trainers
+(`sync`, `colocate_async` and `separate_async`) its session has no output, and its group is trained
+on without it. Where only one member of a group is graded, there is nothing to compare it with: its
+tokens are masked, unless the estimator needs no group. Where none is graded the sessions raise: the
+asynchronous trainers replace such a group, and so does `sync` with
+`trainer.v1.sampler.sync_refill_failed_groups=True`.
+
+Trainers before V1, and the experimental fully asynchronous one, want an output for each sample, and
+end at a trial that stays void. The first sample says so in the log.
 
 A conversation may have `rollout.prompt_length` + `rollout.response_length` tokens. Where it begins
 with fewer than the former, what comes after the latter is not trained on: `plimsoll_left_out`, a
@@ -24,8 +30,8 @@ import functools
 import itertools
 import logging
 import secrets
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Generator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -46,6 +52,9 @@ from plimsoll.runs.results import Row
 __all__ = ["PlimsollAgentLoop", "close"]
 
 _log = logging.getLogger(__name__)
+
+_UNGROUPED = {"gae", "reinforce_plus_plus", "remax"}
+"""Estimators of advantages that compare no members of a group."""
 
 
 class Wrapped(Protocol):
@@ -69,6 +78,8 @@ class PlimsollAgentLoop:
         del others  # what verl gives to loops that talk to the model themselves
         check_interface()
         rollout = trainer_config.config.actor_rollout_ref.rollout
+        estimator = str(trainer_config.config.algorithm.adv_estimator)
+        self._compares = estimator not in _UNGROUPED
         self._config = config
         self._out = out
         self._prompt_length = int(rollout.prompt_length)
@@ -80,17 +91,42 @@ class PlimsollAgentLoop:
         """One trial: an `AgentLoopOutput`, or a list of them where verl takes several."""
         if "task" not in columns:
             raise UsageError("a row of the dataset names no task: give it a column `task`")
-        sampling = Sampling(sampling_params)
+        sampling, task = Sampling(sampling_params), str(columns["task"])
+        # Only verl's V1 trainers name sessions, and take none or several outputs of one.
+        if "session_id" in columns:
+            return await self._session(sampling, task, str(columns["uid"]))
+        _warn_of_voids()
+        return (await self._trial(sampling, task))[-1]
+
+    async def _session(self, sampling: Sampling, task: str, uid: str) -> list[Any]:
+        """The outputs of a member of a group; none where it is void and others are not."""
+        outputs, void = list[Any](), None
+        with _joined(uid) as group:
+            try:
+                outputs = await self._trial(sampling, task)
+                group.graded += 1
+            except _NotGraded as error:
+                void = error
+        # verl goes on with a group when all of its sessions have ended, so this delays nothing.
+        await group.settled.wait()
+        if void is not None:
+            if not group.graded:
+                raise void
+            _log.warning("%s", void)
+        elif self._compares and group.graded == 1 and group.size > 1:
+            _mask(outputs)
+        return outputs
+
+    async def _trial(self, sampling: Sampling, task: str) -> list[Any]:
+        """The outputs of a trial that was graded, the one with the most tokens last."""
         station = await self._station(sampling)
-        row = await station.run(str(columns["task"]))
+        row = await station.run(task)
         if row.reward is None:
-            raise TrainingError(f"{row.task} is void ({row.cause}: {row.reason}): left out")
+            raise _NotGraded(f"{row.task} is void ({row.cause}: {row.reason}): left out")
         lines = await asyncio.to_thread(lines_of, row.trajectory)
         if not lines:
-            raise TrainingError(f"{row.task} was graded without a token to train on: left out")
-        outputs = [self._output(row, line, sampling.logprobs) for line in lines]
-        # Only verl's V1 trainer names sessions, and takes several outputs of one.
-        return outputs if "session_id" in columns else outputs[-1]
+            raise _NotGraded(f"{row.task} was graded without a token to train on: left out")
+        return [self._output(row, line, sampling.logprobs) for line in lines]
 
     async def _station(self, sampling: Sampling) -> "_Station":
         """What samples with these settings share; started by the first of them."""
@@ -126,6 +162,56 @@ class PlimsollAgentLoop:
             metrics=agent_loop().AgentLoopMetrics(generate_sequences=row.seconds),
             extra_fields={"reward_extra_info": {}, "plimsoll_left_out": left_out, **steps},
         )
+
+
+class _NotGraded(TrainingError):
+    """A trial has nothing to train on."""
+
+
+class _Group:
+    """The sessions of one prompt. verl starts all of them at once, on one event loop."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.running = 0
+        self.graded = 0
+        self.settled = asyncio.Event()
+        """Set once every session has ended."""
+
+
+_groups: dict[str, _Group] = {}
+"""Prompts whose sessions run in this process, by verl's name of them."""
+
+
+@contextmanager
+def _joined(uid: str) -> Generator[_Group]:
+    """A session of a prompt runs for as long as the block lasts."""
+    group = _groups.setdefault(uid, _Group())
+    group.size += 1
+    group.running += 1
+    try:
+        yield group
+    finally:
+        group.running -= 1
+        if not group.running:
+            del _groups[uid]
+            group.settled.set()
+
+
+def _mask(outputs: list[Any]) -> None:
+    """Train on no token of these: verl would take the reward of a lone member for its advantage."""
+    for output in outputs:
+        output.extra_fields["plimsoll_left_out"] += sum(output.response_mask)
+        output.response_mask = [0] * len(output.response_mask)
+
+
+@functools.cache  # said once in a process
+def _warn_of_voids() -> None:
+    _log.warning(
+        "this trainer of verl wants an output for each sample, so it ends at the first trial that "
+        "stays void. To have void trials left out of their groups, use a V1 trainer: "
+        "trainer.use_v1=True with trainer.v1.trainer_mode sync, colocate_async or separate_async"
+    )
 
 
 @functools.cache  # said once for each setting
