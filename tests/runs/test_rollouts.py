@@ -1,6 +1,7 @@
 """Rollouts: the ledger's rules with real workers, whose trials are told what to come to."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -11,14 +12,17 @@ import pytest
 from rollout_runs import MakeConfig, all_batches, prompts, proven, rows
 
 from faults import until
+from plimsoll.cli.status_report import progress_line
 from plimsoll.core.errors import LedgerError, UsageError, WorkerError
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.report import make_report
-from plimsoll.runs import worker_spec
+from plimsoll.runs import engines, worker_spec
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.config import Config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import read_status
+from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
+from plimsoll.workers.engines.protocol import Exit, Opening
 
 
 async def test_each_prompt_is_used_once_and_no_more_is_rolled_out_than_steps_need(
@@ -279,6 +283,76 @@ async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
     assert (status.state, status.step) == ("ended", 2)
     assert "a worker cannot start" in status.why
     proven(run)
+
+
+async def test_a_worker_has_as_long_to_start_as_the_config_says(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", steps=1)
+    workers = config.workers.model_copy(update={"start_seconds": 0.01})
+    said = r"did not answer within 0\.01 s of its placement; .* raise \[workers\] start_seconds"
+    with pytest.raises(WorkerError, match=said):
+        async with Rollouts(config.model_copy(update={"workers": workers}), out=tmp_path / "run"):
+            pass
+
+
+class LateWorker:
+    """A worker whose host comes late, as on a cluster that is still growing."""
+
+    where = "waits for a node"
+
+    def __init__(self, opening: Opening, host: asyncio.Event) -> None:
+        self.worker = opening.invitation.worker
+        self.is_placed = False
+        self._engine = ProcessEngine()
+        self._placing = asyncio.create_task(self._place(opening, host))
+
+    async def _place(self, opening: Opening, host: asyncio.Event) -> WorkerProcess:
+        await host.wait()
+        self.is_placed = True
+        return await self._engine.start(opening)
+
+    async def ended(self) -> Exit:
+        return await (await asyncio.shield(self._placing)).ended()
+
+    async def kill(self) -> None:
+        await (await asyncio.shield(self._placing)).kill()
+
+
+class LateEngine(ProcessEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.host_is_there = asyncio.Event()
+
+    async def start(self, opening: Opening) -> LateWorker:
+        return LateWorker(opening, self.host_is_there)
+
+    def describe_wait(self, workers: int) -> str:
+        return f"waiting for a host for {workers} worker"
+
+
+async def test_the_wait_for_a_workers_host_is_shown_and_does_not_end_the_run(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    engine = LateEngine()
+    monkeypatch.setattr(engines, "make_engine", lambda *_: engine)
+    config = make_config("coin-a", "coin-b", steps=1)
+    rollouts = Rollouts(config, out=tmp_path / "run", trains=False)
+    running = asyncio.create_task(roll_out(rollouts))
+    said = r"waiting for a host for 1 worker · \d+ s"
+    await until(lambda: re.fullmatch(said, rollouts.doing) is not None, 60)
+    file = tmp_path / "run/status.json"
+    await until(lambda: file.exists() and read_status(file).workers_wait != "", 60)
+    assert re.search(f"{said}$", progress_line(read_status(file)))
+    engine.host_is_there.set()
+    await running
+    assert read_status(file).workers_wait == ""
+    assert rollouts.summary.done
+
+
+async def roll_out(rollouts: Rollouts) -> None:
+    async with rollouts:
+        await all_batches(rollouts)
 
 
 async def test_tasks_of_one_folder_name_are_told_apart(make_config: MakeConfig, tmp_path: Path):

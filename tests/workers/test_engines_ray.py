@@ -134,7 +134,7 @@ def grow(cluster: Any, stack: contextlib.ExitStack) -> None:
 
 
 def one_that_waits(supervisor: Supervisor) -> WorkerStatus:
-    (waits,) = [status for status in supervisor.status() if status.up_seconds == 0]
+    (waits,) = [one for one in supervisor.status() if one.where.startswith("waits")]
     return waits
 
 
