@@ -68,7 +68,7 @@ def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[Ran]]:
         result = await run_trial(
             task, attempt=attempt, agent=made, backend=backend, run="test", directory=folder
         )
-        return Ran(result.verdict, folder, result.phases)
+        return Ran(result.verdict, result.folder or folder, result.phases)
 
     return run
 

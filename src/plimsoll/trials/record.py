@@ -1,5 +1,8 @@
 """The folder of a trial: what was printed, how long each phase took, and the verdict.
 
+A folder is used once. A trial whose folder exists already, because a power cut took an earlier
+trial of the same ticket out of the ledger, writes to `<folder>~2`, the next one to `<folder>~3`.
+
 verdict.json                 written last, by one rename: a folder without it is unfinished
 build.txt                    what the image's build printed, where it was built now
 sandbox-left.txt             why its sandbox could not be removed, where that is so
@@ -10,6 +13,7 @@ artifacts/                   what the task asks to keep
 steps/NAME/agent, verifier   the same for each step of a multi-step task
 """
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -23,7 +27,7 @@ from plimsoll.core.errors import SandboxError, TransferError
 from plimsoll.sandboxes.protocol import ExecResult, OnOutput, Sandbox, Stream
 from plimsoll.trials.verdicts import Verdict
 
-__all__ = ["AgentEnd", "Phases", "StepRecord", "TrialRecord", "VerdictFile"]
+__all__ = ["AgentEnd", "Phases", "StepRecord", "TrialRecord", "VerdictFile", "folder_names"]
 
 _LARGEST_LOG = 16 << 20
 
@@ -59,6 +63,15 @@ class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     sandbox: str = ""
     """The one that the agent had, by the name its backend knows it by; "" where it had none."""
+    trial: str = ""
+    """The trial's id. A second trial of the same ticket has another."""
+
+
+def folder_names(folder: Path) -> Iterator[Path]:
+    """The names of a trial's folder: the usual one, then those of later uses."""
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}~{number}")
 
 
 class Phases:
@@ -155,7 +168,13 @@ class StepRecord:
 
     def _log(self, part: str) -> OnOutput:
         folder = self._made(part)
-        return Log({"stdout": folder / "stdout.txt", "stderr": folder / "stderr.txt"})
+        files: dict[Stream, Path] = {
+            "stdout": folder / "stdout.txt",
+            "stderr": folder / "stderr.txt",
+        }
+        for file in files.values():
+            file.unlink(missing_ok=True)
+        return Log(files)
 
     def _made(self, part: str) -> Path:
         folder = self._folder / part
@@ -164,11 +183,10 @@ class StepRecord:
 
 
 class TrialRecord:
-    """Writes one trial's folder."""
+    """Writes one trial's folder, which it makes: an existing folder is never written to."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = _made(folder)
 
     @property
     def build_log(self) -> OnOutput:
@@ -198,3 +216,13 @@ class TrialRecord:
 
     def write_bug(self, text: str) -> None:
         (self.folder / "bug.txt").write_text(text)
+
+
+def _made(folder: Path) -> Path:
+    """Make the folder under the first of its names that is free."""
+    names = folder_names(folder)
+    while True:
+        name = next(names)
+        with suppress(FileExistsError):
+            name.mkdir(parents=True)
+            return name

@@ -8,6 +8,7 @@ cause. It raises for one thing only, its own cancellation, and leaves a verdict 
 """
 
 import asyncio
+import secrets
 import time
 import traceback
 from collections.abc import Callable
@@ -58,6 +59,10 @@ class TrialResult:
     phases: dict[str, float]
     spent: Spent | None = None
     """None where the agent asks no policy."""
+    id: str = ""
+    """No other trial has it, not even another one of the same ticket."""
+    folder: Path | None = None
+    """Where it wrote; None where there was no trial."""
 
 
 async def run_trial(
@@ -73,18 +78,23 @@ async def run_trial(
     rollout: str = "",
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
-    """Run one trial and write its folder. `rollout` is its name, however often it is run."""
+    """Run one trial and write its folder: `directory`, or another name where that exists.
+
+    `rollout` is its name, however often it is run.
+    """
     started, began = time.time(), time.monotonic()
-    record = TrialRecord(directory)
+    record, name = TrialRecord(directory), secrets.token_hex(8)
     phases = Phases(on_phase)
-    trial = _Trial(task, attempt, agent, backend, run, record, phases, assets, policy, rollout)
+    trial = _Trial(
+        task, attempt, agent, backend, run, record, phases, assets, policy, rollout, name
+    )
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
     try:
         verdict = await trial.run()
     except PlimsollError as error:
         verdict = void_of(error)
     except Exception as error:  # noqa: BLE001 - the boundary: a fault of ours is one void trial
-        verdict = _fault(error, directory)
+        verdict = _fault(error, record.folder)
         if verdict.cause is Cause.BUG:
             record.write_bug(traceback.format_exc())
     finally:
@@ -103,9 +113,12 @@ async def run_trial(
                 phases=phases.seconds,
                 started=started,
                 sandbox=trial.sandbox,
+                trial=name,
             )
         )
-    return TrialResult(task.name, attempt, verdict, seconds, phases.seconds, trial.spent)
+    return TrialResult(
+        task.name, attempt, verdict, seconds, phases.seconds, trial.spent, name, record.folder
+    )
 
 
 def _fault(error: Exception, folder: Path) -> Void:
@@ -130,6 +143,7 @@ class _Trial:
         assets: Assets | None,
         policy: Policy | None,
         rollout: str,
+        name: str,
     ) -> None:
         self._task = task
         self._agent = agent
@@ -140,7 +154,13 @@ class _Trial:
         self._assets = assets
         self._policy = policy
         self._rollout = rollout
-        self._about = {"run": run, "task": task.name, "attempt": str(attempt), "agent": agent.name}
+        self._about = {
+            "run": run,
+            "task": task.name,
+            "attempt": str(attempt),
+            "trial": name,
+            "agent": agent.name,
+        }
         self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.ends: dict[str, AgentEnd] = {}

@@ -5,18 +5,22 @@ Invariants:
 * When the tests enter, nothing that the agent started is alive and /logs/verifier is empty.
 * The tests that ran are those of the task: they replace whatever stood in /tests, and their
   digest is kept with the verdict.
+* The reward is read from what came out of the sandbox just now, in a folder made for it: no file
+  that is on this host already can be taken for one.
 * After grading, nothing that the tests started is alive, and /tests and /logs/verifier are
   empty again: the agent's next step sees neither them nor what they said.
 """
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import NoRoom, SetUpError, TaskError, TransferError
-from plimsoll.core.ids import Labels
+from plimsoll.core.ids import Labels, short_id
 from plimsoll.sandboxes.protocol import Backend, ExecResult, Sandbox, Supplies
+from plimsoll.sandboxes.removal import remove_folder
 from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
 from plimsoll.tasks.digest import digest_folders
 from plimsoll.tasks.task import Step, Task
@@ -173,21 +177,25 @@ class Verifier:
         Where it is too large, or the grader put something else in its place, the files that
         may be a reward are taken by themselves; where they are not there, there is no reward.
         """
-        target = folder / "logs"
+        taken, kept = folder / f".logs-{short_id()}", folder / "logs"
         try:
-            await sandbox.download(LOGS, target, limit=_LARGEST_LOGS)
+            await sandbox.download(LOGS, taken, limit=_LARGEST_LOGS)
         except NoRoom:
             raise  # it is this host that has none, which says nothing of the grader
         except TransferError:
             for name in _REPORTS:
                 with contextlib.suppress(TransferError):
-                    place = target / name
+                    place = taken / name
                     await sandbox.download(f"{LOGS}/{name}", place, limit=_LARGEST_REWARD)
         files: dict[str, bytes] = {}
-        for path in sorted(target.iterdir()) if target.is_dir() else ():
+        for path in sorted(taken.iterdir()) if taken.is_dir() else ():
             if path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
                     files[path.name] = file.read(_LARGEST_REWARD)
+        if os.path.lexists(kept):  # of no trial that this process knows
+            await asyncio.to_thread(remove_folder, kept)
+        if os.path.lexists(taken):
+            taken.rename(kept)
         return files
 
 
