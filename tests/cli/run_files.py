@@ -1,10 +1,13 @@
 """Runs started from the command line, and what they leave running."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +19,12 @@ __all__ = [
     "Plimsoll",
     "Start",
     "checked",
+    "kill",
     "marked",
     "no_sandbox",
     "prompts",
     "rows",
+    "to_the_end",
     "wait_for",
     "write_run",
 ]
@@ -55,14 +60,34 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def wait_for(holds: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+def wait_for(
+    holds: Callable[[], object],
+    process: subprocess.Popen[str] | None = None,
+    *,
+    within: float = 120,
+) -> None:
     """Wait until something is so; fail with what a process said where it ends before."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + within
     while not holds():
         if process is not None and process.poll() is not None:
             pytest.fail("\n".join(process.communicate()))
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.02)
+
+
+def kill(process: "subprocess.Popen[str]", mark: str) -> None:
+    """Kill a run and its workers at once, and wait until nothing of it is left running."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: not marked(mark))
+
+
+def to_the_end(start: Start, *args: str) -> dict[str, Any]:
+    """Let a run come to its end, however slow the machine is; what it says of itself."""
+    process = start(*args, "--json")
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, out + err
+    return json.loads(out)
 
 
 def prompts(run: Path) -> list[int]:

@@ -2,7 +2,9 @@
 
 from runs_by_hand import ORDER, Hand
 
-from plimsoll.ledger.events import Skipped
+from plimsoll.core.endings import Ending
+from plimsoll.ledger.audit import Auditor
+from plimsoll.ledger.events import Finished, Skipped
 from plimsoll.trials.verdicts import Cause, Void
 
 
@@ -22,6 +24,15 @@ def test_a_lost_prompt_is_seen_where_another_task_is_out():
     assert run.store.auditor.against(run.books) == []
     del run.books.pending[2]
     assert run.store.auditor.against(run.books) == ["prompts 2 are lost"]
+
+
+def test_two_tickets_that_were_graded_by_one_trial_are_seen():
+    auditor = Auditor()
+    for ticket in ("0-0/0.0", "0-0/1.0"):
+        auditor.take(
+            Finished(ticket=ticket, reward=1.0, ending=Ending.SUBMITTED, seconds=1.0, trial="x")
+        )
+    assert auditor.broken == ["0-0/0.0 and 0-0/1.0 were graded by one trial"]
 
 
 def test_prompts_of_a_task_that_is_out_are_excused_where_their_turn_came_after_that():

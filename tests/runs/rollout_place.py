@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import secrets
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ class NamedPlace:
             verdict=verdict,
             seconds=0.01,
             segments=(Segment(began, 5), Segment(self._version, 5)),
+            trial=secrets.token_hex(8),
         )
 
     async def _verdict(self, order: Order) -> Verdict:

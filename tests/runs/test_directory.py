@@ -33,6 +33,23 @@ def a_row(attempt: int = 1) -> Row:
     )
 
 
+def test_paths_into_the_run_are_written_relative_to_it_and_found_where_it_is_now(tmp_path: Path):
+    before, now = RunDirectory(tmp_path / "before"), RunDirectory(tmp_path / "now")
+    (now.path / "trajectories").mkdir(parents=True)
+    file = now.path / "trajectories/g_0.jsonl.zst"
+    file.touch()
+    written = before.inside(before.path / "trajectories/g_0.jsonl.zst")
+    assert written == "trajectories/g_0.jsonl.zst"
+    assert now.stored(written) == str(file)
+    # As earlier versions wrote it.
+    assert now.stored(str(before.path / written)) == str(file)
+    elsewhere = tmp_path / "far/night-1/trajectories/g_0.jsonl.zst"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.touch()
+    for whole in (str(elsewhere), f"file://{elsewhere}", "s3://bucket/night-1/g_0.jsonl.zst", ""):
+        assert now.stored(whole) == whole
+
+
 def test_a_run_is_named_after_its_time_and_a_taken_name_gets_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

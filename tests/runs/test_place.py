@@ -14,12 +14,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from faults import until
 from helpers import HOST, long_time, processes_with, write_task_folder
-from plimsoll.core.errors import PolicyError, TrajectoryError, UsageError
+from plimsoll.core.errors import PolicyError, TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.sessions.pending import Pending
 from plimsoll.ledger.events import Segment
 from plimsoll.runs import storing
 from plimsoll.runs.config import Config
+from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.place import TrialPlace, trial_place
 from plimsoll.runs.storage import read_stored
 from plimsoll.trajectories.graph import Graph
@@ -79,6 +80,9 @@ class Setting:
         given = {"task": str(self.task), "group": "g", "folder": folder, **more}
         return Order(ticket=ticket, attempt=1, **given)
 
+    def stored(self, result: Result) -> str:
+        return RunDirectory(self.directory).stored(result.trajectory)
+
     @asynccontextmanager
     async def place(self, **tables: dict[str, object]) -> AsyncIterator[TrialPlace]:
         config = Config.model_validate({**self.config.model_dump(mode="json"), **tables})
@@ -113,9 +117,9 @@ def check_released(place: TrialPlace) -> None:
     assert left == []
 
 
-def check_stored(result: Result, path: str) -> Trajectory:
+def check_stored(setting: Setting, result: Result, path: str) -> Trajectory:
     assert result.trajectory == path
-    trajectory = read_stored(path)
+    trajectory = read_stored(setting.stored(result), result.trial)
     assert trajectory.complete
     assert len(trajectory.exchanges) == 2
     return trajectory
@@ -127,9 +131,23 @@ async def test_a_graded_rollout_leaves_its_trajectory_and_nothing_else(setting: 
             result = await place.run(setting.order())
             check_released(place)
     assert result.verdict == Graded(1.0, result.verdict.ending, {"reward": 1.0})
-    check_stored(result, str(setting.directory / "trajectories" / "g_0.jsonl.zst"))
+    check_stored(setting, result, "trajectories/g_0.jsonl.zst")
     assert (Path(setting.order().folder) / "trajectory.jsonl.zst").exists(), "`show` reads it here"
     assert result.phases["agent"] > 0
+
+
+@pytest.mark.parametrize("storage", ["own", "memory"])
+async def test_a_ticket_that_comes_again_has_files_of_its_own(setting: Setting, storage: str):
+    url = None if storage == "own" else f"memory://{setting.directory}"
+    async with setting.place(storage={"trajectories": url}) as place:
+        first, second = [await place.run(setting.order()) for _ in range(2)]
+    assert (first.folder, second.folder) == ("", f"{setting.order().folder}~2")
+    assert Path(first.trajectory).name == "g_0.jsonl.zst"
+    assert Path(second.trajectory).name == "g_0~2.jsonl.zst"
+    for result in (first, second):
+        read_stored(setting.stored(result), result.trial)
+    with pytest.raises(TrajectoryGone, match=f"of the trial {second.trial}, not of {first.trial}"):
+        read_stored(setting.stored(second), first.trial)
 
 
 async def test_segments_say_which_version_generated_how_much(setting: Setting):
@@ -137,7 +155,7 @@ async def test_segments_say_which_version_generated_how_much(setting: Setting):
         first = await place.run(setting.order("g/0"))
         place.set_version(Version(1, 5))
         second = await place.run(setting.order("g/1"))
-    said = read_stored(first.trajectory).exchanges
+    said = read_stored(setting.stored(first)).exchanges
     tokens = sum(exchange.answer_tokens or 0 for exchange in said)
     assert tokens > 0
     assert first.segments == (Segment(FIRST, tokens),)
@@ -203,7 +221,7 @@ async def test_an_order_may_name_another_agent(setting: Setting):
 async def test_trajectories_go_to_any_storage_and_stay_nowhere_else(setting: Setting):
     async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
         result = await place.run(setting.order())
-    check_stored(result, "memory://bucket/night/night-1/trajectories/g_0.jsonl.zst")
+    check_stored(setting, result, "memory://bucket/night/night-1/trajectories/g_0.jsonl.zst")
     assert not list(setting.directory.rglob("*.zst*"))
 
 
@@ -258,7 +276,7 @@ async def test_scoring_that_starts_a_task_still_finds_its_parent(setting: Settin
             loans: list[Loan] = []
             with GroupHolding() as group:
                 for result in results:
-                    with Holding(read_stored(result.trajectory)) as rollout:
+                    with Holding(read_stored(setting.stored(result))) as rollout:
                         loans.append(group.adopt(rollout))
                 del rollout
                 async with asyncio.TaskGroup() as tasks:

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from rollout_runs import MakeConfig, all_batches, proven, rows
 
@@ -17,7 +18,9 @@ from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.kept import Kept
+from plimsoll.runs.results import voided
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.run_audit import audit
 from plimsoll.runs.watching import Canary, Watching
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.place import Order, Result
@@ -136,6 +139,59 @@ async def test_a_graded_rollout_without_its_line_is_made_again(
     assert "rollouts that were graded: they are made again" in caplog.text
     assert ("results.jsonl:1 is not what was written" in caplog.text) is (damage == "zeros")
     proven(run)
+
+
+async def test_the_row_of_a_trial_that_a_power_cut_undid_does_not_stand_for_the_graded_one(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config, run = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1), tmp_path / "run"
+    await _stopped_with_something_buffered(config, run)
+    dead = [msgspec.structs.replace(row, trial="dead", folder="trials/dead") for row in rows(run)]
+    (run / "results.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(dead))
+    (found, *_) = audit(run).problems
+    assert "results.jsonl has the row of the trial dead" in found
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        batches = await all_batches(rollouts)
+    members = [member for batch in batches for group in batch.groups for member in group.members]
+    assert all(member.folder.name != "dead" for member in members)
+    assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
+    assert "rollouts that were graded: they are made again" in caplog.text
+
+
+async def test_a_grade_that_its_last_row_withdraws_is_not_trained_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config, run = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1), tmp_path / "run"
+    await _stopped_with_something_buffered(config, run)
+    with (run / "results.jsonl").open("ab") as file:
+        for row in rows(run):
+            file.write(msgspec.json.encode(voided(row, Cause.SANDBOX, "a canary failed")) + b"\n")
+    async with Rollouts(config, out=run, trains=False) as rollouts:
+        batches = await all_batches(rollouts)
+    assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
+    proven(run)
+
+
+async def test_the_rows_of_a_batch_are_on_the_disk_before_the_ledger_knows_of_it(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    consume, synced = Ledger.consume, list[int]()
+
+    async def watched(self: Ledger, batch: ChosenBatch) -> None:
+        tickets = {ticket for group in batch.groups for ticket in group.tickets}
+        assert tickets <= {row.ticket for row in rows(run)[: synced[-1]]}
+        await consume(self, batch)
+
+    def settle(self: RunDirectory) -> None:
+        before = len(rows(run))
+        really(self)
+        synced.append(before)
+
+    run, really = tmp_path / "run", RunDirectory.settle
+    monkeypatch.setattr(Ledger, "consume", watched)
+    monkeypatch.setattr(RunDirectory, "settle", settle)
+    async with Rollouts(make_config("coin-a", "coin-b", steps=2), out=run) as rollouts:
+        assert len(await all_batches(rollouts)) == 2
 
 
 async def test_damaged_lines_of_steps_and_evaluations_are_named_and_left_out(

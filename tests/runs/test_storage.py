@@ -2,15 +2,18 @@
 
 import errno
 import hashlib
+import os
 import secrets
 from pathlib import Path
 
 import fsspec
 import pytest
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from plimsoll.core.errors import TrajectoryError, UsageError
+from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.storage import check_writable, read_blob, read_stored
 from plimsoll.runs.storing import Store
 from plimsoll.trajectories.records import Opened
@@ -29,7 +32,8 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     (run / "blobs" / NAME).write_bytes(PICTURE)
     url = {"own": None, "folder": str(tmp_path / "far"), "memory": f"memory://{tmp_path}"}
     Writer(run / "trial", Opened("s", 0.0, {"shown": ADDRESS})).seal([])
-    return Store(url[request.param], run, "night-1").keep(run / "trial", "g/0.1").path
+    kept = Store(url[request.param], run, "night-1").keep(run / "trial", "g/0.1")
+    return RunDirectory(run).stored(kept.path)
 
 
 def test_an_image_is_read_back(stored: str):
@@ -109,11 +113,13 @@ def test_whatever_a_storage_raises_is_an_error_of_the_trajectory(trial: Path):
         read_stored("stormy://bucket/night-1/trajectories/0-0_0.0.jsonl.zst")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_named_with_what_to_do(trial: Path, tmp_path: Path):
-    target = tmp_path / "far/night-1/trajectories/0-0_0.0.jsonl.zst"
-    target.parent.mkdir(parents=True)
-    target.symlink_to("/dev/full")
+def test_a_full_disk_is_named_with_what_to_do(
+    trial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", full)
     store = Store(str(tmp_path / "far"), trial.parent, "night-1")
     with pytest.raises(TrajectoryError, match=r"the file system at /.* is full .*make room"):
         store.keep(trial, "0-0/0.0")

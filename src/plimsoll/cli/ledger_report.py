@@ -15,6 +15,7 @@ from plimsoll.cli.tables import LEAST, print_table
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.history import GroupHistory, TaskHistory
 from plimsoll.ledger.report import Report, find_ledger, make_report
+from plimsoll.runs.run_audit import audit
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["show"]
@@ -27,7 +28,7 @@ def show(run: Path, *, check: bool, task: str | None, as_json: bool) -> int:
     """Print a run's books and return the exit status."""
     find_ledger(run)
     try:
-        report = make_report(run, check=check, task=task)
+        report = audit(run, task) if check else make_report(run, task=task)
     except LedgerError as error:
         if not check:
             raise

@@ -257,7 +257,7 @@ def _void_lines(tally: Tally, cause: Cause, directory: RunDirectory) -> Iterable
         rows = [row for row in of_task.rows if row.cause is cause]
         if rows:
             count = f"{len(rows)} of {of_task.trials}"
-            where = directory.trial(name, rows[0].attempt)
+            where = directory.folder_of(rows[0])
             yield Text(f"  {plain(name)} ({count})  {plain(rows[0].reason or '')}  → {where}")
     yield Text(f"  remedy: {rule.remedy}")
 
@@ -281,7 +281,7 @@ def _look(tally: Tally, directory: RunDirectory) -> str:
     rows = sorted(tally.rows, key=lambda row: row.cause is None)
     if not rows:
         return str(directory.summary)
-    trial = directory.trial(rows[0].task, rows[0].attempt)
+    trial = directory.folder_of(rows[0])
     return f"{directory.summary} · {shlex.join(('plimsoll', 'show', str(trial)))}"
 
 

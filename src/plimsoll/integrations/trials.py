@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from plimsoll.core.errors import PlimsollError, TrainingError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.group import ticket_name
@@ -88,7 +90,8 @@ class Trials:
         self._workers.set_version(version)
 
     async def run(self, task: str, group: str, place: int) -> Row:
-        """A trial that was graded, or the last of those that were all void.
+        """A trial that was graded, or the last of those that were all void. Its trajectory is a
+        whole path here.
 
         `group` and `place` name it, and are used once. Raises `TrainingError` when the breaker
         trips: what there is to learn from then on is worth nothing.
@@ -98,7 +101,8 @@ class Trials:
         while True:
             row = await self._try(task, group, place, met.total())
             if row.cause is None or met[row.cause] == CAUSES[row.cause].retries:
-                return row
+                whole = self.directory.stored(row.trajectory)
+                return msgspec.structs.replace(row, trajectory=whole)
             met[row.cause] += 1
 
     async def run_all(self, tasks: Sequence[str], group: str) -> list[Row]:
@@ -146,8 +150,15 @@ class Trials:
             folder=str(self.directory.rollout(task, ticket).absolute()),
         )
         done = await self._workers.run(order)
-        trial = TrialResult(task, order.attempt, done.verdict, done.seconds, done.phases)
-        row = row_of(trial, ticket=ticket, trajectory=done.trajectory)
+        trial = TrialResult(
+            task, order.attempt, done.verdict, done.seconds, done.phases, id=done.trial
+        )
+        row = row_of(
+            trial,
+            ticket=ticket,
+            folder=self.directory.inside(done.folder or order.folder),
+            trajectory=done.trajectory,
+        )
         self.directory.append(row)
         self._breaker.trial(row)
         if self._breaker.tripped and (trip := self._breaker.trip) is not None:

@@ -186,7 +186,12 @@ class Accounts:
         return self._tell(event, ticket)
 
     def finish(
-        self, ticket: str, verdict: Graded, seconds: float, segments: Iterable[ev.Segment] = ()
+        self,
+        ticket: str,
+        verdict: Graded,
+        seconds: float,
+        segments: Iterable[ev.Segment] = (),
+        trial: str = "",
     ) -> bool:
         """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
         event = ev.Finished(
@@ -195,6 +200,7 @@ class Accounts:
             ending=verdict.ending,
             seconds=seconds,
             segments=tuple(segments),
+            trial=trial,
             at=self._clock(),
         )
         strange = {one.version for one in event.segments if is_beyond(self.books, one.version)}

@@ -92,6 +92,8 @@ class Auditor:
         self._passed: set[int] = set()
         """The same of tasks that are in again: nobody has them a second time."""
         self._ids: set[str] = set()
+        self._trials: dict[str, str] = {}
+        """The ticket that each trial was graded for."""
 
     def take(self, event: Event) -> None:
         """The next event."""
@@ -126,6 +128,10 @@ class Auditor:
                 pass
 
     def _take_rollout(self, event: Started | Resumed | Finished | Voided) -> None:
+        if isinstance(event, Finished) and event.trial:
+            first = self._trials.setdefault(event.trial, event.ticket)
+            if first != event.ticket:
+                self.broken.append(f"{first} and {event.ticket} were graded by one trial")
         group = self._groups.get(event.ticket.rpartition("/")[0])
         if group is None:
             return

@@ -272,6 +272,7 @@ class Books:
         member.oldest = max(oldest, member.head or oldest)
         member.newest = max(versions, default=member.oldest)
         member.reward = event.reward
+        member.trial = event.trial
         member.seconds = event.seconds
         self._close(group, member, MemberState.GRADED)
         if group.id in self.groups:

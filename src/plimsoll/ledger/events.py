@@ -136,6 +136,9 @@ class Finished(_Event, frozen=True, kw_only=True, tag="finished"):
     ending: Ending
     seconds: float
     segments: tuple[Segment, ...] = ()
+    trial: str = ""
+    """The id of the trial that was graded. After a power cut a ticket may have had another one,
+    whose files are still there."""
 
     @property
     def id(self) -> str:

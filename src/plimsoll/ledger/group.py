@@ -54,6 +54,8 @@ class Member(msgspec.Struct, kw_only=True):
     newest: Version | None = None
     """The newest version that generated a token of it."""
     reward: float | None = None
+    trial: str = ""
+    """The id of the trial that was graded."""
     seconds: float = 0.0
     withheld: bool = False
     resumed: bool = False

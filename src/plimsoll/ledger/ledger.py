@@ -164,10 +164,17 @@ class Ledger:
         return await self._do(lambda: self.accounts.start(ticket, worker))
 
     async def finish(
-        self, ticket: str, verdict: Graded, seconds: float, segments: Iterable[Segment] = ()
+        self,
+        ticket: str,
+        verdict: Graded,
+        seconds: float,
+        segments: Iterable[Segment] = (),
+        trial: str = "",
     ) -> bool:
         """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
-        return await self._do(lambda: self.accounts.finish(ticket, verdict, seconds, segments))
+        return await self._do(
+            lambda: self.accounts.finish(ticket, verdict, seconds, segments, trial)
+        )
 
     async def void(
         self, ticket: str, verdict: Void, seconds: float = 0.0, *, again: bool = False

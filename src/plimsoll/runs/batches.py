@@ -50,6 +50,8 @@ class Rollout:
     sandbox_seconds: float | None
     """How long its sandbox took to start; None where that is not known."""
     folder: Path
+    trial: str = ""
+    """The id of its trial; empty where that is not known."""
 
     @property
     def trained(self) -> bool:
@@ -58,7 +60,7 @@ class Rollout:
 
     def read(self) -> Trajectory:
         """All that was said in it."""
-        return read_stored(self.trajectory)
+        return read_stored(self.trajectory, self.trial)
 
     def blob(self, address: str) -> bytes:
         """The content of a `blob:` address in it: an image that was too large for a line."""

@@ -12,7 +12,7 @@ Invariants:
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, PlimsollError
@@ -21,7 +21,7 @@ from plimsoll.ledger.batching import Batch as ChosenBatch
 from plimsoll.ledger.group import Group, split_ticket
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.batches import Batch
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.directory import RunDirectory, next_use
 from plimsoll.runs.evaluating import Evaluating, Evaluations, HeldOut
 from plimsoll.runs.evaluation import first_error
 from plimsoll.runs.kept import Kept, attempt_of
@@ -152,6 +152,8 @@ class Controller:
         while not self.why:
             choice = self._ledger.choose()
             if isinstance(choice, ChosenBatch):
+                # Where the ledger knows of a batch, the rows of its rollouts are on the disk too.
+                await asyncio.to_thread(self._directory.settle)
                 await self._ledger.consume(choice)
                 return self._kept.batch(choice.groups, self._ledger.books)
             await self._hear(loop)
@@ -288,10 +290,26 @@ class Controller:
             free -= 1
         tickets = self._waiting()[: max(0, free)]
         started = await asyncio.gather(*(self._ledger.start(t, self._name) for t in tickets))
-        for ticket, is_started in zip(tickets, started, strict=True):
-            if is_started:
-                self._begin(ticket)
+        begun = [ticket for ticket, one in zip(tickets, started, strict=True) if one]
+        for ticket, folder in (await self._unused_folders(begun)).items():
+            self._begin(ticket, folder)
         await asyncio.sleep(0)  # each reaches its worker before free places are counted again
+
+    async def _unused_folders(self, tickets: Iterable[str]) -> dict[str, Path]:
+        """A folder for each ticket whose group is live. A ticket that a power cut took out of the
+        ledger has one already, of a trial that the ledger knows nothing of."""
+        books, usual = self._ledger.books, dict[str, Path]()
+        for ticket in tickets:
+            if (found := books.find(ticket)) is not None:
+                is_evaluated = found[0].id in books.evals
+                named = self._directory.evaluated if is_evaluated else self._directory.rollout
+                usual[ticket] = named(found[0].task, ticket)
+        if not usual:
+            return usual
+        # Beside the loop: the run directory may be on a slow disk.
+        return await asyncio.to_thread(
+            lambda: {ticket: next_use(folder) for ticket, folder in usual.items()}
+        )
 
     def _waiting(self) -> list[str]:
         tickets = self._ledger.accounts.waiting()
@@ -300,20 +318,18 @@ class Controller:
         books = self._ledger.books
         return [t for t in tickets if (found := books.find(t)) and found[0].id in books.evals]
 
-    def _begin(self, ticket: str) -> None:
+    def _begin(self, ticket: str, folder: Path) -> None:
         found = self._ledger.books.find(ticket)
         if found is None:
             return  # its group was given up while the ledger wrote that it starts
         group = found[0]
         self._groups.add(group.id)
         if (evaluation := self._evaluations.of(group.id)) is not None:
-            task, folder = self._plan.held_out.tasks[group.task], self._directory.evaluated
-            order = _order(group, ticket, task, folder(group.task, ticket))
+            order = _order(group, ticket, self._plan.held_out.tasks[group.task], folder)
             self._send(order, lambda result: self._keep_evaluated(evaluation, order, result))
             return
         self._watching.trial_started()
-        task, folder = self._plan.tasks[group.task], self._directory.rollout(group.task, ticket)
-        order = _order(group, ticket, task, folder)
+        order = _order(group, ticket, self._plan.tasks[group.task], folder)
         self._send(order, lambda result: self._keep(order, result))
 
     def _begin_canary(self, canary: Canary) -> None:
@@ -347,7 +363,7 @@ class Controller:
         if self._ledger.books.find(order.ticket) is None:
             return  # its group was given up meanwhile
         verdict = self._believed(result)
-        row = _row(order, result, verdict)
+        row = _row(order, result, verdict, self._directory)
         # Given up by the run itself, it says nothing about the tasks, and is tried again.
         is_stopped = bool(self.why) and row.cause is Cause.CANCELLED
         self._kept.add(row)
@@ -360,7 +376,7 @@ class Controller:
         if self._ledger.books.find(order.ticket) is None:
             return  # nobody waits for it any more
         verdict = self._believed(result)
-        row = _row(order, result, verdict)
+        row = _row(order, result, verdict, self._directory)
         self._directory.append_evaluated(row)
         evaluation.add(row)
         # Given up by the run itself: it is not over by that.
@@ -374,12 +390,14 @@ class Controller:
 
     async def _enter(self, verdict: Verdict, result: Result, *, again: bool) -> None:
         if isinstance(verdict, Graded):
-            await self._ledger.finish(result.ticket, verdict, result.seconds, result.segments)
+            await self._ledger.finish(
+                result.ticket, verdict, result.seconds, result.segments, result.trial
+            )
         else:
             await self._ledger.void(result.ticket, verdict, result.seconds, again=again)
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
-        row = _row(order, result, result.verdict)
+        row = _row(order, result, result.verdict, self._directory)
         if row.cause in SAY_NOTHING:
             return
         self._directory.append_canary(row)
@@ -408,7 +426,20 @@ def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:
     )
 
 
-def _row(order: Order, result: Result, verdict: Verdict) -> Row:
-    trial = TrialResult(order.name, order.attempt, result.verdict, result.seconds, result.phases)
-    row = row_of(trial, agent=order.agent, ticket=order.ticket, trajectory=result.trajectory)
+def _row(order: Order, result: Result, verdict: Verdict, directory: RunDirectory) -> Row:
+    trial = TrialResult(
+        order.name,
+        order.attempt,
+        result.verdict,
+        result.seconds,
+        result.phases,
+        id=result.trial,
+    )
+    row = row_of(
+        trial,
+        agent=order.agent,
+        ticket=order.ticket,
+        folder=directory.inside(result.folder or order.folder),
+        trajectory=result.trajectory,
+    )
     return row if isinstance(verdict, Graded) else voided(row, verdict.cause, verdict.reason)

@@ -29,11 +29,18 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
 A trial that a failed canary or a crash made void has a second line in results.jsonl, which
 counts.
 
+Paths in these files that lead into the run directory are relative to it, so that it can be moved.
+
+A trial's folder is used once. Where a power cut took events out of the ledger, their tickets are
+begun again, and the second trial of one writes to `<task>.<ticket>~2`. Its line in results.jsonl
+names the folder.
+
 Nothing in it is ever overwritten: a directory that holds trials is refused, or what has the name of
 a file of these. Only what is left of a run that came to nothing before it began is not in the way.
 """
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Generator
@@ -46,16 +53,27 @@ from plimsoll.core.errors import UsageError
 from plimsoll.core.full_disks import why_full
 from plimsoll.core.ids import short_id
 from plimsoll.runs.results import Row
+from plimsoll.trials.record import folder_names
 
-__all__ = ["CONFIG", "PART", "RUNS", "RunDirectory", "write_whole"]
+__all__ = [
+    "CONFIG",
+    "PART",
+    "RUNS",
+    "TRAJECTORIES",
+    "RunDirectory",
+    "last_use",
+    "next_use",
+    "write_whole",
+]
 
 RUNS = Path("runs")
 CONFIG = "config.toml"
+TRAJECTORIES = "trajectories"
 PART = ".part"
 """What the name of a file ends in while it is written."""
 _LONGEST_LINE = 1 << 20
 _LEDGER = "ledger.db"
-_FOLDERS = ("trajectories", "canaries", "heldout", "checkpoints")
+_FOLDERS = (TRAJECTORIES, "canaries", "heldout", "checkpoints")
 
 
 class _StoredAs(msgspec.Struct, frozen=True):
@@ -151,7 +169,7 @@ class RunDirectory:
             kept = msgspec.json.decode(self._stored_as.read_bytes(), type=_StoredAs)
             if kept.path == path:
                 return kept.name
-        # What was stored under another name is found: rows have whole paths.
+        # What was stored elsewhere under another name is found: rows have whole paths of it.
         plain = re.sub(r"[^A-Za-z0-9._-]", "_", self.name)
         made = _StoredAs(f"{plain}-{short_id()}", path)
         write_whole(self._stored_as, msgspec.json.encode(made), lasting=True)
@@ -177,6 +195,30 @@ class RunDirectory:
         """The same of an evaluation. Held-out tasks may have the names of others."""
         return self.path / "heldout" / _of_ticket(task, ticket)
 
+    def folder_of(self, row: Row) -> Path:
+        """The folder that a row's trial wrote."""
+        if row.folder:
+            return self.path / row.folder
+        if row.ticket:
+            return self.rollout(row.task, row.ticket)
+        return self.trial(row.task, row.attempt, row.agent)
+
+    def inside(self, path: Path | str) -> str:
+        """A path as it is written to files of the run: relative to it, where it leads into it."""
+        path, here = Path(path).absolute(), self.path.absolute()
+        return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+    def stored(self, trajectory: str) -> str:
+        """The whole path of a trajectory, by what its row says."""
+        if not trajectory or "://" in trajectory:
+            return trajectory
+        path = self.path.absolute() / trajectory
+        moved = self.path.absolute() / TRAJECTORIES / path.name
+        # Rows of earlier versions have whole paths, which lead nowhere once the run has moved.
+        if Path(trajectory).is_absolute() and not path.exists() and moved.exists():
+            return str(moved)
+        return str(path)
+
     def next_canary(self) -> int:
         """The number of the next canary: none is ever used again."""
         numbers = (path.name.rpartition(".")[2] for path in (self.path / "canaries").glob("*.*"))
@@ -185,6 +227,11 @@ class RunDirectory:
     def append(self, row: Row) -> None:
         """Keep a finished trial. Opened and closed each time: a crash leaves what finished."""
         _append(self.results, row)
+
+    def settle(self) -> None:
+        """Put the rows so far on the disk itself. Takes its time."""
+        with _writing(self.results), self.results.open("rb") as file:
+            os.fsync(file.fileno())
 
     def append_canary(self, row: Row) -> None:
         _append(self.canaries, row)
@@ -202,6 +249,16 @@ class RunDirectory:
         """Write the summary: whole, or not there."""
         text = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
         write_whole(self.summary, text, lasting=True)
+
+
+def next_use(folder: Path) -> Path:
+    """The first name of a trial's folder that no trial has used."""
+    return next(name for name in folder_names(folder) if not os.path.lexists(name))
+
+
+def last_use(folder: Path) -> Path:
+    """The name of a trial's folder that a trial used last; the usual one where none did."""
+    return [folder, *itertools.takewhile(os.path.lexists, folder_names(folder))][-1]
 
 
 def write_whole(path: Path, data: bytes, *, lasting: bool = False) -> None:

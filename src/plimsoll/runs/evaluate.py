@@ -253,8 +253,7 @@ class EvalRun:
             return None
         look, fetched = None, ()
         if (row := trip.example) is not None:
-            place = self.directory.canary if trip.canary else self.directory.trial
-            look = str(place(row.task, row.attempt))
+            look = str(self.directory.folder_of(row))
             task = next(task for task in self.selection.tasks if task.name == row.task)
             fetched = unstaged(task, self.assets)
         around = Circumstances(

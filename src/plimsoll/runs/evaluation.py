@@ -131,7 +131,8 @@ class Evaluation:
             finally:
                 del self.running[slot]
                 upcoming.over(ticket)
-            row = row_of(result, agent=ticket.agent)
+            folder = result.folder or ticket.folder(self._directory)
+            row = row_of(result, agent=ticket.agent, folder=self._directory.inside(folder))
             if ticket.canary:
                 self._keep_canary(ticket, row, mark)
             else:

@@ -1,12 +1,13 @@
 """What is kept of rollouts until their group is trained on: a row each, on the disk first."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.group import Group, Member, MemberState
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.directory import RunDirectory, last_use
 from plimsoll.runs.line_files import read_lines
 from plimsoll.runs.results import Row, voided
 from plimsoll.trials.verdicts import Cause, Void
@@ -20,6 +21,8 @@ class Kept:
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._rows: dict[str, Row] = {}
+        self._folders: dict[str, str] = {}
+        """Of void members too, by their tickets."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -30,15 +33,23 @@ class Kept:
         made = cls(directory)
         for row in read_lines(directory.results, Row):
             found = books.find(row.ticket) if row.ticket else None
-            if found is not None and found[1].state is MemberState.GRADED:
-                made._rows[row.ticket] = row
+            # A power cut may leave the row of a trial that the ledger knows nothing of, and take
+            # that of the trial which the ticket's grade is of.
+            if found is not None and found[1].trial in ("", row.trial):
+                made._note(row, is_graded=found[1].state is MemberState.GRADED)
         return made
+
+    def _note(self, row: Row, *, is_graded: bool) -> None:
+        """The last row of a ticket counts: one may say that the grade before is worth nothing."""
+        self._rows.pop(row.ticket, None)
+        if is_graded and row.reward is not None:
+            self._rows[row.ticket] = row
+        self._folders[row.ticket] = row.folder
 
     def add(self, row: Row) -> None:
         """A trial has come to its end."""
         self._directory.append(row)
-        if row.reward is not None:
-            self._rows[row.ticket] = row
+        self._note(row, is_graded=True)
 
     def take(self, tickets: Iterable[str]) -> list[Row]:
         """The rows of these, which are kept here no longer: their grades may be worth nothing."""
@@ -61,7 +72,7 @@ class Kept:
     def note_lost(self, books: Books) -> int:
         """Note tickets that ran when the run was killed; how many."""
         lost = [
-            _lost(group, place)
+            self._lost(group, place)
             for group in books.groups.values()
             for place, member in enumerate(group.members)
             if member.state is MemberState.RUNNING
@@ -72,9 +83,10 @@ class Kept:
 
     def forget(self, books: Books) -> None:
         """Drop what belongs to groups that are no more."""
-        gone = [ticket for ticket in self._rows if books.find(ticket) is None]
+        gone = [ticket for ticket in self._folders if books.find(ticket) is None]
         for ticket in gone:
-            del self._rows[ticket]
+            self._rows.pop(ticket, None)
+            del self._folders[ticket]
 
     def batch(self, groups: Iterable[Group], books: Books) -> Batch:
         """What a trainer is given of groups."""
@@ -103,32 +115,40 @@ class Kept:
             ticket=ticket,
             task=group.task,
             reward=member.reward if is_graded else None,
-            trajectory=row.trajectory if row is not None else "",
+            trajectory=self._directory.stored(row.trajectory) if row is not None else "",
             head=member.head,
             oldest=member.oldest,
             newest=member.newest,
             withheld=member.withheld,
             seconds=member.seconds,
             sandbox_seconds=row.sandbox_seconds if row is not None else None,
-            folder=self._directory.rollout(group.task, ticket),
+            folder=self._folder(group, ticket),
+            trial=member.trial if is_graded else "",
+        )
+
+    def _folder(self, group: Group, ticket: str) -> Path:
+        if name := self._folders.get(ticket):
+            return self._directory.path / name
+        return self._directory.rollout(group.task, ticket)
+
+    def _lost(self, group: Group, place: int) -> Row:
+        ticket = group.ticket(place)
+        folder = last_use(self._directory.rollout(group.task, ticket))
+        return Row(
+            task=group.task,
+            attempt=attempt_of(group, place),
+            verdict="void",
+            reward=None,
+            rewards=None,
+            ending=None,
+            cause=Cause.LOST,
+            reason="the run was killed while it ran",
+            seconds=0.0,
+            ticket=ticket,
+            folder=self._directory.inside(folder),
         )
 
 
 def attempt_of(group: Group, place: int) -> int:
     """The number of a trial among those of its prompt's task, counted from 1."""
     return group.prompt * len(group.members) + place + 1
-
-
-def _lost(group: Group, place: int) -> Row:
-    return Row(
-        task=group.task,
-        attempt=attempt_of(group, place),
-        verdict="void",
-        reward=None,
-        rewards=None,
-        ending=None,
-        cause=Cause.LOST,
-        reason="the run was killed while it ran",
-        seconds=0.0,
-        ticket=group.ticket(place),
-    )

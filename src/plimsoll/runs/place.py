@@ -145,7 +145,12 @@ class TrialPlace:
             rollout=order.rollout,
         )
         return Result(
-            ticket=order.ticket, verdict=done.verdict, seconds=done.seconds, phases=done.phases
+            ticket=order.ticket,
+            verdict=done.verdict,
+            seconds=done.seconds,
+            phases=done.phases,
+            trial=done.id,
+            folder="" if done.folder in (None, Path(order.folder)) else str(done.folder),
         )
 
     async def _task(self, kind: Kind) -> Task:
@@ -163,7 +168,8 @@ class TrialPlace:
         it could not be trained on."""
         self._storing += 1
         try:
-            stored = await self._store.keep_in_time(Path(order.folder), order.ticket)
+            folder = Path(result.folder or order.folder)
+            stored = await self._store.keep_in_time(folder, order.ticket)
         except TrajectoryError as error:
             graded = isinstance(result.verdict, Graded)
             return replace(result, verdict=void_of(error)) if graded else result

@@ -13,7 +13,6 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.report import make_report
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.controller import Controller
@@ -22,6 +21,7 @@ from plimsoll.runs.evaluating import HeldOut
 from plimsoll.runs.plan import Plan, validate_command
 from plimsoll.runs.pooling import measured, reuse_of
 from plimsoll.runs.results import Diagnosis, mean
+from plimsoll.runs.run_audit import audit
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.watching import Watching
 from plimsoll.sandboxes.pool.stats import PoolStats
@@ -186,8 +186,7 @@ class Reporter:
             return None
         look, fetched = None, ()
         if (row := trip.example) is not None:
-            canary = self.directory.canary(row.task, row.attempt)
-            look = str(canary if trip.canary else self.directory.rollout(row.task, row.ticket))
+            look = str(self.directory.folder_of(row))
             fetched = unstaged(self.plan.tasks[row.task], self.plan.assets)
         resume = f"plimsoll resume {shlex.quote(str(self.directory.path))}"
         around = Circumstances(
@@ -220,7 +219,7 @@ class Reporter:
     def _problems(self) -> list[str] | None:
         if self.ledger.position > _CHECKED_EVENTS:
             return None
-        return make_report(self.directory.path, check=True, task=None).problems
+        return audit(self.directory.path).problems
 
     def _write(self, status: Status, *, is_last: bool = False) -> None:
         # A thread that nobody waits for any more may still be at the one before.

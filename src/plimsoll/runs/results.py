@@ -36,8 +36,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who acted, where it was not the run's one agent."""
     ticket: str = ""
     """Its name in the ledger, where the run keeps one."""
+    trial: str = ""
+    """The trial's id, which `verdict.json` and the ledger have too. A ticket that a power cut took
+    out of the ledger is tried again, by a trial with another id."""
+    folder: str = ""
+    """The trial's folder, relative to the run directory."""
     trajectory: str = ""
-    """Where its trajectory is, as an fsspec path."""
+    """Where its trajectory is: relative to the run directory, or else a whole fsspec path."""
     turns: int | None = None
     """Answers of the policy; None where the agent asks none."""
     prompt_tokens: int | None = None
@@ -83,7 +88,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer_tokens: int | None = None
 
 
-def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory: str = "") -> Row:
+def row_of(
+    result: TrialResult,
+    *,
+    agent: str = "",
+    ticket: str = "",
+    folder: str = "",
+    trajectory: str = "",
+) -> Row:
     """Keep what a table needs of a trial; the rest is in its folder."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
@@ -100,6 +112,8 @@ def row_of(result: TrialResult, *, agent: str = "", ticket: str = "", trajectory
         seconds=round(result.seconds, 3),
         agent=agent,
         ticket=ticket,
+        trial=result.id,
+        folder=folder,
         trajectory=trajectory,
         turns=None if spent is None else spent.turns,
         prompt_tokens=None if spent is None else spent.prompt_tokens,

@@ -107,7 +107,7 @@ def _check_whole(ledger: Ledger, directory: RunDirectory, steps: Iterable[Step])
     """A step's line is written while the ledger has its batch on the disk: one of which the books
     cannot know says that they have lost their last events.
 
-    Begun again, every rollout would find its folder taken.
+    Going on without them would train on the same prompts again, from weights that have seen them.
     """
     for step in steps:
         if is_beyond(ledger.books, Version.parse(step.version)):

@@ -1,6 +1,6 @@
 """What is stored of rollouts: in a folder, or wherever else an fsspec path names.
 
-<storage>/<run>/trajectories/<ticket>.jsonl.zst
+<storage>/<run>/trajectories/<ticket>.jsonl.zst, of its second trial <ticket>~2.jsonl.zst
 <storage>/<run>/blobs/<digest>                   images that trajectories name
 
 <run> is made once for each run, and no other run's. In the run's own directory it is left out.
@@ -18,6 +18,7 @@ from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
+from plimsoll.runs.directory import TRAJECTORIES
 from plimsoll.trajectories.blobs import blob_path
 from plimsoll.trajectories.reader import Trajectory, read_trajectory
 
@@ -31,7 +32,6 @@ __all__ = [
     "read_stored",
 ]
 
-TRAJECTORIES = "trajectories"
 BLOBS = "blobs"
 
 
@@ -81,8 +81,22 @@ def check_writable(url: str) -> None:
         storage.rm_file(probe)
 
 
-def read_stored(path: str) -> Trajectory:
-    """Read a trajectory from wherever it is stored."""
+def read_stored(path: str, trial: str = "") -> Trajectory:
+    """Read a trajectory from wherever it is stored.
+
+    `trial` is the id of the trial that it must be of, where that is known. Raises `TrajectoryGone`
+    where it is of another one.
+    """
+    found = _read(path)
+    if trial and (other := found.opened.about.get("trial", trial)) != trial:
+        raise TrajectoryGone(
+            f"{path}: is the trajectory of the trial {other}, not of {trial}: another trial of the "
+            "same ticket has overwritten it"
+        )
+    return found
+
+
+def _read(path: str) -> Trajectory:
     storage, inside = open_storage(path)
     if "file" in storage.protocol:
         return read_trajectory(Path(inside))

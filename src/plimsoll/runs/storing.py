@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import itertools
 import re
 import shutil
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ class Stored:
     """Where a trajectory is, and which versions generated how much of it."""
 
     path: str = ""
+    """Relative to the run directory, where it is in there; else a whole fsspec path."""
     segments: tuple[Segment, ...] = ()
 
 
@@ -94,7 +97,7 @@ class Store:
         file = folder / NAME
         if not file.is_file():
             return Stored()
-        name = f"{ticket.replace('/', '_')}.jsonl.zst"
+        name = ticket.replace("/", "_")
         try:
             segments, blobs = _survey(file.read_bytes())
         except (OSError, ValueError) as error:
@@ -106,11 +109,15 @@ class Store:
 
     def _carry(self, file: Path, name: str, blobs: set[str]) -> str:
         if self._own is not None:
-            return _link(file, self._own / TRAJECTORIES / name)
+            return f"{TRAJECTORIES}/{_link(file, self._own / TRAJECTORIES, name)}"
         self._put_blobs(blobs)
-        self._put(file, f"{TRAJECTORIES}/{name}")
+        free = next(one for one in _names(name) if not self._storage.exists(self._place(one)))
+        self._put(file, f"{TRAJECTORIES}/{free}")
         file.unlink()
-        return f"{self._url}/{TRAJECTORIES}/{name}"
+        return f"{self._url}/{TRAJECTORIES}/{free}"
+
+    def _place(self, name: str) -> str:
+        return f"{self._root}/{TRAJECTORIES}/{name}"
 
     def _why(self, error: Exception, name: str) -> str:
         """Without the ticket: where all fail alike, that is to be seen."""
@@ -137,15 +144,27 @@ def _said(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _link(file: Path, target: Path) -> str:
+def _names(name: str) -> Iterator[str]:
+    """Names of a ticket's trajectory: a ticket that is begun again after a power cut has several,
+    and none is overwritten."""
+    yield f"{name}.jsonl.zst"
+    for number in itertools.count(2):
+        yield f"{name}~{number}.jsonl.zst"
+
+
+def _link(file: Path, folder: Path, name: str) -> str:
     """Under its ticket's name too, without a copy where that can be had."""
-    target.parent.mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        try:
-            target.hardlink_to(file)
-        except PermissionError:  # a file system without hard links
-            shutil.copyfile(file, target)
-    return str(target)
+    folder.mkdir(exist_ok=True)
+    names = _names(name)
+    while True:
+        target = folder / next(names)
+        with contextlib.suppress(FileExistsError):
+            try:
+                target.hardlink_to(file)
+            except PermissionError:  # a file system without hard links
+                with file.open("rb") as source, target.open("xb") as copy:
+                    shutil.copyfileobj(source, copy)
+            return target.name
 
 
 def _survey(data: bytes) -> tuple[tuple[Segment, ...], set[str]]:

@@ -47,7 +47,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The task's name in the run; that of its folder where it is left out."""
     attempt: int
     folder: str
-    """Where its trial writes."""
+    """Where its trial writes, unless there is such a folder already."""
     rollout: str = ""
     """What it is however often it is tried: a policy with a seed answers it as before."""
     agent: str = ""
@@ -65,8 +65,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     seconds: float
     phases: dict[str, float] = {}
+    trial: str = ""
+    """The trial's id; empty where there was none."""
+    folder: str = ""
+    """Where the trial wrote, where that is not the order's folder."""
     trajectory: str = ""
-    """Where it is, as an fsspec path; empty where there is none."""
+    """Where it is: relative to the run directory, or else a whole fsspec path; empty where there
+    is none."""
     segments: tuple[Segment, ...] = ()
 
 

@@ -1,0 +1,54 @@
+"""A run directory that is moved keeps all that the run has done."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_files import Plimsoll, Start, checked, kill, prompts, rows, to_the_end, wait_for
+from training_files import GRADE, write_training
+
+from plimsoll.ledger.events import GroupVoided
+from plimsoll.ledger.journal import Journal
+
+STEPS, GROUPS, SIZE = 2, 2, 2
+
+
+@pytest.mark.timeout(900)
+def test_a_training_goes_on_where_it_was_moved_to_with_all_finished_rollouts(
+    write_task: Callable[..., Path], plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
+):
+    for name in ("a", "b"):
+        write_task(name, test=GRADE)
+    write_training(tmp_path, steps=STEPS, batch_groups=GROUPS, group_size=SIZE)
+    run = tmp_path / "runs/night"
+    process = start("run", "night.toml", "--out", "runs/night")
+    # In the middle of the second batch: some of its rollouts have finished.
+    wait_for(lambda: len(rows(run)) > GROUPS * SIZE, process, within=400)
+    kill(process, mark)
+    finished = {row["ticket"] for row in rows(run) if row["verdict"] == "graded"}
+    moved = tmp_path / "attic/other"
+    moved.parent.mkdir()
+    run.rename(moved)
+
+    shown = json.loads(plimsoll("status", "attic/other", "--json").stdout)
+    assert shown["step"] == 1
+    checked(plimsoll, "attic/other")
+    told = to_the_end(start, "resume", "attic/other")
+    assert (told["steps"], told["problems"]) == (STEPS, [])
+    assert sorted(prompts(moved)) == list(range(STEPS * GROUPS))
+    made = [row["ticket"] for row in rows(moved) if row["verdict"] == "graded"]
+    assert finished <= set(made)
+    assert len(made) == len(set(made)) == STEPS * GROUPS * SIZE, "a finished rollout was made again"
+    journal = Journal.open(moved / "ledger.db")
+    assert not [event for _, event in journal.read() if isinstance(event, GroupVoided)]
+    journal.close()
+
+    trial = next(row for row in rows(moved) if row["ticket"] in finished)
+    assert "graded" in plimsoll("show", f"attic/other/{trial['folder']}").stdout
+    exported = plimsoll("show", f"attic/other/{trial['trajectory']}", "--export", "jsonl")
+    assert json.loads(exported.stdout.splitlines()[0])["ids"]
+    for file in ("results.jsonl", "steps.jsonl", "status.json", "ledger.db", "metrics.jsonl"):
+        assert str(run).encode() not in (moved / file).read_bytes(), file
+    for manifest in (moved / "checkpoints").glob("*.json"):
+        assert str(tmp_path) not in manifest.read_text()
