@@ -102,6 +102,9 @@ class BenchPlace:
     def set_version(self, version: Version) -> None:
         self._version = version
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        pass
+
     def expect(self, coming: Sequence[Coming]) -> None:
         pass
 

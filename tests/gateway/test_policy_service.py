@@ -42,14 +42,6 @@ async def test_a_policy_that_is_away_is_waited_for_as_long_as_is_wanted(tmp_path
         assert time.monotonic() - began < 30
 
 
-def test_how_long_is_sixty_seconds_unless_told():
-    config = PolicyConfig(urls=("http://there/v1",))
-    wanted = policy_for(SHELL, config, (), None, None)
-    longer = policy_for(SHELL, config, (), None, None, patience=600.0)
-    assert wanted is not None and longer is not None
-    assert (wanted.patience, longer.patience) == (60.0, 600.0)
-
-
 @pytest.mark.parametrize(("name", "value"), [("body_mb", 1 << 40), ("concurrent", 1 << 20)])
 def test_a_limit_beyond_all_measure_is_named(name, value):
     config = PolicyConfig(urls=("http://there/v1",), **{name: value})

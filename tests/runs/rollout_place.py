@@ -82,6 +82,9 @@ class NamedPlace:
     def set_version(self, version: Version) -> None:
         self._version = version
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        pass
+
     def expect(self, coming: Sequence[Coming]) -> None:
         pass
 

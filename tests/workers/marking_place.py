@@ -89,6 +89,9 @@ class MarkingPlace:
     def set_version(self, version: Version) -> None:
         self._version = version
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        pass
+
     def expect(self, coming: Sequence[Coming]) -> None:
         if coming or (self._folder / "expects").exists():
             self.mark("expects", str(sum(one.count for one in coming)))

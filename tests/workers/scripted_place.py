@@ -57,6 +57,7 @@ class ScriptedPlace:
     def __init__(self) -> None:
         self._held: list[bytes] = []
         self._version = FIRST
+        self._paused = (False, False)
         self._over: list[str] = []
         self._coming: dict[str, int] = {}
         self._news: News | None = None
@@ -89,6 +90,8 @@ class ScriptedPlace:
                 self._held.append(os.urandom(1 << 20) * int(about))
             case "variable":
                 return os.environ.get(about, "")
+            case "paused":
+                return str(self._paused)
             case "version":
                 return str(self._version)
             case "over":
@@ -108,6 +111,9 @@ class ScriptedPlace:
 
     def set_version(self, version: Version) -> None:
         self._version = version
+
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        self._paused = paused, drains
 
     def expect(self, coming: Sequence[Coming]) -> None:
         self._coming = {one.kind.task: one.count for one in coming}

@@ -27,6 +27,7 @@ from plimsoll.gateway.sessions.registry import Sessions
 from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.terse_log import TerseLog
+from plimsoll.gateway.upstreams.pauses import Pauses
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.trajectories.recorder import Recorder
 
@@ -58,13 +59,15 @@ class Listen:
 class Gateway:
     """Serves sessions while it is entered, and ends them all when it is left.
 
-    The upstream is the caller's: it outlives the gateway, which never closes it.
+    The upstream is the caller's: it outlives the gateway, which never closes it. `pauses` are its
+    pauses for new weights, in which the clocks of sessions stand still.
     """
 
     def __init__(
         self,
         upstream: Upstream,
         *,
+        pauses: Pauses | None = None,
         model: str = "policy",
         ids: bool = True,
         listen: Listen | None = None,
@@ -74,6 +77,7 @@ class Gateway:
         self.sessions = Sessions()
         self.port = 0
         self._upstream = upstream
+        self._pauses = pauses or Pauses()
         self._model = model
         self._ids = ids
         self._listen = listen or Listen()
@@ -152,6 +156,7 @@ class Gateway:
             id,
             Recorder.open(folder, blobs, id, about or {}),
             self._upstream,
+            self._pauses,
             limits=limits or Limits(),
             model=model or self._model,
             ids=self._ids,

@@ -55,7 +55,12 @@ class Standalone:
     ) -> None:
         self.admin_key = admin_key or new_key()
         self.gateway = Gateway(
-            upstream, model=model, ids=ids, listen=listen, elsewhere=self._elsewhere
+            upstream,
+            pauses=upstream.pauses,
+            model=model,
+            ids=ids,
+            listen=listen,
+            elsewhere=self._elsewhere,
         )
         self._upstream = upstream
         self._folder = folder

@@ -67,6 +67,7 @@ class Trials:
         return sorted(self.plan.trained.admitted)
 
     async def __aenter__(self) -> Self:
+        self.plan = await self.plan.surveyed()
         self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
         text = config_text(self.plan.config).encode()
         write_whole(self.directory.config, text, lasting=True)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, PlimsollError
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.core.versions import Version
 from plimsoll.ledger.batching import Batch as ChosenBatch
 from plimsoll.ledger.group import Group, split_ticket
@@ -89,6 +90,8 @@ class Controller:
         if reuse_of(plan.config) is not Reuse.NONE:
             self._prospects = Prospects(plan, self._order, ledger, self._evaluations, watching)
         self._slack = Slack(plan.config.run.slack_seconds)
+        self._clock = Stopwatch()
+        """Measures the slack of stragglers: it stands still while the policy is paused."""
         self._changed = asyncio.Event()
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -203,6 +206,14 @@ class Controller:
         self._changed.set()
         return version
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        """The policy is paused for new weights, or goes on."""
+        if paused:
+            self._clock.stop()
+        else:
+            self._clock.go()
+        self._supervisor.set_paused(paused, drains=drains)
+
     async def _turn(self) -> None:
         """Do all that can be done now."""
         if self._watching.breaker.tripped:
@@ -216,7 +227,7 @@ class Controller:
         if not self._is_halted:
             await self._start()
         if not self.why:
-            await self._slack.attend(self._ledger, asyncio.get_running_loop().time())
+            await self._slack.attend(self._ledger, self._clock.seconds)
             self._see_exhausted()
         self._look_ahead()
 
@@ -235,9 +246,10 @@ class Controller:
 
     async def _wait(self) -> None:
         """Until something has changed, or a slack is over."""
-        # Stopped, nothing is done about a slack: one that is over is no reason to look again.
-        soonest = math.inf if self.why else self._slack.soonest
-        left = soonest - asyncio.get_running_loop().time()
+        # Stopped or paused, nothing is done about a slack: one that is over is no reason to look
+        # again.
+        waits = not (self.why or self._clock.is_stopped)
+        left = self._slack.soonest - self._clock.seconds if waits else math.inf
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_TURN_SECONDS, max(0.0, left))):
                 await self._changed.wait()
@@ -266,7 +278,7 @@ class Controller:
         if self._plan.steps is None:
             return None
         steps = self._plan.steps - self._ledger.books.version.number
-        return self._slack.most(self._ledger, steps, asyncio.get_running_loop().time())
+        return self._slack.most(self._ledger, steps, self._clock.seconds)
 
     def _let_go(self) -> None:
         """Have workers end and release what belongs to groups that are over."""

@@ -5,6 +5,7 @@ trajectory, of which only the file is left. Nothing is kept for its group.
 """
 
 import asyncio
+import dataclasses
 import functools
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -18,12 +19,13 @@ from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
 from plimsoll.core.errors import PlimsollError, TrajectoryError
 from plimsoll.core.versions import Version
+from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.runs.backends import make_backend
 from plimsoll.runs.config import Config
 from plimsoll.runs.counting import CountingBackend
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.forecast import Forecast
-from plimsoll.runs.policies import PATIENCE, PolicyService, policy_for
+from plimsoll.runs.policies import PolicyService, policy_for
 from plimsoll.runs.pooling import hints_for, make_pool
 from plimsoll.runs.storing import Store
 from plimsoll.sandboxes.pool.pool import Pool
@@ -38,6 +40,8 @@ from plimsoll.workers.place import Coming, Kind, News, Order, Result
 __all__ = ["PlaceOptions", "TrialPlace", "trial_place"]
 
 _TASKS_KEPT = 256
+LET_GO_SECONDS = 120.0
+"""What the trainer takes at most, after an update that failed, to have servers generate again."""
 
 
 class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +52,9 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directory: str
     stored_as: str = ""
     """The run's own part of a storage that others may store in too."""
+    capabilities: Capabilities | None = None
+    """What the policy's servers can return, as the run found before its start. A worker starts
+    without asking them, so it starts while they are away or paused, too."""
 
 
 class TrialPlace:
@@ -119,6 +126,10 @@ class TrialPlace:
         if self._service is not None:
             self._service.set_version(version)
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        if self._service is not None:
+            self._service.set_paused(paused, drains=drains)
+
     def counts(self) -> dict[str, int]:
         sessions = [] if self._service is None else list(self._service.policy.gateway.sessions)
         return {
@@ -187,7 +198,11 @@ async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
     store = Store(config.storage.trajectories, directory.path, wanted.stored_as)
     run = config.run
     agent = make_agent(run.agent, layer=config.agents.folder)
-    asked = policy_for(agent, config.policy, (), None, None, patience=_patience(config))
+    asked = policy_for(agent, config.policy, (), None, None)
+    if asked is not None:
+        asked = dataclasses.replace(
+            asked, found=wanted.capabilities, longest_pause=_longest_pause(config)
+        )
     async with AsyncExitStack() as stack:
         service = None if asked is None else PolicyService(asked, directory.blobs)
         if service is not None:
@@ -200,8 +215,6 @@ async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
         yield place
 
 
-def _patience(config: Config) -> float:
-    """How long a request waits while no server is up: through a restart for new weights, too."""
-    training = config.training
-    restarts = training.policy == "openai" and training.server == "path"
-    return max(PATIENCE, training.update_seconds) if restarts else PATIENCE
+def _longest_pause(config: Config) -> float:
+    """An update that takes longer fails, and the run ends with it."""
+    return config.training.update_seconds + LET_GO_SECONDS

@@ -94,6 +94,14 @@ class Plan:
             check_left_out(tasks, self.config.run.backend)
         return made
 
+    async def surveyed(self) -> "Plan":
+        """The same, with what the policy's servers can return: workers are told, and start without
+        asking. Raises `PolicyError` where none of them serves."""
+        if self.policy is None:
+            return self
+        key = None if self.served is None else self.served.key
+        return replace(self, policy=await self.policy.surveyed(key))
+
     def _admit(self, *, require_validation: bool) -> "Plan":
         """By what is known of the tasks now."""
         run, breaker = self.config.run, self.config.breaker

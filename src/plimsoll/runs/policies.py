@@ -15,6 +15,7 @@ from plimsoll.gateway.sessions.limits import MOST_BODY_BYTES, MOST_CONCURRENT, L
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.make import look_at, make_upstream
+from plimsoll.gateway.upstreams.openai import Waits
 from plimsoll.runs.config import PolicyConfig
 from plimsoll.trials.policy import Policy
 
@@ -44,16 +45,19 @@ class WantedPolicy:
     """What its servers can return, once they were looked at; None for a script."""
     patience: float = PATIENCE
     """How long a request waits, in seconds, while none of them is up."""
+    longest_pause: float = 0.0
+    """How long they may be paused for new weights, in seconds; 0 where nobody pauses them."""
     plain: bool = False
     """Answers are sampled from the model as it is, whatever agents ask for."""
 
     def checked(self) -> "WantedPolicy":
-        """The same, after a look at who is to answer. Not to be called from a running loop.
+        """`surveyed`, for callers without a running loop."""
+        return asyncio.run(self.surveyed())
 
-        Raises `PolicyError` where nobody would.
-        """
+    async def surveyed(self, key: str | None = None) -> "WantedPolicy":
+        """The same, after a look at who is to answer. Raises `PolicyError` where nobody would."""
         try:
-            found = asyncio.run(look_at(self.urls, model=self.model))
+            found = await look_at(self.urls, model=self.model, key=key)
         except PolicyError as error:
             first = self.urls[0]
             raise PolicyError(
@@ -68,8 +72,6 @@ def policy_for(
     urls: tuple[str, ...],
     model: str | None,
     turns: int | None,
-    *,
-    patience: float = PATIENCE,
 ) -> WantedPolicy | None:
     """What the command line says, else the config. None for an agent that asks no policy."""
     if not agent.needs_policy:
@@ -95,7 +97,6 @@ def policy_for(
         model or config.model,
         limits,
         seed,
-        patience=patience,
         plain=config.sampling == "model",
     )
 
@@ -106,6 +107,17 @@ def _check_limits(config: PolicyConfig) -> None:
         given = getattr(config, name)
         if given > most:
             raise UsageError(f"[policy] {name} is {given}: give {most} or less")
+
+
+def _waits(pause: float) -> Waits:
+    """The usual, and on top of each the time for which a paused server says nothing."""
+    usual = Waits()
+    return replace(
+        usual,
+        first=usual.first + pause,
+        between=usual.between + pause,
+        total=usual.total + pause,
+    )
 
 
 class PolicyService:
@@ -132,6 +144,14 @@ class PolicyService:
         assert self._gate is not None, "the service is not entered"
         self._gate.resume(version)
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        """The servers are paused for new weights, or go on. They hold requests themselves."""
+        assert self._gate is not None, "the service is not entered"
+        if paused:
+            self._gate.pauses.begin(drains=drains)
+        else:
+            self._gate.pauses.end()
+
     async def __aenter__(self) -> Self:
         wanted = self._wanted
         async with AsyncExitStack() as stack:
@@ -139,14 +159,22 @@ class PolicyService:
                 wanted.urls,
                 model=wanted.model,
                 capabilities=wanted.found,
+                waits=_waits(wanted.longest_pause),
                 patience=wanted.patience,
                 plain=wanted.plain,
             )
             stack.push_async_callback(upstream.close)
             self._gate = upstream
-            gateway = await stack.enter_async_context(Gateway(upstream))
+            gateway = await stack.enter_async_context(Gateway(upstream, pauses=upstream.pauses))
             self._stack = stack.pop_all()
-        self._policy = Policy(gateway, wanted.limits, self._blobs, upstream.model, wanted.seed)
+        self._policy = Policy(
+            gateway,
+            wanted.limits,
+            self._blobs,
+            upstream.model,
+            wanted.longest_pause,
+            wanted.seed,
+        )
         return self
 
     async def __aexit__(

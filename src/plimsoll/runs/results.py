@@ -50,6 +50,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer_tokens: int | None = None
     sandbox_seconds: float | None = None
     """How long its sandbox took to start."""
+    paused_seconds: float | None = None
+    """How long the policy was paused for new weights while its agent worked, where it was."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,7 @@ def row_of(
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
     spent, started = result.spent, result.phases.get("start")
+    paused = result.phases.get("paused")
     return Row(
         task=result.task,
         attempt=result.attempt,
@@ -119,6 +122,7 @@ def row_of(
         prompt_tokens=None if spent is None else spent.prompt_tokens,
         answer_tokens=None if spent is None else spent.answer_tokens,
         sandbox_seconds=None if started is None else round(started, 4),
+        paused_seconds=None if paused is None else round(paused, 3),
     )
 
 

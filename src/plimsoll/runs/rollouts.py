@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -123,6 +123,8 @@ class Rollouts:
         self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
         if self._prepare is not None:
             await self._prepare(self)
+        # Not before: servers may be paused until they have their weights.
+        self.plan = await self.plan.surveyed()
         # After the workers: one that did not end in time was killed, with its sandboxes.
         stack.push_async_callback(reap_at_end, self.plan.config)
         supervisor = self._supervisor = make_supervisor(self.plan, self.directory)
@@ -224,6 +226,22 @@ class Rollouts:
         if publish is not None:
             await publish(version)
         return await self._controller.commit(name)
+
+    @contextlib.contextmanager
+    def paused(self, *, drains: bool = False) -> Generator[None]:
+        """Say that the policy is paused for new weights, for as long as this is entered.
+
+        The time does not count towards that of agents and stragglers. `drains`: the policy still
+        answers the requests that it was sent before.
+        """
+        if self._loop is None:
+            yield  # nothing runs yet
+            return
+        self._controller.set_paused(True, drains=drains)
+        try:
+            yield
+        finally:
+            self._controller.set_paused(False)
 
     async def reject(self, batch: Batch, reasons: Mapping[str, str]) -> None:
         """The batch cannot be trained on: a trajectory of it is gone, say. Ask for another.

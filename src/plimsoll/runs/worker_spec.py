@@ -25,6 +25,7 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
         "config": _with_policy(plan.config, plan.served).model_dump(mode="json"),
         "directory": str(directory.path.absolute()),
         "stored_as": directory.stored_as() if stores_elsewhere else "",
+        "capabilities": None if plan.policy is None else plan.policy.found,
     }
     return WorkerSpec(
         run=directory.name,

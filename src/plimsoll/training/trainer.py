@@ -9,6 +9,7 @@ Where `out` is the directory of a run already, it goes on with it.
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ from plimsoll.training.models import find_device
 from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.plot import Curves, draw
 from plimsoll.training.policies.openai import OpenAIPolicy
-from plimsoll.training.policies.protocol import Policy
+from plimsoll.training.policies.protocol import Pausing, Policy
 from plimsoll.training.policies.registry import (
     check_servers,
     discard_served,
@@ -176,6 +177,8 @@ class Trainer:
             if self.config.policy.sampling == "asked":
                 _warn_of(serving.taste, self._folder)
         self.rollouts = rollouts = self._make_rollouts(serving)
+        if serving is not None:
+            serving.pausing = self._pausing(rollouts)
         planned(rollouts)
         self._doing = ""
         try:
@@ -224,6 +227,7 @@ class Trainer:
             _log.warning("a checkpoint is damaged, and the one before is used: %s", damaged)
         if self._policy is None:
             self._policy = self._served = make_served(self.config, rollouts.directory)
+            self._served.pausing = self._pausing(rollouts)
             await self._stack.enter_async_context(self._policy)
         learner = self._learner
         assert learner is not None, "it is made first of all"
@@ -234,6 +238,14 @@ class Trainer:
         weights = await self._thread.do(learner.weights)
         await self._policy.publish(weights, rollouts.version)
         self._doing = ""
+
+    def _pausing(self, rollouts: Rollouts) -> Pausing:
+        """Tells the run of pauses for new weights."""
+        training = self.config.training
+        # Whoever starts a server again does not wait for the answers under way.
+        restarts = training.policy == "openai" and training.server == "path"
+        drains = training.updating == "drain" and not restarts
+        return functools.partial(rollouts.paused, drains=drains)
 
     def _make_loop(self, rollouts: Rollouts, metrics: Metrics) -> Loop:
         assert self._policy is not None and self._learner is not None, "they are made before"

@@ -3,6 +3,9 @@
 A policy that did not answer is never a reward: where the agent ended on a failure of the
 policy's server the trial is void, whatever the agent itself made of it. So is one whose agent
 had no answer at all, or spent at least half of its time on a request that nothing came for.
+
+Time in which the policy is paused for new weights is not the agent's: it counts neither towards
+its time nor as silence. A pause that does not end makes the trial void.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from pathlib import Path
 from plimsoll.agents.protocol import Agent, Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import AgentError, PolicyError, TrajectoryError
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
@@ -22,6 +26,7 @@ from plimsoll.sandboxes.protocol import Sandbox
 
 __all__ = ["Policy", "Spent", "Talk", "talk"]
 
+LONGEST_PAUSE = 720.0
 TOO_SILENT = 0.5
 """The share of an agent's time after which a policy that says nothing is at fault for its end."""
 
@@ -37,6 +42,8 @@ class Policy:
     """Where the run keeps what is too large for a trajectory."""
     model: str = ""
     """What the policy is called at its server, where that is known."""
+    longest_pause: float = LONGEST_PAUSE
+    """Seconds for which an agent waits for a paused policy; then its trial is void."""
     seed: int | None = None
     """What its answers are sampled with, beside the trial; the server's choice where None."""
 
@@ -77,7 +84,7 @@ async def talk(
         about={name: value for name, value in told.items() if value},
         seed="" if policy.seed is None or not rollout else f"{policy.seed} {rollout}",
     )
-    talking = Talk(policy.gateway, session)
+    talking = Talk(policy, session)
     try:
         yield talking
     except asyncio.CancelledError:
@@ -93,13 +100,19 @@ async def talk(
 class Talk:
     """What a trial does with its session."""
 
-    def __init__(self, gateway: Gateway, session: Session) -> None:
-        self._gateway = gateway
+    def __init__(self, policy: Policy, session: Session) -> None:
+        self._gateway = policy.gateway
         self._session = session
+        self.longest_pause = policy.longest_pause
         self._before = 0
         """Exchanges of earlier steps."""
         self.last = Outcome()
         """How the agent ended the step that ran last."""
+
+    @property
+    def clock(self) -> Stopwatch:
+        """The agent's time: it stands still while the policy is paused for new weights."""
+        return self._session.clock
 
     @property
     def turns(self) -> int:
@@ -133,7 +146,7 @@ class Talk:
     def failed(self, limit: float | None) -> PolicyError | None:
         """Why what the agent did says nothing of the policy, where that is so.
 
-        `limit` is how many seconds the step gave it.
+        `limit` is how many seconds of its clock the step gave it.
         """
         session = self._session
         if session.failure:

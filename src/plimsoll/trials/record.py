@@ -60,6 +60,8 @@ class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of the tests that graded each step."""
     seconds: float
     phases: dict[str, float]
+    """Seconds by phase. `paused` is the part of `agent` in which the policy was paused for new
+    weights, which does not count towards the agent's time."""
     started: float
     sandbox: str = ""
     """The one that the agent had, by the name its backend knows it by; "" where it had none."""
@@ -89,8 +91,10 @@ class Phases:
         try:
             yield
         finally:
-            spent = time.monotonic() - started
-            self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 6)
+            self.add(name, time.monotonic() - started)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 6)
 
 
 class Log:

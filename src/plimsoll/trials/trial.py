@@ -7,7 +7,6 @@ A bad trial is data: `run_trial` turns whatever goes wrong into a void verdict w
 cause. It raises for one thing only, its own cancellation, and leaves a verdict even then.
 """
 
-import asyncio
 import secrets
 import time
 import traceback
@@ -20,11 +19,13 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.errors import (
     AgentError,
     PlimsollError,
+    PolicyError,
     SandboxUnavailable,
     SetUpError,
     SolutionError,
 )
 from plimsoll.core.full_disks import why_full
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
@@ -33,7 +34,7 @@ from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
 from plimsoll.trials.environment import agent_sandbox, check_given, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
-from plimsoll.trials.policy import Policy, Spent, Talk, talk
+from plimsoll.trials.policy import LONGEST_PAUSE, Policy, Spent, Talk, talk
 from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
 from plimsoll.trials.room import Room
 from plimsoll.trials.steps import combine, falls_short
@@ -149,6 +150,7 @@ class _Trial:
         self._agent = agent
         self._backend = backend
         self._record = record
+        self._phases = phases
         self._phase = phases.phase
         self._labels = labels_for(task, run, attempt)
         self._assets = assets
@@ -261,10 +263,10 @@ class _Trial:
         limit = step.agent.timeout_sec
         try:
             if talking is None:
-                outcome = await self._within_time(step, sandbox, record, None)
+                outcome = await self._within_time(step, sandbox, record)
             else:
                 async with talking.reach(self._agent, sandbox) as access:
-                    outcome = await self._within_time(step, sandbox, record, access)
+                    outcome = await self._within_time(step, sandbox, record, talking, access)
                 outcome = talking.judge(self._agent, outcome, limit)
         except AgentError:
             if talking is not None and (error := talking.failed(limit)) is not None:
@@ -281,7 +283,12 @@ class _Trial:
         return outcome
 
     async def _within_time(
-        self, step: Step, sandbox: Sandbox, record: StepRecord, access: Access | None
+        self,
+        step: Step,
+        sandbox: Sandbox,
+        record: StepRecord,
+        talking: Talk | None = None,
+        access: Access | None = None,
     ) -> Outcome:
         solution = self._task.solution_env if self._agent.reference else dict[str, str]()
         assignment = Assignment(
@@ -295,16 +302,25 @@ class _Trial:
             policy=access,
         )
         limit = step.agent.timeout_sec
-        clock = asyncio.timeout(limit)
+        clock = Stopwatch() if talking is None else talking.clock
+        longest = LONGEST_PAUSE if talking is None else talking.longest_pause
+        before = clock.stopped_seconds
+        time_limit = clock.limit(limit, stopped=longest)
         try:
-            async with clock:
+            async with time_limit:
                 return await self._agent.run(assignment)
         except TimeoutError:
-            if not clock.expired():
+            if not time_limit.expired():
                 raise
+            if time_limit.overdue:
+                why = f"the policy was paused for new weights, and not back after {longest:g} s"
+                raise PolicyError(why) from None
             if self._agent.reference:
                 raise SolutionError(f"the solution did not end within {limit:g} s") from None
             return Outcome(Ending.BUDGET, f"out of time after {limit:g} s")
+        finally:
+            if paused := clock.stopped_seconds - before:
+                self._phases.add("paused", paused)
 
     async def _blame_memory(self, sandbox: Sandbox) -> None:
         """An agent that failed after the kernel killed for memory failed of that."""

@@ -31,6 +31,7 @@ from plimsoll.workers.messages import (
     Hello,
     News,
     NewVersion,
+    Paused,
     Ready,
     Run,
     Stop,
@@ -81,6 +82,7 @@ class Crew:
         self._crashes = Crashes(options.crash_deaths * number, options.crash_seconds)
         self._on_room = on_room
         self._version: Version | None = None
+        self._paused = Paused(False)
         self._named = 0
         self._told_of_limit = False
         self._failed = asyncio.Event()
@@ -160,6 +162,10 @@ class Crew:
     def set_version(self, version: Version) -> None:
         self._version = version
         self.tell_all(NewVersion(version))
+
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        self._paused = Paused(paused, drains)
+        self.tell_all(self._paused)
 
     async def end_all(self, why: str, how: Drain | Stop, within: float) -> None:
         """Start no more, ask all to end, and wait until they have; late ones are killed."""
@@ -312,6 +318,8 @@ class Crew:
         member.phase = Phase.READY
         if self._version is not None:
             self.tell(member.worker, NewVersion(self._version))
+        if self._paused.paused:
+            self.tell(member.worker, self._paused)
         self.answered.set()
         self._on_room()
 

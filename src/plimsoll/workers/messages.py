@@ -20,6 +20,7 @@ __all__ = [
     "Hello",
     "NewVersion",
     "News",
+    "Paused",
     "Ready",
     "Run",
     "Stop",
@@ -86,6 +87,14 @@ class NewVersion(msgspec.Struct, frozen=True, tag="new_version"):
     version: Version
 
 
+class Paused(msgspec.Struct, frozen=True, tag="paused"):
+    """The policy is paused for new weights, or goes on."""
+
+    paused: bool
+    drains: bool = False
+    """It still answers the requests that it was sent before the pause."""
+
+
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """Take no more; what runs has so many seconds, then it is cancelled; then end."""
 
@@ -96,7 +105,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End at once, with nothing left behind."""
 
 
-ToWorker = Begin | Run | Cancel | GroupOver | Expect | NewVersion | Drain | Stop
+ToWorker = Begin | Run | Cancel | GroupOver | Expect | NewVersion | Paused | Drain | Stop
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

@@ -102,6 +102,10 @@ class Place(Protocol):
         """What the policy generates from now on is of this version."""
         ...
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        """The policy is paused for new weights, or goes on: see `Paused`."""
+        ...
+
     def news(self) -> News | None:
         """What is new since this was last asked; None where nothing is."""
         ...

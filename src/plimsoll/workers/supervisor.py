@@ -118,6 +118,11 @@ class Supervisor:
         """The policy generates with these weights from now on."""
         self._crew.set_version(version)
 
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        """The policy is paused for new weights, or goes on. With `drains` it still answers the
+        requests that it was sent before the pause."""
+        self._crew.set_paused(paused, drains=drains)
+
     async def wait_ready(self) -> None:
         """Wait until a worker has answered. Raises `WorkerError` where they cannot start."""
         await self._unless_failed(self._crew.answered)

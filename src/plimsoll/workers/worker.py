@@ -32,6 +32,7 @@ from plimsoll.workers.messages import (
     GroupOver,
     Hello,
     NewVersion,
+    Paused,
     Ready,
     Run,
     Stop,
@@ -186,7 +187,7 @@ class Worker:
 
     def _hear_order(
         self,
-        message: Run | Cancel | GroupOver | Expect | NewVersion,
+        message: Run | Cancel | GroupOver | Expect | NewVersion | Paused,
         tickets: Tickets,
         place: Place,
     ) -> None:
@@ -202,6 +203,8 @@ class Worker:
                 place.expect(() if self._load.leaving else coming)
             case NewVersion(version=version):
                 place.set_version(version)
+            case Paused(paused=paused, drains=drains):
+                place.set_paused(paused, drains=drains)
             case _:
                 assert_never(message)
 

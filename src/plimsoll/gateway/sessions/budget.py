@@ -1,10 +1,11 @@
 """What a session has used of its limits, and the refusal once one is crossed."""
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from plimsoll.core.stopwatch import Stopwatch, Timer
 from plimsoll.gateway.forms import Answer, Refusal
 from plimsoll.gateway.sessions.limits import Limits
 
@@ -12,9 +13,11 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """Counts turns and tokens; time runs from its making on."""
+    """Counts turns and tokens; time is that of the clock, from its making on."""
 
-    def __init__(self, limits: Limits, on_time_up: Callable[[Refusal], None]) -> None:
+    def __init__(
+        self, limits: Limits, clock: Stopwatch, on_time_up: Callable[[Refusal], None]
+    ) -> None:
         self.turns = 0
         self.prompt_tokens = 0
         self.answer_tokens = 0
@@ -23,10 +26,10 @@ class Budget:
         self._overflow = ""
         self._on_time_up = on_time_up
         self.out_of_time = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         if limits.seconds is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(limits.seconds, self._time_is_up, limits.seconds)
+            late = partial(self._time_is_up, limits.seconds)
+            self._timer = clock.call_later(limits.seconds, late)
 
     @property
     def tokens(self) -> int:

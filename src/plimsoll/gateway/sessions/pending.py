@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from plimsoll.core.ids import short_id
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.core.versions import Version
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.forms import Answer, Chunk, Refusal, Request
@@ -65,6 +66,7 @@ class Pending:
         dialect: Dialect,
         place: Place,
         client: Client,
+        clock: Stopwatch,
         *,
         record: Callable[["Pending", Answered], None],
         over: Callable[["Pending", Answer | Refusal, str], None],
@@ -79,8 +81,13 @@ class Pending:
         """When something last came, or a ping was sent."""
         self.said = self.started
         """When the policy last said something; until then, when it was asked."""
+        self.sent = False
+        """Whether it was let through to the policy."""
         self.delivering = False
         """Whether what it said waits for a client to take it."""
+        self._clock = clock
+        self._quiet = clock.seconds
+        """The same as `said`, by the session's clock."""
         self._record = record
         self._over = over
         self._listeners: list[Listener] = []
@@ -124,9 +131,11 @@ class Pending:
             if task is not None:
                 task.cancel()
 
-    def silence(self, now: float) -> float:
-        """How long the policy says nothing, as far as that is not its client's doing."""
-        return 0.0 if self.delivering else now - self.said
+    @property
+    def silence(self) -> float:
+        """How long the policy says nothing, by the session's clock, as far as that is not its
+        client's doing."""
+        return 0.0 if self.delivering else self._clock.seconds - self._quiet
 
     def is_stuck(self, now: float, seconds: float) -> bool:
         """Whether a client has taken nothing of its stream for so long."""
@@ -165,6 +174,7 @@ class Pending:
 
     async def _ask(self, upstream: Upstream, call: Call) -> Answered:
         version = await upstream.ready()
+        self.sent = True
         if self.request.stream and upstream.streams:
             collected = await self._stream(upstream, call, version)
             answer = collected.answer(f"chatcmpl-{short_id()}")
@@ -184,6 +194,7 @@ class Pending:
                     self._begun = True
                     forget(self.request)
                 self.heard = self.said = time.monotonic()
+                self._quiet = self._clock.seconds
                 collected.add(chunks)
                 self.delivering = True
                 for listener in tuple(self._followers):

@@ -6,6 +6,8 @@ Invariants:
   again for a retry.
 * Every handler that waits in a session is woken when the session ends, and nothing of a
   request is kept once it is answered but what its trajectory holds.
+* The session's clock stands still while the policy is paused for new weights, unless a request
+  is still answered: its time limit and the silence of its requests are measured by that clock.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.core.waiting import to_the_end
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.dialects.protocol import Dialect
@@ -35,6 +38,7 @@ from plimsoll.gateway.sessions.presence import Presence, ended
 from plimsoll.gateway.sessions.retries import Kept, Retries, Sameness
 from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.upstream_fields import refuse_places
+from plimsoll.gateway.upstreams.pauses import Pauses
 from plimsoll.gateway.upstreams.protocol import Call, Upstream
 from plimsoll.trajectories.done import Done
 from plimsoll.trajectories.graph import Place
@@ -49,6 +53,7 @@ END_SECONDS = 5.0
 """How long a session that ends waits for its handlers to say so to their clients."""
 STUCK_SECONDS = 300.0
 """How long a client may take nothing of its stream."""
+LEFT_WHILE_PAUSED = "a request was given up while the policy was paused for new weights"
 MOST_TROUBLES = 1000
 """What a trajectory takes of them: an agent that loops must not fill a disk."""
 
@@ -61,6 +66,7 @@ class Session:
         id: str,
         recorder: Recorder,
         upstream: Upstream,
+        pauses: Pauses,
         *,
         limits: Limits,
         model: str,
@@ -76,6 +82,8 @@ class Session:
         """Why the policy's server refused a request, if it did and has not answered since."""
         self.used = time.monotonic()
         """When a request last came or was answered."""
+        self.clock = Stopwatch()
+        """The time of the agent."""
         self.presence = Presence(limits.concurrent, limits.body_bytes)
         self._media = MediaHosts(limits.media_hosts)
         self._key = new_key()
@@ -84,7 +92,7 @@ class Session:
         self._upstream = upstream
         self._call = Call(id, ids)
         self._seeds = seeds
-        self._budget = Budget(limits, self._out_of_time)
+        self._budget = Budget(limits, self.clock, self._out_of_time)
         self._failures = Failures()
         self._retries = Retries()
         self._openings = Openings()
@@ -95,6 +103,10 @@ class Session:
         self._on_outcome = on_outcome
         self._on_end = on_end
         self._ended: asyncio.Task[Path] | None = None
+        self._draining: set[Pending] = set()
+        """Requests that a paused policy still answers."""
+        self._pauses = pauses
+        pauses.follow(self)
 
     @property
     def exchanges(self) -> int:
@@ -140,13 +152,13 @@ class Session:
 
     @property
     def silent_for(self) -> float:
-        """Seconds that a request waits for the policy to say anything, or waited in vain.
+        """Seconds that a request waits for the policy to say anything, or waited in vain, without
+        those in which the policy was paused.
 
         Of the longest, among those in flight and those left by their clients; an answer that
         came since makes up for the latter.
         """
-        now = time.monotonic()
-        return max(self._left_silent, *(each.silence(now) for each in self._flying), 0.0)
+        return max(self._left_silent, *(each.silence for each in self._flying), 0.0)
 
     def access(self, port: int, host: str = "127.0.0.1") -> Access:
         return self.access_at(f"http://{host}:{port}")
@@ -180,6 +192,7 @@ class Session:
             dialect,
             place,
             client,
+            self.clock,
             record=self._record,
             over=self._over,
         )
@@ -257,7 +270,24 @@ class Session:
             self._ended = asyncio.create_task(self._end(ending, detail))
         return await to_the_end(asyncio.shield(self._ended))
 
+    def pause(self, *, drains: bool) -> None:
+        """The policy is paused. Where it drains, the requests that it was sent are still answered,
+        on the agent's time: the end of its time is what bounds their length."""
+        if drains:
+            self._draining = {pending for pending in self._flying if pending.sent}
+        self._stop_clock()
+
+    def resume(self) -> None:
+        """The policy answers again."""
+        self._draining.clear()
+        self.clock.go()
+
+    def _stop_clock(self) -> None:
+        if self._pauses.is_paused and not self._draining:
+            self.clock.stop()
+
     async def _end(self, ending: str, detail: str) -> Path:
+        self._pauses.leave(self)
         self._budget.close()
         for pending in tuple(self._flying):
             pending.end(ended(), "cancelled")
@@ -304,14 +334,19 @@ class Session:
         if isinstance(outcome, Refusal):
             self._trouble(what, outcome.message, pending.dialect.name)
             self._take_note(pending, outcome, what)
+        self._draining.discard(pending)
+        self._stop_clock()
         self._on_outcome(pending, outcome, what)
 
     def _take_note(self, pending: Pending, refusal: Refusal, what: str) -> None:
         """Of what a request came to that the policy did not answer."""
         if what in FAILURES:
             self._failures.add(refusal.message, pending.started)
+        elif what == "cancelled" and self.clock.is_stopped:
+            # Its patience was less than the pause, which is no fault of the agent.
+            self._failures.add(LEFT_WHILE_PAUSED, pending.started)
         elif what == "cancelled":
-            self._left_silent = max(self._left_silent, pending.silence(time.monotonic()))
+            self._left_silent = max(self._left_silent, pending.silence)
         elif what != "budget":
             self.refusal = refusal.message
             if what == "context_length":

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from plimsoll.core.versions import FIRST, Version
 from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.pauses import Pauses
 from plimsoll.gateway.upstreams.protocol import Call
 from plimsoll.gateway.upstreams.replica import ReplicaState
 
@@ -39,7 +40,11 @@ class Source(Protocol):
 class Gate:
     """An `Upstream` that can be paused. Requests that come meanwhile wait; none is lost."""
 
-    def __init__(self, source: Source, version: Version = FIRST) -> None:
+    def __init__(
+        self, source: Source, version: Version = FIRST, pauses: Pauses | None = None
+    ) -> None:
+        self.pauses = pauses or Pauses()
+        """Those of the gate, and those that the servers behind it make by themselves."""
         self._source = source
         self._version = version
         self._open = asyncio.Event()
@@ -75,11 +80,12 @@ class Gate:
         """Holds new requests. With `drain`, returns once those in flight are answered; cancelled
         while it waits for them, it opens the gate again."""
         self._open.clear()
+        self.pauses.begin(drains=True)
         if drain:
             try:
                 await self._idle.wait()
             except asyncio.CancelledError:
-                self._open.set()
+                self.resume()
                 raise
 
     def resume(self, version: Version | None = None) -> None:
@@ -87,6 +93,7 @@ class Gate:
         if version is not None:
             self._version = version
         self._open.set()
+        self.pauses.end()
 
     async def ready(self) -> Version:
         # It may be paused again before a request that it woke gets its turn.

@@ -10,6 +10,7 @@ from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.openai import Server, Waits, http_session
+from plimsoll.gateway.upstreams.pauses import Pauses
 from plimsoll.gateway.upstreams.replicas import Replicas
 from plimsoll.gateway.upstreams.script import load_script
 from plimsoll.gateway.upstreams.scripted import Scripted
@@ -49,7 +50,8 @@ async def make_upstream(
 ) -> Gate:
     """Several URLs are replicas of one policy. What may be asked of them is found by a look at
     each, unless it is known. `patience` is how long a request waits, in seconds, while none of
-    them is up. `plain` has answers sampled from the model as it is. `scripted:FILE` is a script."""
+    them is up; the time of a pause does not count. `plain` has answers sampled from the model as
+    it is. `scripted:FILE` is a script."""
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         return Gate(Scripted(Path(urls[0].removeprefix(SCRIPTED))), version)
     bases = _bases(urls)
@@ -69,7 +71,11 @@ async def make_upstream(
         )
         for base in bases
     ]
-    return Gate(Replicas(http, servers, streams=found.streams_all, patience=patience), version)
+    pauses = Pauses()
+    replicas = Replicas(
+        http, servers, streams=found.streams_all, patience=patience, clock=pauses.clock
+    )
+    return Gate(replicas, version, pauses)
 
 
 def _bases(urls: Sequence[str]) -> list[str]:

@@ -62,15 +62,15 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long a server is waited for, in seconds."""
+    """How long a server is waited for, in seconds. Where it may be paused for new weights, all but
+    the first are longer by that."""
 
     connect: float = 10.0
     first: float = 900.0
     """For the head of a stream, and then for its first event: a queue and a long prompt are in
     it. Most servers send the head at once."""
     between: float = 900.0
-    """Between two reads of a stream after that. It may be silent for as long as new weights are
-    loaded: not less than [training] update_seconds."""
+    """Between two reads of a stream after that."""
     total: float = 3600.0
     """For a whole answer, or a stream from its beginning to its end."""
 

@@ -13,6 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
 
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.forms import Answer, Chunk, Request
 from plimsoll.gateway.upstreams.failures import Failed
 from plimsoll.gateway.upstreams.health import watch
@@ -38,12 +39,15 @@ class Replicas:
         *,
         streams: bool = True,
         patience: float = 60.0,
+        clock: Stopwatch | None = None,
     ) -> None:
+        """`patience` is how long a request waits, in seconds of the clock, while none is up."""
         self._http = http
         self._replicas = [Replica(server) for server in servers]
         self._sessions: OrderedDict[str, Replica] = OrderedDict()
         self._turn = 0
         self._patience = patience
+        self._clock = clock or Stopwatch()
         self._back = asyncio.Event()
         self._watch = asyncio.create_task(watch(self._replicas, self._came_back))
         self.streams = streams
@@ -57,7 +61,7 @@ class Replicas:
         return [replica.state for replica in self._replicas]
 
     async def answer(self, request: Request, call: Call) -> Answer:
-        attempts = _Attempts(self._patience)
+        attempts = self._attempts()
         while True:
             replica = await self._choose(call.session, attempts)
             try:
@@ -81,7 +85,7 @@ class Replicas:
                 yield whole
 
     async def count(self, request: Request, call: Call) -> int:
-        replica = await self._choose(call.session, _Attempts(self._patience))
+        replica = await self._choose(call.session, self._attempts())
         return await replica.server.count(request)
 
     async def close(self) -> None:
@@ -90,7 +94,7 @@ class Replicas:
         await self._http.close()
 
     async def _stream(self, request: Request, call: Call) -> AsyncGenerator[list[Chunk]]:
-        attempts, kept = _Attempts(self._patience), [request]
+        attempts, kept = self._attempts(), [request]
         del request
         while True:
             replica = await self._choose(call.session, attempts)
@@ -107,6 +111,9 @@ class Replicas:
             else:
                 replica.answered(_now())
                 return
+
+    def _attempts(self) -> "_Attempts":
+        return _Attempts(self._clock, self._patience)
 
     async def _failed(
         self, session: str, replica: Replica, failure: Failed, attempts: "_Attempts"
@@ -165,7 +172,7 @@ class Replicas:
 
     async def _wait(self, attempts: "_Attempts") -> None:
         """Until a replica is back, or may be asked again."""
-        left = attempts.until - _now()
+        left = attempts.left
         if left <= 0:
             reasons = "; ".join(replica.state.last_failure for replica in self._replicas)
             raise Failed("busy", f"no replica of the policy is up: {reasons}")
@@ -184,15 +191,21 @@ class Replicas:
 class _Attempts:
     """How often and how long one request has been tried."""
 
-    def __init__(self, patience: float) -> None:
-        self.until = _now() + patience
+    def __init__(self, clock: Stopwatch, patience: float) -> None:
+        self._clock = clock
+        self._until = clock.seconds + patience
         self.tried: set[Replica] = set()
         self.delivered = False
         self._count = 0
 
+    @property
+    def left(self) -> float:
+        """Seconds of the clock that it may still wait."""
+        return self._until - self._clock.seconds
+
     def allow(self, failure: Failed) -> bool:
         self._count += 1
-        in_time = _now() + (failure.after or 0) < self.until
+        in_time = (failure.after or 0) < self.left
         return failure.again and not self.delivered and self._count < TRIES and in_time
 
     def pause(self, failure: Failed) -> float:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -17,7 +17,7 @@ from plimsoll.gateway.upstreams.address import normal_url
 from plimsoll.gateway.upstreams.failures import Failed
 from plimsoll.gateway.upstreams.make import KEY_VARIABLE
 from plimsoll.gateway.upstreams.openai import http_session
-from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.policies.protocol import Pausing, Weights
 from plimsoll.training.policies.servers.folders import Folders, is_label, new_label
 from plimsoll.training.policies.servers.giving import give, look
 from plimsoll.training.policies.servers.path import PathServer
@@ -55,6 +55,7 @@ class OpenAIPolicy:
         """`folder` is for the weights of this run alone; every server reads it by this path."""
         if not urls:
             raise UsageError('policy = "openai" wants the URLs of its servers as [policy] urls')
+        self.pausing: Pausing = nullcontext
         self._urls = tuple(normal_url(url) for url in urls)
         self._folders = Folders(folder)
         self._kind: Literal["vllm", "sglang", "path"] = server
@@ -115,7 +116,8 @@ class OpenAIPolicy:
             self._mixed = self._mixed or weights is not None
             if had is not None:
                 self._renamed.add(target.label)
-            problems = await give(self._servers, target, within=self._within, had=had)
+            with self.pausing():
+                problems = await give(self._servers, target, within=self._within, had=had)
             if problems:
                 raise PolicyError(self._told(version, problems))
             self._served, self._mixed = target, False
@@ -138,7 +140,10 @@ class OpenAIPolicy:
                     "generated meanwhile is of other weights than it counts as",
                     *(server.url, other, served.label),
                 )
-            problems = await give(tuple(others), served, within=self._within)
+            if not others:
+                return ()
+            with self.pausing():
+                problems = await give(tuple(others), served, within=self._within)
             if problems:
                 raise PolicyError("; ".join(problems.values()))
             return tuple(server.url for server in others)

@@ -1,6 +1,7 @@
 """What the trainer asks of a policy, whoever serves it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +11,10 @@ from torch import Tensor
 
 from plimsoll.core.versions import Version
 
-__all__ = ["Policy", "Weights"]
+__all__ = ["Pausing", "Policy", "Weights"]
+
+Pausing = Callable[[], AbstractContextManager[None]]
+"""Entered while the servers of a policy may be paused for new weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from plimsoll.training.policies.batching import Batch
 from plimsoll.training.policies.defaults import read_defaults
 from plimsoll.training.policies.generator import Generator
 from plimsoll.training.policies.prompts import Prompts
-from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.policies.protocol import Pausing, Weights
 from plimsoll.training.policies.sampling import Taste
 
 __all__ = ["TorchPolicy"]
@@ -46,6 +46,7 @@ class TorchPolicy:
         host: str = "127.0.0.1",
         max_batch: int = 64,
     ) -> None:
+        self.pausing: Pausing = nullcontext
         self._path = path
         self._device = device
         self._dtype = dtype
@@ -83,7 +84,8 @@ class TorchPolicy:
             raise PolicyError("the policy is not served yet, or not any more")
         if weights is not None:
             self._check(weights.tensors)
-        await self._generator.publish(None if weights is None else weights.tensors, version)
+        with self.pausing():
+            await self._generator.publish(None if weights is None else weights.tensors, version)
 
     async def __aenter__(self) -> Self:
         answering = await asyncio.to_thread(self._load)
