@@ -14,6 +14,7 @@ from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.asked import Asked
 from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.make import make_upstream
 from plimsoll.gateway.upstreams.openai import Waits
 from plimsoll.gateway.upstreams.protocol import Upstream
@@ -94,9 +95,11 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
         upstream: Upstream,
         limits: Limits | None = None,
         attempt: int = 1,
+        longest_pause: float = 600.0,
     ) -> Worked:
         place = folder / "trials" / f"{task.name}.{attempt}"
-        async with Gateway(upstream) as gateway:
+        pauses = upstream.pauses if isinstance(upstream, Gate) else None
+        async with Gateway(upstream, pauses=pauses) as gateway:
             result = await run_trial(
                 task,
                 attempt=attempt,
@@ -104,7 +107,13 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
                 backend=backend,
                 run="test",
                 directory=place,
-                policy=Policy(gateway, limits or Limits(), folder / "blobs", "tiny"),
+                policy=Policy(
+                    gateway,
+                    limits or Limits(),
+                    folder / "blobs",
+                    "tiny",
+                    longest_pause,
+                ),
             )
         return Worked(result.verdict, place, result.phases)
 

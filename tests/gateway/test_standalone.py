@@ -277,6 +277,19 @@ async def test_sessions_out_of_time_are_ended(desk: Desk):
     await _all_are_complete(desk.folder, 2)
 
 
+async def test_the_time_of_a_session_stands_still_while_the_policy_is_paused(desk: Desk):
+    await desk.call("POST", "/policy", {"paused": True})
+    _, opened = await desk.call("POST", "/sessions", {"limits": {"seconds": 0.3}})
+    asking = asyncio.create_task(_ask(opened))
+    (session,) = desk.standalone.gateway.sessions
+    await eventually(lambda: session.in_flight == 1)
+    await asyncio.sleep(0.6)
+    assert (session.out_of_time, session.silent_for) == (False, pytest.approx(0.0, abs=0.05))
+    await desk.call("POST", "/policy", {"paused": False})
+    assert await asking == "heard hello"
+    await eventually(lambda: not list(desk.standalone.gateway.sessions))
+
+
 async def _all_are_complete(folder: Path, number: int) -> None:
     """Once they are closed: a session is not found any more before its trajectory is."""
     await eventually(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)

@@ -49,6 +49,23 @@ async def test_another_takes_the_place_of_a_rollout_that_the_last_batch_waits_fo
     proven(tmp_path / "run")
 
 
+async def test_the_slack_of_a_rollout_stands_still_while_the_policy_is_paused(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = one_that_hangs(make_config, steps=30, max_staleness=1)
+    async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
+        training = asyncio.create_task(all_batches(rollouts))
+        slack = rollouts._controller._slack
+        await until(lambda: slack._ends, 60)
+        with rollouts.paused():
+            before = dict(slack._ends)
+            await asyncio.sleep(1.0)
+            assert slack._ends == before
+        await until(lambda: slack._ends != before, 60)
+        rollouts.stop()
+        await training
+
+
 async def test_a_slack_that_is_over_does_not_keep_a_stopped_run_busy(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

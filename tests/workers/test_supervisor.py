@@ -242,6 +242,17 @@ async def test_workers_know_the_version_those_that_come_later_too(engine: Engine
         assert await ask(supervisor, "d", "version") == "4"
 
 
+async def test_workers_know_of_a_pause_those_that_come_later_too(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        assert await ask(supervisor, "a", "paused") == "(False, False)"
+        supervisor.set_paused(True, drains=True)
+        assert await ask(supervisor, "b", "paused") == "(True, True)"
+        await supervisor.run(order("c", "die"))
+        assert await ask(supervisor, "d", "paused") == "(True, True)"
+        supervisor.set_paused(False)
+        assert await ask(supervisor, "e", "paused") == "(False, False)"
+
+
 async def test_workers_hear_that_a_group_is_over(engine: Engine):
     async with Supervisor(engine, spec(), number=1) as supervisor:
         await supervisor.wait_ready()

@@ -1,4 +1,6 @@
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,33 @@ async def test_a_replica_that_was_started_again_is_given_the_weights_of_now(
         assert await policy.check() == ()
         await servers[2].stop()
         assert await policy.check() == (), "one that is away generates nothing"
+
+
+@both
+async def test_it_says_when_servers_are_paused_for_new_weights(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    told: list[str] = []
+
+    @contextmanager
+    def pausing() -> Generator[None]:
+        assert not any(server.paused for server in servers)
+        written = len(list(tmp_path.glob("**/model.safetensors")))
+        told.append(f"paused, {written} written")
+        yield
+        assert not any(server.paused for server in servers)
+        told.append("on")
+
+    async with entered(servers, tmp_path, server=kind) as policy:
+        policy.pausing = pausing
+        await policy.publish(weights_of(base, 1), V(1))
+        assert told == ["paused, 1 written", "on"], "writing the weights is no pause"
+        assert await policy.check() == ()
+        assert len(told) == 2
+        await servers[1].restart()
+        await policy.check()
+        assert len(told) == 4
 
 
 async def test_the_gateway_gets_tokens_of_the_new_weights(base: Path, tmp_path: Path) -> None:

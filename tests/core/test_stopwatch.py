@@ -1,0 +1,73 @@
+"""A clock that can be stopped: its timers and time limits stop with it."""
+
+import asyncio
+import time
+
+import pytest
+
+from plimsoll.core.stopwatch import Stopwatch
+
+LONG = 60.0
+
+
+async def test_it_counts_what_it_runs_and_what_it_stands_apart():
+    began, watch = time.monotonic(), Stopwatch()
+    watch.stop()
+    ran = watch.seconds
+    await asyncio.sleep(0.1)
+    watch.stop()
+    assert watch.seconds == ran
+    watch.go()
+    watch.go()
+    assert watch.stopped_seconds >= 0.1
+    assert watch.seconds + watch.stopped_seconds <= time.monotonic() - began + 1e-6
+
+
+async def test_a_timer_waits_as_long_as_the_clock_does():
+    watch, rang = Stopwatch(), asyncio.Event()
+    watch.call_later(0.05, rang.set)
+    watch.stop()
+    await asyncio.sleep(0.2)
+    assert not rang.is_set()
+    watch.go()
+    await asyncio.wait_for(rang.wait(), LONG)
+    cancelled = asyncio.Event()
+    watch.call_later(0.01, cancelled.set).cancel()
+    await asyncio.sleep(0.05)
+    assert not cancelled.is_set()
+
+
+async def test_a_timer_of_a_stop_begins_anew_with_each():
+    watch, rang = Stopwatch(), asyncio.Event()
+    timer = watch.call_when_stopped(LONG, rang.set)
+    for _ in range(3):
+        watch.stop()
+        assert timer._handle is not None
+        assert timer._handle.when() - asyncio.get_running_loop().time() > LONG - 1
+        watch.go()
+        assert timer._handle is None
+
+
+async def test_a_time_limit_stands_still_with_its_clock():
+    watch = Stopwatch()
+    async with watch.limit(0.1, stopped=LONG):
+        watch.stop()
+        await asyncio.sleep(0.3)
+    watch.go()
+    limit = watch.limit(0.05, stopped=LONG)
+    with pytest.raises(TimeoutError):
+        async with limit:
+            await asyncio.sleep(LONG)
+    assert limit.expired() and not limit.overdue
+    async with watch.limit(None, stopped=LONG):
+        pass
+
+
+async def test_a_stop_without_an_end_ends_the_time_limit():
+    watch = Stopwatch()
+    watch.stop()
+    limit = watch.limit(LONG, stopped=0.05)
+    with pytest.raises(TimeoutError):
+        async with limit:
+            await asyncio.sleep(LONG)
+    assert limit.expired() and limit.overdue
