@@ -79,7 +79,7 @@ class PausingPolicy:
 
 
 def asking_config(
-    folder: Path, policy: PausingPolicy, *, seconds: float = 60.0, **tables: dict[str, object]
+    folder: Path, server: PausingPolicy, *, seconds: float = 60.0, **tables: dict[str, object]
 ) -> Config:
     """A run of one task after the other by the shell agent, which has so many seconds for each."""
     write_task_folder(
@@ -95,7 +95,7 @@ def asking_config(
     run = {"agent": "shell", "group_size": 1, "batch_groups": 1, "steps": 2, "canary_every": 0}
     given: dict[str, dict[str, object]] = {
         "run": {"tasks": str(folder / "tasks"), **run, **tables.pop("run", {})},
-        "policy": {"urls": [policy.url], "model": "m", **tables.pop("policy", {})},
+        "policy": {"urls": [server.url], "model": "m", **tables.pop("policy", {})},
         "workers": {"concurrency": 1, "grace_seconds": 1.0, **tables.pop("workers", {})},
         "local": {"home": str(folder / "home")},
     }

@@ -99,6 +99,7 @@ class Accounts:
                 size=self.settings.group_size,
                 attempt=attempt,
                 requeues=0 if again is None else again.requeues,
+                resampled=0 if again is None else again.resampled,
                 at=self._clock(),
             )
         return None
@@ -221,12 +222,19 @@ class Accounts:
             self._withhold(found[0], first - 1)
 
     def void(
-        self, ticket: str, verdict: Void, seconds: float = 0.0, *, again: bool = False
+        self,
+        ticket: str,
+        verdict: Void,
+        seconds: float = 0.0,
+        *,
+        again: bool = False,
+        spoke: bool = True,
     ) -> bool:
         """A rollout came to nothing; the table of causes says whether it is tried again.
 
         `again` says so whatever the table does, and the try does not count: the run itself gave
-        it up, to go on later.
+        it up, to go on later. `spoke`: the policy had answered it. Another try is sampled with
+        other seeds, except after `again` and where this one was lost before it spoke.
         """
         event = ev.Voided(
             ticket=ticket,
@@ -235,6 +243,7 @@ class Accounts:
             seconds=seconds,
             retry=again or retries(self.books, self.settings, ticket, verdict.cause),
             counts=not again,
+            anew=not again and (spoke or verdict.cause is not Cause.LOST),
             at=self._clock(),
         )
         return self._tell(event, ticket)

@@ -40,15 +40,16 @@ class AgainQueue:
 
 
 def comes_again(
-    books: "Books", group: Group, cause: Cause, requeues: int, *, counts: bool
+    books: "Books", group: Group, cause: Cause, requeues: int, *, counts: bool, anew: bool
 ) -> Pending:
-    """The prompt of a group that is given up."""
+    """The prompt of a group that is given up; `anew`: it is sampled with other seeds."""
     yields = counts and CAUSES[cause].against_task
     return Pending(
         prompt=group.prompt,
         task=group.task,
         attempt=group.attempt + 1,
         requeues=requeues,
+        resampled=group.resampled + anew,
         after=books.next_prompt + _GO_BEFORE if yields else 0,
     )
 

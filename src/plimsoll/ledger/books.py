@@ -179,6 +179,7 @@ class Books:
             members=[Member() for _ in range(event.size)],
             attempt=event.attempt,
             requeues=event.requeues,
+            resampled=event.resampled,
         )
         if event.purpose == "eval":
             self.enter_evaluation(group)
@@ -284,6 +285,7 @@ class Books:
     def _voided(self, event: Voided, group: Group, member: Member) -> None:
         if event.counts:
             member.voids = _counted(member.voids, event.cause)
+        member.resampled += event.anew
         self._end(group, member, event.cause, event.seconds, retry=event.retry, at=event.at)
 
     def _end(
@@ -355,7 +357,16 @@ class Books:
         group = self.groups[event.group]
         self._give_up(group, event.cause, event.reason, counts=event.counts, at=event.at)
 
-    def _give_up(self, group: Group, cause: Cause, reason: str, *, counts: bool, at: float) -> None:
+    def _give_up(
+        self,
+        group: Group,
+        cause: Cause,
+        reason: str,
+        *,
+        counts: bool,
+        at: float,
+        anew: bool = True,
+    ) -> None:
         """Void a group: its credit comes back, and its prompt with priority, or never."""
         for member in group.members:
             if member.state is MemberState.RUNNING:
@@ -368,10 +379,11 @@ class Books:
         if counts and requeues > self.rules.requeues:
             self.tally.quarantined += 1
             said = f"void {requeues} times; last: {cause}" + (f", {reason}" if reason else "")
-            self._put_out(comes_again(self, group, cause, 0, counts=False), cause, said)
+            later = comes_again(self, group, cause, 0, counts=False, anew=anew)
+            self._put_out(later, cause, said)
             return
         self.tally.requeued += 1
-        self.await_again(comes_again(self, group, cause, requeues, counts=counts))
+        self.await_again(comes_again(self, group, cause, requeues, counts=counts, anew=anew))
 
     def _put_out(self, pending: Pending, cause: Cause, said: str) -> None:
         """A prompt came to nothing too often: for good where its task is to blame."""
@@ -417,7 +429,8 @@ class Books:
             if self._is_dead(group):
                 self.tally.dead_lineage += 1
                 reason = "of a lineage that was left"
-                self._give_up(group, Cause.STALE, reason, counts=False, at=event.at)
+                # The restart is to blame, not what was said: the same is asked again.
+                self._give_up(group, Cause.STALE, reason, counts=False, at=event.at, anew=False)
 
     def knows(self, version: Version) -> bool:
         """Whether the weights of now descend from it, or are about to become it.

@@ -73,6 +73,8 @@ class Admitted(_Event, frozen=True, kw_only=True, tag="admitted"):
     attempt: int = 0
     requeues: int = 0
     """How often the prompt has come again for a reason that counts."""
+    resampled: int = 0
+    """How often it has come again to be sampled with other seeds."""
     purpose: Purpose = "train"
 
     @property
@@ -156,6 +158,8 @@ class Voided(_Event, frozen=True, kw_only=True, tag="voided"):
     """It is tried again, under the next ticket of the same place in the group."""
     counts: bool = True
     """Whether it counts towards the limits of tries. False after a stop or restart of the run."""
+    anew: bool = False
+    """The next try of its place is sampled with other seeds: it would repeat this one."""
 
     @property
     def id(self) -> str:

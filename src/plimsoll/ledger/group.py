@@ -67,6 +67,8 @@ class Member(msgspec.Struct, kw_only=True):
     """When its worker took it, by the caller's clock: for figures, no rule reads it."""
     voids: dict[Cause, int] = {}
     """Void tickets that count towards the limits of tries, by cause. Replaced, never changed."""
+    resampled: int = 0
+    """Earlier tries whose seeds the present one does not use again."""
 
     @property
     def final(self) -> bool:
@@ -85,6 +87,8 @@ class Group(msgspec.Struct, kw_only=True):
     attempt: int = 0
     requeues: int = 0
     """How often its prompt has come again for a reason that counts."""
+    resampled: int = 0
+    """How often its prompt has come again to be sampled with other seeds."""
     training: bool = False
 
     def copy(self) -> "Group":
@@ -94,6 +98,17 @@ class Group(msgspec.Struct, kw_only=True):
 
     def ticket(self, place: int) -> str:
         return ticket_name(self.id, place, self.members[place].attempt)
+
+    def seed_name(self, place: int) -> str:
+        """The name that the seeds of a place's present try are made of.
+
+        Every try has its own, except one after a stop or restart of the run and one after a try
+        that was lost before the policy said anything: there it is the same. So a run that was
+        killed can be compared with an undisturbed one.
+        """
+        name = f"{self.task} {self.prompt}/{place}"
+        tries = self.resampled, self.members[place].resampled
+        return f"{name} {tries[0]}.{tries[1]}" if any(tries) else name
 
     @property
     def tickets(self) -> list[str]:
@@ -162,6 +177,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     attempt: int
     requeues: int
+    resampled: int = 0
+    """How often it has come again to be sampled with other seeds, this time included."""
     after: int = 0
     """Prompts below this number go before it: its task is to blame, and the others are not to
     wait for it."""

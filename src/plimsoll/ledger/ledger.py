@@ -177,10 +177,19 @@ class Ledger:
         )
 
     async def void(
-        self, ticket: str, verdict: Void, seconds: float = 0.0, *, again: bool = False
+        self,
+        ticket: str,
+        verdict: Void,
+        seconds: float = 0.0,
+        *,
+        again: bool = False,
+        spoke: bool = True,
     ) -> bool:
-        """A rollout came to nothing. `again`: it is tried again, whatever the cause."""
-        return await self._do(lambda: self.accounts.void(ticket, verdict, seconds, again=again))
+        """A rollout came to nothing. `again`: it is tried again, whatever the cause; `spoke`: the
+        policy had answered it."""
+        return await self._do(
+            lambda: self.accounts.void(ticket, verdict, seconds, again=again, spoke=spoke)
+        )
 
     async def distrust(self, tickets: Iterable[str], verdict: Void) -> list[str]:
         """Give up live groups of which a rollout turns out to be worth nothing; their names."""

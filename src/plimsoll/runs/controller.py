@@ -35,6 +35,7 @@ from plimsoll.runs.tickets import CANARY_AGENT
 from plimsoll.runs.watching import SAY_NOTHING, Canary, Watching
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.tasks.task import Task
+from plimsoll.trajectories.reader import has_answers
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.place import Order, Result
@@ -381,7 +382,7 @@ class Controller:
         self._kept.add(row)
         # Before anything is waited for: a canary that fails meanwhile has to know of it.
         self._watching.trial_finished(row)
-        await self._enter(verdict, result, again=is_stopped)
+        await self._enter(order, verdict, result, again=is_stopped)
 
     async def _keep_evaluated(self, evaluation: Evaluating, order: Order, result: Result) -> None:
         """The same for a ticket of an evaluation, which neither trains nor trips anything."""
@@ -393,20 +394,24 @@ class Controller:
         evaluation.add(row)
         # Given up by the run itself: it is not over by that.
         is_stopped = self._is_halted and row.cause is Cause.CANCELLED
-        await self._enter(verdict, result, again=is_stopped)
+        await self._enter(order, verdict, result, again=is_stopped)
 
     def _believed(self, result: Result) -> Verdict:
         """What a worker says came of it, unless a failed canary speaks against it."""
         doubt = self._watching.doubt
         return doubt if doubt is not None and isinstance(result.verdict, Graded) else result.verdict
 
-    async def _enter(self, verdict: Verdict, result: Result, *, again: bool) -> None:
+    async def _enter(self, order: Order, verdict: Verdict, result: Result, *, again: bool) -> None:
         if isinstance(verdict, Graded):
             await self._ledger.finish(
                 result.ticket, verdict, result.seconds, result.segments, result.trial
             )
         else:
-            await self._ledger.void(result.ticket, verdict, result.seconds, again=again)
+            lost = verdict.cause is Cause.LOST
+            spoke = not lost or await asyncio.to_thread(has_answers, Path(order.folder))
+            await self._ledger.void(
+                result.ticket, verdict, result.seconds, again=again, spoke=spoke
+            )
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
         row = _row(order, result, result.verdict, self._directory)
@@ -434,7 +439,7 @@ def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:
         name=group.task,
         attempt=attempt_of(group, parts[1]),
         folder=str(folder.absolute()),
-        rollout=f"{group.task} {group.prompt}/{parts[1]}",
+        rollout=group.seed_name(parts[1]),
     )
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone
 from plimsoll.core.unreadable import UNREADABLE
-from plimsoll.trajectories.frames import frames
+from plimsoll.trajectories.frames import find_trajectory, frames
 from plimsoll.trajectories.records import (
     FORMAT,
     Closed,
@@ -23,7 +23,7 @@ from plimsoll.trajectories.spans import length_of
 from plimsoll.trajectories.tokens import WIDTH
 from plimsoll.trajectories.trajectory import Trajectory
 
-__all__ = ["Trajectory", "read_trajectory"]
+__all__ = ["Trajectory", "has_answers", "read_trajectory"]
 
 _decoder = msgspec.json.Decoder(Record)
 _UNFINISHED = "it is not closed: the session is not over, or was killed"
@@ -54,6 +54,23 @@ def read_trajectory(path: Path) -> Trajectory:
         )
     reading.trajectory.problem = problem
     return reading.trajectory
+
+
+def has_answers(folder: Path) -> bool:
+    """Whether the trajectory in a folder, closed or not, has an answer of the policy."""
+    path = find_trajectory(folder)
+    try:
+        data = b"" if path is None else path.read_bytes()
+    except OSError:
+        return False
+    return any(_has_answer(frame.lines) for frame in frames(data) if not frame.problem)
+
+
+def _has_answer(lines: bytes) -> bool:
+    try:
+        return any(isinstance(record, Exchange) for record in _decoder.decode_lines(lines))
+    except UNREADABLE:
+        return False
 
 
 class _Inconsistent(Exception):

@@ -81,7 +81,8 @@ async def run_trial(
 ) -> TrialResult:
     """Run one trial and write its folder: `directory`, or another name where that exists.
 
-    `rollout` is its name, however often it is run.
+    Its seeds are made of `rollout`, where the policy has any: trials of one name are answered
+    alike.
     """
     started, began = time.time(), time.monotonic()
     record, name = TrialRecord(directory), secrets.token_hex(8)

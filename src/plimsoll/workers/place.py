@@ -49,7 +49,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Where its trial writes, unless there is such a folder already."""
     rollout: str = ""
-    """What it is however often it is tried: a policy with a seed answers it as before."""
+    """The name that its seeds are made of, where the policy has a seed: two orders of one name
+    are answered alike."""
     agent: str = ""
     """Who acts, where it is not the run's one agent: a canary's is the oracle."""
 

@@ -11,8 +11,8 @@ _BITS = 31
 class Seeds:
     """A seed for each request of a session, in their order.
 
-    It depends on a name and on how many came before alone: a trial that is run again asks with
-    the same seeds, whoever else asks meanwhile.
+    It depends on a name and on how many came before alone: a trial that is run again by the same
+    name asks with the same seeds, whoever else asks meanwhile.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,0 +1,37 @@
+"""What a rollout is sampled with when its worker dies: as before, unless the policy has spoken."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from pausing_policy import PausingPolicy, asking_config
+from rollout_runs import all_batches, proven, rows
+
+from faults import until
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.trials.verdicts import Cause
+
+
+@pytest.mark.parametrize("spoke", [False, True])
+async def test_a_rollout_whose_worker_dies_is_sampled_anew_if_the_policy_has_answered_it(
+    tmp_path: Path, spoke: bool
+):
+    command = "sleep 2; touch /app/done" if spoke else "touch /app/done"
+    async with PausingPolicy(command) as policy:
+        config = asking_config(tmp_path, policy, run={"steps": 1}, policy={"seed": 1})
+        async with Rollouts(config, out=tmp_path / "run") as rollouts:
+            if spoke:
+                # It has had its answer, and runs the command of it.
+                await until(lambda: policy.seeds, 60)
+                await until(lambda: list(tmp_path.glob("run/**/agent/stdout.txt")), 60)
+            else:
+                policy.answers.clear()
+                await until(lambda: policy.held, 60)
+            (worker,) = rollouts.status().workers
+            os.kill(int(worker.where.split()[-1]), signal.SIGKILL)
+            policy.answers.set()
+            await all_batches(rollouts)
+    assert [row.cause for row in rows(tmp_path / "run")] == [Cause.LOST, None]
+    assert len(set(policy.seeds)) == (2 if spoke else 1)
+    proven(tmp_path / "run")
