@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 import pytest
 from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until, user
 
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.forms import Refusal
 from plimsoll.gateway.upstreams import health
 from plimsoll.gateway.upstreams import replica as replica_module
@@ -139,6 +140,26 @@ async def test_where_no_replica_is_up_the_wait_is_bounded():
         assert refusal.value.kind == "busy"
         assert "cannot be reached" in refusal.value.message
         assert time.monotonic() - began < 20
+
+
+async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(health, "TICK", 0.02)
+    clock = Stopwatch()
+    with held_port() as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        async with replicas(url, patience=3.0, clock=clock) as upstream:
+            clock.stop()
+            asked = asyncio.create_task(upstream.answer(ask(), CALL))
+            await until(lambda: not upstream.replicas[0].up)
+            # As after many checks: it would be left alone for minutes.
+            upstream._replicas[0].not_before = asyncio.get_running_loop().time() + 600
+            await asyncio.sleep(3.5)
+            assert not asked.done()
+            async with serve_script(HELLO, port=port):
+                clock.go()
+                assert (await asked).message.text == SAYS
 
 
 async def test_replicas_that_went_while_nobody_asked_are_named_with_their_causes(monkeypatch):

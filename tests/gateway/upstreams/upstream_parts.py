@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.forms import Answer, Chunk, Request
 from plimsoll.gateway.upstreams.openai import Asks, Server, Waits, http_session
 from plimsoll.gateway.upstreams.protocol import Call, Upstream
@@ -95,12 +96,15 @@ async def client(
 
 @asynccontextmanager
 async def replicas(
-    *servers: ScriptedServer | str, patience: float = 10.0, waits: Waits | None = None
+    *servers: ScriptedServer | str,
+    patience: float = 10.0,
+    waits: Waits | None = None,
+    clock: Stopwatch | None = None,
 ) -> AsyncIterator[Replicas]:
     http = http_session()
     urls = [server if isinstance(server, str) else server.url for server in servers]
     made = [Server(http, url, model="scripted", waits=waits) for url in urls]
-    upstream = Replicas(http, made, patience=patience)
+    upstream = Replicas(http, made, patience=patience, clock=clock)
     try:
         yield upstream
     finally:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.upstreams.replica import Replica
 
 __all__ = ["watch"]
@@ -16,11 +17,20 @@ WITHIN = 5.0
 _log = logging.getLogger(__name__)
 
 
-async def watch(replicas: Sequence[Replica], changed: Callable[[], None]) -> None:
-    """Runs until it is cancelled; calls `changed` when a replica comes back."""
+async def watch(replicas: Sequence[Replica], changed: Callable[[], None], clock: Stopwatch) -> None:
+    """Runs until it is cancelled; calls `changed` when a replica comes back.
+
+    A replica that seemed down in a pause for new weights, while the clock stood still, is checked
+    again as soon as the pause is over.
+    """
+    was_paused = False
     while True:
         await asyncio.sleep(TICK)
         now = asyncio.get_running_loop().time()
+        if was_paused and not clock.is_stopped:
+            for replica in replicas:
+                replica.warm()
+        was_paused = clock.is_stopped
         due = [replica for replica in replicas if _is_due(replica, now)]
         if due:
             await asyncio.gather(*(_check(replica, changed) for replica in due))

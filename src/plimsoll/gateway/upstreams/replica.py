@@ -117,6 +117,11 @@ class Replica:
             self._last_failure = problem
         self.cool(now)
 
+    def warm(self) -> None:
+        """It may be checked or asked at once, and is cooled down from the start again."""
+        self.not_before = 0.0
+        self._cool_next = COOL_FIRST
+
     def cool(self, now: float) -> None:
         """Takes it out until a check finds it well; each time it is left alone for longer."""
         if self.up:

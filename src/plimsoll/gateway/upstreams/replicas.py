@@ -49,7 +49,7 @@ class Replicas:
         self._patience = patience
         self._clock = clock or Stopwatch()
         self._back = asyncio.Event()
-        self._watch = asyncio.create_task(watch(self._replicas, self._came_back))
+        self._watch = asyncio.create_task(watch(self._replicas, self._came_back, self._clock))
         self.streams = streams
 
     @property
