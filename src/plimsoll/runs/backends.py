@@ -59,6 +59,7 @@ def _local_options(config: Config) -> LocalOptions:
         roots={root: Path(folder) for root, folder in local.roots.items()},
         host_paths=defaults.host_paths if local.host_paths is None else local.host_paths,
         home=None if local.home is None else Path(local.home),
+        allow_system_calls=frozenset(local.allow_system_calls),
     )
 
 

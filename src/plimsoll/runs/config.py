@@ -49,6 +49,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from plimsoll.core.errors import UsageError
+from plimsoll.core.system_calls import SystemCalls
 from plimsoll.gateway.media_hosts import check_host_names
 from plimsoll.runs.run_config import RunConfig, StorageConfig, WorkersConfig
 from plimsoll.runs.tables import Table, keys
@@ -98,6 +99,8 @@ class LocalConfig(Table):
     """What a sandbox on the host's own system sees of it besides /usr and the like."""
     home: StrictStr | None = None
     """Where layers and sandboxes are kept."""
+    allow_system_calls: tuple[SystemCalls, ...] = ()
+    """The system calls, usually denied, that a task gets if its `metadata.system_calls` asks."""
 
 
 class DockerConfig(Table):

@@ -99,6 +99,8 @@ class ImageSource:
     compose: Path | None = None
     build_timeout: float = 600.0
     supplies: Supplies = field(default_factory=Supplies)
+    system_calls: tuple[str, ...] = ()
+    """Groups of system calls that its build uses, though a sandbox is usually denied them."""
 
 
 class Image(Protocol):
@@ -141,6 +143,9 @@ class SandboxSpec:
     workdir: str | None = None
     mounts: tuple[Mount, ...] = ()
     supplies: Supplies = field(default_factory=Supplies)
+    system_calls: tuple[str, ...] = ()
+    """Groups of system calls that it uses, though a sandbox is usually denied them; each is a
+    name of `core/system_calls.py`."""
 
 
 @dataclass(frozen=True, slots=True)

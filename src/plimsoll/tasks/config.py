@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from plimsoll.core.network import NetworkMode, NetworkPolicy
+from plimsoll.core.system_calls import SYSTEM_CALLS
 from plimsoll.tasks.fields import (
     Count,
     Env,
@@ -292,6 +293,21 @@ class TaskConfig(Table):
             what = "[lowest, highest], two numbers of which the first is smaller"
             raise unexpected(what, cast(object, found), "metadata", "reward_range")
         return self
+
+    @model_validator(mode="after")
+    def _system_calls_are_known(self) -> Self:
+        found: object = self.metadata.get("system_calls", [])
+        if not isinstance(found, list) or not set(map(str, cast(list[object], found))) <= {
+            *SYSTEM_CALLS
+        }:
+            what = f"a list of any of {', '.join(SYSTEM_CALLS)}"
+            raise unexpected(what, cast(object, found), "metadata", "system_calls")
+        return self
+
+    @property
+    def system_calls(self) -> tuple[str, ...]:
+        """The groups of system calls that the task needs, though sandboxes deny them."""
+        return tuple(sorted(set(map(str, self.metadata.get("system_calls", ())))))
 
     @property
     def reward_range(self) -> tuple[float, float]:

@@ -131,6 +131,10 @@ class Task:
         return self.config.reward_range
 
     @property
+    def system_calls(self) -> tuple[str, ...]:
+        return self.config.system_calls
+
+    @property
     def environment(self) -> EnvironmentConfig:
         return self.config.environment
 

@@ -50,7 +50,7 @@ def agent_sandbox(
 ) -> Wanted:
     """The sandbox that the agent of a trial works in. `mounts` are the agent's own."""
     supplies = supplies_for(task, assets)
-    spec = sandbox_spec(task.environment, task.network, labels, task.file, supplies)
+    spec = sandbox_spec(task, task.environment, task.network, labels, supplies)
     return Wanted(image_source(task, supplies), replace(spec, mounts=mounts))
 
 
@@ -119,6 +119,7 @@ def image_source(task: Task, supplies: Supplies) -> ImageSource:
         compose=task.compose_file,
         build_timeout=environment.build_timeout_sec,
         supplies=for_build(supplies),
+        system_calls=task.system_calls,
     )
 
 
@@ -133,7 +134,11 @@ def verifier_image_source(task: Task, step: Step, supplies: Supplies) -> ImageSo
         return image_source(task, supplies)
     timeout = (own or task.environment).build_timeout_sec
     return ImageSource(
-        dockerfile.parent, dockerfile, build_timeout=timeout, supplies=for_build(supplies)
+        dockerfile.parent,
+        dockerfile,
+        build_timeout=timeout,
+        supplies=for_build(supplies),
+        system_calls=task.system_calls,
     )
 
 
@@ -143,13 +148,13 @@ def _check_os(environment: EnvironmentConfig) -> None:
 
 
 def sandbox_spec(
+    task: Task,
     environment: EnvironmentConfig,
     network: NetworkPolicy,
     labels: Labels,
-    file: Path,
     supplies: Supplies,
 ) -> SandboxSpec:
-    """What a sandbox is started with. `file` is named where a variable is missing."""
+    """What a sandbox of a task is started with, the agent's or that of a separate verifier."""
     limits = Limits(
         cpus=environment.cpus,
         memory_mb=environment.memory_mb,
@@ -160,9 +165,10 @@ def sandbox_spec(
         labels=labels,
         network=network,
         limits=limits,
-        env=task_env(environment.env, file, "environment.env"),
+        env=task_env(environment.env, task.file, "environment.env"),
         workdir=environment.workdir,
         supplies=supplies,
+        system_calls=task.system_calls,
     )
 
 

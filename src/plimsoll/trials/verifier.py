@@ -115,7 +115,7 @@ class Verifier:
         )
         environment = step.verifier_environment or self._task.environment
         spec = sandbox_spec(
-            environment, step.verifier_network, self._labels, self._task.file, self._supplies
+            self._task, environment, step.verifier_network, self._labels, self._supplies
         )
         return await self._backend.create(image, spec)
 

@@ -203,6 +203,11 @@ class DockerBackend:
 
     async def create(self, image: Image, spec: SandboxSpec) -> ContainerSandbox:
         """Start a sandbox. What it asks for and cannot have is refused here."""
+        if spec.system_calls:
+            self._warn(
+                "metadata.system_calls of a task is not applied by the Docker backend: the "
+                "engine's seccomp profile decides which system calls a container may use"
+            )
         if isinstance(image, ComposeImage):
             return await self._patiently(lambda: self._start_project(image, spec))
         if not isinstance(image, DockerImage):

@@ -49,6 +49,8 @@ class LocalOptions:
     host_paths: tuple[str, ...] = HOST_PATHS
     """What a sandbox on the host's own system sees of it, besides the system's own places."""
     home: Path | None = None
+    allow_system_calls: frozenset[str] = frozenset()
+    """The groups of system calls that a task may ask for; names of `core/system_calls.py`."""
 
 
 class LocalBackend:
@@ -174,6 +176,7 @@ class LocalBackend:
         self, image: LocalImage, spec: SandboxSpec, *, durable: bool = False
     ) -> LocalSandbox:
         """Start a sandbox; what a durable one writes may be kept."""
+        self._check_system_calls(spec)
         try:
             return await self._start(image, spec, durable)
         except OSError as error:
@@ -181,6 +184,16 @@ class LocalBackend:
             raise SandboxUnavailable(
                 f"cannot start a local sandbox: {what}: {error.strerror}"
             ) from None
+
+    def _check_system_calls(self, spec: SandboxSpec) -> None:
+        closed = [x for x in spec.system_calls if x not in self._options.allow_system_calls]
+        if closed:
+            names = ", ".join(f'"{name}"' for name in closed)
+            raise SandboxUnsupported(
+                "the task asks for system calls that this run does not allow "
+                f"(metadata.system_calls in its task.toml: {names}); add them to "
+                "allow_system_calls under [local] in the config if you trust the task with them"
+            )
 
     async def _start(self, image: LocalImage, spec: SandboxSpec, durable: bool) -> LocalSandbox:
         name = short_id()

@@ -83,7 +83,7 @@ class Builder:
             text = await asyncio.to_thread(source.dockerfile.read_text, "utf-8")
             recipe = Recipe(parse_dockerfile(text, file), file)
             context = BuildContext(source.context or source.dockerfile.parent, source.dockerfile)
-            work = _Build(self._starter, self._layers, recipe, context, source.supplies, on_output)
+            work = _Build(self._starter, self._layers, recipe, context, source, on_output)
             return await _within(source.build_timeout, work, recipe)
         except TaskError as error:
             raise BuildError(str(error)) from None
@@ -120,14 +120,15 @@ class _Build:
         layers: Layers,
         recipe: Recipe,
         context: BuildContext,
-        supplies: Supplies,
+        source: ImageSource,
         on_output: OnOutput | None,
     ) -> None:
         self._starter = starter
         self._layers = layers
         self._recipe = recipe
         self._context = context
-        self._supplies = supplies
+        self._supplies = source.supplies
+        self._system_calls = source.system_calls
         self._on_output = on_output
         self._built: dict[int, State] = {}
         self.at: Instruction | None = None
@@ -282,7 +283,7 @@ class _Build:
         async def make(place: Path) -> None:
             self._say(f"{instruction.keyword} {instruction.args}\n")
             try:
-                spec = _spec(self._supplies)
+                spec = _spec(self._supplies, self._system_calls)
                 sandbox = await self._starter.start(state.image, spec, durable=True)
             except BuildError as error:
                 raise self._error(instruction, str(error)) from None
@@ -315,6 +316,6 @@ def _command(instruction: Instruction, shell: tuple[str, ...]) -> tuple[list[str
     return [*shell, instruction.args + texts], ""
 
 
-def _spec(supplies: Supplies) -> SandboxSpec:
+def _spec(supplies: Supplies, system_calls: tuple[str, ...] = ()) -> SandboxSpec:
     labels = Labels(run="build", ticket="build", owner=myself(), expires=time.time() + 86400)
-    return SandboxSpec(labels, network=NO_NETWORK, supplies=supplies)
+    return SandboxSpec(labels, network=NO_NETWORK, supplies=supplies, system_calls=system_calls)

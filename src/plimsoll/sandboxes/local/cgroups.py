@@ -4,16 +4,19 @@ Where it may not, nothing is limited and `Cgroups.missing` says so, once for a r
 """
 
 import contextlib
+import logging
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.sandboxes.protocol import Limits
 
-__all__ = ["Cgroup", "Cgroups"]
+__all__ = ["Cgroup", "Cgroups", "thaw"]
+
+log = logging.getLogger(__name__)
 
 _CONTROLLERS = ("memory", "cpu", "pids")
 _PERIOD = 100_000
@@ -57,30 +60,72 @@ class Cgroup:
         return None
 
     def remove(self) -> None:
-        """Remove the groups; their processes are dead, or are killed now."""
+        """Remove the groups and all below them; their processes are dead, or are killed now.
+
+        Raises `SandboxError` where processes do not die.
+        """
         deadline = time.monotonic() + _REMOVE_SECONDS
         for folder in set(self.folders.values()):
-            while not _remove(folder) and time.monotonic() < deadline:
-                for pid in _pids(folder):
+            while not _remove(folder):
+                pids = _pids(folder)
+                for pid in pids:
+                    thaw(pid)
                     with contextlib.suppress(OSError):
                         os.kill(pid, 9)
+                if time.monotonic() > deadline:
+                    if pids:
+                        raise SandboxError(
+                            f"processes in the control group {folder} do not end: "
+                            f"{', '.join(map(str, pids))}"
+                        )
+                    log.warning("the control group %s could not be removed", folder)
+                    break
                 time.sleep(0.005)
 
 
+def thaw(pid: int) -> None:
+    """Let a process run on that a control group holds frozen: otherwise it cannot be killed.
+
+    Groups that this process is in, too, are left as they are.
+    """
+    with contextlib.suppress(OSError):
+        mounts, own = _mounts("freezer"), _own_groups()
+        for name, file, word in (
+            ("freezer", "freezer.state", "THAWED"),
+            ("", "cgroup.freeze", "0"),
+        ):
+            group, ours = _own_groups(pid).get(name), Path(own.get(name, "/"))
+            if group is None or name not in mounts:
+                continue
+            for path in (Path(group), *Path(group).parents):
+                if not ours.is_relative_to(path):
+                    with contextlib.suppress(OSError):
+                        (mounts[name] / str(path).lstrip("/") / file).write_text(word)
+
+
 def _remove(folder: Path) -> bool:
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    """Remove a group and those below it; False where a process is in one of them."""
+    for group in _below(folder):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
     return True
 
 
+def _below(folder: Path) -> list[Path]:
+    """A group and all groups below it, the deepest first."""
+    return [Path(path) for path, _, _ in os.walk(folder, topdown=False)] or [folder]
+
+
 def _pids(folder: Path) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(x) for x in (folder / "cgroup.procs").read_text().split()]
-    return []
+    found: list[int] = []
+    for group in _below(folder):
+        with contextlib.suppress(OSError):
+            found += (int(x) for x in (group / "cgroup.procs").read_text().split())
+    return found
 
 
 class Cgroups:
@@ -148,7 +193,7 @@ def _find_parents() -> tuple[dict[str, Path], int]:
     return found, 1
 
 
-def _mounts() -> dict[str, Path]:
+def _mounts(*more: str) -> dict[str, Path]:
     """Mount points by controller; the unified hierarchy is under the empty name."""
     found: dict[str, Path] = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -157,15 +202,15 @@ def _mounts() -> dict[str, Path]:
             found.setdefault("", Path(target))
         elif kind == "cgroup":
             for option in options.split(","):
-                if option in _CONTROLLERS:
+                if option in (*_CONTROLLERS, *more):
                     found.setdefault(option, Path(target))
     return found
 
 
-def _own_groups() -> dict[str, str]:
-    """This process's group in each hierarchy."""
+def _own_groups(pid: int | str = "self") -> dict[str, str]:
+    """The group of a process, usually of this one, in each hierarchy."""
     found: dict[str, str] = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             found[controller] = path

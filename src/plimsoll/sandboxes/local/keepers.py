@@ -5,15 +5,20 @@ import os
 import re
 import select
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["end", "find_keepers"]
+from plimsoll.core.errors import SandboxError
+from plimsoll.sandboxes.local.cgroups import thaw
+
+__all__ = ["end", "end_survivors", "find_keepers"]
 
 _ZYGOTE = b"plimsoll.sandboxes.local.inside.zygote"
 _ROOT = re.compile(rb"^\S+ \S+ \S+ / / .*[,=]upperdir=sandboxes/([0-9a-f]+)/up/", re.MULTILINE)
 _PATIENCE_MS = 5_000
+_LOOK_SECONDS = 0.02
 
 
 def find_keepers(owners: Iterable[int]) -> dict[str, int]:
@@ -46,6 +51,48 @@ def end(keeper: int) -> None:
                 _ended(descriptor)
         finally:
             os.close(descriptor)
+
+
+def end_survivors(sandbox: str, seconds: float, keeper: int | None = None) -> None:
+    """Kill every process that still sees a sandbox's files, and wait until none is left.
+
+    `keeper` is the sandbox's, while it lives: the init is its child. Raises `SandboxError` where
+    a process does not die; the sandbox's folder is not to be removed then.
+    """
+    deadline = time.monotonic() + seconds
+    while left := _processes_of(sandbox, keeper):
+        for pid in left:
+            thaw(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            names = ", ".join(f"{pid} ({name})" for pid, name in sorted(left.items()))
+            raise SandboxError(
+                f"processes of the sandbox {sandbox} do not end: {names}; its files are kept. "
+                "Something outside holds them (a debugger, a freezer, a hanging disk): end that, "
+                "and the next start of Plimsoll removes them"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _processes_of(sandbox: str, keeper: int | None) -> dict[int, str]:
+    """The processes of a sandbox by pid, with their names; its keeper only when it is the last."""
+    mounted = f"upperdir=sandboxes/{sandbox}/".encode()
+    found: dict[int, str] = {}
+    keepers: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            pid = int(entry.name)
+            name, _, rest = _read(pid, "stat").partition(b"(")[2].rpartition(b")")
+            state, parent = rest.split()[:2] or (b"X", b"0")
+            if state in (b"Z", b"X"):
+                continue
+            if pid == keeper:
+                if _ZYGOTE in _read(int(parent), "cmdline"):
+                    keepers[pid] = name.decode("utf-8", "replace")
+            elif int(parent) == keeper or mounted in _read(pid, "mountinfo"):
+                found[pid] = name.decode("utf-8", "replace")
+    return found or keepers
 
 
 def _ended(descriptor: int) -> bool:

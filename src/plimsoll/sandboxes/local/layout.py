@@ -54,6 +54,7 @@ def lay_out(
         ],
         "userns": userns,
         "cgroups": cgroup.procs_files,
+        "system_calls": sorted(spec.system_calls),
         "shm_mb": _SHM_MB,
         "workdir": spec.workdir or image.workdir,
     }

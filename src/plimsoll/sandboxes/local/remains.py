@@ -8,7 +8,6 @@ whose it is, and a process that is killed at it leaves something that can be tol
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from plimsoll.core.ids import Labels, Owner
 from plimsoll.sandboxes.inventory import Item, Kind
 from plimsoll.sandboxes.local.cgroups import Cgroup
 from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.keepers import end, find_keepers
+from plimsoll.sandboxes.local.keepers import end, end_survivors, find_keepers
 from plimsoll.sandboxes.owners import is_alive, is_here
 from plimsoll.sandboxes.removal import remove_folder
 
@@ -69,27 +68,33 @@ class Remains:
         return self._cgroup.oom_kills() if self._cgroup is not None else None
 
     async def clear(self) -> None:
-        """Wait until the sandbox has ended, then remove what it left."""
-        await self._ended()
-        await asyncio.to_thread(self._remove)
+        """Wait until the sandbox has ended, then remove what it left.
 
-    async def _ended(self) -> None:
-        """The keeper holds `life` until init, and so every process, is gone."""
+        Raises `SandboxError`, and leaves everything, where a process of it does not end.
+        """
+        with self._life:
+            ended, keeper = await self._ended()
+            await asyncio.to_thread(self._remove, ended, keeper)
+
+    async def _ended(self) -> tuple[bool, int | None]:
+        """Wait for the keeper to end: whether it saw init end first, or who it is if it lives."""
         self._life.setblocking(False)
         loop = asyncio.get_running_loop()
-        keeper = 0
-        with self._life, contextlib.suppress(OSError):
-            for patience in (_END_SECONDS, _END_SECONDS):
-                try:
-                    async with asyncio.timeout(patience):
-                        while word := await loop.sock_recv(self._life, 64):
-                            keeper = int(word)
-                        return
-                except TimeoutError:
-                    if keeper:
-                        os.kill(keeper, 9)
+        ended, keeper = False, None
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                while word := await loop.sock_recv(self._life, 64):
+                    ended = word == b"ended"
+                    keeper = keeper if ended else int(word)
+        except TimeoutError:
+            return False, keeper
+        except OSError:
+            return False, None
+        return ended, None
 
-    def _remove(self) -> None:
+    def _remove(self, ended: bool, keeper: int | None) -> None:
+        if not ended:
+            end_survivors(self.id, _END_SECONDS, keeper)
         if self._cgroup is not None:
             self._cgroup.remove()
         if self._keep is not None:
@@ -131,6 +136,7 @@ def clear_away(home: Home, item: Item) -> None:
             keeper = find_keepers([owner.pid]).get(item.id)
             if keeper is not None:
                 end(keeper)
+        end_survivors(item.id, _END_SECONDS)
         Cgroup({name: Path(path) for name, path in meta.cgroups.items()}).remove()
     _remove(folder, item.labels.owner)
 

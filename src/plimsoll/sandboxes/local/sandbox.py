@@ -124,16 +124,19 @@ class LocalSandbox:
             "env": self._supplies.path_over({**self._env, **(env or {})}),
             "user": user or self._user,
             "network": self._network,
+            # Without any, the sandbox's own /dev/null: who has the host's open may chmod it.
+            "stdin": bool(stdin),
         }
         started = time.monotonic()
         out, err = Pump("stdout", keep, on_output), Pump("stderr", keep, on_output)
         self._pumps = {pump for pump in self._pumps if pump.open} | {out, err}
-        source = _as_file(stdin)
+        source = [_as_file(stdin)] if stdin else []
         try:
-            fds = [source, out.write_end, err.write_end]
+            fds = [*source, out.write_end, err.write_end]
             number, reply = await self._channel.send("exec", fds, **request)
         finally:
-            os.close(source)
+            for descriptor in source:
+                os.close(descriptor)
             out.close_write_end()
             err.close_write_end()
         try:
@@ -320,8 +323,6 @@ class LocalSandbox:
 
 def _as_file(data: bytes) -> int:
     """A descriptor to read `data` from."""
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     descriptor = os.memfd_create("plimsoll-stdin", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:

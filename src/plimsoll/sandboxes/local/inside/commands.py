@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from plimsoll.sandboxes.local.inside import syscalls, wire
+from plimsoll.sandboxes.local.inside import rlimits, syscalls, wire
 
 __all__ = [
     "KEPT_CAPABILITIES",
@@ -116,7 +116,13 @@ def _number(text: str) -> int | None:
     return None
 
 
-def run_command(request: dict[str, Any], stdio: list[int], end: int, netns: int | None) -> None:
+def run_command(
+    request: dict[str, Any],
+    stdio: list[int],
+    end: int,
+    netns: int | None,
+    limits: rlimits.RLimits,
+) -> None:
     """The runner's whole life. Writes how the command ended to `end`.
 
     It only waits: what must be killed is killed by init, which nothing in the sandbox can
@@ -143,7 +149,7 @@ def run_command(request: dict[str, Any], stdio: list[int], end: int, netns: int 
         return
     if child == 0:
         os.close(end)
-        _become(request, stdio, netns, account)
+        _become(request, stdio, netns, account, limits)
     for descriptor in stdio:
         os.close(descriptor)
     while True:
@@ -219,7 +225,11 @@ def _descendants(ancestor: int) -> dict[int, bool]:
 
 
 def _become(
-    request: dict[str, Any], stdio: list[int], netns: int | None, account: Account
+    request: dict[str, Any],
+    stdio: list[int],
+    netns: int | None,
+    account: Account,
+    limits: rlimits.RLimits,
 ) -> NoReturn:
     """Turn this process into the command. Its failures end as a shell's would: 126, 127."""
     code = 126
@@ -234,6 +244,7 @@ def _become(
             file.write("500")
         if netns is not None:
             syscalls.setns(netns, syscalls.CLONE_NEWNET)
+        rlimits.apply(limits)
         _drop_to(account, bool(request["single_user"]))
         os.umask(0o022)
         env = {"PATH": _SYSTEM_PATH, "HOME": account.home, "USER": account.name}

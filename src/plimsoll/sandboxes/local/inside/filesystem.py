@@ -1,5 +1,6 @@
 """The file system that a sandbox sees, put together by its init before anything runs."""
 
+import errno
 import os
 from typing import Any
 
@@ -26,10 +27,12 @@ _DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"),
 )
 # As root without a user namespace these would change or show the host.
-_PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_PROC_READ_ONLY = ("bus", "fs", "irq", "sysrq-trigger")
+# Init has the uid of root in the sandbox, and so do its files; sysctls of its namespaces
+# (kernel.pid_max) belong to that root as well.
+_PROC_INIT = ("1", "sys")
 _PROC_HIDDEN = ("acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi",
                 "timer_list", "timer_stats")  # fmt: skip
-_LOCKED_FLAGS = ((os.ST_NOSUID, MS_NOSUID), (os.ST_NODEV, MS_NODEV), (os.ST_NOEXEC, MS_NOEXEC))
 
 
 class SetUpFailed(Exception):
@@ -72,8 +75,10 @@ def enter_root(spec: dict[str, Any]) -> None:
         if tree[1] in optional and _holds_something(tree[1]):
             os.close(tree[0])
             continue
+        sealed = _step(f"mount {tree[1]}", _seal, tree[0])
         _step(f"mount {tree[1]}", _put, *tree)
-        _step(f"mount {tree[1]}", _make_read_only, tree[1])
+        if not sealed:
+            _step(f"mount {tree[1]}", _remount_sealed, tree[1])
     _step(f"make {spec['workdir']}", os.makedirs, spec["workdir"], 0o755, True)
 
 
@@ -118,14 +123,14 @@ def _put(tree: int, target: str, folder: bool) -> None:
 
 def _mount_proc(proc: str, null: str, userns: bool) -> None:
     mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    if userns:
-        return
-    for name in _PROC_READ_ONLY:
+    for name in (*_PROC_INIT, *(() if userns else _PROC_READ_ONLY)):
         path = f"{proc}/{name}"
         if os.path.exists(path):
             mount(path, path, None, MS_BIND | MS_REC)
             mount(None, path, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
                   | MS_NOEXEC)  # fmt: skip
+    if userns:
+        return
     for name in _PROC_HIDDEN:
         path = f"{proc}/{name}"
         if os.path.isdir(path):
@@ -160,10 +165,39 @@ def _make_device(host: str, path: str) -> None:
         mount(host, path, None, MS_BIND)
 
 
-def _make_read_only(target: str) -> None:
-    held = os.statvfs(target).f_flag
-    locked = sum(flag for seen, flag in _LOCKED_FLAGS if held & seen)
-    mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | locked)
+def _seal(tree: int) -> bool:
+    """Make what is bound from the host read-only before anybody sees it, mounts below it too.
+
+    False where the kernel cannot yet, and it has to be done mount by mount.
+    """
+    try:
+        syscalls.seal_tree(tree)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return False
+    return True
+
+
+def _remount_sealed(target: str) -> None:
+    for place in _mounts_at(os.path.realpath(target)):
+        held = os.statvfs(place).f_flag
+        noexec = MS_NOEXEC if held & os.ST_NOEXEC else 0
+        flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
+        mount(None, place, None, flags | noexec)
+
+
+def _mounts_at(target: str) -> list[str]:
+    """The mount points at a path and below it."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        places = [_unescaped(line.split(b" ")[4]) for line in file]
+    return [place for place in places if place == target or place.startswith(f"{target}/")]
+
+
+def _unescaped(place: bytes) -> str:
+    """A path of mountinfo, where blanks and backslashes are octal numbers."""
+    first, *others = place.split(b"\\")
+    return os.fsdecode(first + b"".join(bytes([int(x[:3], 8)]) + x[3:] for x in others))
 
 
 def _change_root(root: str) -> None:

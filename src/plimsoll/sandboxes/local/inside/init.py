@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plimsoll.sandboxes import removal, trees
-from plimsoll.sandboxes.local.inside import commands, listening, syscalls, wire
+from plimsoll.sandboxes.local.inside import commands, listening, rlimits, syscalls, wire
 
 __all__ = ["Init"]
 
@@ -32,6 +32,9 @@ class Init:
         self._channel = channel
         self._netns = netns
         self._single_user = single_user
+        self._limits = rlimits.known()
+        # Opened before any command runs: later the path may lead to anything.
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._children: dict[int, tuple[int, socket.socket]] = {}
         """Child's pid: the request it answers, and our end of its pipe."""
 
@@ -91,10 +94,15 @@ class Init:
     def _exec(self, number: int, request: dict[str, Any], fds: list[int]) -> None:
         request["single_user"] = self._single_user
         netns = None if request["network"] else self._netns
+        stdio = fds if request["stdin"] else [self._null, *fds]
+
+        def run(end: int) -> None:
+            commands.run_command(request, stdio, end, netns, self._limits)
+
         try:
-            self._spawn(number, lambda end: commands.run_command(request, fds, end, netns))
+            self._spawn(number, run)
         except BlockingIOError:
-            self._reply(number, **commands.no_room(fds[2]))
+            self._reply(number, **commands.no_room(stdio[2]))
 
     def _spawn(self, number: int, work: Callable[[int], None]) -> None:
         """Fork a child that does `work` with its end of a pipe, and answer when it ends."""

@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import Any
 
-from plimsoll.sandboxes.local.inside import filesystem, syscalls, wire
+from plimsoll.sandboxes.local.inside import filesystem, seccomp, syscalls, wire
 from plimsoll.sandboxes.local.inside.commands import KEPT_CAPABILITIES
 from plimsoll.sandboxes.local.inside.init import Init
 
@@ -24,7 +24,8 @@ _IFF_UP = 0x1
 def keep(spec: dict[str, Any], channel: socket.socket, life: socket.socket) -> None:
     """Run one sandbox until its init ends. Failures are told on the channel.
 
-    `life` stays open in this process alone, and so closes when the sandbox is wholly gone.
+    `life` stays open in this process alone. It says who this process is, and at the end that
+    init, and so every process of the sandbox, has ended; where it closes without, nobody knows.
     While init puts its file system together, this process joins it to its control groups,
     which takes the kernel a grace period, and makes its network. From then on paths lead into
     the sandbox, for this process too, so what it needs by a path is opened before.
@@ -50,6 +51,8 @@ def keep(spec: dict[str, Any], channel: socket.socket, life: socket.socket) -> N
             socket.send_fds(ours, [b"G"], [netns])
         ours.close()
         os.waitpid(init, 0)
+        with contextlib.suppress(OSError):  # nobody is left to know
+            life.send(b"ended")
     except filesystem.SetUpFailed as error:
         _fail(channel, error)
 
@@ -104,6 +107,7 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
         os.setsid()
         filesystem.enter_root(spec)
         syscalls.limit_capabilities(KEPT_CAPABILITIES)
+        _close_off(frozenset(spec["system_calls"]))
         data, fds = wire.receive_fds(keeper, 1)
         keeper.close()
         if data:
@@ -115,6 +119,18 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
         wire.last_words("init", error)
     finally:
         os._exit(0)
+
+
+def _close_off(allowed: frozenset[str]) -> None:
+    """Leave the host's keyrings, and filter system calls, here and in every process to come."""
+    try:
+        syscalls.join_session_keyring()
+    except OSError as error:
+        # Without the calls, the zygote's empty keyring will do: a user's quota of keys is small.
+        if "keyrings" in allowed:
+            raise filesystem.SetUpFailed("join a new session keyring", error) from None
+    program = _try("filter system calls", seccomp.compile_filter, allowed, os.uname().machine)
+    _try("filter system calls", seccomp.install, program)
 
 
 def _fail(channel: socket.socket, error: filesystem.SetUpFailed) -> None:

@@ -19,15 +19,18 @@ __all__ = [
     "MS_REC",
     "MS_REMOUNT",
     "become_subreaper",
+    "call",
     "die_with_parent",
     "drop_capabilities",
     "forbid_new_privileges",
     "hide_memory",
+    "join_session_keyring",
     "limit_capabilities",
     "mount",
     "move_mount",
     "open_tree",
     "pivot_root",
+    "seal_tree",
     "setns",
     "unmount_detached",
     "unshare",
@@ -51,11 +54,17 @@ MS_PRIVATE = 0x40000
 
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
+_SYS_MOUNT_SETATTR = 442
 _AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_EMPTY_PATH = 4
 _MNT_DETACH = 2
+_MOUNT_ATTR_RDONLY = 1
+_MOUNT_ATTR_NOSUID = 2
+_MOUNT_ATTR_NODEV = 4
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _SIGKILL = 9
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -101,18 +110,47 @@ def pivot_root(new_root: str, put_old: str) -> None:
 def open_tree(path: str) -> int:
     """A copy of the mounts at a path and below it, attached nowhere yet."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
-    number = ctypes.c_long(_SYS_OPEN_TREE)
-    where = ctypes.c_long(_AT_FDCWD)
-    result = int(_libc.syscall(number, where, os.fsencode(path), ctypes.c_long(flags)))
-    _check(result, path)
-    return result
+    return call(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags)
 
 
 def move_mount(tree: int, target: str) -> None:
     """Attach what `open_tree` gave."""
-    arguments = (ctypes.c_long(tree), b"", ctypes.c_long(_AT_FDCWD), os.fsencode(target))
-    number, flags = ctypes.c_long(_SYS_MOVE_MOUNT), ctypes.c_long(_MOVE_MOUNT_EMPTY_PATH)
-    _check(int(_libc.syscall(number, *arguments, flags)), target)
+    where = _AT_FDCWD, os.fsencode(target)
+    call(_SYS_MOVE_MOUNT, tree, b"", *where, _MOVE_MOUNT_EMPTY_PATH)
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns", ctypes.c_uint64),
+    )
+
+
+def seal_tree(tree: int) -> None:
+    """Make every mount of an `open_tree` read-only, without devices and set-user-ID programs.
+
+    Raises ENOSYS before Linux 5.12.
+    """
+    sealed = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
+    attributes = _MountAttributes(sealed, 0, 0, 0)
+    where = ctypes.addressof(attributes), ctypes.sizeof(attributes)
+    call(_SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, *where)
+
+
+def join_session_keyring() -> None:
+    """Leave the session keyring for a new, empty one."""
+    number = {"x86_64": 250}.get(os.uname().machine, 219)
+    call(number, _KEYCTL_JOIN_SESSION_KEYRING, 0)
+
+
+def call(number: int, *arguments: int | bytes) -> int:
+    """A system call by its number."""
+    longs = [ctypes.c_long(x) if isinstance(x, int) else x for x in arguments]
+    result = int(_libc.syscall(ctypes.c_long(number), *longs))
+    _check(result, f"system call {number}")
+    return result
 
 
 def _prctl(option: int, value: int) -> int:

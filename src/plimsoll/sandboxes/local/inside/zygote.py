@@ -5,13 +5,14 @@ Plimsoll itself, with its threads and its memory, is not safe. It ends when the 
 Plimsoll closes, and every sandbox ends with it.
 """
 
+import contextlib
 import gc
 import os
 import signal
 import socket
 import sys
 
-from plimsoll.sandboxes.local.inside import keeper, syscalls, wire
+from plimsoll.sandboxes.local.inside import keeper, seccomp, syscalls, wire
 
 __all__ = ["main"]
 
@@ -27,11 +28,16 @@ def main(descriptor: int) -> None:
     for number in (0, 1):
         os.dup2(null, number)
     os.umask(0o022)
+    with contextlib.suppress(OSError):  # a kernel without keyrings
+        syscalls.join_session_keyring()
     _stop_importing()
     gc.disable()
     gc.freeze()
     while (received := wire.receive_request(requests)) is not None:
         spec, fds = received
+        with contextlib.suppress(OSError):  # which the sandbox's init finds again, and says
+            # Compiled here once for all sandboxes that allow the same calls.
+            seccomp.compile_filter(frozenset(spec["system_calls"]), os.uname().machine)
         _fork_keeper(spec, fds, requests)
         for descriptor in fds:
             os.close(descriptor)
