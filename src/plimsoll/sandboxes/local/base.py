@@ -17,6 +17,7 @@ from pathlib import Path
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import short_id
+from plimsoll.sandboxes.local.closed import closed_below, hide
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.remains import unfinished
 from plimsoll.sandboxes.owners import myself
@@ -114,7 +115,25 @@ def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
             target: (f"bases/{key}/shims/{target.lstrip('/')}", *lower)
             for target, lower in shared.items()
         }
+    for target, whiteouts in _hidden(home, shared, single_user).items():
+        shared[target] = (whiteouts, *shared[target])
     return Base(key, {"/": (f"bases/{key}/root",), **shared})
+
+
+def _hidden(home: Home, shared: Iterable[str], single_user: bool) -> Mapping[str, str]:
+    """The whiteouts over what the host keeps from its other users.
+
+    They are not part of the base's key: images are the same whatever is closed.
+    """
+    looked_through = [name for name in shared if name not in _PACKAGE_PATHS]
+    try:
+        closed = closed_below(home, looked_through)
+        return hide(home, closed, looked_through, single_user)
+    except OSError as error:
+        raise SandboxUnavailable(
+            "the local backend cannot hide the files of this host that are closed to other users: "
+            f"{error.filename or home.path}: {error.strerror}"
+        ) from None
 
 
 def _hash(parts: Iterable[str]) -> str:

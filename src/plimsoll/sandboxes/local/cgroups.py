@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 _CONTROLLERS = ("memory", "cpu", "pids")
 _PERIOD = 100_000
 _REMOVE_SECONDS = 5.0
+_FREEZERS = (("freezer", "freezer.state", "THAWED"), ("", "cgroup.freeze", "0"))
+"""For version 1 and version 2: the controller, its file, and the word that thaws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,7 @@ def thaw(pid: int) -> None:
     """
     with contextlib.suppress(OSError):
         mounts, own = _mounts("freezer"), _own_groups()
-        for name, file, word in (
-            ("freezer", "freezer.state", "THAWED"),
-            ("", "cgroup.freeze", "0"),
-        ):
+        for name, file, word in _FREEZERS:
             group, ours = _own_groups(pid).get(name), Path(own.get(name, "/"))
             if group is None or name not in mounts:
                 continue
