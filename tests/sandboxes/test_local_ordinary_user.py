@@ -30,7 +30,7 @@ def spec(**more):
     return SandboxSpec(Labels("r", "t", myself(), time.time() + 600), **more)
 
 async def main():
-    async with LocalBackend(LocalOptions(home=HOME)) as backend:
+    async with LocalBackend(LocalOptions(home=HOME, **OPTIONS)) as backend:
         image = await backend.build(ImageSource(reference="x"))
         sandbox = await backend.create(image, spec(**MORE))
         said = await work(backend, image, sandbox)
@@ -44,12 +44,13 @@ async def run(sandbox, command, **more):
     return [done.exit_code, done.stdout.text, done.stderr.text]
 
 MORE = {}
+OPTIONS = {}
 """
 
 Run = Callable[..., dict[str, object]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a script's `work` as an ordinary user, and gives what it returns."""
     place = tmp_path_factory.mktemp("user")
@@ -230,3 +231,43 @@ def test_a_socket_in_the_sandbox_is_served(run: Run):
         "    return {'said': await run(sandbox, ['python3', '-c', ask])}\n"
     )
     assert said["said"] == [0, "b'HELLO'\n", ""], said
+
+
+def test_the_walls_stand_without_root_too(run: Run):
+    said = run("""
+ON_INIT = ("prlimit --pid 1 --nofile=3:3", "renice -n 19 -p 1", "taskset -p 1 1",
+           "renice -n 19 -u root", "echo 900 > /proc/1/oom_score_adj",
+           "echo 301 > /proc/sys/kernel/pid_max", "chmod 0 /proc/self/fd/0")
+DENIED = ("unshare -Ur true", "unshare -UrmC true", "unshare -C true",
+          "mount -t cgroup2 none /mnt", "mount -t tmpfs none /mnt",
+          "python3 -c 'import socket; socket.socket(40, 1)'")
+WORKS = ("python3 -c 'import multiprocessing as m; m.Pool(2).map(abs, [1])'", "nice -n 5 true",
+         "prlimit --nofile=100 true", "setpriv --version", "sh -c 'sleep 0.01 & wait'")
+
+async def work(backend, image, sandbox):
+    before = await run(sandbox, "ulimit -a; ulimit -Ha")
+    passed = [x for x in (*ON_INIT, *DENIED) if not (await run(sandbox, x))[0]]
+    failed = [(x, y) for x in WORKS if (y := await run(sandbox, x))[0]]
+    await sandbox.exec("ulimit -n 9; sleep 60 &")
+    return {"passed": passed, "failed": failed, "null": os.stat("/dev/null").st_mode,
+            "same": before == await run(sandbox, "ulimit -a; ulimit -Ha")}
+""")
+    assert said["code"] == 0, said["stderr"]
+    assert (said["passed"], said["failed"], said["same"]) == ([], [], True), said
+    assert said["null"] == Path("/dev/null").stat().st_mode
+
+
+def test_closed_files_of_the_user_are_not_shown(run: Run):
+    said = run("""
+PLACE = HOME / "host"
+for name, mode in (("open", 0o644), ("secret", 0o600), ("shut/file", 0o644)):
+    (PLACE / name).parent.mkdir(exist_ok=True, parents=True)
+    (PLACE / name).write_text("content")
+    (PLACE / name).chmod(mode)
+(PLACE / "shut").chmod(0o700)
+OPTIONS = {"host_paths": ("/opt", str(PLACE))}
+async def work(backend, image, sandbox):
+    return {"seen": await run(sandbox, f"ls {PLACE}; cat {PLACE}/open; touch {PLACE}/secret")}
+""")
+    assert said["code"] == 0, said["stderr"]
+    assert said["seen"] == [0, "open\ncontent", ""], said

@@ -1,6 +1,8 @@
 """Nothing of a local sandbox is left: after close, after a fault, after the death of its owner."""
 
 import asyncio
+import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -13,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from faults import until
-from parts import spec
-from plimsoll.core.errors import SandboxUnavailable
+from parts import need, spec
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.sandboxes import reaper
+from plimsoll.sandboxes.local import keepers, remains
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.local.cgroups import Cgroups
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, Sandbox
@@ -25,6 +29,8 @@ from plimsoll.sandboxes.reaper import reap
 Left = Callable[..., list[str]]
 Children = Callable[[], dict[int, str]]
 Idle = Callable[[], set[Path]]
+
+PTRACE_SEIZE = 0x4206
 
 DIG = "import os\nos.chdir('/tmp')\nfor _ in range(3000): os.mkdir('d' * 20); os.chdir('d' * 20)"
 
@@ -344,3 +350,96 @@ async def test_a_deep_tree_of_a_dead_owner_does_not_stop_the_next_one(tmp_path: 
     await asyncio.to_thread(subprocess.run, [sys.executable, "-c", dig], check=True)
     async with LocalBackend(LocalOptions(home=tmp_path)):
         assert left(tmp_path) == []
+
+
+def _processes(sandbox: Sandbox, name: str) -> list[int]:
+    """The processes of a sandbox with a name, by their numbers on the host."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                inside = f"sandboxes/{sandbox.id}/up" in (entry / "mountinfo").read_text()
+                if inside and (entry / "comm").read_text().strip() == name:
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A control group of the host that processes can be frozen in."""
+    name = f"test-freezer-{os.getpid()}"
+    for hierarchy in ("freezer", ""):
+        group = Path("/sys/fs/cgroup", hierarchy, name)
+        if (group.parent / "cgroup.procs").exists():
+            break
+    try:
+        group.mkdir()
+    except OSError as error:
+        need("cgroups", f"{group}: {error.strerror}")
+    yield group
+    deadline = time.monotonic() + 10
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+def _freeze(group: Path, pid: int) -> None:
+    (group / "cgroup.procs").write_text(str(pid))
+    if (group / "freezer.state").exists():
+        (group / "freezer.state").write_text("FROZEN")
+    else:
+        (group / "cgroup.freeze").write_text("1")
+
+
+async def test_a_frozen_process_ends_with_its_sandbox(
+    backend: Backend, image: Image, home: Path, left: Left, freezer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(remains, "_END_SECONDS", 2.0)
+    made = await backend.create(image, spec())
+    await made.exec("sleep 600 & true")
+    (pid,) = _processes(made, "sleep")
+    _freeze(freezer, pid)
+    await made.close()
+    assert _processes(made, "sleep") == []
+    assert left(home, [made.id]) == []
+
+
+async def test_groups_made_below_a_sandboxs_own_are_removed(
+    backend: Backend, image: Image, home: Path, left: Left
+):
+    need("cgroups", Cgroups().missing)
+    made = await backend.create(image, spec(limits=Limits(pids=50)))
+    await made.exec("sleep 600 & true")
+    (pid,) = _processes(made, "sleep")
+    (group,) = {x for x in Path("/sys/fs/cgroup").rglob(f"plimsoll-{made.id}") if "pids" in str(x)}
+    (group / "below/deeper").mkdir(parents=True)
+    (group / "below/deeper/cgroup.procs").write_text(str(pid))
+    await made.close()
+    assert left(home, [made.id]) == []
+
+
+def _let_go(traced: int) -> None:
+    os.waitpid(traced, 0x40000000)  # __WALL
+
+
+async def test_files_of_a_sandbox_stay_while_a_process_of_it_does_not_end(
+    backend: Backend, image: Image, home: Path, left: Left, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that is traced from outside stays until its tracer has seen it die."""
+    monkeypatch.setattr(remains, "_END_SECONDS", 0.5)
+    made = await backend.create(image, spec())
+    await made.exec("sleep 600 & true")
+    (pid,) = _processes(made, "sleep")
+    assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, 0, 0) == 0
+    try:
+        with pytest.raises(SandboxError, match=r"do not end: \d+ \(.+\); its files are kept"):
+            await made.close()
+        folder = home / "sandboxes" / made.id
+        assert (folder / "up").is_dir()
+    finally:
+        _let_go(pid)
+    item = next(x for x in await LocalInventory(Home(home)).items() if x.id == made.id)
+    await until(lambda: not keepers.find_keepers([os.getpid()]).get(made.id))
+    await LocalInventory(Home(home)).remove(item)
+    assert left(home, [made.id]) == []

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from plimsoll.sandboxes.local.inside import syscalls
 
-__all__ = ["GROUPS", "compile_filter", "install"]
+__all__ = ["GROUPS", "MACHINES", "compile_filter", "install"]
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
@@ -77,7 +77,7 @@ _GENERIC = {
     "syslog": 116, "unshare": 97, "userfaultfd": 282,
 }  # fmt: skip
 
-_MACHINES = {
+MACHINES = {
     "x86_64": _Machine(0xC000003E, {**_X86_64, **_NEW_NUMBERS}),
     "aarch64": _Machine(0xC00000B7, {**_GENERIC, **_NEW_NUMBERS}),
 }
@@ -138,7 +138,7 @@ _ALWAYS = (
 @functools.lru_cache(maxsize=64)
 def compile_filter(allowed: frozenset[str], machine: str) -> bytes:
     """The filter's program for a machine, without the groups that are allowed."""
-    found = _MACHINES.get(machine)
+    found = MACHINES.get(machine)
     if found is None:
         raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
     rules = [*_ALWAYS]
@@ -197,7 +197,7 @@ def install(program: bytes) -> None:
     With CAP_SYS_ADMIN in its user namespace a process may do so and still gain privileges by
     a set-user-ID program; whether commands may is decided where they start.
     """
-    number = _MACHINES[os.uname().machine].numbers["seccomp"]
+    number = MACHINES[os.uname().machine].numbers["seccomp"]
     given = _Program(len(program) // 8, program)
     try:
         syscalls.call(number, _SET_MODE_FILTER, _SPEC_ALLOW, ctypes.addressof(given))
