@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 .PHONY: help demo tour test lint format init check-init clean
 .PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway bench-workers
-.PHONY: bench-training
+.PHONY: bench-training bench-filter
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -62,6 +62,9 @@ check-init: $(READY)  ## build it again, and see that it is the one that is kept
 
 bench-sandbox: $(READY)  ## how fast sandboxes and trials are, beside bare unshare and Docker
 	$(BIN)/python bench/bench_sandbox.py $(ARGS)
+
+bench-filter: $(READY)  ## what the system call filter of local sandboxes costs a call
+	$(BIN)/python bench/bench_filter.py $(ARGS)
 
 bench-docker: $(READY)  ## how fast trials on Docker are, beside plain API calls and Harbor
 	$(BIN)/python bench/bench_docker.py $(ARGS)

@@ -80,6 +80,14 @@ def test_a_host_path_is_absolute(tmp_path: Path):
     assert '"usr" is not an absolute path' in refusal(tmp_path, '[local]\nhost_paths = ["usr"]\n')
 
 
+def test_system_calls_are_allowed_by_their_names(tmp_path: Path):
+    text = '[local]\nallow_system_calls = ["bpf", "io-uring"]\n'
+    assert load_config(write(tmp_path, text)).local.allow_system_calls == ("bpf", "io-uring")
+    said = refusal(tmp_path, '[local]\nallow_system_calls = ["mount"]\n')
+    assert "plimsoll.toml:2: local.allow_system_calls" in said
+    assert "user-namespaces" in said
+
+
 def test_one_engine_is_named_once(tmp_path: Path):
     both = '[docker]\nhost = "unix:///x"\ncontext = "build-7"\n'
     said = refusal(tmp_path, both)

@@ -31,6 +31,11 @@ def test_an_empty_file_has_the_formats_defaults():
     assert config.environment.network is None
     assert config.multi_step_reward_strategy == "mean"
     assert config.reward_range == (0.0, 1.0)
+    assert config.system_calls == ()
+
+
+def test_system_calls_are_named():
+    assert read('metadata.system_calls = ["perf", "bpf"]').system_calls == ("bpf", "perf")
 
 
 def test_every_key_of_the_format_is_known():
@@ -173,6 +178,9 @@ def test_version_beside_schema_version_is_kept_as_unknown():
         ('metadata.reward_range = "0-1"', ("metadata", "reward_range")),
         ("metadata.reward_range = [0, 1, 2]", ("metadata", "reward_range")),
         ("metadata.reward_range = [false, 1]", ("metadata", "reward_range")),
+        ('metadata.system_calls = "bpf"', ("metadata", "system_calls")),
+        ('metadata.system_calls = ["bpf", "mount"]', ("metadata", "system_calls")),
+        ("metadata.system_calls = [3]", ("metadata", "system_calls")),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_at_its_key(text: str, key: tuple[object, ...]):

@@ -43,6 +43,18 @@ async def test_a_separate_verifier_sees_the_artifacts_and_nothing_else(write_tas
     assert ran.read("artifacts/made") == "made\n"
 
 
+async def test_a_separate_verifier_runs_none_of_the_programs_that_the_agent_replaced(
+    write_task, run
+):
+    forge = "#!/bin/sh\\nmkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
+    agent = (
+        f"for x in cat grep python3 bash; do rm -f /usr/bin/$x; printf '{forge}' > /usr/bin/$x; "
+    )
+    agent += "chmod 755 /usr/bin/$x; done; echo wrong > /app/made"
+    test = "grep -q right /app/made && x=1 || x=0; echo $x > /logs/verifier/reward.txt"
+    check_graded(await run(write_task(test=test, toml=SEPARATE), agent), 0.0)
+
+
 async def test_a_folder_is_carried_with_what_it_holds(write_task, run):
     toml = (
         '[[artifacts]]\nsource = "/app/site"\nexclude = ["*.tmp"]\n'

@@ -188,3 +188,25 @@ async def test_unruly_trials_do_not_disturb_their_neighbours(write_task, run):
         *(run(good, f"sleep 0.2; {DONE}", n) for n in range(3)),
     )
     assert [one.verdict.reward for one in ran if isinstance(one.verdict, Graded)] == [1.0] * 6
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "prlimit --pid 1 --nofile=3:3",
+        "prlimit --pid 1 --as=1000000:1000000",
+        "echo 1000 > /proc/1/oom_score_adj",
+        "unshare -UrmC sh -c 'mount -t cgroup -o pids none /mnt && echo 1 > /mnt/pids.max'",
+    ],
+)
+async def test_an_attack_on_the_sandboxs_init_does_not_void_a_deserved_zero(
+    write_task, run, attack
+):
+    check_graded(await run(write_task(test=GRADER), attack), 0.0)
+
+
+async def test_a_task_that_asks_for_system_calls_is_refused_unless_they_are_allowed(
+    write_task, run
+):
+    task = write_task(toml='[metadata]\nsystem_calls = ["user-namespaces"]\n')
+    check_void(await run(task), Cause.SANDBOX, '"user-namespaces"', "allow_system_calls")

@@ -4,6 +4,7 @@
     roots = { "python:3.12-slim" = "/srv/rootfs/py312" }
     host_paths = ["/opt"]
     home = "~/.cache/plimsoll"
+    allow_system_calls = ["user-namespaces"]
 
     [docker]
     host = "tcp://build-7.example.org:2376"
