@@ -73,6 +73,7 @@ async def test_a_trajectory_says_whose_it_is_and_how_it_ended(write_task, ask: A
         "run": "test",
         "task": "task",
         "attempt": "3",
+        "trial": ran.file.trial,
         "agent": "asking",
         "agent_version": "1.2",
         "model": "tiny",
