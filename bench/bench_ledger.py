@@ -1,4 +1,5 @@
-"""How fast the ledger is: events written, decisions, opening a long journal, and its memory.
+"""How fast the ledger is: events written, decisions, opening a long journal, and its memory; and
+what a turn of the controller costs with many trials in flight.
 
 make bench-ledger
 python bench/bench_ledger.py --events 1000000
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from controller_turn import Turn, controller_turn
 from plimsoll.core.endings import Ending
 from plimsoll.core.ids import Owner
 from plimsoll.ledger import journal, snapshot
@@ -182,8 +184,21 @@ def memory(groups: int) -> float:
     return float(os.read(read, 100))
 
 
+def controller_turns(folder: Path, turns: int) -> None:
+    """The same turns with 1,000 and with 10,000 trials in flight."""
+    found: list[Turn] = []
+    for running in (1_000, 10_000):
+        place = folder / f"controller-{running}"
+        place.mkdir()
+        one = asyncio.run(controller_turn(place, running, turns))
+        found.append(one)
+        figure = f"{one.median:.2f} ms, mean {one.mean:.2f}"
+        line(f"controller turn, {running:,} running: CPU, median", figure)
+    line("the same, 10,000 over 1,000", f"{found[1].median / found[0].median:.1f} ×", "about 1 ×")
+
+
 def line(what: str, figure: str, wanted: str = "") -> None:
-    print(f"{what:<58}{figure:>16}{wanted:>18}")
+    print(f"{what:<54}{figure:>22}{wanted:>16}")
 
 
 def main() -> None:
@@ -203,6 +218,7 @@ def main() -> None:
         with every_event_durable():
             rate = asyncio.run(written_events(folder / "durable", 512, 4000))
         line("the same, each on the disk itself", f"{rate:,.0f} /s", "≥ 5,000 /s")
+        controller_turns(folder, 300)
         rate = asyncio.run(steps_a_second(folder / "steps", 200))
         line("consume and commit, one caller, each on the disk", f"{rate:,.0f} /s")
         for batch, depth in ((16, 624), (1000, 9), (5000, 1)):

@@ -131,9 +131,9 @@ def test_a_run_is_called_the_same_in_a_storage_each_time_and_no_other_run_is(tmp
     assert RunDirectory(first.path).stored_as() == name
 
 
-def test_each_result_is_on_disk_as_soon_as_it_is_known(directory: RunDirectory):
+async def test_each_result_is_on_disk_as_soon_as_it_is_known(directory: RunDirectory):
     for attempt in (1, 2):
-        directory.append(a_row(attempt))
+        await directory.append(a_row(attempt))
         lines = directory.results.read_text().splitlines()
         assert [json.loads(line)["attempt"] for line in lines] == list(range(1, attempt + 1))
 
@@ -153,8 +153,13 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_clear_error(directory: RunDirectory):
+async def test_a_full_disk_is_one_clear_error_and_nothing_is_written_after_it(
+    directory: RunDirectory,
+):
     directory.results.unlink()
     directory.results.symlink_to("/dev/full")
     with pytest.raises(UsageError, match=r"No space left on device; free some space"):
-        directory.append(a_row())
+        await directory.append(a_row())
+    with pytest.raises(UsageError, match=r"No space left on device; free some space"):
+        await directory.append_canary(a_row())
+    assert not directory.canaries.exists()

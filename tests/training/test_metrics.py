@@ -109,7 +109,7 @@ async def test_what_is_noted_of_a_step_gives_way_to_the_whole_of_it(tmp_path: Pa
     file, sink = tmp_path / "metrics.jsonl", Kept()
     metrics = Metrics(file, [sink])
     for step in (1, 2):
-        metrics.note(line(step, 0.123456789))
+        await metrics.note(line(step, 0.123456789))
         assert steps_in(file)[-1] == (step, 0.123456789)
         await metrics.step(line(step))
     assert steps_in(file) == [(1, 0.5), (2, 0.5)]

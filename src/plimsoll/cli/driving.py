@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Protocol
@@ -158,25 +158,25 @@ def _line(driven: Driven) -> str:
 async def _live(driven: Driven, err: Console) -> None:
     with Live(console=err, auto_refresh=False, transient=True) as shown:
         while True:
-            shown.update(Group(*_parts(driven)), refresh=True)
+            shown.update(Group(*await _parts(driven)), refresh=True)
             await asyncio.sleep(LIVE_SECONDS)
 
 
-def _parts(driven: Driven) -> Iterator[RenderableType]:
+async def _parts(driven: Driven) -> list[RenderableType]:
     """The last steps, how far it is, and how it goes."""
     rollouts, line = driven.rollouts, Text(_line(driven))
     if rollouts is None or not rollouts.has_begun:
-        yield line
-        return
+        return [line]
     status = rollouts.status()
-    if table := steps_table(rollouts.directory.metrics, status.step, status.heldout):
-        yield table
+    # Read in a thread: the run directory may be on a slow file system.
+    metrics = rollouts.directory.metrics
+    table = await asyncio.to_thread(steps_table, metrics, status.step, status.heldout)
+    parts: list[RenderableType] = [] if table is None else [table]
     if status.steps is None:
-        yield line
-        return
+        return [*parts, line]
     bar = Table.grid(padding=(0, 2))
     bar.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH), line)
-    yield bar
+    return [*parts, bar]
 
 
 async def _lines(driven: Driven, err: Console) -> None:

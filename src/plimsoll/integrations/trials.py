@@ -160,7 +160,7 @@ class Trials:
             folder=self.directory.inside(done.folder or order.folder),
             trajectory=done.trajectory,
         )
-        self.directory.append(row)
+        await self.directory.append(row)
         self._breaker.trial(row)
         if self._breaker.tripped and (trip := self._breaker.trip) is not None:
             raise TrainingError(

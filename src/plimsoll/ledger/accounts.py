@@ -162,19 +162,18 @@ class Accounts:
                 reason = "nobody waits for it any more"
                 self._give_up(group.id, reason, counts=False, cause=Cause.CANCELLED)
 
-    def waiting(self) -> list[str]:
-        """Tickets that no worker has taken yet: of evaluations, then the oldest group's first."""
-        evals, groups = self.books.evals, self.books.unstarted.values()
+    def waiting(self, most: int | None = None) -> list[str]:
+        """Tickets that no worker has taken yet: of evaluations, then the oldest group's first.
 
-        def order(group: Group) -> tuple[bool, int, int]:
-            return group.id not in evals, group.head.number, group.prompt
-
-        return [
+        `most` is how many are wanted: no more are looked at.
+        """
+        tickets = (
             group.ticket(place)
-            for group in sorted(groups, key=order)
+            for group in self.books.unstarted
             for place, member in enumerate(group.members)
             if member.state is MemberState.WAITING
-        ]
+        )
+        return list(itertools.islice(tickets, most))
 
     def start(self, ticket: str, worker: str) -> bool:
         """A worker has taken a ticket. True again where it says so again."""

@@ -56,7 +56,7 @@ def choose(books: Books, settings: Settings) -> Batch | Waiting:
         return Waiting(books.queue.ready, wanted)
     chosen = books.queue.oldest(wanted)
     excess = _excess(books, settings, chosen)
-    due = tuple(books.queue.unready(excess.upto)[: excess.groups]) if excess else ()
+    due = tuple(books.queue.unready(excess.upto, excess.groups)) if excess else ()
     if due:
         return Waiting(books.queue.ready, wanted, due, excess.upto if excess else 0)
     if books.queue.ready < wanted:

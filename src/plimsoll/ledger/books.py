@@ -12,7 +12,7 @@ Invariants, checked by `audit` and by the simulator for tens of thousands of see
 * Memory is bounded by what is live: a group that is consumed or void leaves the books.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -38,7 +38,7 @@ from plimsoll.ledger.events import (
 from plimsoll.ledger.fitting import TicketEvent, fits, fits_member
 from plimsoll.ledger.group import Group, Member, MemberState, Pending, split_ticket
 from plimsoll.ledger.order import Epoch
-from plimsoll.ledger.queue import ReadyQueue
+from plimsoll.ledger.queue import ReadyQueue, UnstartedQueue
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally, count
 from plimsoll.trials.verdicts import CAUSES, Cause
@@ -69,8 +69,11 @@ class Books:
         self.returned = 0
         self.rollbacks = 0
         self.queue = ReadyQueue()
-        self.unstarted: dict[str, Group] = {}
+        self.unstarted = UnstartedQueue()
         """Groups, of evaluations too, with members that no worker has taken."""
+        self.on_over: Callable[[Group], None] | None = None
+        """Called with every group whose members are all final, and again when it leaves the
+        books. It is no part of them."""
         self._training: dict[str, Group] = {}
         self._again = AgainQueue()
         self._open_train = 0
@@ -84,7 +87,7 @@ class Books:
     @property
     def waiting_for_training(self) -> int:
         """Those of training that no worker has taken."""
-        groups = (group for group in self.unstarted.values() if group.id in self.groups)
+        groups = (group for group in self.unstarted if group.id in self.groups)
         return sum(member.state is MemberState.WAITING for one in groups for member in one.members)
 
     @property
@@ -167,7 +170,7 @@ class Books:
                 member.head = event.version
                 member.resumed = True
                 member.resumes += 1
-                self.queue.update(group)
+                self._update(group)
         return True
 
     def _admitted(self, event: Admitted) -> None:
@@ -215,7 +218,7 @@ class Books:
         """Take in an evaluation's group as it is."""
         self.evals[group.id] = group
         self._open_eval += group.open
-        self._note_unstarted(group)
+        self._update(group)
 
     def enter(self, group: Group) -> None:
         """Take in a live group as it is."""
@@ -224,7 +227,7 @@ class Books:
         if group.training:
             self._training[group.id] = group
         self.queue.add(group)
-        self._note_unstarted(group)
+        self._update(group)
 
     def await_again(self, pending: Pending) -> None:
         """A prompt comes again."""
@@ -234,28 +237,31 @@ class Books:
     def _leave(self, group: Group) -> None:
         del self.groups[group.id]
         self._training.pop(group.id, None)
-        self.unstarted.pop(group.id, None)
         self._open_train -= group.open
         self.queue.remove(group)
+        self._is_over(group)
 
     def _leave_evaluation(self, group: Group) -> None:
         del self.evals[group.id]
-        self.unstarted.pop(group.id, None)
         self._open_eval -= group.open
+        self._is_over(group)
 
-    def _note_unstarted(self, group: Group) -> None:
-        if group.waits:
-            self.unstarted[group.id] = group
-        else:
-            self.unstarted.pop(group.id, None)
+    def _is_over(self, group: Group) -> None:
+        self.unstarted.remove(group)
+        if self.on_over is not None:
+            self.on_over(group)
+
+    def _update(self, group: Group) -> None:
+        """A group has changed: its place in the queues follows."""
+        self.queue.update(group)
+        self.unstarted.update(group, trains=group.id in self.groups)
 
     def _started(self, event: Started, group: Group, member: Member) -> None:
         member.head = event.version
         member.state = MemberState.RUNNING
         member.worker = event.worker
         member.since = event.at
-        self._note_unstarted(group)
-        self.queue.update(group)
+        self._update(group)
 
     def _finished(self, event: Finished, group: Group, member: Member) -> None:
         versions = [segment.version for segment in event.segments]
@@ -279,7 +285,7 @@ class Books:
         if group.id in self.groups:
             self.tally.graded += 1
             self.tally.offer(event.seconds)
-        self.queue.update(group)
+        self._update(group)
         self._settle(group, None, event.at)
 
     def _voided(self, event: Voided, group: Group, member: Member) -> None:
@@ -305,25 +311,23 @@ class Books:
             member.state = MemberState.WAITING
             # Whoever takes the new ticket starts with the weights of now.
             group.admitted = max(group.admitted, self.version)
-            self._note_unstarted(group)
         else:
             self._close(group, member, MemberState.VOID)
-        self.queue.update(group)
+        self._update(group)
         self._settle(group, cause, at)
 
     def _close(self, group: Group, member: Member, state: MemberState) -> None:
-        waited = member.state is MemberState.WAITING
         member.state = state
         if group.id in self.evals:
             self._open_eval -= 1
         else:
             self._open_train -= 1
-        if waited:
-            self._note_unstarted(group)
 
     def _settle(self, group: Group, cause: Cause | None, at: float) -> None:
         """What follows when a member has come to its end."""
         still_open = group.open
+        if not still_open and self.on_over is not None:
+            self.on_over(group)
         if group.id in self.evals:
             if not still_open:
                 self._leave_evaluation(group)
@@ -344,7 +348,7 @@ class Books:
                 member.withheld = True
         # Who has not started yet starts with the weights of now.
         group.admitted = max(group.admitted, event.version)
-        self.queue.update(group)
+        self._update(group)
         self.tally.withheld += len(event.tickets)
         if group.final and not group.trainable:
             reason = "no member is young enough"

@@ -1,14 +1,15 @@
-"""Groups by age: how many are live at each version, and which of them are ready.
+"""Groups in order: those that are live by age, and those with tickets that wait for a worker.
 
-Kept up with each event, so that choosing a batch costs the same with ten live groups or ten
-thousand.
+Both are updated with each event, so that choosing a batch and starting a ticket cost the same
+with ten live groups or ten thousand.
 """
 
 import bisect
+from collections.abc import Iterator
 
 from plimsoll.ledger.group import Group
 
-__all__ = ["ReadyQueue"]
+__all__ = ["ReadyQueue", "UnstartedQueue"]
 
 
 class ReadyQueue:
@@ -22,7 +23,7 @@ class ReadyQueue:
         self._where: dict[str, tuple[int, bool] | None] = {}
         """Each group's head and whether it is ready, as it stands here; None in training."""
         self._ready: dict[int, list[tuple[int, str]]] = {}
-        self._unready: dict[int, dict[str, int]] = {}
+        self._unready: dict[int, list[tuple[int, str]]] = {}
 
     def add(self, group: Group) -> None:
         self._where[group.id] = None
@@ -47,11 +48,9 @@ class ReadyQueue:
             return
         head, ready = where
         self.by_head[head] = self.by_head.get(head, 0) + 1
-        if ready:
-            bisect.insort(self._ready.setdefault(head, []), (group.prompt, group.id))
-            self.ready += 1
-        else:
-            self._unready.setdefault(head, {})[group.id] = group.prompt
+        buckets = self._ready if ready else self._unready
+        bisect.insort(buckets.setdefault(head, []), (group.prompt, group.id))
+        self.ready += ready
 
     def _displace(self, group: Group, where: tuple[int, bool] | None) -> None:
         if where is None:
@@ -60,17 +59,12 @@ class ReadyQueue:
         self.by_head[head] -= 1
         if not self.by_head[head]:
             del self.by_head[head]
-        if ready:
-            bucket = self._ready[head]
-            del bucket[bisect.bisect_left(bucket, (group.prompt, group.id))]
-            self.ready -= 1
-            if not bucket:
-                del self._ready[head]
-        else:
-            waiting = self._unready[head]
-            del waiting[group.id]
-            if not waiting:
-                del self._unready[head]
+        buckets = self._ready if ready else self._unready
+        bucket = buckets[head]
+        del bucket[bisect.bisect_left(bucket, (group.prompt, group.id))]
+        self.ready -= ready
+        if not bucket:
+            del buckets[head]
 
     def oldest(self, count: int) -> dict[int, list[str]]:
         """The ready groups that are oldest, by head, each head's in the order of prompts."""
@@ -83,11 +77,39 @@ class ReadyQueue:
             left -= len(found[head])
         return found
 
-    def unready(self, upto: int) -> list[str]:
+    def unready(self, upto: int, most: int) -> list[str]:
         """Groups that still run and whose head is not after a number, the oldest first."""
-        heads = [head for head in sorted(self._unready) if head <= upto]
-        return [
-            name
-            for head in heads
-            for name in sorted(self._unready[head], key=self._unready[head].__getitem__)
-        ]
+        found: list[str] = []
+        for head in sorted(self._unready):
+            if head > upto or len(found) >= most:
+                break
+            found += [name for _, name in self._unready[head][: most - len(found)]]
+        return found
+
+
+class UnstartedQueue:
+    """Groups with members that no worker has taken: of evaluations first, then the oldest."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._keys: dict[str, tuple[bool, int, int, str]] = {}
+        self._order: list[tuple[bool, int, int, str]] = []
+
+    def __iter__(self) -> Iterator[Group]:
+        """In order. The queue must not change meanwhile."""
+        return (self._groups[key[3]] for key in self._order)
+
+    def update(self, group: Group, *, trains: bool) -> None:
+        """A group has changed; it is taken in or leaves, if that follows."""
+        key = (trains, group.head.number, group.prompt, group.id) if group.waits else None
+        if key == self._keys.get(group.id):
+            return
+        self.remove(group)
+        if key is not None:
+            self._groups[group.id], self._keys[group.id] = group, key
+            bisect.insort(self._order, key)
+
+    def remove(self, group: Group) -> None:
+        if (key := self._keys.pop(group.id, None)) is not None:
+            del self._groups[group.id]
+            del self._order[bisect.bisect_left(self._order, key)]

@@ -6,6 +6,8 @@ Invariants:
 * The ledger alone says how much may run: here nothing is counted, and nothing is restored.
 * Stopped, it sends nothing more; what runs has its grace, and is void and cancelled after it.
 * In memory is what is live: a group that was trained on or given up leaves nothing here.
+* A turn looks at what has changed since the last one, never at all that runs: it costs the same
+  with ten running trials or ten thousand.
 * Evaluations go before training, and go on when its steps are done.
 """
 
@@ -45,6 +47,9 @@ __all__ = ["Controller"]
 
 _TURN_SECONDS = 0.25
 """The longest between two looks at what can be done."""
+_LOOK_SHARE = 0.05
+_LOOK_SECONDS = 1.0
+"""The share of the time that looking ahead may take, and the longest between two such looks."""
 
 _Keep = Callable[[Result], Awaitable[None]]
 
@@ -82,14 +87,20 @@ class Controller:
         """Who takes tickets, in the ledger's words: workers live and die with it."""
         self._tasks = asyncio.TaskGroup()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._cancelled: set[str] = set()
         self._groups: set[str] = set()
         """Groups that workers may hold something of."""
+        self._over: list[Group] = []
+        """Groups that became final or left the books since the last turn."""
+        ledger.books.on_over = self._over.append
         self._evaluations = Evaluations(ledger)
         self._prospects: Prospects | None = None
         """None where workers start nothing ahead."""
         if reuse_of(plan.config) is not Reuse.NONE:
             self._prospects = Prospects(plan, self._order, ledger, self._evaluations, watching)
+        self._look_at = -math.inf
+        """When workers may be told again what comes, by the loop's clock."""
+        self._told_of = 0
+        """Places that workers had when they were last told."""
         self._slack = Slack(plan.config.run.slack_seconds)
         self._clock = Stopwatch()
         """Measures the slack of stragglers: it stands still while the policy is paused."""
@@ -196,8 +207,8 @@ class Controller:
             await self._ledger.reject(reasons)
         finally:
             for name, reason in reasons.items():
-                self._kept.void(rows[name], Void(Cause.LOST, reason))
-        self._changed.set()
+                await self._kept.void(rows[name], Void(Cause.LOST, reason))
+            self._changed.set()
 
     async def commit(self, checkpoint: str) -> Version:
         """The step is done: what it used is forgotten, and workers hear of the version."""
@@ -233,12 +244,24 @@ class Controller:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Tell workers what they are about to be given."""
-        if self._prospects is not None:
-            waiting = [] if self._is_halted else self._waiting()
-            places = 0 if self._is_halted else self._supervisor.places
-            kinds = self._prospects.next(waiting, places, trains=not self.why)
-            self._supervisor.expect(kinds)
+        """Tell workers what they are about to be given.
+
+        With many places that takes milliseconds, so it is done at most a small share of the time,
+        and at once only where the number of places has changed.
+        """
+        if self._prospects is None:
+            return
+        loop = asyncio.get_running_loop()
+        places = 0 if self._is_halted else self._supervisor.places
+        began = loop.time()
+        if began < self._look_at and places == self._told_of:
+            return
+        waiting = [] if self._is_halted else self._waiting(places)
+        kinds = self._prospects.next(waiting, places, trains=not self.why)
+        self._supervisor.expect(kinds)
+        took = loop.time() - began
+        self._look_at = began + min(_LOOK_SECONDS, took / _LOOK_SHARE)
+        self._told_of = places
 
     def _tell(self) -> None:
         """Wake whoever waits for a batch: one may be possible now."""
@@ -283,17 +306,17 @@ class Controller:
 
     def _let_go(self) -> None:
         """Have workers end and release what belongs to groups that are over."""
+        over = self._over.copy()
+        self._over.clear()
         books = self._ledger.books
-        for ticket in self._running.keys() - self._cancelled:
-            if split_ticket(ticket) is not None and books.find(ticket) is None:
-                self._supervisor.cancel(ticket, "its group was given up")
-                self._cancelled.add(ticket)
-        live = books.groups | books.evals
-        over = {name for name in self._groups if name not in live or live[name].final}
         for group in over:
-            self._supervisor.group_over(group)
-        self._groups -= over
-        self._kept.forget(books)
+            if group.id not in books.groups and group.id not in books.evals:
+                for ticket in self._running.keys() & set(group.tickets):
+                    self._supervisor.cancel(ticket, "its group was given up")
+                self._kept.drop(group.tickets)
+            if group.id in self._groups:
+                self._groups.remove(group.id)
+                self._supervisor.group_over(group.id)
 
     async def _start(self) -> None:
         """Give tickets to free places: of evaluations, then those of the oldest group first."""
@@ -301,7 +324,7 @@ class Controller:
         while free > 0 and not self.why and (canary := self._watching.due()) is not None:
             self._begin_canary(canary)
             free -= 1
-        tickets = self._waiting()[: max(0, free)]
+        tickets = self._waiting(max(0, free))
         started = await asyncio.gather(*(self._ledger.start(t, self._name) for t in tickets))
         begun = [ticket for ticket, one in zip(tickets, started, strict=True) if one]
         for ticket, folder in (await self._unused_folders(begun)).items():
@@ -324,8 +347,9 @@ class Controller:
             lambda: {ticket: next_use(folder) for ticket, folder in usual.items()}
         )
 
-    def _waiting(self) -> list[str]:
-        tickets = self._ledger.accounts.waiting()
+    def _waiting(self, most: int) -> list[str]:
+        """Tickets to give out next; once the run is stopped, of evaluations only."""
+        tickets = self._ledger.accounts.waiting(most)
         if not self.why:
             return tickets
         books = self._ledger.books
@@ -356,7 +380,6 @@ class Controller:
             folder=str(self._directory.canary(task.name, canary.number).absolute()),
             agent=CANARY_AGENT,
         )
-        self._groups.add(order.group)
         self._send(order, lambda result: self._keep_canary(canary, order, result))
 
     def _send(self, order: Order, keep: _Keep) -> None:
@@ -365,7 +388,6 @@ class Controller:
                 await keep(await self._supervisor.run(order))
             finally:
                 del self._running[order.ticket]
-                self._cancelled.discard(order.ticket)
                 self._changed.set()
 
         self._running[order.ticket] = self._tasks.create_task(follow())
@@ -379,10 +401,13 @@ class Controller:
         row = _row(order, result, verdict, self._directory)
         # Given up by the run itself, it says nothing about the tasks, and is tried again.
         is_stopped = bool(self.why) and row.cause is Cause.CANCELLED
-        self._kept.add(row)
         # Before anything is waited for: a canary that fails meanwhile has to know of it.
         self._watching.trial_finished(row)
+        # Before the ledger: a graded ticket without its line would be made again.
+        await self._kept.add(row)
         await self._enter(order, verdict, result, again=is_stopped)
+        if self._ledger.books.find(order.ticket) is None:
+            self._kept.drop((order.ticket,))  # tried again, or its group was given up
 
     async def _keep_evaluated(self, evaluation: Evaluating, order: Order, result: Result) -> None:
         """The same for a ticket of an evaluation, which neither trains nor trips anything."""
@@ -390,10 +415,10 @@ class Controller:
             return  # nobody waits for it any more
         verdict = self._believed(result)
         row = _row(order, result, verdict, self._directory)
-        self._directory.append_evaluated(row)
         evaluation.add(row)
         # Given up by the run itself: it is not over by that.
         is_stopped = self._is_halted and row.cause is Cause.CANCELLED
+        await self._directory.append_evaluated(row)
         await self._enter(order, verdict, result, again=is_stopped)
 
     def _believed(self, result: Result) -> Verdict:
@@ -402,22 +427,25 @@ class Controller:
         return doubt if doubt is not None and isinstance(result.verdict, Graded) else result.verdict
 
     async def _enter(self, order: Order, verdict: Verdict, result: Result, *, again: bool) -> None:
+        spoke = True
+        if not isinstance(verdict, Graded) and verdict.cause is Cause.LOST:
+            spoke = await asyncio.to_thread(has_answers, Path(order.folder))
+        if self._ledger.books.find(result.ticket) is None:
+            return  # its group was given up while files were written or read
         if isinstance(verdict, Graded):
             await self._ledger.finish(
                 result.ticket, verdict, result.seconds, result.segments, result.trial
             )
         else:
-            lost = verdict.cause is Cause.LOST
-            spoke = not lost or await asyncio.to_thread(has_answers, Path(order.folder))
             await self._ledger.void(
                 result.ticket, verdict, result.seconds, again=again, spoke=spoke
             )
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
+        self._supervisor.group_over(order.group)
         row = _row(order, result, result.verdict, self._directory)
         if row.cause in SAY_NOTHING:
             return
-        self._directory.append_canary(row)
         doubtful = self._watching.canary_finished(canary, row)
         if (doubt := self._watching.doubt) is not None:
             # What is being trained on stays, and so do its rows: they are about to be read.
@@ -426,7 +454,9 @@ class Controller:
             try:
                 await self._ledger.distrust(doubtful, doubt)
             finally:
-                self._kept.void(rows, doubt)
+                await self._kept.void(rows, doubt)
+        # Last: nothing may be trained on meanwhile that it speaks against.
+        await self._directory.append_canary(row)
 
 
 def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:

@@ -43,15 +43,14 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Generator
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.core.full_disks import why_full
 from plimsoll.core.ids import short_id
+from plimsoll.runs.line_writer import LineWriter, writing
 from plimsoll.runs.results import Row
 from plimsoll.trials.record import folder_names
 
@@ -101,6 +100,7 @@ class RunDirectory:
         self.status = path / "status.json"
         self.controller = path / "controller.json"
         self._stored_as = path / "stored_as.json"
+        self._lines = LineWriter()
         self._is_made = False
         """Whether the folder itself was not there before."""
 
@@ -110,7 +110,7 @@ class RunDirectory:
         is_made = out is None or not out.exists()
         directory = cls(_new_folder(kind, now) if out is None else out)
         directory._is_made = is_made
-        with _writing(directory.path):
+        with writing(directory.path):
             directory._check_free()
             directory.trials.mkdir(parents=True, exist_ok=True)
             directory.results.touch()
@@ -118,7 +118,7 @@ class RunDirectory:
 
     def mend(self) -> None:
         """Drop lines that a crash cut short. For the one process that drives the run."""
-        with _writing(self.path):
+        with writing(self.path):
             own = (self.results, self.canaries, self.steps, self.held_out, self.held_out_trials)
             for file in own:
                 _mend(file)
@@ -224,26 +224,30 @@ class RunDirectory:
         numbers = (path.name.rpartition(".")[2] for path in (self.path / "canaries").glob("*.*"))
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
-    def append(self, row: Row) -> None:
-        """Keep a finished trial. Opened and closed each time: a crash leaves what finished."""
-        _append(self.results, row)
+    async def append(self, row: Row) -> None:
+        """Keep a finished trial; returns when its line is in the file."""
+        await self._lines.write(self.results, row)
 
     def settle(self) -> None:
         """Put the rows so far on the disk itself. Takes its time."""
-        with _writing(self.results), self.results.open("rb") as file:
+        with writing(self.results), self.results.open("rb") as file:
             os.fsync(file.fileno())
 
-    def append_canary(self, row: Row) -> None:
-        _append(self.canaries, row)
+    async def append_canary(self, row: Row) -> None:
+        await self._lines.write(self.canaries, row)
 
-    def append_step(self, step: msgspec.Struct) -> None:
-        _append(self.steps, step)
+    async def append_step(self, step: msgspec.Struct) -> None:
+        await self._lines.write(self.steps, step)
 
-    def append_evaluated(self, row: Row) -> None:
-        _append(self.held_out_trials, row)
+    async def append_evaluated(self, row: Row) -> None:
+        await self._lines.write(self.held_out_trials, row)
 
-    def append_held_out(self, measured: msgspec.Struct) -> None:
-        _append(self.held_out, measured)
+    async def append_held_out(self, measured: msgspec.Struct) -> None:
+        await self._lines.write(self.held_out, measured)
+
+    async def flush(self) -> None:
+        """Wait until no line is on its way to a file."""
+        await self._lines.flush()
 
     def finish(self, summary: msgspec.Struct) -> None:
         """Write the summary: whole, or not there."""
@@ -264,7 +268,7 @@ def last_use(folder: Path) -> Path:
 def write_whole(path: Path, data: bytes, *, lasting: bool = False) -> None:
     """Write a file under a temporary name and rename it. `lasting`: onto the disk itself."""
     part = path.with_name(f"{path.name}{PART}")
-    with _writing(path):
+    with writing(path):
         with part.open("wb") as file:
             file.write(data)
             if lasting:
@@ -279,11 +283,6 @@ def _has_content(path: Path) -> bool:
 
 def _of_ticket(task: str, ticket: str) -> str:
     return f"{task}.{ticket.replace('/', '_')}"
-
-
-def _append(path: Path, row: msgspec.Struct) -> None:
-    with _writing(path), path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
 
 
 def _mend(path: Path) -> None:
@@ -301,7 +300,7 @@ def _mend(path: Path) -> None:
 def _new_folder(kind: str, now: datetime) -> Path:
     """Make `runs/<kind>-<time>`, with a number behind it where another run took the name."""
     name = f"{kind}-{now:%Y%m%d-%H%M%S}"
-    with _writing(RUNS):
+    with writing(RUNS):
         RUNS.mkdir(exist_ok=True)
         number = 1
         while True:
@@ -312,16 +311,3 @@ def _new_folder(kind: str, now: datetime) -> Path:
                 number += 1
             else:
                 return path
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Generator[None]:
-    """Turn what the system says about a file into one line that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        room = "free some space or " if why_full(error) else ""
-        raise UsageError(
-            f"cannot write {error.filename or path}: {error.strerror or error}; "
-            f"{room}choose another folder with --out"
-        ) from error

@@ -134,26 +134,26 @@ class Evaluation:
             folder = result.folder or ticket.folder(self._directory)
             row = row_of(result, agent=ticket.agent, folder=self._directory.inside(folder))
             if ticket.canary:
-                self._keep_canary(ticket, row, mark)
+                await self._keep_canary(ticket, row, mark)
             else:
-                self._keep(ticket, row)
+                await self._keep(ticket, row)
             if self.breaker.tripped:
                 upcoming.stop()
 
-    def _keep(self, ticket: Ticket, row: Row) -> None:
+    async def _keep(self, ticket: Ticket, row: Row) -> None:
         if self._distrust is not None and row.reward is not None:
             row = voided(row, *self._distrust)
         self.tally.add(row)
-        self._directory.append(row)
         if self.canaries is not None:
             self.canaries.trial_finished((row.task, row.attempt))
             if self.canaries.wants_tasks and is_proof(ticket.task, row):
                 self.canaries.prove(row.task)
         self.breaker.trial(row)
+        await self._directory.append(row)
 
-    def _keep_canary(self, ticket: Ticket, row: Row, mark: int) -> None:
+    async def _keep_canary(self, ticket: Ticket, row: Row, mark: int) -> None:
         assert self.canaries is not None
-        self._directory.append_canary(row)
+        lines = [self._directory.append_canary(row)]
         result = CanaryResult(row, ticket.task.reward_range[1])
         if result.good:
             self.canaries.canary_passed(mark)
@@ -161,10 +161,10 @@ class Evaluation:
         else:
             self._distrust = (result.cause, f"canary failed after it: {row.task}: {result.said}")
             void = self.tally.void_all(self.canaries.canary_failed(), *self._distrust)
-            for changed in void:
-                self._directory.append(changed)
+            lines += [self._directory.append(changed) for changed in void]
             result = CanaryResult(row, result.top, len(void))
         self.breaker.canary(result)
+        await asyncio.gather(*lines)
 
     async def _one(self, ticket: Ticket, running: Running) -> TrialResult:
         try:

@@ -1,5 +1,6 @@
 """What is kept of rollouts until their group is trained on: a row each, on the disk first."""
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,19 +47,18 @@ class Kept:
             self._rows[row.ticket] = row
         self._folders[row.ticket] = row.folder
 
-    def add(self, row: Row) -> None:
-        """A trial has come to its end."""
-        self._directory.append(row)
+    async def add(self, row: Row) -> None:
+        """A trial has come to its end; returns when its line is in the file."""
         self._note(row, is_graded=True)
+        await self._directory.append(row)
 
     def take(self, tickets: Iterable[str]) -> list[Row]:
         """The rows of these, which are kept here no longer: their grades may be worth nothing."""
         return [row for ticket in tickets if (row := self._rows.pop(ticket, None)) is not None]
 
-    def void(self, rows: Iterable[Row], verdict: Void) -> None:
+    async def void(self, rows: Iterable[Row], verdict: Void) -> None:
         """Note that the grades of these are worth nothing."""
-        for row in rows:
-            self._directory.append(voided(row, verdict.cause, verdict.reason))
+        await self._append(voided(row, verdict.cause, verdict.reason) for row in rows)
 
     def missing(self, books: Books) -> list[str]:
         """Graded members of live groups of which there is no row: what they said is not found."""
@@ -69,7 +69,7 @@ class Kept:
             if member.state is MemberState.GRADED and group.ticket(place) not in self._rows
         ]
 
-    def note_lost(self, books: Books) -> int:
+    async def note_lost(self, books: Books) -> int:
         """Note tickets that ran when the run was killed; how many."""
         lost = [
             self._lost(group, place)
@@ -77,16 +77,22 @@ class Kept:
             for place, member in enumerate(group.members)
             if member.state is MemberState.RUNNING
         ]
-        for row in lost:
-            self._directory.append(row)
+        await self._append(lost)
         return len(lost)
+
+    async def _append(self, rows: Iterable[Row]) -> None:
+        """All at once, in their order."""
+        await asyncio.gather(*(self._directory.append(row) for row in rows))
 
     def forget(self, books: Books) -> None:
         """Drop what belongs to groups that are no more."""
-        gone = [ticket for ticket in self._folders if books.find(ticket) is None]
-        for ticket in gone:
+        self.drop([ticket for ticket in self._folders if books.find(ticket) is None])
+
+    def drop(self, tickets: Iterable[str]) -> None:
+        """Forget these tickets: they are over, or were tried again under another name."""
+        for ticket in tickets:
             self._rows.pop(ticket, None)
-            del self._folders[ticket]
+            self._folders.pop(ticket, None)
 
     def batch(self, groups: Iterable[Group], books: Books) -> Batch:
         """What a trainer is given of groups."""

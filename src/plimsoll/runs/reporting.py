@@ -75,12 +75,12 @@ class Reporter:
         """The trainer has waited for a batch."""
         self._waited += seconds
 
-    def evaluated(self, measured: HeldOut) -> None:
+    async def evaluated(self, measured: HeldOut) -> None:
         """An evaluation is over."""
-        self.directory.append_held_out(measured)
         self.held_out.append(measured)
+        await self.directory.append_held_out(measured)
 
-    def step(self, batch: Batch, version: Version, skipped: str = "") -> Step:
+    async def step(self, batch: Batch, version: Version, skipped: str = "") -> Step:
         """Keep a line of a step that is about to be committed, as this version."""
         members = [member for group in batch.groups for member in group.members]
         now = time.monotonic()
@@ -100,7 +100,7 @@ class Reporter:
         self._last, self._waited = now, 0.0
         # One that could not be committed at first is told again.
         self.steps[:] = [*(step for step in self.steps if step.step < made.step), made]
-        self.directory.append_step(made)
+        await self.directory.append_step(made)
         return made
 
     def status(self) -> Status:

@@ -61,7 +61,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
         raise UsageError(
             f"{directory.path} has checkpoints: a trainer drives it, and goes on with it"
         )
-    lost = Kept(directory).note_lost(ledger.books)
+    lost = await Kept(directory).note_lost(ledger.books)
     at = ledger.books.version if not trains else FIRST if found is None else found.version
     await ledger.recover(at, lambda _ticket, _worker: False)
     _check_tasks(ledger, plan)  # of steps that were undone, too

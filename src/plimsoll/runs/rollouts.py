@@ -114,6 +114,7 @@ class Rollouts:
         """With the ledger held: whoever holds that is the run's only controller."""
         control.claim(self.directory)
         stack.callback(control.release, self.directory)
+        stack.push_async_callback(self.directory.flush)
         if not is_new:
             self.directory.mend()
             self._write_config()
@@ -178,7 +179,7 @@ class Rollouts:
             raise UsageError("the config names no held-out tasks: see [evaluation] tasks")
         measured = await self._controller.evaluate(name, self._loop)
         if measured is not None:
-            self._reporter.evaluated(measured)
+            await self._reporter.evaluated(measured)
         return measured
 
     @property
@@ -220,7 +221,7 @@ class Rollouts:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
         self._committing = batch
         # Its line first: one of a step that is not committed is known by its number.
-        self._reporter.step(batch, self._next_version, skipped)
+        await self._reporter.step(batch, self._next_version, skipped)
         version = self._next_version
         name = "" if checkpoint is None else (await self._save(checkpoint, version)).name
         if publish is not None:
@@ -379,7 +380,7 @@ class Rollouts:
             await asyncio.gather(self._loop, return_exceptions=True)
         self._summary = await asyncio.to_thread(self._reporter.summary)
         try:
-            self.directory.finish(self._summary)
+            await asyncio.to_thread(self.directory.finish, self._summary)
         except PlimsollError as error:
             if exc is None and untold is None:
                 raise

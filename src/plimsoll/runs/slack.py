@@ -6,7 +6,7 @@ import math
 from plimsoll.ledger.admission import LastGroups
 from plimsoll.ledger.batching import Waiting
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.stragglers import Remedy
+from plimsoll.ledger.stragglers import Remedy, remedy_for
 
 __all__ = ["Slack"]
 
@@ -37,14 +37,18 @@ class Slack:
         # Each remedy makes a group younger or gives it up, so there are not more than groups.
         for _ in range(1 + len(ledger.books.groups)):
             choice = ledger.choose()
-            due = choice.due if isinstance(choice, Waiting) else ()
+            if not isinstance(choice, Waiting):
+                self._ends.clear()
+                return
+            due = choice.due
             self._ends = {group: end for group, end in self._ends.items() if group in due}
-            waits = 0
             for group in due:
                 end = self._ends.setdefault(group, now + self._seconds)
-                remedy = await ledger.attend(group, slack_left=now < end, can_resume=True)
+                late, has_slack = ledger.books.groups[group], now < end
+                rules, upto = ledger.accounts.settings, choice.upto
+                remedy = remedy_for(late, rules, upto, slack_left=has_slack, can_resume=True)
                 if remedy is not Remedy.WAIT:
+                    await ledger.attend(group, slack_left=has_slack, can_resume=True)
                     break
-                waits += 1
-            if waits == len(due):
+            else:
                 return

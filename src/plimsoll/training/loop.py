@@ -114,7 +114,7 @@ class Loop:
         seconds.update = _since(mark)
         del read
         line = functools.partial(self._line, batch, report, seconds, untrainable)
-        self._metrics.note(line())
+        await self._metrics.note(line())
         await self._commit(batch, report, seconds)
         await self._metrics.step(line())
         self._look_at(report, batch.step)

@@ -5,6 +5,7 @@ tickets, and what was dealt stays where it is as long as it is coming: to move i
 worker close what another starts.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,51 +21,81 @@ class Outlook:
         self._most = most
         """Orders that one worker is told of."""
         self._shares: dict[str, Counter[Kind]] = {}
+        self._totals = Counter[str]()
+        """Orders in each share."""
+        self._dealt = Counter[Kind]()
+        """Orders of each kind in all shares."""
 
     def expecting(self, kind: Kind) -> set[str]:
         """The workers that were told of such an order."""
+        if not self._dealt[kind]:
+            return set()
         return {worker for worker, share in self._shares.items() if share[kind]}
 
     def given(self, worker: str, kind: Kind) -> None:
         """A worker was given an order. Where it was told of one, it counts that down by itself."""
         share = self._shares.get(worker)
         if share is not None and share[kind]:
-            share[kind] -= 1
+            self._change(worker, kind, -1)
 
     def deal(
         self, kinds: Iterable[Kind], workers: Sequence[str]
     ) -> Mapping[str, tuple[Coming, ...]]:
         """Deal out what comes, the first one first; answers the shares that have changed."""
-        before = self._shares
-        self._shares = {worker: Counter(before.get(worker, ())) for worker in workers}
         wanted = Counter(kinds)
-        self._take(wanted)
-        self._add(wanted)
         # One that is given no more orders is to keep nothing ready for any.
-        shares = {worker: Counter[Kind]() for worker in before} | self._shares
+        changed = self._dismiss(self._shares.keys() - set(workers))
+        self._shares = {worker: self._shares.get(worker, Counter[Kind]()) for worker in workers}
+        changed |= self._take(wanted)
+        changed |= self._add(wanted)
+        shares = ((worker, self._shares.get(worker, Counter[Kind]())) for worker in changed)
         return {
             worker: tuple(Coming(kind, share[kind]) for kind in wanted if share[kind])
-            for worker, share in shares.items()
-            if +share != +before.get(worker, Counter[Kind]())
+            for worker, share in shares
         }
 
-    def _take(self, wanted: Counter[Kind]) -> None:
+    def _dismiss(self, workers: Iterable[str]) -> set[str]:
+        """Drop the shares of workers that take no more; those that had any."""
+        had: set[str] = set()
+        for worker in workers:
+            share = self._shares.pop(worker)
+            self._dealt -= share
+            if self._totals.pop(worker, 0):
+                had.add(worker)
+        return had
+
+    def _take(self, wanted: Counter[Kind]) -> set[str]:
         """Take back what does not come any more, from those that have most."""
-        for kind, count in sum(self._shares.values(), Counter[Kind]()).items():
+        changed: set[str] = set()
+        for kind, count in list(self._dealt.items()):
             for _ in range(count - wanted[kind]):
-                having = (share for share in self._shares.values() if share[kind])
-                max(having, key=_total)[kind] -= 1
+                having = (worker for worker, share in self._shares.items() if share[kind])
+                worker = max(having, key=self._totals.__getitem__)
+                self._change(worker, kind, -1)
+                changed.add(worker)
+        return changed
 
-    def _add(self, wanted: Counter[Kind]) -> None:
+    def _add(self, wanted: Counter[Kind]) -> set[str]:
         """Add what nobody was told of, where there is least."""
-        dealt = sum(self._shares.values(), Counter[Kind]())
-        for kind, count in wanted.items():
-            for _ in range(count - dealt[kind]):
-                least = min(self._shares.values(), key=_total, default=None)
-                if least is None or _total(least) >= self._most:
-                    return
-                least[kind] += 1
+        changed: set[str] = set()
+        missing = {kind: more for kind, n in wanted.items() if (more := n - self._dealt[kind]) > 0}
+        if not missing:
+            return changed
+        least = [(self._totals[w], place, w) for place, w in enumerate(self._shares)]
+        heapq.heapify(least)
+        for kind, count in missing.items():
+            for _ in range(count):
+                if not least or least[0][0] >= self._most:
+                    return changed
+                total, place, worker = least[0]
+                heapq.heapreplace(least, (total + 1, place, worker))
+                self._change(worker, kind, +1)
+                changed.add(worker)
+        return changed
 
-
-def _total(share: Counter[Kind]) -> int:
-    return share.total()
+    def _change(self, worker: str, kind: Kind, by: int) -> None:
+        for counts in (self._shares[worker], self._dealt):
+            counts[kind] += by
+            if not counts[kind]:
+                del counts[kind]
+        self._totals[worker] += by

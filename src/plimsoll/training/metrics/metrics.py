@@ -32,16 +32,16 @@ class Metrics:
         self._end = mend(path, up_to=begin)
         """Of the lines of steps that are over."""
 
-    def note(self, line: StepMetrics) -> None:
+    async def note(self, line: StepMetrics) -> None:
         """Keep what is known of a step before it counts: a crash may leave it committed.
 
         `step` puts the whole of it in its place.
         """
-        self._put(line)
+        await asyncio.to_thread(self._put, line)
 
     async def step(self, line: StepMetrics) -> None:
         """Keep a step. Raises where the run's own journal cannot be written."""
-        self._end += self._put(line)
+        self._end += await asyncio.to_thread(self._put, line)
         await self._send(line.step, flat(line))
 
     async def heldout(self, step: int, reward: float | None) -> None:
