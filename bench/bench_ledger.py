@@ -24,7 +24,8 @@ from plimsoll.ledger.batching import Batch
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.events import Event, Segment
 from plimsoll.ledger.journal import Journal
-from plimsoll.ledger.ledger import FILE, Ledger, read_books
+from plimsoll.ledger.ledger import Ledger, read_books
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings

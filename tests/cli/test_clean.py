@@ -16,7 +16,7 @@ import pytest
 
 from living import Living, living
 from plimsoll.core.ids import Labels, Owner, short_id
-from plimsoll.ledger.ledger import FILE as LEDGER
+from plimsoll.ledger.location import FILE as LEDGER
 from plimsoll.runs.directory import CONFIG
 from plimsoll.sandboxes.docker.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.engine import Engine

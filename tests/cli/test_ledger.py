@@ -12,7 +12,8 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.ids import Owner
 from plimsoll.ledger.batching import Batch
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
-from plimsoll.ledger.ledger import FILE, Ledger
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause, Graded, Void

@@ -10,7 +10,8 @@ from plimsoll.core.ids import Owner
 from plimsoll.core.versions import FIRST
 from plimsoll.ledger.events import Admitted, Configured, Event, Finished
 from plimsoll.ledger.journal import Journal
-from plimsoll.ledger.ledger import FILE, Ledger
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.recovery import subject_of
 
 ME = Owner("here", 4711, "now")

@@ -11,7 +11,8 @@ from ledger_files import bytes_of, change, some_events, written
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.journal import Journal, is_durable
-from plimsoll.ledger.ledger import FILE, read_books
+from plimsoll.ledger.ledger import read_books
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.recovery import subject_of
 
 

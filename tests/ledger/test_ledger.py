@@ -23,7 +23,8 @@ from plimsoll.ledger.batching import Batch
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.events import Segment
 from plimsoll.ledger.journal import Journal
-from plimsoll.ledger.ledger import FILE, Ledger, read_books
+from plimsoll.ledger.ledger import Ledger, read_books
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.report import make_report
 from plimsoll.trials.verdicts import Cause, Graded, Void
 

@@ -13,7 +13,7 @@ from ledger_files import ME, ledger
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger import lock
-from plimsoll.ledger.ledger import FILE
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.lock import Lock, is_held
 
 HOLD = """

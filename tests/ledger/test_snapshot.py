@@ -15,7 +15,8 @@ from plimsoll.core.versions import FIRST
 from plimsoll.ledger import snapshot
 from plimsoll.ledger.books import Books
 from plimsoll.ledger.journal import Journal
-from plimsoll.ledger.ledger import FILE, read_books
+from plimsoll.ledger.ledger import read_books
+from plimsoll.ledger.location import FILE
 from plimsoll.ledger.sim.training import Training
 from plimsoll.trials.verdicts import Graded
 

@@ -11,7 +11,7 @@ import pytest
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
-from plimsoll.ledger.ledger import LOCK
+from plimsoll.ledger.location import LOCK
 from plimsoll.ledger.lock import Lock
 from plimsoll.runs import control
 from plimsoll.runs.directory import RunDirectory

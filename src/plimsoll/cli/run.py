@@ -41,8 +41,8 @@ def command(config: Path, out: Path | None, keep_going: bool, as_json: bool) -> 
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.begin import begin
     from plimsoll.core.errors import UsageError
-    from plimsoll.ledger.ledger import FILE
+    from plimsoll.ledger.location import has_ledger
 
-    if out is not None and (out / FILE).exists():
+    if out is not None and has_ledger(out):
         raise UsageError(f"{out} is a run already: `plimsoll resume {out}` goes on with it")
     return begin(config, out=out, keep_going=keep_going, as_json=as_json)

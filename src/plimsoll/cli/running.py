@@ -50,6 +50,9 @@ class RollOut:
 def say_begun(rollouts: Rollouts, screen: Screen) -> None:
     """What was found out about the tasks, and what a run that was killed left behind."""
     plan = rollouts.plan
+    if rollouts.location.is_elsewhere:
+        said = f"{'ledger':<12}{rollouts.location.said}"
+        screen.out.print(Text(plain(said)), soft_wrap=True)
     if plan.config.run.validates:
         screen.out.print(Text(_validated("tasks", plan.trained)), soft_wrap=True)
         if plan.held_out.tasks:

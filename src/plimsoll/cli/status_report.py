@@ -113,6 +113,8 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     )
     yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
     yield "canaries", status.canaries
+    if status.ledger:
+        yield "ledger", status.ledger
     if status.pool is not None:
         head, _, figures = pool_line(status.pool).partition(": ")
         yield head, figures

@@ -79,8 +79,15 @@ class Journal:
             part.unlink(missing_ok=True)
             connection = create(part)
             try:
+                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+                if mode != "wal":
+                    raise LedgerError(
+                        f"cannot create the ledger {path}: its file system has no shared memory, "
+                        "which SQLite's write-ahead log needs; name a folder on a local disk with "
+                        "[storage] ledger"
+                    )
                 connection.executescript(
-                    f"PRAGMA journal_mode=WAL; BEGIN; PRAGMA application_id={_APPLICATION};"
+                    f"BEGIN; PRAGMA application_id={_APPLICATION};"
                     f"PRAGMA user_version={_VERSION}; {_SCHEMA} COMMIT;"
                 )
             finally:

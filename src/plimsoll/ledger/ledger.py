@@ -26,6 +26,7 @@ from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.events import Event, Segment
 from plimsoll.ledger.group import Group
 from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.location import FILE, LOCK, run_of
 from plimsoll.ledger.lock import Lock
 from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.recovery import subject_of
@@ -34,11 +35,8 @@ from plimsoll.ledger.stragglers import Remedy
 from plimsoll.ledger.writer import Writer
 from plimsoll.trials.verdicts import Graded, Void
 
-__all__ = ["FILE", "LOCK", "Ledger", "read_books"]
+__all__ = ["Ledger", "read_books"]
 
-FILE = "ledger.db"
-LOCK = "ledger.lock"
-"""Beside it, and held by whoever writes it."""
 _SNAPSHOT_EVERY = 20_000
 
 _T = TypeVar("_T")
@@ -106,7 +104,7 @@ class Ledger:
 
     def _check_whole(self, books: Books) -> None:
         """Before anything is written: what is missing may be put back."""
-        if missing := Checkpoints(self.path.parent / FOLDER).beyond(books):
+        if missing := Checkpoints(run_of(self.path.parent) / FOLDER).beyond(books):
             raise LedgerError(
                 f"{missing}. Put {self.path.name} and {self.path.name}-wal back from one copy, or "
                 "begin another run"

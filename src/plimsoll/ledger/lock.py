@@ -44,7 +44,15 @@ class Lock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LedgerError(f"cannot open {path}: {error.strerror}") from None
-        if not _is_taken(descriptor):
+        try:
+            is_taken = _is_taken(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise LedgerError(
+                f"cannot lock {path}: {error.strerror}: its file system has no locks; name a "
+                "folder on a local disk with [storage] ledger"
+            ) from None
+        if not is_taken:
             held = _holder(descriptor)
             os.close(descriptor)
             raise LedgerError(
@@ -86,7 +94,7 @@ def _is_taken(descriptor: int) -> bool:
     for tries_left in reversed(range(_TRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             if tries_left:
                 time.sleep(_BETWEEN_SECONDS)
         else:

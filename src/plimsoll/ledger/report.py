@@ -11,7 +11,8 @@ from plimsoll.ledger.books import Books
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.history import GroupHistory, Histories, TaskHistory
 from plimsoll.ledger.journal import Journal
-from plimsoll.ledger.ledger import FILE, read_books
+from plimsoll.ledger.ledger import read_books
+from plimsoll.ledger.location import FILE, find, has_ledger, run_of
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.tally import Tally
@@ -66,11 +67,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_ledger(run: Path) -> Path:
     """The ledger of a run's directory, or the file itself."""
-    path = run / FILE if run.is_dir() else run
-    if not path.exists():
+    if run.is_dir() and has_ledger(run):
+        return find(run).ledger
+    if run.is_dir() or not run.exists():
         where = f"{run} holds no {FILE}" if run.is_dir() else f"there is no {run}"
         raise UsageError(f"{where}: name the directory of a run, or its ledger")
-    return path
+    return run
 
 
 def make_report(run: Path, *, check: bool = False, task: str | None = None) -> Report:
@@ -85,7 +87,7 @@ def make_report(run: Path, *, check: bool = False, task: str | None = None) -> R
 
 
 def _report(journal: Journal, *, check: bool, task: str | None) -> Report:
-    checkpoints = Checkpoints(journal.path.parent / FOLDER)
+    checkpoints = Checkpoints(run_of(journal.path.parent) / FOLDER)
     histories = Histories()
     problems: list[str] = []
     if check:

@@ -69,6 +69,7 @@ _PATHS = {
     "assets": ("folder",),
     "agents": ("layer",),
     "run": ("tasks",),
+    "storage": ("ledger",),
     "training": ("model", "reference", "weights"),
     "evaluation": ("tasks",),
 }
@@ -273,7 +274,8 @@ def _with_paths(config: Config, file: Path, text: str) -> Config:
     changed["policy"] = config.policy.model_copy(update={"urls": urls})
     stored = config.storage.trajectories
     if stored is not None and "://" not in stored:
-        changed["storage"] = StorageConfig(trajectories=absolute(stored))
+        kept = {"trajectories": absolute(stored)}
+        changed["storage"] = changed["storage"].model_copy(update=kept)
     made = config.model_copy(update=changed)
     _check_paths(made.local, file, text)
     _check_engine(made.docker, file, text)

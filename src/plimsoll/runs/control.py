@@ -8,10 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll.core.errors import UsageError
+from plimsoll.core.errors import LedgerError, UsageError
 from plimsoll.core.ids import Owner
-from plimsoll.ledger.ledger import FILE as LEDGER
-from plimsoll.ledger.ledger import LOCK
+from plimsoll.ledger.location import LOCK, POINTER, find, has_ledger
 from plimsoll.ledger.lock import is_held
 from plimsoll.runs.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
 from plimsoll.sandboxes.owners import host_name, is_alive, is_here, myself
@@ -19,6 +18,7 @@ from plimsoll.workers import scratch
 
 __all__ = [
     "check_idle",
+    "check_not_elsewhere",
     "claim",
     "controller",
     "end_run",
@@ -57,9 +57,7 @@ def look_for_run(name: str) -> RunDirectory | None:
 
     Raises where the name stands for two.
     """
-    found = [
-        path for path in _places(name) if (path / CONFIG).is_file() and (path / LEDGER).is_file()
-    ]
+    found = [path for path in _places(name) if (path / CONFIG).is_file() and has_ledger(path)]
     if len({path.resolve() for path in found}) > 1:
         raise UsageError(f"{name!r} is two runs: say ./{found[0]} or {found[1]}")
     return RunDirectory(found[0]) if found else None
@@ -70,7 +68,7 @@ def look_for_evaluation(name: str) -> RunDirectory | None:
     for path in _places(name):
         directory = RunDirectory(path)
         has_results = directory.results.is_file() and directory.trials.is_dir()
-        if has_results and not (path / LEDGER).exists():
+        if has_results and not has_ledger(path):
             return directory
     return None
 
@@ -106,7 +104,17 @@ def controller(directory: RunDirectory) -> Owner | None:
     if is_here(owner):
         return owner if is_alive(owner) else None
     # A container that is gone counts as another host for ever; the lock went with its process.
-    return None if is_held(directory.path / LOCK) is False else owner
+    return None if _is_held(directory) is False else owner
+
+
+def _is_held(directory: RunDirectory) -> bool | None:
+    """Whether a process holds the run's ledger; None where that cannot be asked from here."""
+    if not (directory.path / POINTER).exists():
+        return is_held(directory.path / LOCK)
+    try:
+        return is_held(find(directory.path).lock)
+    except LedgerError:
+        return None  # it is on another host
 
 
 def check_idle(directory: RunDirectory) -> None:
@@ -117,6 +125,13 @@ def check_idle(directory: RunDirectory) -> None:
     if is_here(owner):
         raise UsageError(f"{said}; `plimsoll stop {directory.path}` ends it")
     raise UsageError(f"{said}: {_elsewhere(directory)}")
+
+
+def check_not_elsewhere(directory: RunDirectory) -> None:
+    """Refuse a run that a process of another host drives, or may drive: its lock may be there."""
+    owner = controller(directory)
+    if owner is not None and not is_here(owner):
+        check_idle(directory)
 
 
 def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
@@ -151,7 +166,7 @@ def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
 
 def _elsewhere(directory: RunDirectory) -> str:
     """What to do about a process that cannot be reached from here."""
-    if is_held(directory.path / LOCK):
+    if _is_held(directory):
         return "stop it there"
     return (
         "stop it there; whether it lives cannot be asked from here: if that host or container is "

@@ -12,6 +12,7 @@ What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
 
     ├── config.toml                 the config as it was understood, with paths made absolute
     ├── ledger.db                   every rollout, from before it starts, and ledger.lock
+    ├── ledger.json                 where these are, if they are elsewhere
     ├── trajectories/               what was said, a file a ticket, where no other place is named
     ├── stored_as.json              what it is called where others keep theirs, too
     ├── steps.jsonl                 one line a step that was committed
@@ -50,6 +51,7 @@ import msgspec
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import short_id
+from plimsoll.ledger.location import FILE, POINTER, Location
 from plimsoll.runs.line_writer import LineWriter, writing
 from plimsoll.runs.results import Row
 from plimsoll.trials.record import folder_names
@@ -71,7 +73,6 @@ TRAJECTORIES = "trajectories"
 PART = ".part"
 """What the name of a file ends in while it is written."""
 _LONGEST_LINE = 1 << 20
-_LEDGER = "ledger.db"
 _FOLDERS = (TRAJECTORIES, "canaries", "heldout", "checkpoints")
 
 
@@ -123,13 +124,15 @@ class RunDirectory:
             for file in own:
                 _mend(file)
 
-    def discard(self) -> None:
+    def discard(self, ledger: Location | None = None) -> None:
         """Remove a run that came to nothing before its first trial, and no file of others: none
         of these was there when it was made."""
         with contextlib.suppress(OSError):
             # In this order: killed in between, it is a run still, or not in the way of the next.
-            ledger = (*self.path.glob(f"{_LEDGER}*"), self.path / "ledger.lock")
-            for file in (self.status, self._stored_as, *ledger, self.config, self.results):
+            for file in (self.status, self._stored_as):
+                file.unlink(missing_ok=True)
+            (ledger or Location(self.path, self.path)).discard()
+            for file in (self.config, self.results):
                 file.unlink(missing_ok=True)
             self.trials.rmdir()
             if self._is_made:
@@ -151,7 +154,8 @@ class RunDirectory:
     def _in_the_way(self) -> list[str]:
         lines = (self.results, self.canaries, self.steps, self.metrics)
         lines += (self.held_out, self.held_out_trials)
-        others = [self.summary, self.picture, self.status, self.controller, self.path / _LEDGER]
+        others = [self.summary, self.picture, self.status, self.controller]
+        others += [self.path / FILE, self.path / POINTER]
         # These are made before its config, so with them it is of a run that never began.
         if not (self.trials.is_dir() and self.results.is_file()):
             others.append(self.config)

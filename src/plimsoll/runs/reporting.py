@@ -50,6 +50,8 @@ class Reporter:
     """Those that were committed, in earlier lives of the run too."""
     held_out: list[HeldOut]
     """The evaluations, in earlier lives too, in the order of their steps."""
+    ledger_at: str = ""
+    """Where the ledger is and why, if it is not in the run directory."""
     began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
     _writing: threading.Lock = field(default_factory=threading.Lock)
@@ -129,6 +131,7 @@ class Reporter:
             out=self._out,
             heldout={one.step: one.reward for one in self.held_out},
             canaries=_canaries(self.watching),
+            ledger=self.ledger_at,
             workers=self.supervisor.status(),
             workers_wait=self.supervisor.waiting,
             pool=self._pool,

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll.core.errors import LedgerError, PlimsollError, UsageError
+from plimsoll.core.file_systems import file_system, is_networked
 from plimsoll.core.versions import Version
+from plimsoll.ledger import location
 from plimsoll.ledger.checkpoints import Checkpoint
-from plimsoll.ledger.ledger import FILE as LEDGER
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs import control
 from plimsoll.runs.batches import Batch
@@ -40,6 +41,7 @@ from plimsoll.runs.resume import checkpoints_of, restore
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.validating import Validating
 from plimsoll.runs.watching import Watching
+from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.owners import host_name, myself
 from plimsoll.workers.supervisor import Supervisor
 
@@ -98,15 +100,17 @@ class Rollouts:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 self._ledger = await stack.enter_async_context(
-                    Ledger(self.directory.path, self.plan.settings, myself(), time.time)
+                    Ledger(self.location.folder, self.plan.settings, myself(), time.time)
                 )
                 is_held = True
+                if is_new:
+                    self.location.publish()
                 await self._begin(stack, is_new)
                 self._stack = stack.pop_all()
         except BaseException:
             # Nothing was started, so there is nothing to go on with: the next try is a new run.
             if is_new and is_held:
-                self.directory.discard()
+                self.directory.discard(self.location)
             raise
         return self
 
@@ -311,13 +315,33 @@ class Rollouts:
 
     def _open_directory(self) -> bool:
         """Take the run's own directory, or make one; whether it is new."""
-        if self._out is not None and (self._out / LEDGER).exists():
+        wanted = self.plan.config.storage.ledger
+        given = self.plan.config.local.home
+        home = Home.find(None if given is None else Path(given)).path
+        if self._out is not None and location.has_ledger(self._out):
             self.directory = RunDirectory(self._out)
+            control.check_not_elsewhere(self.directory)
+            self.location = location.find(self._out, wanted, home)
+            self._warn_of_network()
             return False
         self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
+        try:
+            self.location = location.make(self.directory.path, wanted, home)
+        except BaseException:
+            self.directory.discard()
+            raise
         # Before the ledger: what has one is a run, and can be resumed by its own config.
         self._write_config()
         return True
+
+    def _warn_of_network(self) -> None:
+        """A ledger that was brought to a network file system with its run directory."""
+        if is_networked(kind := file_system(self.location.folder)):
+            _log.warning(
+                "the ledger %s is on %s, where SQLite's write-ahead log is not safe: look at it "
+                "from this host only while the run is alive",
+                *(self.location.ledger, kind),
+            )
 
     def _write_config(self) -> None:
         write_whole(self.directory.config, config_text(self.plan.config).encode(), lasting=True)
@@ -345,6 +369,7 @@ class Rollouts:
             self._controller,
             self.restored.steps,
             read_held_out(directory.held_out, self._ledger.books.lineages, self.version),
+            self.location.said,
         )
 
     @property

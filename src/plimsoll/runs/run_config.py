@@ -124,6 +124,10 @@ class StorageConfig(Table):
 
     trajectories: StrictStr | None = None
     """Any fsspec URL or folder; the run's own directory where it is left out."""
+    ledger: StrictStr | None = None
+    """A folder on a disk of this host, which may be the same for many runs. Where it is left out:
+    the run's own directory or, if that is on a network file system, `ledgers` below
+    PLIMSOLL_HOME."""
 
 
 def ledger_settings(run: RunConfig, workers: WorkersConfig, *, attempts: int = 1) -> Settings:

@@ -71,6 +71,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     heldout: dict[int, float | None]
     """The reward on held-out tasks, by the step after which it was measured."""
     canaries: str
+    ledger: str = ""
+    """Where the ledger is and why, if it is not in the run directory."""
     workers: list[WorkerStatus]
     workers_wait: str = ""
     """What workers without a host wait for, and how long; empty where none does."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from plimsoll.ledger.ledger import FILE as LEDGER
+from plimsoll.ledger.location import has_ledger
 from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
@@ -197,7 +197,7 @@ class Trainer:
 
     def _discard(self, rollouts: Rollouts) -> None:
         """The weights of a run that came to nothing before its first trial go with it."""
-        if self._served is not None and not (rollouts.directory.path / LEDGER).exists():
+        if self._served is not None and not has_ledger(rollouts.directory.path):
             discard_served(self._served, rollouts.directory)
 
     def _make_learner(self) -> SharedLearner:
