@@ -1,7 +1,9 @@
 """Batches that are given back, directories that have lost something, runs that fail late."""
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from plimsoll.ledger.books import Books
 from plimsoll.ledger.group import Group, Member, MemberState
 from plimsoll.ledger.journal import Journal
 from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs import line_writer
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.kept import Kept
 from plimsoll.runs.results import voided
@@ -314,3 +317,40 @@ async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
     async with Rollouts(config, out=run, trains=False) as rollouts:
         assert len(await all_batches(rollouts)) == 2
     proven(run)
+
+
+async def test_a_slow_run_directory_holds_up_its_lines_and_not_the_run(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    append, finish = line_writer._append, Ledger.finish
+    early: list[str] = []
+
+    def slow(path: Path, lines: bytes) -> None:
+        time.sleep(0.5)
+        append(path, lines)
+
+    async def finishing(self: Ledger, ticket: str, *rest: Any) -> bool:
+        if ticket not in {row.ticket for row in rows(tmp_path / "run")}:
+            early.append(ticket)
+        return await finish(self, ticket, *rest)
+
+    monkeypatch.setattr(line_writer, "_append", slow)
+    monkeypatch.setattr(Ledger, "finish", finishing)
+    config = make_config(*(f"coin-{number}" for number in range(8)), steps=2, batch_groups=4)
+    lags: list[float] = []
+
+    async def listen() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await asyncio.sleep(0.02)
+            lags.append(loop.time() - began)
+
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        listening = asyncio.create_task(listen())
+        batches = await all_batches(rollouts)
+        listening.cancel()
+    assert len(batches) == 2
+    assert sum(lag > 0.4 for lag in lags) < len(lags) / 10, "the loop came round meanwhile"
+    assert early == [], "each is in the file before the ledger knows of it"
+    proven(tmp_path / "run")
