@@ -185,3 +185,15 @@ def test_a_reader_sees_a_writer_that_goes_on(tmp_path: Path):
     assert sum(1 for _ in reader.read()) == 7
     writer.close()
     reader.close()
+
+
+def test_a_file_system_without_shared_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def without_shared_memory(path: Path) -> sqlite3.Connection:
+        return sqlite3.connect(f"{path.as_uri()}?vfs=unix-none", uri=True, isolation_level=None)
+
+    monkeypatch.setattr("plimsoll.ledger.journal.create", without_shared_memory)
+    with pytest.raises(LedgerError, match=r"has no shared memory.*\[storage\] ledger"):
+        Journal.create(tmp_path / FILE)
+    assert not (tmp_path / FILE).exists()

@@ -1,5 +1,6 @@
 """One writer at a time, in one process and across processes, for as long as it lives."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -130,3 +131,14 @@ def test_who_asks_whether_it_is_held_keeps_nobody_from_it(
     fcntl.flock(asking, fcntl.LOCK_SH)
     monkeypatch.setattr(lock.time, "sleep", lambda _: os.close(asking))
     Lock.take(tmp_path / "x.lock", ME).release()
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(LedgerError, match=r"its file system has no locks; .*\[storage\] ledger"):
+        lock.Lock.take(tmp_path / "ledger.lock", ME)

@@ -106,7 +106,7 @@ class Ledger:
         """Before anything is written: what is missing may be put back."""
         if missing := Checkpoints(run_of(self.path.parent) / FOLDER).beyond(books):
             raise LedgerError(
-                f"{missing}. Put {self.path.name} and {self.path.name}-wal back from one copy, or "
+                f"{missing}. Put {self.path} and {self.path.name}-wal back from one copy, or "
                 "begin another run"
             )
 

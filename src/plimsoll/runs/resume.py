@@ -111,11 +111,11 @@ def _check_whole(ledger: Ledger, directory: RunDirectory, steps: Iterable[Step])
     """
     for step in steps:
         if is_beyond(ledger.books, Version.parse(step.version)):
-            name = ledger.path.name
+            path = ledger.path
             raise LedgerError(
                 f"the ledger is at version {ledger.books.version}, and {directory.steps} has the "
-                f"step of version {step.version}: the ledger's last events are missing. Put {name} "
-                f"and {name}-wal back from one copy, or begin another run"
+                f"step of version {step.version}: the ledger's last events are missing. Put {path} "
+                f"and {path.name}-wal back from one copy, or begin another run"
             )
 
 

@@ -13,6 +13,7 @@ concurrency = 16
 
 [storage]
 trajectories = "s3://bucket/night-run"
+ledger = "/var/lib/plimsoll/ledgers"
 """
 
 import os

@@ -77,11 +77,16 @@ class Place:
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 lock.seek(0)
                 raise AssetError(
                     f"{folder} is being staged by {lock.read().strip() or 'another process'}; "
                     "start again when that has ended"
+                ) from None
+            except OSError as error:
+                raise AssetError(
+                    f"{folder} cannot be locked: {error.strerror}: its file system has no locks; "
+                    "stage to a folder on a local disk, and copy it"
                 ) from None
             _sign(lock.fileno())
             place = cls(folder.absolute())
