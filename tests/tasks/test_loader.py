@@ -1,5 +1,6 @@
 """Task folders: found, named, loaded lazily; mistakes are named with file, line and key."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -421,3 +422,17 @@ n = 2
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_a_keys_line_is_found(path: tuple[str | int, ...], line: int | None, ending: str):
     assert line_of(LINES.replace("\n", ending), path) == line
+
+
+def test_a_task_of_any_name_is_named_in_letters_that_can_be_shown(tmp_path: Path):
+    for name in (b"plain", b"esc\x1b[2J", b"line\nbreak", b"half\xff"):
+        folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+        (folder / "environment").mkdir(parents=True)
+        (folder / "environment/Dockerfile").write_text("FROM x\n")
+        (folder / "instruction.md").write_text("Do it.\n")
+        (folder / "task.toml").write_text("")
+    loaded = load_tasks(tmp_path)
+    assert {task.name for task in loaded.tasks} == {"plain", r"esc\x1b[2J", r"line\nbreak"}
+    (invalid,) = loaded.invalid
+    assert invalid.name == r"half\xff"
+    assert invalid.problems == (f"{tmp_path}/half\\xff: the folder's name is not UTF-8; rename it",)

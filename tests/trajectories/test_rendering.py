@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from plimsoll.core.text import safe_text
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.conversations import choose, conversations
 from plimsoll.trajectories.figures import summary_line, token_table
-from plimsoll.trajectories.folding import fold, visible
+from plimsoll.trajectories.folding import fold
 from plimsoll.trajectories.reader import Trajectory
 from plimsoll.trajectories.rendering import render
 from talks import Talk, ask, calling, result, say, system
@@ -163,8 +164,8 @@ def test_a_short_text_is_not_folded():
 
 def test_plain_text_is_shown_as_it_is():
     text = "def f():\n    return 'é 漢 😀'"
-    assert visible(text) == text
-    assert visible("a\tb\r\nc\u00a0d") == "a   b\nc d"
+    assert safe_text(text) == text
+    assert safe_text("a\tb\r\nc\u00a0d") == "a   b\nc d"
 
 
 async def test_the_summary_counts_turns_tokens_versions_and_branches(tmp_path: Path):

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from plimsoll import __version__
 from plimsoll.cli.tables import LEAST
+from plimsoll.core.text import safe_line
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation import Evaluation, Running
@@ -51,7 +52,7 @@ def console(*, stderr: bool) -> Console:
 
 def plain(text: str) -> str:
     """Text from a task or its grader, as one line that cannot move a terminal's cursor."""
-    return "".join(char if char.isprintable() else " " for char in text.strip())
+    return safe_line(text)
 
 
 def figure(value: float | None) -> str:

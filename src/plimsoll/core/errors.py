@@ -28,6 +28,8 @@ is data: `trials` turns each of these into a void verdict, by one table.
 A message to a person says what happened, where, and what to do about it.
 """
 
+from plimsoll.core.text import safe_text
+
 __all__ = [
     "AgentError",
     "AssetError",
@@ -53,7 +55,11 @@ __all__ = [
 
 
 class PlimsollError(Exception):
-    """Base of all errors raised on purpose. `str()` of it is fit to show to a person."""
+    """Base of all errors raised on purpose. `str()` of it is fit to show to a person and to write
+    to a file, whatever the names in it are."""
+
+    def __str__(self) -> str:
+        return safe_text(super().__str__())
 
 
 class UsageError(PlimsollError):
@@ -65,7 +71,7 @@ class TaskError(PlimsollError):
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = tuple(safe_text(problem) for problem in problems)
 
 
 class AssetError(PlimsollError):

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll.core.errors import PlimsollError
+from plimsoll.core.text import safe_text
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
@@ -179,7 +180,8 @@ class Evaluation:
         verdict = Void(Cause.BUG, reason, (Evidence("the trace", "bug.txt"),))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "bug.txt").write_text("".join(traceback.format_exception(error)))
+            trace = "".join(traceback.format_exception(error))
+            (folder / "bug.txt").write_text(safe_text(trace), "utf-8")
         except OSError as unwritten:
             verdict = Void(Cause.BUG, f"{reason} (bug.txt not written: {unwritten.strerror})")
         return TrialResult(ticket.task.name, ticket.attempt, verdict, running.seconds, {})

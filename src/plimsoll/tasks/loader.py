@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from plimsoll.core.errors import TaskError, UsageError
+from plimsoll.core.text import safe_name
 from plimsoll.tasks.config import TaskConfig
 from plimsoll.tasks.problems import invalid_values, not_toml, unknown_keys
 from plimsoll.tasks.steps import make_steps
@@ -39,6 +40,7 @@ class LoadedTasks:
 def load_task(path: Path, name: str | None = None) -> Task:
     """Load one task folder; `TaskError` says all that is wrong with it."""
     file = path / "task.toml"
+    _check_path(path)
     config = _read_config(file)
     try:
         problems = _missing_files(path, config)
@@ -48,7 +50,7 @@ def load_task(path: Path, name: str | None = None) -> Task:
         raise TaskError(*problems)
     return Task(
         path=path,
-        name=name or path.name or path.resolve().name,
+        name=name or safe_name(path.name or path.resolve().name),
         config=config,
         unknown_keys=unknown_keys(file, config),
         steps=make_steps(path, config),
@@ -119,18 +121,26 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _unique_names(root: Path, paths: Sequence[Path]) -> list[str]:
     """Folder names, and for those that several share the path below the root."""
-    short = [path.name or path.resolve().name for path in paths]
+    short = [safe_name(path.name or path.resolve().name) for path in paths]
     shared = {name for name, count in Counter(short).items() if count > 1}
     taken = set(short) - shared
     names: list[str] = []
     for name, path in zip(short, paths, strict=True):
         if name in shared:
-            name = path.relative_to(root).as_posix().replace("/", "__")
+            name = safe_name(path.relative_to(root).as_posix().replace("/", "__"))
             while name in taken:
                 name += "_"
             taken.add(name)
         names.append(name)
     return names
+
+
+def _check_path(path: Path) -> None:
+    """Orders to workers and files of a run name the folder, and they are UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise TaskError(f"{path}: the folder's name is not UTF-8; rename it") from None
 
 
 def _read_config(file: Path) -> TaskConfig:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from plimsoll.core.text import safe_text
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.conversations import Conversation
-from plimsoll.trajectories.folding import visible
 from plimsoll.trajectories.reader import Trajectory
 from plimsoll.trajectories.records import Exchange
 from plimsoll.trajectories.tokens import unpack_ids, unpack_logprobs
@@ -30,10 +30,10 @@ def summary_line(trajectory: Trajectory, branches: Sequence[Conversation]) -> st
         parts.append(f"version {first}" if first == last else f"versions {first} to {last}")
     parts.append(_counted(len(branches), "branch", "branches"))
     if model := trajectory.opened.about.get("model"):
-        parts.append(visible(model))
+        parts.append(safe_text(model))
     if (closed := trajectory.closed) is not None and closed.ending:
-        detail = f" ({visible(closed.detail)})" if closed.detail else ""
-        parts.append(f"ended: {visible(closed.ending)}{detail}")
+        detail = f" ({safe_text(closed.detail)})" if closed.detail else ""
+        parts.append(f"ended: {safe_text(closed.ending)}{detail}")
     return " · ".join(parts)
 
 
@@ -55,7 +55,7 @@ def _cells(exchange: Exchange) -> tuple[str, ...]:
     versions = ", ".join(str(version) for version in _versions(exchange))
     tokens = exchange.tokens
     if tokens is None:
-        return prompt, NONE, answer, NONE, versions, f"none: {visible(exchange.untrainable)}"
+        return prompt, NONE, answer, NONE, versions, f"none: {safe_text(exchange.untrainable)}"
     logprobs = unpack_logprobs(tokens.logprobs)
     mean = f"{sum(logprobs) / len(logprobs):.3f}" if logprobs else NONE
     ids = unpack_ids(tokens.answer)
@@ -63,7 +63,7 @@ def _cells(exchange: Exchange) -> tuple[str, ...]:
     if len(ids) > SHOWN_IDS:
         shown = f"{shown} … {ids[-1]}"
     if exchange.untrainable:
-        shown = f"{shown}  not trainable: {visible(exchange.untrainable)}"
+        shown = f"{shown}  not trainable: {safe_text(exchange.untrainable)}"
     return prompt, f"{tokens.kept:,}", answer, mean, versions, shown
 
 

@@ -6,9 +6,10 @@ import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from plimsoll.core.text import safe_text
 from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.trajectories.conversations import Conversation, Said
-from plimsoll.trajectories.folding import fold, visible
+from plimsoll.trajectories.folding import fold
 from plimsoll.trajectories.messages import Image, Message, Other, Part, ToolCall
 from plimsoll.trajectories.records import Branch, Exchange, Trouble
 
@@ -82,7 +83,7 @@ def _mark(branch: Conversation) -> "Labelled":
 
 
 def _trouble(trouble: Trouble) -> "Labelled":
-    text = visible(f"{trouble.what}: {trouble.detail}")
+    text = safe_text(f"{trouble.what}: {trouble.detail}")
     return Labelled("trouble", Text(text, style="yellow"), style="yellow")
 
 
@@ -92,8 +93,8 @@ def _row(said: Said, *, full: bool) -> "Labelled":
     if exchange is not None:
         lines.append(Text(_figures(exchange), style="dim"))
     if message.reasoning:
-        lines.append(Text(fold(visible(message.reasoning), full=full), style="dim italic"))
-    if shown := fold(visible(_text(message)), full=full):
+        lines.append(Text(fold(safe_text(message.reasoning), full=full), style="dim italic"))
+    if shown := fold(safe_text(_text(message)), full=full):
         lines.append(Text(shown))
     lines += [_call(call, full=full) for call in message.calls]
     if not lines:
@@ -110,7 +111,7 @@ def _figures(exchange: Exchange) -> str:
     if exchange.branch == "retokenized":
         parts.append("retokenized")
     if exchange.untrainable:
-        parts.append(f"not trainable: {visible(exchange.untrainable)}")
+        parts.append(f"not trainable: {safe_text(exchange.untrainable)}")
     return " · ".join(parts)
 
 
@@ -123,8 +124,8 @@ def _call(call: ToolCall, *, full: bool) -> Text:
     else:
         shown = [f"{name}: {_value(value)}" for name, value in arguments.items()]
     between = " " if len(shown) == 1 else "\n  "
-    lines = visible("".join(f"{between}{_indented(one)}" for one in shown))
-    return Text.assemble((visible(call.name), "bold cyan"), fold(lines, full=full))
+    lines = safe_text("".join(f"{between}{_indented(one)}" for one in shown))
+    return Text.assemble((safe_text(call.name), "bold cyan"), fold(lines, full=full))
 
 
 def _indented(argument: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from plimsoll.core.text import safe_line
 from plimsoll.trials.verdicts import Evidence
 
 __all__ = ["KNOWN_FILES", "LARGEST_FILE", "NoReward", "Reward", "read_reward"]
@@ -18,6 +19,9 @@ __all__ = ["KNOWN_FILES", "LARGEST_FILE", "NoReward", "Reward", "read_reward"]
 KNOWN_FILES = ("reward.json", "reward.txt", "ctrf.json")
 LARGEST_FILE = 64 * 1024
 """Bytes. A reward file beyond this is a log written to the wrong place."""
+
+_NEAR = 8
+"""Misnamed files that a verdict lists."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -78,7 +82,7 @@ def _used(values: dict[str, float]) -> tuple[dict[str, float], tuple[Evidence, .
         return {"reward": values["reward"]}, ()
     if len(values) == 1:
         return values, ()
-    names = ", ".join(list(values)[:8]) + (", …" if len(values) > 8 else "")
+    names = ", ".join(_short(name) for name in [*values][:8]) + (", …" if len(values) > 8 else "")
     note = f"reward.json has no key `reward`; the mean of its {len(values)} numbers ({names}) is it"
     return values, (Evidence(note, "verifier/reward.json"),)
 
@@ -163,10 +167,10 @@ def _no_file(files: Mapping[str, bytes]) -> NoReward:
     if not near:
         return NoReward(reason)
     meant = "reward.json" if "js" in near[0].lower() else "reward.txt"
-    return NoReward(
-        f"{reason}, but {near[0]} (misspelt: {meant} is read)",
-        tuple(Evidence(f"not read: {name}", f"verifier/{name}") for name in near),
-    )
+    seen = [Evidence(f"not read: {name}", f"verifier/{name}") for name in near[:_NEAR]]
+    if len(near) > _NEAR:
+        seen.append(Evidence(f"not read: {len(near) - _NEAR:,} more files", "verifier"))
+    return NoReward(f"{reason}, but {_short(near[0])} (misspelt: {meant} is read)", tuple(seen))
 
 
 def _held(files: Mapping[str, bytes]) -> list[Evidence]:
@@ -192,6 +196,4 @@ def _kind(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
 
 def _short(text: str) -> str:
     """One line of at most 40 characters."""
-    line = " ".join(text[:200].split())
-    line = "".join(char if char.isprintable() else "?" for char in line)
-    return line if len(line) <= 40 else line[:39] + "…"
+    return safe_line(text[:200], 40)

@@ -3,6 +3,9 @@
 A trial ends as `Graded`, the only thing that carries a reward, or as `Void`, which never
 does. Retries, masks, statistics, alarms and every display read `CAUSES`; nothing else
 decides what a cause means.
+
+Whatever a grader, a test or an agent named, the texts of a verdict are safe to write and to show:
+they are made so when it is made.
 """
 
 from dataclasses import dataclass
@@ -10,10 +13,15 @@ from enum import StrEnum
 from typing import Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from plimsoll.core.endings import Ending
+from plimsoll.core.text import safe_line, safe_names
 
 __all__ = ["CAUSES", "Cause", "CauseRule", "Evidence", "Graded", "Verdict", "Void"]
+
+_LONGEST = 4000
+"""Characters of a reason or of a piece of evidence."""
 
 
 class Cause(StrEnum):
@@ -113,6 +121,10 @@ class Evidence:
     where: str = ""
     """A file of the trial with a line, e.g. `verifier/stderr.txt:31`."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", safe_line(self.what, _LONGEST))
+        object.__setattr__(self, "where", safe_line(self.where, _LONGEST))
+
 
 class Graded(msgspec.Struct, frozen=True, tag_field="verdict", tag="graded"):
     """The task's tests ran and said what the work is worth."""
@@ -123,6 +135,10 @@ class Graded(msgspec.Struct, frozen=True, tag_field="verdict", tag="graded"):
     """Every number that the grader wrote, by name; `reward` among them or made of them."""
     evidence: tuple[Evidence, ...] = ()
     """Warnings that do not change the verdict, e.g. a grader that exited with 1."""
+
+    def __post_init__(self) -> None:
+        names = dict(zip(safe_names([*self.rewards]), self.rewards.values(), strict=True))
+        force_setattr(self, "rewards", names)
 
     @property
     def verdict(self) -> Literal["graded"]:
@@ -137,6 +153,9 @@ class Void(msgspec.Struct, frozen=True, tag_field="verdict", tag="void"):
     evidence: tuple[Evidence, ...] = ()
     ending: Ending | None = None
     """How the agent ended, where it got that far."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "reason", safe_line(self.reason, _LONGEST))
 
     @property
     def verdict(self) -> Literal["void"]:

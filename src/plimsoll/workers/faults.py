@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from plimsoll.core.full_disks import why_full
+from plimsoll.core.text import safe_text
 from plimsoll.trials.verdicts import Cause, Evidence, Void
 
 __all__ = ["verdict_on"]
@@ -26,7 +27,8 @@ def verdict_on(error: BaseException, folder: str) -> Void:
         return Void(Cause.BUG, reason)
     try:
         places[0].mkdir(parents=True, exist_ok=True)
-        (places[0] / _BUG).write_text("".join(traceback.format_exception(error)))
+        trace = "".join(traceback.format_exception(error))
+        (places[0] / _BUG).write_text(safe_text(trace), "utf-8")
     except OSError as unwritten:
         return Void(Cause.BUG, f"{reason} ({_BUG} not written: {unwritten.strerror})")
     return Void(Cause.BUG, reason, (Evidence("the trace", _BUG),))

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from plimsoll.core.text import without_halves
 from plimsoll.gateway.dialects.registry import DIALECTS
-from plimsoll.gateway.dialects.surrogates import without_halves
 
 FIRST, SECOND = "\ud83d", "\ude00"
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from plimsoll.core.text import without_halves
 from plimsoll.core.unreadable import UNREADABLE
 from plimsoll.gateway.dialects.counts import MOST_PARTS, check_count, check_values
-from plimsoll.gateway.dialects.surrogates import without_halves
 from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.identity import raw_key
 from plimsoll.trajectories.messages import Image, Message, Other, Part, Role, Text, ToolCall

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from plimsoll.core.text import safe_name
+
 __all__ = [
     "FIRST_TUNNEL",
     "LARGEST_DATA",
@@ -170,8 +172,7 @@ def _number(value: bytes) -> int:
 
 def _text(value: bytes) -> str:
     """Words of init for a person; a file's name in them may hold any byte."""
-    text = value.decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else ascii(text)[1:-1]
+    return safe_name(value.decode("utf-8", "backslashreplace"))
 
 
 class Decoder:

@@ -1,0 +1,89 @@
+"""Text from agents, tests, tasks, graders and servers, made safe to keep and to show.
+
+Such text may hold anything: halves of characters (lone surrogates, which is also how Python
+reads a file name that is not UTF-8), control characters, escape sequences, line breaks in a file
+name, marks that turn the direction of writing. No encoder takes a half, and a terminal acts on
+the others. Everything that goes to a file, to JSON, to the ledger, to a message or to a terminal
+goes through one of the functions here. They write an unsafe character as its escape, so that two
+different texts stay different to the eye.
+"""
+
+import re
+import unicodedata
+
+__all__ = ["safe_line", "safe_name", "safe_names", "safe_text", "without_halves"]
+
+_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def safe_text(text: str) -> str:
+    """The text with each character that cannot be printed as its escape. Line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else _escape(char)
+        for char in text.replace("\r\n", "\n").expandtabs(4)
+    )
+
+
+def safe_line(text: str, most: int | None = None) -> str:
+    """The same in one line: a line break or a tab is a space. Longer than `most`, it is cut."""
+    text = text.strip()
+    if not text.isprintable():
+        text = safe_text(_BREAKS.sub(" ", text))
+    return text if most is None or len(text) <= most else text[: most - 1] + "…"
+
+
+def safe_name(name: str, most: int | None = None) -> str:
+    """The name of a file or a key, in one line: line breaks and tabs are written as escapes too."""
+    if not name.isprintable():
+        name = "".join(char if char.isprintable() else _escape(char) for char in name)
+    return name if most is None or len(name) <= most else name[: most - 1] + "…"
+
+
+def safe_names(names: list[str]) -> list[str]:
+    """Each name made safe, and still one of its own: two that would be alike get a number."""
+    found: dict[str, None] = {}
+    for name in names:
+        safe, number = safe_name(name), 1
+        while (told := safe if number == 1 else f"{safe} ({number})") in found:
+            number += 1
+        found[told] = None
+    return list(found)
+
+
+def _escape(char: str) -> str:
+    if unicodedata.category(char) == "Zs":
+        return " "
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as Python reads a file's name
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x100:
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_HALF = re.compile(
+    rb"\\u[dD](?:"  # in one place, so that this is what is searched for
+    rb"[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"  # a first without a second
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"  # and the other way
+)
+_INSTEAD = rb"\\ufffd"
+
+_BACKSLASH = rb"\\"
+_HIDDEN = b"\0\0"
+"""Stands for an escaped backslash meanwhile, so that every other one begins an escape. No JSON
+has such bytes."""
+
+
+def without_halves(body: bytes) -> bytes:
+    """JSON with U+FFFD in place of each half of a character; the same object where there is none.
+
+    Programs in JavaScript cut texts between the halves of a character and write the rest as an
+    escape. No server takes that, and an agent with one in its history would get no answer any
+    more. Takes a few passes over the body whatever it is made of.
+    """
+    if b"\0" in body:
+        return body
+    mended, found = _HALF.subn(_INSTEAD, body.replace(_BACKSLASH, _HIDDEN))
+    return mended.replace(_HIDDEN, _BACKSLASH) if found else body
