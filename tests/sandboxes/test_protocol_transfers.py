@@ -75,7 +75,7 @@ async def test_big_files_and_many_files_are_carried(sandbox: Sandbox, tmp_path: 
     source = tmp_path / "source"
     source.mkdir()
     with (source / "big").open("wb") as file:
-        file.truncate(200 << 20)
+        os.posix_fallocate(file.fileno(), 0, 200 << 20)
     for number in range(2000):
         (source / f"f{number}").write_text(str(number))
     sent = await sandbox.upload(source, "/many")
@@ -255,6 +255,72 @@ async def test_a_download_over_its_limit_is_an_error(sandbox: Sandbox, tmp_path:
     assert sum(f.stat().st_blocks for f in tmp_path.rglob("out*/*")) * 512 < 2_000_000
 
 
+async def test_more_files_than_allowed_are_an_error(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.exec("mkdir -p /d/sub; touch /d/a /d/sub/b; ln /d/a /d/c; ln -s a /d/e")
+    assert (await sandbox.download("/d", tmp_path / "fits", entries=5)).files == 4
+    with pytest.raises(TransferError, match="more than 4 files"):
+        await sandbox.download("/d", tmp_path / "out", entries=4)
+
+
+async def test_holes_stay_holes_in_both_directions(sandbox: Sandbox, tmp_path: Path):
+    make = "mkdir /d; cd /d; truncate -s 60M empty; printf x | dd of=mid bs=1 seek=20M conv=notrunc"
+    await _said(sandbox, f"{make}; truncate -s 40M mid; cp mid whole; cat mid > /d/whole")
+    got = await sandbox.download("/d", tmp_path / "out", limit=64 << 20)
+    sizes = {path.name: path.stat() for path in (tmp_path / "out").iterdir()}
+    assert {name: info.st_size >> 20 for name, info in sizes.items()} == {
+        "empty": 60,
+        "mid": 40,
+        "whole": 40,
+    }
+    assert sizes["empty"].st_blocks == 0
+    assert 0 < sizes["mid"].st_blocks * 512 < 1 << 20
+    assert sizes["whole"].st_blocks * 512 >= 40 << 20
+    assert 40 << 20 < got.bytes < 41 << 20
+    assert (tmp_path / "out/mid").read_bytes() == (tmp_path / "out/whole").read_bytes()
+    (tmp_path / "out/whole").unlink()
+    assert (await sandbox.upload(tmp_path / "out", "/back")).bytes < 1 << 20
+    assert (
+        await _said(sandbox, "cmp /d/mid /back/mid; stat -c %s /back/*")
+        == f"{60 << 20}\n{40 << 20}\n"
+    )
+    assert int((await _said(sandbox, "du -sk /back")).split()[0]) < 1024
+
+
+async def test_a_file_with_several_names_stays_one_file(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.exec(
+        "mkdir -p /d/sub; head -c 1000000 /dev/urandom > /d/a; ln /d/a /d/b; ln /d/a /d/sub/c; "
+        "ln -s a /d/l; ln /d/l /d/m; cp /d/a /d/other"
+    )
+    got = await sandbox.download("/d", tmp_path / "out", limit=2_000_000)
+    assert (got.files, got.bytes, got.skipped) == (6, 2_000_000, ())
+    out = tmp_path / "out"
+    assert (out / "a").samefile(out / "b")
+    assert (out / "a").samefile(out / "sub/c")
+    assert not (out / "a").samefile(out / "other")
+    assert (out / "a").read_bytes() == (out / "other").read_bytes()
+    assert (await sandbox.upload(out, "/back")).bytes == 2_000_000
+    assert (
+        await _said(sandbox, "stat -c %h /back/a /back/b /back/sub/c /back/other") == "3\n3\n3\n1\n"
+    )
+
+
+async def test_what_has_too_long_a_path_is_left_out_and_the_rest_comes(
+    sandbox: Sandbox, tmp_path: Path
+):
+    dig = (
+        "import os; os.makedirs('/d/ok'); open('/d/ok/file', 'w').close(); os.chdir('/d')\n"
+        "for _ in range(30): os.mkdir(b'\\xff' + b'd' * 200); os.chdir(b'\\xff' + b'd' * 200)\n"
+        "open('file', 'w').close()\n"
+    )
+    made = await sandbox.exec(["python3", "-c", dig])
+    assert made.ok, made.complaint()
+    got = await sandbox.download("/d", tmp_path / "out")
+    (skipped,) = got.skipped
+    assert skipped.isprintable()
+    assert skipped.endswith("…: its path is too long")
+    assert (tmp_path / "out/ok/file").exists()
+
+
 async def test_a_source_that_is_not_there_is_an_error(sandbox: Sandbox, tmp_path: Path):
     with pytest.raises(TransferError, match="/not/there"):
         await sandbox.download("/not/there", tmp_path / "out")
@@ -281,8 +347,8 @@ async def test_a_cancelled_transfer_leaves_no_process_and_no_thread(
     sandbox: Sandbox, tmp_path: Path
 ):
     with (tmp_path / "big").open("wb") as file:
-        file.truncate(4 << 30)
-    await sandbox.exec("truncate -s 4G /big")
+        os.posix_fallocate(file.fileno(), 0, 1 << 30)
+    await _said(sandbox, "fallocate -l 1G /big")
     for work in (
         sandbox.upload(tmp_path / "big", "/t"),
         sandbox.download("/big", tmp_path / "out"),
@@ -296,7 +362,7 @@ async def test_a_cancelled_transfer_leaves_no_process_and_no_thread(
 
 
 async def test_a_sandbox_closed_during_a_transfer_ends_it(sandbox: Sandbox, tmp_path: Path):
-    await sandbox.exec("truncate -s 4G /big")
+    await _said(sandbox, "fallocate -l 1G /big")
     running = asyncio.create_task(sandbox.download("/big", tmp_path / "out"))
     await asyncio.sleep(0.1)
     await sandbox.close()

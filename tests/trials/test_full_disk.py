@@ -233,10 +233,10 @@ async def test_artifacts_that_this_host_has_no_room_for_are_not_graded_as_missin
 ):
     download = LocalSandbox.download
 
-    async def full(self: LocalSandbox, source: str, target: Path, *, limit: int | None = None):
+    async def full(self: LocalSandbox, source: str, target: Path, **bounds: int):
         if source == "/app/done":
             raise NoRoom(f"the disk of this host is full, make room on it: download of {source}")
-        return await download(self, source, target, limit=limit)
+        return await download(self, source, target, **bounds)
 
     toml = 'artifacts = ["/app/done"]\n[verifier]\nenvironment_mode = "separate"\n'
     task = write_task(test=ONE_IF_DONE, toml=toml)

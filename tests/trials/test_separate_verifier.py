@@ -79,7 +79,7 @@ async def test_an_artifact_that_was_not_made_is_for_the_tests_to_find(write_task
         "mkfifo made",
         "mkdir made; chmod 0 made",
         "mkdir -p made; cd made; for i in $(seq 100); do mkdir d; cd d; done",
-        "truncate -s 3G made",
+        "truncate -s 8T made",
         "rm -rf /logs/artifacts; echo > /logs/artifacts; mkdir made",
         "mkdir -p /logs/artifacts/made/made made",
     ],

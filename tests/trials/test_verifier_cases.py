@@ -159,7 +159,7 @@ async def test_a_grader_that_destroys_its_own_folders_did_not_grade(write_task, 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 async def test_a_grader_with_large_logs_is_graded(write_task, run, reward):
-    logs = "truncate -s 90M /logs/verifier/a.log; truncate -s 90M /logs/verifier/z.log\n"
+    logs = "fallocate -l 90M /logs/verifier/a.log; fallocate -l 90M /logs/verifier/z.log\n"
     ran = await run(write_task(test=written(f"{reward}") + logs))
     check_graded(ran, reward)
     kept = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())

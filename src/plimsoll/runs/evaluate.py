@@ -33,6 +33,7 @@ from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.assets.plan import unstaged
+from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import TrialResult, run_trial
 
 __all__ = ["SAME_EVERYWHERE", "EvalRun", "Request", "command_line", "exit_code", "trials_by"]
@@ -144,6 +145,8 @@ def trials_by(
     assets: Assets | None,
     directory: RunDirectory,
     service: PolicyService | None = None,
+    *,
+    bounds: Bounds,
 ) -> Trial:
     """Runs tickets, each by the agent that it names."""
 
@@ -157,6 +160,7 @@ def trials_by(
             directory=ticket.folder(directory),
             assets=assets,
             policy=None if service is None else service.policy,
+            bounds=bounds,
             on_phase=on_phase,
         )
 
@@ -222,7 +226,9 @@ class EvalRun:
             tasks,
             attempts=request.attempts,
             concurrency=request.concurrency,
-            trial=trials_by(agents, backend, assets, directory, service),
+            trial=trials_by(
+                agents, backend, assets, directory, service, bounds=config.storage.bounds
+            ),
             directory=directory,
             breaker=Breaker(watched),
             canaries=canaries,

@@ -154,6 +154,7 @@ class TrialPlace:
             assets=self._assets,
             policy=None if self._service is None else self._service.policy,
             rollout=order.rollout,
+            bounds=self._config.storage.bounds,
         )
         return Result(
             ticket=order.ticket,

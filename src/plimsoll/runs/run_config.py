@@ -24,6 +24,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.settings import MOST_MEMBERS, GroupPolicy, Settings
 from plimsoll.runs.tables import Table
+from plimsoll.trials.artifacts import Bounds
 
 __all__ = [
     "RayConfig",
@@ -129,6 +130,16 @@ class StorageConfig(Table):
     """A folder on a disk of this host, which may be the same for many runs. Where it is left out:
     the run's own directory or, if that is on a network file system, `ledgers` below
     PLIMSOLL_HOME."""
+    artifacts_mb: StrictInt = Field(default=1024, ge=0)
+    """The most that is kept of each artifact of a trial. One that has more is left out, and
+    `not-kept.txt` of the trial says so. Holes in files count for nothing, and a file with several
+    names counts once."""
+    artifacts_files: StrictInt = Field(default=20_000, ge=0)
+    """The most files, folders and links of each artifact."""
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.artifacts_mb << 20, self.artifacts_files)
 
 
 def ledger_settings(run: RunConfig, workers: WorkersConfig, *, attempts: int = 1) -> Settings:

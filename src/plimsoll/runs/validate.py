@@ -114,7 +114,7 @@ class ValidateRun:
             loaded.tasks,
             attempts=request.repeat,
             concurrency=request.concurrency,
-            trial=trials_by(agents, backend, assets, directory),
+            trial=trials_by(agents, backend, assets, directory, bounds=config.storage.bounds),
             directory=directory,
             agents=_AGENTS,
             # Broken tasks are what is looked for: only a fault of our own stops it.

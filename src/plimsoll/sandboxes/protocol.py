@@ -261,11 +261,15 @@ class Sandbox(Protocol):
         """Carry a file to the path `target`, or a folder's content into the folder `target`."""
         ...
 
-    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
+    async def download(
+        self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
+    ) -> Transfer:
         """Carry a file to the path `target`, or a folder's content into the folder `target`.
 
-        Links that point out of the folder, devices and sockets are left out and listed.
-        More than `limit` bytes is a `TransferError`; so is a source that is not there.
+        Links that point out of the folder, devices and sockets are left out and listed, and so is
+        what has too long a path. Holes in files stay holes, and a file with several names stays
+        one file: neither counts towards `limit`. More than `limit` bytes, or more than `entries`
+        files, folders and links, is a `TransferError`; so is a source that is not there.
         """
         ...
 

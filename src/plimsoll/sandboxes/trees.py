@@ -2,34 +2,55 @@
 
 One side packs a tree into a pipe, the other unpacks it. Unpacking trusts nothing in it: no
 name leaves the target, no link that stands in the target is followed, no link that points out
-of the target is made. Devices, sockets and pipes are left out and listed. The standard library
-alone is used, since one of the two sides may run inside the sandbox.
+of the target is made. Devices, sockets and pipes are left out and listed. Nothing but the standard
+library and `plimsoll.core.text` is used, since one of the two sides may run inside the sandbox.
 
 The stream is a sequence of records. Each has a line of eight fields,
 
     KIND MODE(octal) UID GID MTIME_NS SIZE NAMELEN EXTRALEN
 
 then the name, relative to the root and empty for the root itself, then the extra bytes, then
-SIZE bytes of content. Kinds: `d` folder, `f` file (extra, for the root: its base name), `l`
-link (extra: where it leads), `s` left out (extra: why), `e` the end. Names are bytes.
+the content. Kinds: `d` folder, `f` file with SIZE bytes of content (extra, for the root: its base
+name), `h` file of SIZE bytes with holes (extra as for `f`), `k` another name of a file that came
+before (extra: that name), `l` link (extra: where it leads), `s` left out (extra: why), `e` the
+end. Names are bytes.
+
+The content of a file with holes is its data without the holes: for each piece a line
+`OFFSET LENGTH` and LENGTH bytes, in ascending order, then the line `0 0`. So a file that takes no
+room where it comes from takes none in the stream and none where it goes.
 """
 
 # Works on open folders and on bytes, which Path does not.
 # ruff: noqa: PTH102, PTH112, PTH114, PTH115, PTH116, PTH118, PTH123
 
+import errno
 import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from typing import IO, Any, NamedTuple
+
+from plimsoll.core.text import safe_name
 
 __all__ = ["Rules", "TreeError", "pack", "pack_unless_link", "unpack"]
 
 _CHUNK = 1 << 20
 _LINE = 256
 _NAME = 64 * 1024
+_LONGEST_PATH = 3072
+"""Bytes of a name. With a longer one, the path of a file would be too long for the system's calls
+once the folder stands below another."""
+_HOLES = 64
+"""So many bytes of holes count as one of data."""
 _KEPT_SKIPS = 20
+_STAY_OPEN = 16
+"""Of the folders above an entry each so many-th stays open."""
+_SHOWN = 120
+"""Letters of a name that is left out."""
+_NO_FILE = "neither a file, a folder nor a link"
+_TOO_LONG = "its path is too long"
 
 
 class TreeError(Exception):
@@ -45,13 +66,14 @@ def pack(source: str, out: IO[bytes], ignored: Callable[[str], bool] | None = No
         root = os.stat(source)
     except OSError as error:
         raise TreeError(f"{source}: {error.strerror}") from None
+    packing = _Pack(out)
     if stat.S_ISDIR(root.st_mode):
-        _entry(out, "d", "", root)
+        packing.entry("d", "", root)
         for name, path, info in _walk(source):
             if ignored is None or not ignored(name):
-                _pack_one(out, name, path, info)
+                packing.one(name, path, info)
     elif stat.S_ISREG(root.st_mode):
-        _pack_file(out, "", source, extra=posixpath.basename(source))
+        packing.file("", source, extra=posixpath.basename(source))
     else:
         raise TreeError(f"{source}: neither a file nor a folder")
     out.write(b"e 0 0 0 0 0 0 0\n")
@@ -66,6 +88,7 @@ def pack_unless_link(source: str, out: IO[bytes]) -> None:
 
 
 def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Everything below a folder; a folder with too long a name is not entered."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -74,43 +97,88 @@ def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
                 info = entry.stat(follow_symlinks=False)
                 name = posixpath.join(folder, entry.name)
                 yield name, entry.path, info
-                if stat.S_ISDIR(info.st_mode):
+                if stat.S_ISDIR(info.st_mode) and not _too_long(name):
                     waiting.append(name)
 
 
-def _pack_one(out: IO[bytes], name: str, path: str, info: os.stat_result) -> None:
-    if stat.S_ISDIR(info.st_mode):
-        _entry(out, "d", name, info)
-    elif stat.S_ISLNK(info.st_mode):
-        _entry(out, "l", name, info, extra=os.readlink(path))
-    elif stat.S_ISREG(info.st_mode):
-        _pack_file(out, name, path)
-    else:
-        _entry(out, "s", name, info, extra="neither a file, a folder nor a link")
+def _too_long(name: str) -> bool:
+    return len(name) > _LONGEST_PATH or len(os.fsencode(name)) > _LONGEST_PATH
 
 
-def _pack_file(out: IO[bytes], name: str, path: str, extra: str = "") -> None:
-    with open(path, "rb", buffering=0) as file:
-        info = os.fstat(file.fileno())
-        _entry(out, "f", name, info, size=info.st_size, extra=extra)
-        left = info.st_size
+class _Pack:
+    """The state of one packing: where it goes, and the files that may come again."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self._named: dict[tuple[int, int, int, int], str] = {}
+        """Files with several names that were packed, by what tells them from others."""
+
+    def one(self, name: str, path: str, info: os.stat_result) -> None:
+        if _too_long(name):
+            self.entry("s", name[:_LONGEST_PATH], info, extra=_TOO_LONG)
+        elif stat.S_ISDIR(info.st_mode):
+            self.entry("d", name, info)
+        elif stat.S_ISLNK(info.st_mode):
+            self.entry("l", name, info, extra=os.readlink(path))
+        elif stat.S_ISREG(info.st_mode):
+            self.file(name, path, flags=os.O_NOFOLLOW)
+        else:
+            self.entry("s", name, info, extra=_NO_FILE)
+
+    def file(self, name: str, path: str, *, extra: str = "", flags: int = 0) -> None:
+        """Pack an open file, which may be another thing than it was when it was looked at."""
+        flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags), "rb", buffering=0) as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                self.entry("s", name, info, extra=_NO_FILE)
+                return
+            if name and info.st_nlink > 1:
+                key = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+                before = self._named.setdefault(key, name)
+                if before != name:
+                    self.entry("k", name, info, extra=before)
+                    return
+            if info.st_blocks * 512 < info.st_size:
+                self.entry("h", name, info, size=info.st_size, extra=extra)
+                self._pieces(file, path, info.st_size)
+            else:
+                self.entry("f", name, info, size=info.st_size, extra=extra)
+                self._content(file, path, info.st_size)
+
+    def _pieces(self, file: FileIO, path: str, size: int) -> None:
+        at = 0
+        while at < size:
+            try:
+                start = min(os.lseek(file.fileno(), at, os.SEEK_DATA), size)
+                at = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), size)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole is left
+                    break
+                start, at = at, size  # its file system knows of no holes
+            if at > start:
+                self._out.write(f"{start} {at - start}\n".encode())
+                os.lseek(file.fileno(), start, os.SEEK_SET)
+                self._content(file, path, at - start)
+        self._out.write(b"0 0\n")
+
+    def _content(self, file: FileIO, path: str, left: int) -> None:
         while left:
             chunk = file.read(min(_CHUNK, left))
             if not chunk:
                 raise TreeError(f"{path}: it shrank while it was read")
-            out.write(chunk)
+            self._out.write(chunk)
             left -= len(chunk)
 
-
-def _entry(
-    out: IO[bytes], kind: str, name: str, info: os.stat_result, *, size: int = 0, extra: str = ""
-) -> None:
-    named, more = os.fsencode(name), os.fsencode(extra)
-    if max(len(named), len(more)) > _NAME:
-        raise TreeError(f"{name[:80]}…: its name is too long")
-    mode, mtime = stat.S_IMODE(info.st_mode), info.st_mtime_ns
-    line = f"{kind} {mode:o} {info.st_uid} {info.st_gid} {mtime} {size} {len(named)} {len(more)}\n"
-    out.write(line.encode() + named + more)
+    def entry(
+        self, kind: str, name: str, info: os.stat_result, *, size: int = 0, extra: str = ""
+    ) -> None:
+        named, more = os.fsencode(name), os.fsencode(extra)
+        if max(len(named), len(more)) > _NAME:
+            raise TreeError(f"{name[:80]}…: its name is too long")
+        mode, mtime = stat.S_IMODE(info.st_mode), info.st_mtime_ns
+        numbers = f"{mode:o} {info.st_uid} {info.st_gid} {mtime} {size} {len(named)} {len(more)}"
+        self._out.write(f"{kind} {numbers}\n".encode() + named + more)
 
 
 class _Record(NamedTuple):
@@ -139,12 +207,23 @@ def _read_record(stream: IO[bytes]) -> _Record:
     return _Record(kind, int(mode, 8), uid, gid, mtime, size, name, extra)
 
 
+class _Open(NamedTuple):
+    """A folder of the target that is open, and how deep it is."""
+
+    name: str
+    depth: int
+    descriptor: int
+
+
 @dataclass(frozen=True)
 class Rules:
     """How a tree is unpacked."""
 
     limit: int | None = None
-    """Bytes after which it is too much."""
+    """Bytes after which it is too much. A hole counts for a small part of its size: it takes no
+    room, but it would where somebody copies the files without care."""
+    entries: int | None = None
+    """Files, folders and links after which it is too much."""
     as_image: bool = False
     """Keep what an image may have: links that point anywhere, special and exact modes. What
     stands in the way of a folder is an error then, not replaced."""
@@ -182,8 +261,11 @@ class _Unpack:
         self._target = target
         self._rules = rules
         self._left = rules.limit
+        self._span_left = None if rules.limit is None else rules.limit * _HOLES
+        self._entries_left = rules.entries
         self._root: int | None = None
-        self._folder: tuple[str, int] | None = None
+        self._open: list[_Open] = []
+        """Folders on the way to where the last entry went: some above it, and that one."""
         self._files = 0
         self._bytes = 0
         self._skipped: list[str] = []
@@ -196,30 +278,46 @@ class _Unpack:
             self._begin(record, stream)
             return
         parts = name.split("/")
+        if kind == "s" and self._root is not None:
+            self._skip(name, record.extra)
+            return
         if self._root is None or any(p in ("", ".", "..") or "\0" in p for p in parts):
-            raise TreeError(f"{name!r} leaves the target")
+            raise TreeError(f"{name[:200]!r} leaves the target")
+        if kind not in ("d", "f", "h", "k", "l"):
+            raise TreeError(f"the transfer is not readable: a record of kind {kind!r}")
+        if self._entries_left is not None:
+            self._entries_left -= 1
+            if self._entries_left < 0:
+                raise TreeError(f"more than {self._rules.entries:,} files and folders")
+        self._reserve(record)
+        if _too_long(name):
+            for _ in self._content(record, stream):
+                pass  # the next record stands behind it
+            self._skip(name, _TOO_LONG)
+            return
         parent = self._open_parent("/".join(parts[:-1]))
         if kind == "d":
             self._make_folder(parent, parts[-1], record)
             self._late_mode(name, record)
-        elif kind == "f":
-            self._make_file(parent, parts[-1], record, stream)
+        elif kind == "k":
+            self._make_name(parent, parts, record)
         elif kind == "l":
             self._make_link(parent, parts, record)
         else:
-            self._skip(f"{name}: {record.extra}")
+            self._make_file(parent, parts[-1], record, stream)
 
     def _begin(self, record: _Record, stream: IO[bytes]) -> None:
         """The first entry: the target is a folder or a file, as the source was."""
-        if self._root is not None or record.kind not in ("d", "f"):
+        if self._root is not None or record.kind not in ("d", "f", "h"):
             raise TreeError("the transfer has no root, or two")
         kind, target = record.kind, self._target
-        if kind == "f" and (target.endswith("/") or os.path.isdir(target)):
+        if kind != "d" and (target.endswith("/") or os.path.isdir(target)):
             target = posixpath.join(target, posixpath.basename(record.extra))
         folder = target if kind == "d" else posixpath.dirname(target) or "/"
         self._make_way(folder)
         self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if kind == "f":
+        if kind != "d":
+            self._reserve(record)
             self._make_file(self._root, posixpath.basename(target), record, stream)
 
     def _make_way(self, folder: str) -> None:
@@ -234,23 +332,26 @@ class _Unpack:
                 os.chown(path, *self._rules.owner)
 
     def _open_parent(self, folder: str) -> int:
-        """The folder's descriptor; links on the way are replaced, never followed."""
+        """The folder's descriptor; links on the way are replaced, never followed.
+
+        Found from the nearest folder above it that is still open: an agent's tree may be very
+        deep, and walking down to each folder from the target would take as long as it likes.
+        """
         assert self._root is not None
-        if not folder:
-            return self._root
-        if self._folder is not None and self._folder[0] == folder:
-            return self._folder[1]
-        at = os.dup(self._root)
-        for part in folder.split("/"):
+        while self._open and not f"{folder}/".startswith(f"{self._open[-1].name}/"):
+            os.close(self._open.pop().descriptor)
+        above = self._open[-1] if self._open else _Open("", 0, self._root)
+        if above.name == folder:
+            return above.descriptor
+        name, depth, at = above
+        for part in folder[len(name) :].strip("/").split("/"):
             self._make_folder(at, part, None)
-            deeper = os.open(
-                part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
-            )
-            os.close(at)
-            at = deeper
-        if self._folder is not None:
-            os.close(self._folder[1])
-        self._folder = (folder, at)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            deeper = os.open(part, flags, dir_fd=at)
+            if depth % _STAY_OPEN:
+                os.close(self._open.pop().descriptor)
+            name, depth, at = posixpath.join(name, part), depth + 1, deeper
+            self._open.append(_Open(name, depth, at))
         return at
 
     def _make_folder(self, parent: int, name: str, record: _Record | None) -> None:
@@ -295,34 +396,111 @@ class _Unpack:
                 ) from None
 
     def _make_file(self, parent: int, name: str, record: _Record, stream: IO[bytes]) -> None:
-        size = record.size
-        if self._left is not None:
-            self._left -= size
-            if self._left < 0:
-                raise TreeError(f"more than {self._rules.limit:,} bytes")
         self._remove_other(parent, name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=parent)
         with open(descriptor, "wb", buffering=0) as file:
-            left = size
-            while left:
-                chunk = stream.read(min(_CHUNK, left))
-                if not chunk:
-                    raise TreeError("the transfer broke off")
+            for offset, chunk in self._content(record, stream):
+                if offset is not None:
+                    file.seek(offset)
                 view = memoryview(chunk)
                 while view:
                     view = view[file.write(view) :]
-                left -= len(chunk)
+            if record.kind == "h":
+                os.ftruncate(descriptor, record.size)
             self._own(record, lambda owner: os.fchown(descriptor, *owner))
             os.fchmod(descriptor, self._mode(record))
             os.utime(descriptor, ns=(record.mtime, record.mtime))
         self._files += 1
+
+    def _content(self, record: _Record, stream: IO[bytes]) -> Iterator[tuple[int | None, bytes]]:
+        """A file's content in chunks, each with its place where it does not follow the last."""
+        if record.kind == "f":
+            for chunk in self._take(record.size, stream):
+                yield None, chunk
+        if record.kind != "h":
+            return
+        end = 0
+        while True:
+            line = stream.readline(_LINE)
+            if not line.endswith(b"\n"):
+                raise TreeError("the transfer broke off")
+            offset, length = map(int, line.decode("ascii").split())
+            if not length:
+                return
+            if length < 0 or offset < end or offset + length > record.size:
+                raise TreeError("the transfer is not readable: a piece is out of bounds")
+            end = offset + length
+            self._count(length)
+            place: int | None = offset
+            for chunk in self._take(length, stream):
+                yield place, chunk
+                place = None
+
+    def _reserve(self, record: _Record) -> None:
+        """Refuse a file that is too large before anything of it is made."""
+        if record.kind == "f":
+            self._count(record.size)
+        elif record.kind == "h" and self._span_left is not None:
+            self._span_left -= record.size
+            if self._span_left < 0:
+                raise TreeError(
+                    f"more than {self._rules.limit:,} bytes: {record.name[:200]} has "
+                    f"{record.size:,} with its holes"
+                )
+
+    def _count(self, size: int) -> None:
         self._bytes += size
+        if self._left is not None:
+            self._left -= size
+            if self._left < 0:
+                raise TreeError(f"more than {self._rules.limit:,} bytes")
+
+    def _take(self, size: int, stream: IO[bytes]) -> Iterator[bytes]:
+        while size:
+            chunk = stream.read(min(_CHUNK, size))
+            if not chunk:
+                raise TreeError("the transfer broke off")
+            size -= len(chunk)
+            yield chunk
+
+    def _make_name(self, parent: int, parts: list[str], record: _Record) -> None:
+        """Give a file that came before another name. It is found without following any link."""
+        name, before = parts[-1], record.extra.split("/")
+        if any(p in ("", ".", "..") or "\0" in p for p in before):
+            raise TreeError(f"{record.extra[:200]!r} leaves the target")
+        try:
+            at = self._open_there(before[:-1])
+            try:
+                if not stat.S_ISREG(os.lstat(before[-1], dir_fd=at).st_mode):
+                    raise TreeError(f"{record.extra}: no file, so it gets no other name")
+                self._remove_other(parent, name)
+                os.link(before[-1], name, src_dir_fd=at, dst_dir_fd=parent, follow_symlinks=False)
+            finally:
+                os.close(at)
+        except OSError as error:
+            self._skip(record.name, f"another name of a file: {error.strerror}")
+            return
+        self._files += 1
+
+    def _open_there(self, parts: list[str]) -> int:
+        """A folder of the target that is there already."""
+        assert self._root is not None
+        at = os.dup(self._root)
+        for part in parts:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                deeper = os.open(part, flags, dir_fd=at)
+            finally:
+                os.close(at)
+            at = deeper
+        return at
 
     def _make_link(self, parent: int, parts: list[str], record: _Record) -> None:
         to, name = record.extra, parts[-1]
         if "\0" in to or (not self._rules.as_image and not _stays_inside(to, len(parts) - 1)):
-            self._skip(f"{'/'.join(parts)}: a link to {to}, which may lead out of the folder")
+            told = safe_name(to, _SHOWN)
+            self._skip(record.name, f"a link to {told}, which may lead out of the folder")
             return
         self._remove_other(parent, name)
         os.symlink(to, name, dir_fd=parent)
@@ -340,10 +518,10 @@ class _Unpack:
             raise TreeError(f"{name}: a folder stands where a file is to be")
         os.unlink(name, dir_fd=parent)
 
-    def _skip(self, why: str) -> None:
+    def _skip(self, name: str, why: str) -> None:
         self._skips += 1
         if len(self._skipped) < _KEPT_SKIPS:
-            self._skipped.append(ascii(why[:200])[1:-1] if not why.isprintable() else why[:200])
+            self._skipped.append(f"{safe_name(name, _SHOWN)}: {safe_name(why, 2 * _SHOWN)}")
 
     def summary(self) -> dict[str, Any]:
         if self._root is None:
@@ -356,9 +534,8 @@ class _Unpack:
         return {"files": self._files, "bytes": self._bytes, "skipped": skipped}
 
     def close(self) -> None:
-        if self._folder is not None:
-            os.close(self._folder[1])
-            self._folder = None
+        while self._open:
+            os.close(self._open.pop().descriptor)
         if self._root is not None:
             os.close(self._root)
 

@@ -1,25 +1,41 @@
-"""Files of the agent's sandbox that are kept, or carried to a separate verifier."""
+"""Files of the agent's sandbox that are kept, or carried to a separate verifier.
 
+Nothing of them is trusted. Links that lead out, devices, pipes and sockets are left out, special
+bits of modes are dropped, holes in files stay holes and a file with several names stays one file.
+An artifact beyond the bounds is left out whole. The trial's record names all that was left out.
+"""
+
+import asyncio
 import fnmatch
-import shutil
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from plimsoll.core.errors import NoRoom, SandboxUnsupported, TransferError
-from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.sandboxes.protocol import Sandbox, Transfer
+from plimsoll.sandboxes.removal import remove_folder
 from plimsoll.tasks.config import ArtifactConfig
 from plimsoll.tasks.task import Step
 
-__all__ = ["ARTIFACTS", "carry_artifacts"]
+__all__ = ["ARTIFACTS", "Bounds", "carry_artifacts"]
 
 ARTIFACTS = "/logs/artifacts"
 """What is put here is kept without being asked for."""
 
-_LARGEST = 1 << 30
+_ASIDE = ".carried"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that is kept of one artifact, and of the agent's logs."""
+
+    size: int = 1 << 30
+    """Bytes; holes count for nothing, and a file with several names counts once."""
+    entries: int = 20_000
+    """Files, folders and links."""
 
 
 async def carry_artifacts(
-    step: Step, sandbox: Sandbox, folder: Path, *, into: Sandbox | None = None
+    step: Step, sandbox: Sandbox, folder: Path, bounds: Bounds, *, into: Sandbox | None = None
 ) -> list[str]:
     """Keep the step's artifacts in `folder`, and put them at the same paths of `into`.
 
@@ -37,20 +53,29 @@ async def carry_artifacts(
             )
         if into is not None:
             await into.exec(["rm", "-rf", "--", source], cwd="/", user="root")
-        with tempfile.TemporaryDirectory(prefix="plimsoll-") as aside:
-            carried = Path(aside, PurePosixPath(source).name)
-            try:
-                await sandbox.download(source, carried, limit=_LARGEST)
-            except TransferError as error:
-                if into is not None and isinstance(error, NoRoom):
-                    raise  # this host has none: the tests would miss what the agent did make
-                notes.append(str(error))
-                continue
-            _leave_out(carried, artifact.exclude)
+        # Beside its place: only a move within one file system leaves holes and names as they are.
+        aside = folder.parent / _ASIDE
+        carried = aside / PurePosixPath(source).name
+        try:
+            done = await sandbox.download(
+                source, carried, limit=bounds.size, entries=bounds.entries
+            )
+            notes += _left_out(source, done)
+            notes += await asyncio.to_thread(_leave_out, carried, artifact.exclude)
             if into is not None:
-                await into.upload(carried, source)
-            notes += _keep(carried, _place(folder, artifact))
+                notes += _left_out(source, await into.upload(carried, source))
+            notes += await asyncio.to_thread(_keep, carried, _place(folder, artifact))
+        except TransferError as error:
+            if into is not None and isinstance(error, NoRoom):
+                raise  # this host has none: the tests would miss what the agent did make
+            notes.append(str(error))
+        finally:
+            await asyncio.to_thread(remove_folder, aside)
     return notes
+
+
+def _left_out(source: str, done: Transfer) -> list[str]:
+    return [f"{source}: {what}" for what in done.skipped]
 
 
 def _place(folder: Path, artifact: ArtifactConfig) -> Path:
@@ -62,23 +87,37 @@ def _place(folder: Path, artifact: ArtifactConfig) -> Path:
 
 def _keep(carried: Path, place: Path) -> list[str]:
     """Move an artifact to its place, into a folder that is there already."""
-    try:
-        if carried.is_dir() and place.is_dir() and not place.is_symlink():
-            return [note for path in carried.iterdir() for note in _keep(path, place / path.name)]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(carried, place)
-    except OSError as error:
-        return [f"{place.name} could not be kept: {error.strerror}"]
-    return []
+    notes: list[str] = []
+    waiting = [(carried, place)]
+    while waiting:
+        source, target = waiting.pop()
+        try:
+            if _is_folder(source) and _is_folder(target):
+                waiting += ((path, target / path.name) for path in source.iterdir())
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)
+        except OSError as error:
+            notes.append(f"{target.name} could not be kept: {error.strerror}")
+    return notes
 
 
-def _leave_out(place: Path, patterns: tuple[str, ...]) -> None:
-    if not patterns or not place.is_dir():
-        return
-    for path in sorted(place.rglob("*"), reverse=True):
-        name = path.relative_to(place).as_posix()
-        if any(fnmatch.fnmatch(name, p) or fnmatch.fnmatch(path.name, p) for p in patterns):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+def _leave_out(place: Path, patterns: tuple[str, ...]) -> list[str]:
+    """Remove what the task does not want kept. A tree of any depth is gone through."""
+    notes: list[str] = []
+    waiting = [place] if patterns and _is_folder(place) else []
+    while waiting:
+        try:
+            for path in [*waiting.pop().iterdir()]:
+                name = path.relative_to(place).as_posix()
+                if any(fnmatch.fnmatch(name, p) or fnmatch.fnmatch(path.name, p) for p in patterns):
+                    remove_folder(path)
+                elif _is_folder(path):
+                    waiting.append(path)
+        except OSError as error:
+            notes.append(f"{place.name}: what is left out of it is kept: {error.strerror}")
+    return notes
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -10,6 +10,7 @@ trajectory.jsonl.zst         what the policy was asked and said, where the agent
 agent/stdout.txt, stderr.txt
 verifier/stdout.txt, stderr.txt, logs/       what the tests printed and wrote
 artifacts/                   what the task asks to keep
+not-kept.txt                 what of that, and of the agent's logs, was left out, and why
 steps/NAME/agent, verifier   the same for each step of a multi-step task
 """
 
@@ -21,15 +22,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import SandboxError, TransferError
+from plimsoll.core.text import safe_line, safe_text
 from plimsoll.sandboxes.protocol import ExecResult, OnOutput, Sandbox, Stream
 from plimsoll.trials.verdicts import Verdict
 
 __all__ = ["AgentEnd", "Phases", "StepRecord", "TrialRecord", "VerdictFile", "folder_names"]
 
 _LARGEST_LOG = 16 << 20
+_LONGEST_NOTE = 1000
 
 
 class AgentEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +46,9 @@ class AgentEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Exchanges with the policy; None for an agent that has none."""
     tokens: int | None = None
     """What the session had counted by then, prompts and answers."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "detail", safe_line(self.detail))
 
 
 class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,17 +153,22 @@ class StepRecord:
         (folder / "stdout.txt").write_bytes(result.stdout.data)
         (folder / "stderr.txt").write_bytes(result.stderr.data)
 
-    async def take_logs(self, sandbox: Sandbox, source: str, limit: int) -> list[str]:
+    async def take_logs(
+        self, sandbox: Sandbox, source: str, *, limit: int, entries: int
+    ) -> list[str]:
         """Keep what the agent itself wrote to its logs; what could not be kept, a line each."""
+        target = self._made("agent") / "logs"
         try:
-            await sandbox.download(source, self._made("agent") / "logs", limit=limit)
+            done = await sandbox.download(source, target, limit=limit, entries=entries)
         except TransferError as error:
             return [str(error)]
-        return []
+        return [f"{source}: {what}" for what in done.skipped]
 
     def write_notes(self, notes: list[str]) -> None:
-        """What was to be kept and could not."""
-        (self._folder / "not-kept.txt").write_text("".join(f"{note}\n" for note in notes))
+        """Add to the list of what was to be kept and could not."""
+        if notes:
+            with (self._folder / "not-kept.txt").open("a", encoding="utf-8") as file:
+                file.writelines(f"{safe_line(note, _LONGEST_NOTE)}\n" for note in notes)
 
     def places_of(self, words: str) -> Iterator[str]:
         """Where words were first printed, a place for each file of output that has them."""
@@ -215,11 +227,12 @@ class TrialRecord:
         try:
             await sandbox.close()
         except SandboxError as error:
-            with suppress(OSError), (self.folder / "sandbox-left.txt").open("a") as file:
+            left = self.folder / "sandbox-left.txt"
+            with suppress(OSError), left.open("a", encoding="utf-8") as file:
                 file.write(f"{error}\n")
 
     def write_bug(self, text: str) -> None:
-        (self.folder / "bug.txt").write_text(text)
+        (self.folder / "bug.txt").write_text(safe_text(text), "utf-8")
 
 
 def _made(folder: Path) -> Path:

@@ -31,7 +31,7 @@ from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.task import Step, Task
-from plimsoll.trials.artifacts import ARTIFACTS, carry_artifacts
+from plimsoll.trials.artifacts import ARTIFACTS, Bounds, carry_artifacts
 from plimsoll.trials.environment import agent_sandbox, check_given, labels_for, task_env
 from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.policy import LONGEST_PAUSE, Policy, Spent, Talk, talk
@@ -77,19 +77,22 @@ async def run_trial(
     assets: Assets | None = None,
     policy: Policy | None = None,
     rollout: str = "",
+    bounds: Bounds | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
     """Run one trial and write its folder: `directory`, or another name where that exists.
 
     Its seeds are made of `rollout`, where the policy has any: trials of one name are answered
     alike.
+    `bounds` is the most that is kept of the agent's files.
     """
     started, began = time.time(), time.monotonic()
     record, name = TrialRecord(directory), secrets.token_hex(8)
     phases = Phases(on_phase)
     trial = _Trial(
-        task, attempt, agent, backend, run, record, phases, assets, policy, rollout, name
-    )
+        task, attempt, agent, backend, run, record, phases, assets, policy, rollout, name,
+        bounds or Bounds(),
+    )  # fmt: skip
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
     try:
         verdict = await trial.run()
@@ -146,6 +149,7 @@ class _Trial:
         policy: Policy | None,
         rollout: str,
         name: str,
+        bounds: Bounds,
     ) -> None:
         self._task = task
         self._agent = agent
@@ -157,6 +161,7 @@ class _Trial:
         self._assets = assets
         self._policy = policy
         self._rollout = rollout
+        self._bounds = bounds
         self._about = {
             "run": run,
             "task": task.name,
@@ -197,6 +202,7 @@ class _Trial:
             wanted.supplies,
             self.digests,
             self._room,
+            self._bounds,
         )
         try:
             await self._prepare(sandbox)
@@ -337,7 +343,7 @@ class _Trial:
         """Keep what the task and the agent want kept. What cannot be is only noted."""
         notes: list[str] = []
         if not step.separate_verifier:
-            notes += await carry_artifacts(step, sandbox, record.artifacts)
-        notes += await record.take_logs(sandbox, _AGENT_LOGS, _LARGEST_AGENT_LOGS)
-        if notes:
-            record.write_notes(notes)
+            notes += await carry_artifacts(step, sandbox, record.artifacts, self._bounds)
+        size, entries = min(self._bounds.size, _LARGEST_AGENT_LOGS), self._bounds.entries
+        notes += await record.take_logs(sandbox, _AGENT_LOGS, limit=size, entries=entries)
+        record.write_notes(notes)

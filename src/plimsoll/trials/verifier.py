@@ -24,7 +24,7 @@ from plimsoll.sandboxes.removal import remove_folder
 from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
 from plimsoll.tasks.digest import digest_folders
 from plimsoll.tasks.task import Step, Task
-from plimsoll.trials.artifacts import carry_artifacts
+from plimsoll.trials.artifacts import Bounds, carry_artifacts
 from plimsoll.trials.environment import sandbox_spec, task_env, verifier_image_source
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import StepRecord, TrialRecord
@@ -36,6 +36,7 @@ __all__ = ["LOGS", "Verifier"]
 TESTS = "/tests"
 LOGS = "/logs/verifier"
 _LARGEST_LOGS = 64 << 20
+_MOST_LOGS = 20_000
 _LARGEST_REWARD = 1 << 20
 _REPORTS = ("reward.json", "reward.txt", "ctrf.json")
 _KEPT_OUTPUT = 1 << 20
@@ -54,6 +55,7 @@ class Verifier:
         supplies: Supplies,
         digests: dict[str, str],
         room: Room,
+        bounds: Bounds,
     ) -> None:
         self._task = task
         self._backend = backend
@@ -62,6 +64,7 @@ class Verifier:
         self._supplies = supplies
         self._digests = digests
         self._room = room
+        self._bounds = bounds
 
     async def grade(
         self, step: Step, sandbox: Sandbox, record: StepRecord, ending: Ending
@@ -75,7 +78,9 @@ class Verifier:
             return await self._grade_in(sandbox, step, record, ending)
         own = await self._separate_sandbox(step)
         try:
-            await carry_artifacts(step, sandbox, record.artifacts, into=own)
+            record.write_notes(
+                await carry_artifacts(step, sandbox, record.artifacts, self._bounds, into=own)
+            )
             return await self._grade_in(own, step, record, ending)
         finally:
             await self._record.close(own)
@@ -179,7 +184,7 @@ class Verifier:
         """
         taken, kept = folder / f".logs-{short_id()}", folder / "logs"
         try:
-            await sandbox.download(LOGS, taken, limit=_LARGEST_LOGS)
+            await sandbox.download(LOGS, taken, limit=_LARGEST_LOGS, entries=_MOST_LOGS)
         except NoRoom:
             raise  # it is this host that has none, which says nothing of the grader
         except TransferError:

@@ -106,7 +106,7 @@ async def test_a_transfer_holds_little_and_other_commands_run_beside_it(
     real: ContainerSandbox, tmp_path: Path
 ):
     with (tmp_path / "big").open("wb") as file:
-        file.truncate(128 << 20)
+        os.posix_fallocate(file.fileno(), 0, 128 << 20)
     Path("/proc/self/clear_refs").write_text("5")
     before = _memory("self", "VmHWM")
     carried = asyncio.create_task(real.upload(tmp_path / "big", str(tmp_path / "copy")))
@@ -145,7 +145,7 @@ async def test_what_cannot_be_a_path_is_an_error(real: ContainerSandbox, tmp_pat
 
 async def test_a_cancelled_transfer_leaves_no_open_file(real: ContainerSandbox, tmp_path: Path):
     with (tmp_path / "big").open("wb") as file:
-        file.truncate(4 << 30)
+        os.posix_fallocate(file.fileno(), 0, 1 << 30)
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for step in range(6):
         for work in (

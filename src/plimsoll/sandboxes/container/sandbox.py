@@ -172,8 +172,10 @@ class ContainerSandbox:
         with self._naming_disk():
             return await carry_in(self._channel, target, packing(source), what)
 
-    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
-        here = unpacking(target, Rules(limit=limit))
+    async def download(
+        self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
+    ) -> Transfer:
+        here = unpacking(target, Rules(limit=limit, entries=entries))
         async with removed_on_failure(target):
             return await carry_out(self._channel, source, here, f"download of {source}")
 

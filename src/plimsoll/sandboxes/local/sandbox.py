@@ -202,8 +202,10 @@ class LocalSandbox:
         with self._disk.named():
             return await self._transfer("unpack", target, packing(source, ignored), what, rules)
 
-    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
-        return await self.get(source, target, trees.Rules(limit=limit))
+    async def download(
+        self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
+    ) -> Transfer:
+        return await self.get(source, target, trees.Rules(limit=limit, entries=entries))
 
     async def get(
         self, source: str, target: Path, rules: trees.Rules, *, follow: bool = False

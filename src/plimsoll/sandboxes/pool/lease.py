@@ -100,8 +100,11 @@ class Lease:
     async def upload(self, source: Path, target: str) -> Transfer:
         return await self._counted(self._open.upload(source, target))
 
-    async def download(self, source: str, target: Path, *, limit: int | None = None) -> Transfer:
-        return await self._counted(self._open.download(source, target, limit=limit))
+    async def download(
+        self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
+    ) -> Transfer:
+        carried = self._open.download(source, target, limit=limit, entries=entries)
+        return await self._counted(carried)
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
         await self._counted(self._open.empty(path, mode=mode))

@@ -1,10 +1,12 @@
 /* Packs a file or a folder into the tree stream that plimsoll/sandboxes/trees.py reads.
  *
  * A record is a line `KIND MODE(octal) UID GID MTIME_NS SIZE NAMELEN EXTRALEN`, the name, the
- * extra bytes, and a file's content.
+ * extra bytes, and a file's content. Holes in files stay holes, and a file with several names is
+ * packed once.
  */
 #include "plimsoll.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,7 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { LONGEST_PATH = 3072 };
+
 static const char NO_FILE[] = "neither a file, a folder nor a link";
+static const char TOO_LONG[] = "its path is too long";
 
 static char buffer[128 << 10];
 static size_t buffered;
@@ -76,17 +81,106 @@ static void put_content(int file, long long left)
     }
 }
 
+/* The data of a file without its holes: for each piece a line, and its bytes. */
+static void put_pieces(int file, long long size)
+{
+    char line[64];
+    for (long long at = 0; at < size;) {
+        long long start = lseek(file, at, SEEK_DATA);
+        if (start < 0 && errno == ENXIO) /* nothing but a hole is left */
+            break;
+        long long stop = start < 0 ? -1 : lseek(file, start, SEEK_HOLE);
+        if (stop < 0) { /* its file system knows of no holes */
+            start = at;
+            stop = size;
+        }
+        if (start > size)
+            start = size;
+        at = stop < size ? stop : size;
+        if (at > start) {
+            put(line, (size_t)snprintf(line, sizeof line, "%lld %lld\n", start, at - start));
+            if (lseek(file, start, SEEK_SET) < 0)
+                fail_at_name(strerror(errno));
+            put_content(file, at - start);
+        }
+    }
+    put("0 0\n", 4);
+}
+
+/* Files with several names that were packed, in a hash table. */
+static struct named {
+    char *name;
+    dev_t device;
+    ino_t inode;
+    long long size, mtime;
+} *table;
+static size_t table_size, table_used;
+
+static struct named *slot_for(const struct named *wanted)
+{
+    size_t at = (wanted->inode * 0x9e3779b97f4a7c15ULL ^ wanted->device) % table_size;
+    while (table[at].name &&
+           (table[at].inode != wanted->inode || table[at].device != wanted->device ||
+            table[at].size != wanted->size || table[at].mtime != wanted->mtime))
+        at = (at + 1) % table_size;
+    return &table[at];
+}
+
+static void grow_table(void)
+{
+    struct named *old = table;
+    size_t count = table_size;
+    table_size = count ? count * 2 : 256;
+    table = calloc(table_size, sizeof *table);
+    if (!table)
+        fail_at_name(strerror(errno));
+    for (size_t i = 0; i < count; i++)
+        if (old[i].name)
+            *slot_for(&old[i]) = old[i];
+    free(old);
+}
+
+/* The name by which a file was packed before; NULL where this is its first. */
+static const char *packed_before(const struct stat *info)
+{
+    if (table_used * 2 >= table_size)
+        grow_table();
+    struct named wanted = {
+        .device = info->st_dev,
+        .inode = info->st_ino,
+        .size = info->st_size,
+        .mtime = info->st_mtim.tv_sec * 1000000000LL + info->st_mtim.tv_nsec,
+    };
+    struct named *found = slot_for(&wanted);
+    if (found->name)
+        return found->name;
+    wanted.name = strdup(name);
+    if (!wanted.name)
+        fail_at_name(strerror(errno));
+    *found = wanted;
+    table_used++;
+    return NULL;
+}
+
 /* Takes an open file, which may be another thing than it was when it was looked at. */
 static void pack_file(int file, const char *base)
 {
     struct stat info;
+    const char *before = NULL;
     if (file < 0 || fstat(file, &info) < 0)
         fail_at_name(strerror(errno));
-    if (S_ISREG(info.st_mode)) {
+    if (S_ISREG(info.st_mode) && *name && info.st_nlink > 1)
+        before = packed_before(&info);
+    if (!S_ISREG(info.st_mode)) {
+        put_record('s', &info, 0, NO_FILE);
+    } else if (before) {
+        put_record('k', &info, 0, before);
+    } else if (info.st_blocks * 512LL < info.st_size) {
+        put_record('h', &info, info.st_size, base);
+        put_pieces(file, info.st_size);
+    } else {
         put_record('f', &info, info.st_size, base);
         put_content(file, info.st_size);
-    } else {
-        put_record('s', &info, 0, NO_FILE);
     }
     close(file);
 }
@@ -98,6 +192,11 @@ static bool pack_one(int parent, const char *entry)
     char to[PATH_MAX] = "";
     if (fstatat(parent, entry, &info, AT_SYMLINK_NOFOLLOW) < 0)
         fail_at_name(strerror(errno));
+    if (strlen(name) > LONGEST_PATH) {
+        name[LONGEST_PATH] = 0;
+        put_record('s', &info, 0, TOO_LONG);
+        return false;
+    }
     if (S_ISDIR(info.st_mode)) {
         put_record('d', &info, 0, "");
     } else if (S_ISLNK(info.st_mode)) {
@@ -112,13 +211,11 @@ static bool pack_one(int parent, const char *entry)
     return S_ISDIR(info.st_mode);
 }
 
+/* There is always room: no folder with a longer name than LONGEST_PATH is entered. */
 static void append_name(size_t length, const char *entry)
 {
-    int added = snprintf(name + length, sizeof name - length, "%s%s", length ? "/" : "", entry);
-    if (length + (size_t)added >= sizeof name) {
-        name[80] = 0;
-        fail_at_name("a name below it is too long");
-    }
+    static_assert(LONGEST_PATH + 1 + NAME_MAX < sizeof name, "a name has no room");
+    snprintf(name + length, sizeof name - length, "%s%s", length ? "/" : "", entry);
 }
 
 /* A folder's entries first, then what is in its folders: the other side has to open each folder

@@ -164,6 +164,39 @@ static void fill_file(int file, const char *name, long long left)
     }
 }
 
+/* A line of two numbers; false for the last one. */
+static bool read_piece(long long *offset, long long *length)
+{
+    char *stop;
+    while (!(stop = memchr(buffer + first, '\n', end - first))) {
+        if (end - first > LINE)
+            fail_and_exit("the transfer is not readable: a line is too long");
+        refill();
+    }
+    *stop = 0;
+    if (sscanf(buffer + first, "%lld %lld", offset, length) != 2)
+        fail_and_exit("the transfer is not readable");
+    first = (size_t)(stop + 1 - buffer);
+    return *length != 0;
+}
+
+/* Write the data of a file; what lies between stays a hole. */
+static void fill_pieces(int file, const char *name, long long size)
+{
+    long long offset, length, at = 0;
+    if (ftruncate(file, size) < 0)
+        fail(name);
+    while (read_piece(&offset, &length)) {
+        if (length < 0 || offset < at || offset > size || length > size - offset)
+            fail_and_exit("the transfer is not readable: a piece is out of bounds");
+        if (lseek(file, offset, SEEK_SET) < 0)
+            fail(name);
+        fill_file(file, name, length);
+        bytes += (unsigned long long)length;
+        at = offset + length;
+    }
+}
+
 static struct timespec as_time(long long nanoseconds)
 {
     struct timespec time = {nanoseconds / 1000000000, nanoseconds % 1000000000};
@@ -181,14 +214,18 @@ static void make_file(int parent, const char *name, const struct record *record)
     int file = openat(parent, name, flags, 0600);
     if (file < 0)
         fail(name);
-    fill_file(file, name, record->size);
+    if (record->kind == 'h') {
+        fill_pieces(file, name, record->size);
+    } else {
+        fill_file(file, name, record->size);
+        bytes += (unsigned long long)record->size;
+    }
     struct timespec times[] = {as_time(record->mtime), as_time(record->mtime)};
     if (fchmod(file, record->mode & 0777) < 0 || futimens(file, times) < 0)
         fail(name);
     if (close(file) < 0)
         fail(name);
     files++;
-    bytes += (unsigned long long)record->size;
 }
 
 /* The length of the UTF-8 letter that stands here; 0 for a control character or none. */
@@ -240,19 +277,41 @@ static void make_link(int parent, const char *name, const struct record *record,
 }
 
 /* How many folders a name has above it; fails where it leaves the target. */
-static size_t depth_of(const struct record *record)
+static size_t depth_of(const char *name, size_t size)
 {
     size_t depth = 0;
-    bool bad = root < 0 || strlen(record->name) != record->name_size;
-    for (const char *at = record->name; at && !bad;) {
+    bool bad = root < 0 || strlen(name) != size;
+    for (const char *at = name; at && !bad;) {
         size_t length = strcspn(at, "/");
         bad = !length || (length == 1 && *at == '.') || (length == 2 && !strncmp(at, "..", 2));
         depth += at[length] == '/';
         at = at[length] ? at + length + 1 : NULL;
     }
     if (bad)
-        fail_and_exit("'%s' leaves the target", record->name);
+        fail_and_exit("'%s' leaves the target", name);
     return depth;
+}
+
+/* Give a file that came before another name. It is found without following any link. */
+static void make_name(int parent, const char *name, struct record *record)
+{
+    struct stat info;
+    depth_of(record->extra, record->extra_size);
+    int at = fcntl(root, F_DUPFD_CLOEXEC, 0);
+    char *rest = record->extra, *part = strsep(&rest, "/");
+    for (; rest && at >= 0; part = strsep(&rest, "/")) {
+        int deeper = open_folder(at, part);
+        close(at);
+        at = deeper;
+    }
+    if (at < 0 || fstatat(at, part, &info, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(info.st_mode))
+        fail_and_exit("%s: no file to give another name", part);
+    remove_other(parent, name);
+    if (linkat(at, part, parent, name, 0) < 0)
+        skip(record->name, "another name of a file: ", strerror(errno), "");
+    else
+        files++;
+    close(at);
 }
 
 static bool is_folder(const char *path)
@@ -283,13 +342,13 @@ static void make_way(char *path)
 static void begin(const struct record *record)
 {
     static char path[2 * LONGEST + 2];
-    if (root >= 0 || (record->kind != 'd' && record->kind != 'f'))
+    if (root >= 0 || !strchr("dfh", record->kind))
         fail_and_exit("the transfer has no root, or two");
     size_t length = (size_t)snprintf(path, LONGEST, "%s", target);
     if (length >= LONGEST || *path != '/')
         fail_and_exit("the target's name cannot be used");
     const char *name = NULL;
-    if (record->kind == 'f') {
+    if (record->kind != 'd') {
         const char *slash = strrchr(record->extra, '/');
         if (path[length - 1] == '/' || is_folder(path))
             snprintf(path + length, LONGEST + 2, "/%s", slash ? slash + 1 : record->extra);
@@ -312,7 +371,11 @@ static void take_record(struct record *record)
         begin(record);
         return;
     }
-    size_t depth = depth_of(record);
+    if (record->kind == 's' && root >= 0) {
+        skip(record->name, record->extra, "", "");
+        return;
+    }
+    size_t depth = depth_of(record->name, record->name_size);
     static char path[LONGEST + 1];
     memcpy(path, record->name, record->name_size + 1);
     char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -321,9 +384,11 @@ static void take_record(struct record *record)
     int parent = open_parent(slash ? path : "");
     switch (record->kind) {
     case 'd': make_folder(parent, name, record); break;
-    case 'f': make_file(parent, name, record); break;
+    case 'f':
+    case 'h': make_file(parent, name, record); break;
+    case 'k': make_name(parent, name, record); break;
     case 'l': make_link(parent, name, record, depth); break;
-    default: skip(record->name, record->extra, "", "");
+    default: fail_and_exit("the transfer is not readable: a record of kind '%c'", record->kind);
     }
 }
 
