@@ -39,17 +39,27 @@ def item(
     return Item(kind, name, labels, shared=shared, used_by=used_by)
 
 
+def is_here(owner: Owner) -> bool:
+    return owner != ELSEWHERE
+
+
 def names(*items: Item) -> list[str]:
-    return [one.id for one in doomed(items, NOW, is_alive)]
+    return [one.id for one in doomed(items, NOW, is_alive, is_here)]
 
 
 def test_what_a_dead_owner_left_is_doomed_and_a_live_ones_is_not():
     assert names(item("a", ALIVE), item("b", DEAD)) == ["b"]
 
 
-def test_what_is_past_its_expiry_is_doomed_whoever_owns_it():
+@pytest.mark.parametrize("kind", ["sandbox", "network", "volume"])
+def test_what_is_past_its_expiry_is_doomed_unless_its_owner_lives_on_this_host(kind: Kind):
     past = NOW - 1
-    assert names(item("a", ALIVE, expires=past), item("b", ELSEWHERE, expires=past)) == ["a", "b"]
+    owners = {"a": ALIVE, "b": ELSEWHERE, "c": DEAD}
+    assert names(*(item(n, o, kind=kind, expires=past) for n, o in owners.items())) == ["b", "c"]
+
+
+def test_what_is_shared_and_past_its_expiry_is_doomed_whoever_made_it():
+    assert names(item("a", ALIVE, kind="image", shared=True, expires=NOW - 1)) == ["a"]
 
 
 def test_what_is_on_another_host_is_left_alone_until_it_expires():
@@ -77,10 +87,10 @@ def test_what_something_else_holds_on_to_is_never_doomed(shared: bool):
     assert names(item("a", DEAD), replace(used, used_by=("a", "container other"))) == ["a"]
 
 
-def test_what_this_process_owns_is_not_doomed_but_by_its_expiry():
+def test_what_this_process_owns_is_not_doomed():
     mine, now = myself(), time.time()
     assert doomed([item("a", mine, expires=now + 60)], now) == []
-    assert [one.id for one in doomed([item("a", mine, expires=now - 1)], now)] == ["a"]
+    assert doomed([item("a", mine, expires=now - 1)], now) == []
 
 
 def test_what_uses_something_goes_before_it():

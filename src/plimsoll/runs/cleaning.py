@@ -89,7 +89,7 @@ def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Item]]:
     found: dict[Owner, list[Item]] = {}
     for _, item in choice.items:
         owner = item.labels.owner
-        if item.labels.expires >= now and is_alive(owner):
+        if is_alive(owner) and (is_here(owner) or item.labels.expires >= now):
             found.setdefault(owner, []).append(item)
     return found
 

@@ -1,7 +1,8 @@
 """Which of the things on a host or an engine nobody needs any more, and their removal.
 
 * What a dead owner left goes, unless it is shared.
-* What is past its expiry goes, whoever owns it, unless something holds on to it.
+* What is past its expiry goes, unless something holds on to it, or its owner lives on this host: a
+  trial that takes long, or a clock that was put forward, ends no sandbox that is in use.
 * An owner on another host cannot be asked, and is taken to be alive. But what of it has ended for
   long goes: an owner that lives removes its sandboxes when they end.
 """
@@ -18,7 +19,7 @@ from typing import Self
 from plimsoll.core.errors import SandboxError
 from plimsoll.core.ids import Owner
 from plimsoll.sandboxes.inventory import KINDS, Inventory, Item
-from plimsoll.sandboxes.owners import is_alive
+from plimsoll.sandboxes.owners import is_alive, is_here
 
 __all__ = ["Failed", "Reaped", "Reaper", "doomed", "held", "reap", "remove_all"]
 
@@ -49,14 +50,21 @@ class Reaped:
 
 
 def doomed(
-    items: Sequence[Item], now: float, is_alive: Callable[[Owner], bool] = is_alive
+    items: Sequence[Item],
+    now: float,
+    is_alive: Callable[[Owner], bool] = is_alive,
+    is_here: Callable[[Owner], bool] = is_here,
 ) -> list[Item]:
     """What is to be removed, in the order of removal."""
     owners = {item.labels.owner for item in items}
     dead = {owner for owner in owners if not is_alive(owner)}
+    lives_here = {owner for owner in owners - dead if is_here(owner)}
 
     def due(item: Item) -> bool:
-        if item.labels.expires < now or (not item.shared and item.labels.owner in dead):
+        owner = item.labels.owner
+        if not item.shared and owner in dead:
+            return True
+        if item.labels.expires < now and (item.shared or owner not in lives_here):
             return True
         return item.ended is not None and item.ended + _ENDED_SECONDS < now
 

@@ -166,6 +166,19 @@ async def test_networks_and_volumes_go_with_the_containers_that_use_them(bench: 
     assert all(item.used_by == (user,) for item in left if item.kind != "sandbox")
 
 
+async def test_an_expired_label_alone_takes_nothing_from_an_owner_that_lives_here(bench: Bench):
+    engine, me = bench.engine, myself()
+    elsewhere = Owner("elsewhere~00000000", 7, "b:1")
+    for owner, name in ((me, f"{bench.run}-mine"), (elsewhere, f"{bench.run}-far")):
+        await engine.create_volume(name, bench.labels(owner, seconds=600))
+    mine = await bench.container(me, seconds=600)
+    await engine.start(mine)
+    await bench.container(elsewhere, seconds=600)
+    reaped = await bench.reap()
+    assert reaped.failed == ()
+    assert await bench.left() == {mine, f"{bench.run}-mine"}
+
+
 async def test_a_containers_own_volumes_go_with_it(bench: Bench):
     anonymous = {"Mounts": [{"Type": "volume", "Target": "/data"}]}
     made = await bench.container(DEAD, host=dict(anonymous))
