@@ -21,6 +21,7 @@ from plimsoll.sandboxes import reaper
 from plimsoll.sandboxes.local import keepers, remains
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.cgroups import Cgroups
+from plimsoll.sandboxes.local.forker import Forker
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, Sandbox
@@ -236,6 +237,53 @@ async def test_after_the_zygotes_death_old_sandboxes_are_gone_and_new_ones_start
     assert (await new[0].exec("echo on")).stdout.text == "on\n"
     await asyncio.gather(*(s.close() for s in (*old, *new)))
     assert left(home, [s.id for s in (*old, *new)]) == []
+
+
+async def test_a_stopped_zygote_is_replaced_and_its_sandboxes_live_on(
+    backend: LocalBackend, image: Image, home: Path, left: Left, children: Children
+):
+    (old,) = await _many(backend, image, 1)
+    zygote = backend.zygote_pid
+    assert zygote is not None
+    os.kill(zygote, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        new = await _many(backend, image, 3)
+    assert backend.zygote_pid not in (None, zygote)
+    assert [(await one.exec("echo on")).stdout.text for one in (old, *new)] == ["on\n"] * 4
+    os.kill(zygote, signal.SIGCONT)  # what it was asked before is made once, and not by it
+    (last,) = await _many(backend, image, 1)
+    assert len(list((home / "sandboxes").iterdir())) == 5
+    await asyncio.gather(*(one.close() for one in (old, *new, last)))
+    assert left(home, [one.id for one in (old, *new, last)]) == []
+    os.kill(zygote, signal.SIGSTOP)
+    await backend.__aexit__(None, None, None)
+    assert children() == {}
+    await backend.__aenter__()
+
+
+async def test_a_zygote_that_hangs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
+):
+    hangs = "import time; time.sleep(600)"
+    async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
+        image = await backend.build(ImageSource(reference="debian:12"))
+        for right_again in (True, False):
+            forker = Forker(patience=1.0 if right_again else 0.3)
+            monkeypatch.setattr(backend, "_forker", forker)
+            monkeypatch.setattr("plimsoll.sandboxes.local.forker._START", hangs)
+            starting = asyncio.create_task(backend.create(image, spec()))
+            await until(lambda forker=forker: forker.pid is not None)
+            if right_again:
+                monkeypatch.undo()
+                monkeypatch.setattr(backend, "_forker", forker)
+                forker._patience = 60.0
+                assert (await (await starting).exec("echo on")).stdout.text == "on\n"
+            else:
+                with pytest.raises(SandboxUnavailable, match="starter does not answer"):
+                    await starting
+            await forker.stop()
+            monkeypatch.undo()
+    assert children() == {}
 
 
 def _parent(pid: int) -> int:

@@ -9,7 +9,6 @@
 import contextlib
 import hashlib
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -19,6 +18,7 @@ from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
 
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.runs.directory import TRAJECTORIES
+from plimsoll.sandboxes.temporary import temporary_folder
 from plimsoll.trajectories.blobs import blob_path
 from plimsoll.trajectories.reader import Trajectory, read_trajectory
 
@@ -100,8 +100,8 @@ def _read(path: str) -> Trajectory:
     storage, inside = open_storage(path)
     if "file" in storage.protocol:
         return read_trajectory(Path(inside))
-    with tempfile.TemporaryDirectory(prefix="plimsoll-") as folder:
-        copy = Path(folder) / Path(inside).name
+    with temporary_folder() as folder:
+        copy = folder / Path(inside).name
         try:
             storage.get_file(inside, str(copy))
         except FileNotFoundError as error:

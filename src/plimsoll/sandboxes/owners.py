@@ -7,17 +7,23 @@ shares a host's name counts as a host of its own.
 
 import functools
 import hashlib
+import itertools
 import os
 import socket
+import string
 from pathlib import Path
 
 from plimsoll.core.ids import Owner
 
-__all__ = ["host_name", "is_alive", "is_here", "myself"]
+__all__ = ["host_name", "is_alive", "is_here", "is_left", "mark", "myself"]
 
 _HOSTS_OWN_PIDS = "pid:[4026531836]"
 """The namespace that the kernel starts with has this number everywhere."""
 _MARK = "~"
+_LETTERS = string.digits + string.ascii_lowercase
+_MARK_WIDTHS = (5, 3, 5, 7)
+"""Of a mark's parts: host, boot, process, and when that began. Ray has no room for a longer one in
+the names of its sockets."""
 
 
 def myself() -> Owner:
@@ -35,6 +41,39 @@ def is_alive(owner: Owner) -> bool:
 def is_here(owner: Owner) -> bool:
     """Whether this host can tell if the owner lives."""
     return owner.host in (_this_host(), socket.gethostname())
+
+
+def mark(owner: Owner) -> str:
+    """An owner in twenty letters, for the name of a file that says whose it is."""
+    boot, _, ticks = owner.started.partition(":")
+    digits = zip((owner.pid, int(ticks or 0)), _MARK_WIDTHS[2:], strict=True)
+    return _digest(owner.host, 0) + _digest(boot, 1) + "".join(_digits(n, w) for n, w in digits)
+
+
+def is_left(mark: str) -> bool:
+    """Whether a mark is of an owner on this host that is no more. Any other text is of nobody."""
+    if len(mark) != sum(_MARK_WIDTHS) or not mark.isalnum() or not mark.isascii():
+        return False
+    ends = [sum(_MARK_WIDTHS[:n]) for n in range(5)]
+    host, boot, pid, ticks = (mark[a:b] for a, b in itertools.pairwise(ends))
+    if host != _digest(_this_host(), 0):
+        return False
+    if boot != _digest(_boot(), 1):
+        return True
+    return _started(int(pid, 36)) != f"{_boot()}:{int(ticks, 36)}"
+
+
+def _digest(text: str, part: int) -> str:
+    return _digits(int(hashlib.sha256(text.encode()).hexdigest(), 16), _MARK_WIDTHS[part])
+
+
+def _digits(number: int, width: int) -> str:
+    """The last digits of a number to the base of 36."""
+    found = ""
+    for _ in range(width):
+        number, last = divmod(number, 36)
+        found = _LETTERS[last] + found
+    return found
 
 
 def host_name(owner: Owner) -> str:

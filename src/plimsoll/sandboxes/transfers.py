@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.core.errors import NoRoom, TransferError
+from plimsoll.core.text import safe_name
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes import trees
 from plimsoll.sandboxes.protocol import Transfer
@@ -47,7 +48,7 @@ class Side:
     def of(cls, said: Mapping[str, Any]) -> "Side":
         error = str(said.get("error", "")) or ("it was killed" if "signal" in said else "")
         counted = int(said.get("files", 0)), int(said.get("bytes", 0))
-        return cls(error, *counted, tuple(said.get("skipped", ())))
+        return cls(error, *counted, tuple(map(safe_name, said.get("skipped", ()))))
 
 
 def packing(source: Path, ignored: Callable[[str], bool] | None = None) -> Here:

@@ -2,8 +2,9 @@
 
 One side packs a tree into a pipe, the other unpacks it. Unpacking trusts nothing in it: no
 name leaves the target, no link that stands in the target is followed, no link that points out
-of the target is made. Devices, sockets and pipes are left out and listed. Nothing but the standard
-library and `plimsoll.core.text` is used, since one of the two sides may run inside the sandbox.
+of the target is made. Devices, sockets and pipes are left out and listed by their names, which are
+not made safe to show here. The standard library alone is used, since one of the two sides may run
+inside the sandbox.
 
 The stream is a sequence of records. Each has a line of eight fields,
 
@@ -31,8 +32,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from typing import IO, Any, NamedTuple
-
-from plimsoll.core.text import safe_name
 
 __all__ = ["Rules", "TreeError", "pack", "pack_unless_link", "unpack"]
 
@@ -409,7 +408,8 @@ class _Unpack:
             if record.kind == "h":
                 os.ftruncate(descriptor, record.size)
             self._own(record, lambda owner: os.fchown(descriptor, *owner))
-            os.fchmod(descriptor, self._mode(record))
+            # Readable for its owner, or whoever takes it out could not read it.
+            os.fchmod(descriptor, self._mode(record) | (0 if self._rules.as_image else 0o400))
             os.utime(descriptor, ns=(record.mtime, record.mtime))
         self._files += 1
 
@@ -499,7 +499,7 @@ class _Unpack:
     def _make_link(self, parent: int, parts: list[str], record: _Record) -> None:
         to, name = record.extra, parts[-1]
         if "\0" in to or (not self._rules.as_image and not _stays_inside(to, len(parts) - 1)):
-            told = safe_name(to, _SHOWN)
+            told = _shown(to)
             self._skip(record.name, f"a link to {told}, which may lead out of the folder")
             return
         self._remove_other(parent, name)
@@ -521,7 +521,7 @@ class _Unpack:
     def _skip(self, name: str, why: str) -> None:
         self._skips += 1
         if len(self._skipped) < _KEPT_SKIPS:
-            self._skipped.append(f"{safe_name(name, _SHOWN)}: {safe_name(why, 2 * _SHOWN)}")
+            self._skipped.append(f"{_shown(name)}: {why[: 2 * _SHOWN]}")
 
     def summary(self) -> dict[str, Any]:
         if self._root is None:
@@ -538,6 +538,10 @@ class _Unpack:
             os.close(self._open.pop().descriptor)
         if self._root is not None:
             os.close(self._root)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _SHOWN else f"{name[: _SHOWN - 1]}…"
 
 
 def _stays_inside(to: str, depth: int) -> bool:

@@ -83,8 +83,7 @@ async def run_trial(
     """Run one trial and write its folder: `directory`, or another name where that exists.
 
     Its seeds are made of `rollout`, where the policy has any: trials of one name are answered
-    alike.
-    `bounds` is the most that is kept of the agent's files.
+    alike. `bounds` is the most that is kept of the agent's files.
     """
     started, began = time.time(), time.monotonic()
     record, name = TrialRecord(directory), secrets.token_hex(8)

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import assert_never
 
 from plimsoll.core.errors import PlimsollError
+from plimsoll.sandboxes.temporary import remove_leftovers
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.heartbeat import Heart, Load
@@ -40,7 +41,7 @@ from plimsoll.workers.messages import (
     WorkerSpec,
 )
 from plimsoll.workers.place import Place, find_maker
-from plimsoll.workers.scratch import remove_leftovers, scratch
+from plimsoll.workers.scratch import scratch
 from plimsoll.workers.tickets import Tickets
 from plimsoll.workers.upkeep import Upkeep
 

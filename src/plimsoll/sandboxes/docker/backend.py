@@ -8,8 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -36,9 +34,12 @@ from plimsoll.sandboxes.docker.networks import Networks, name_servers
 from plimsoll.sandboxes.docker.options import DockerOptions
 from plimsoll.sandboxes.docker.turns import Turns
 from plimsoll.sandboxes.docker.watch import watch
+from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.locks import remove_unused
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
 from plimsoll.sandboxes.reaper import Reaper, reap
+from plimsoll.sandboxes.temporary import remove_leftovers, temporary_folder
 
 __all__ = ["DockerBackend", "DockerOptions"]
 
@@ -99,6 +100,8 @@ class DockerBackend:
         inventory = DockerInventory(engine)
         reaping = asyncio.create_task(reap(inventory))
         self._stack.push_async_callback(_ended, reaping)
+        await asyncio.to_thread(remove_leftovers)
+        await asyncio.to_thread(remove_unused, Home.find(options.home).locks)
         turns = Turns(str(engine.endpoint), options.home)
         self._files = Files(engine, init_binary(info.architecture), options.home)
         self._stack.push_async_callback(self._files.close)
@@ -402,8 +405,8 @@ def _check_runtime(engine: Engine, known: Collection[str], runtime: str | None) 
 
 async def _engines_name_servers(sandbox: ContainerSandbox) -> tuple[str, ...]:
     """Whom the engine gives to a container to ask for names, but for its host's loopback."""
-    with TemporaryDirectory(prefix="plimsoll-") as folder:
-        copy = Path(folder, "resolv.conf")
+    with temporary_folder() as folder:
+        copy = folder / "resolv.conf"
         await sandbox.download("/etc/resolv.conf", copy, limit=_LARGEST_RESOLV_CONF)
         return name_servers(copy.read_text(errors="replace"))
 

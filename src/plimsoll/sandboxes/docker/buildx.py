@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from plimsoll.sandboxes.docker.dockerfiles import Recipe, Written
 from plimsoll.sandboxes.docker.endpoint import Endpoint
 from plimsoll.sandboxes.docker.errors import full_disk, is_full_disk, trimmed
 from plimsoll.sandboxes.protocol import OnOutput
+from plimsoll.sandboxes.temporary import temporary_folder
 from plimsoll.tasks.dockerfile import Instruction
 
 __all__ = ["BuildxBuild", "has_buildx"]
@@ -67,8 +67,8 @@ class BuildxBuild:
         say: OnOutput,
     ) -> None:
         """Build, load and tag. Raises `BuildError` with the line at fault."""
-        with tempfile.TemporaryDirectory() as folder:
-            own = Path(folder, "Dockerfile")
+        with temporary_folder() as folder:
+            own = folder / "Dockerfile"
             own.write_text(self._written.labelled(labels))
             rules = ignore_file(context, dockerfile)
             if rules.is_file():

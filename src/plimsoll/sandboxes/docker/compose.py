@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -32,6 +31,7 @@ from plimsoll.sandboxes.docker.engine import Engine
 from plimsoll.sandboxes.docker.images import DockerImage, Images
 from plimsoll.sandboxes.docker.labels import SHARED, to_engine
 from plimsoll.sandboxes.protocol import ImageSource, Limits, OnOutput, SandboxSpec
+from plimsoll.sandboxes.temporary import temporary_folder
 
 __all__ = ["ComposeImage", "Projects"]
 
@@ -184,8 +184,8 @@ class Projects:
 
     async def _config(self, file: ComposeFile, variables: Mapping[str, str], *options: str) -> Tree:
         compose = await self.compose()
-        with TemporaryDirectory(prefix="plimsoll-compose-") as folder:
-            base = Path(folder, "base.json")
+        with temporary_folder() as folder:
+            base = folder / "base.json"
             base.write_text(json.dumps({"services": {MAIN: {"image": _MAIN_IMAGE}}}))
             args = ("--project-name=plimsoll", f"--project-directory={file.folder.absolute()}")
             files = (f"--file={base}", f"--file={file.path.absolute()}")

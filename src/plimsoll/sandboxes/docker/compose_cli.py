@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 from plimsoll.core.errors import SandboxUnsupported
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes.docker.endpoint import Endpoint
+from plimsoll.sandboxes.temporary import temporary_folder
 
 __all__ = ["Compose", "ComposeFailed", "find_compose"]
 
@@ -58,8 +58,8 @@ class Compose:
         seconds: float,
     ) -> bytes:
         """Run it; what it printed on stdout. It never outlives this call."""
-        with tempfile.TemporaryDirectory(prefix="plimsoll-compose-") as empty:
-            full = {**_plain_env(endpoint, empty), **(env or {})}
+        with temporary_folder() as empty:
+            full = {**_plain_env(endpoint, str(empty)), **(env or {})}
             process = await asyncio.create_subprocess_exec(
                 self.path,
                 "--ansi=never",

@@ -12,7 +12,6 @@ import tarfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -27,6 +26,7 @@ from plimsoll.sandboxes.docker.errors import EngineError, EngineGone, Lost
 from plimsoll.sandboxes.docker.labels import to_engine
 from plimsoll.sandboxes.docker.networks import remove_network
 from plimsoll.sandboxes.docker.tars import Tar, add_tree, made_in_a_thread, walk_tree
+from plimsoll.sandboxes.temporary import temporary_folder
 
 __all__ = ["Project"]
 
@@ -173,8 +173,8 @@ class Project:
 
     async def _run(self, compose: Compose) -> None:
         limit = min(max(_READY_SECONDS, self._layout.patience), _LONGEST_READY)
-        with TemporaryDirectory(prefix="plimsoll-compose-") as folder:
-            file = Path(folder, "compose.json")
+        with temporary_folder() as folder:
+            file = folder / "compose.json"
             file.write_text(json.dumps(self._layout.compose))
             await self._command(compose, file, "create", seconds=_CREATE_SECONDS)
             rows = await self._engine.containers(self._label)

@@ -30,6 +30,7 @@ from plimsoll.sandboxes.docker.volumes import Make, Volumes
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Mount, SandboxSpec
+from plimsoll.sandboxes.temporary import prefix, remove_leftovers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -102,7 +103,7 @@ class Files:
             init = await asyncio.to_thread(_put_init, self._init, folder)
         except (SandboxError, OSError):
             return None
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-") as nonce:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix()) as nonce:
             return init if await self._sees(nonce.name) else None
 
     async def _sees(self, path: str) -> bool:
@@ -216,9 +217,10 @@ def _digest_of(make: Make) -> str:
 def _put_init(init: InitBinary, folder: Path) -> Path:
     """A copy of the init in our own folder, which stays the same while containers use it."""
     folder.mkdir(exist_ok=True)
+    remove_leftovers(folder)
     place = folder / f"init-{init.digest[:24]}"
     if not place.exists():
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".init-", delete=False) as made:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix(), delete=False) as made:
             made.write(init.path.read_bytes())
         new = Path(made.name)
         new.chmod(0o555)

@@ -28,9 +28,11 @@ from plimsoll.sandboxes.local.layout import lay_out
 from plimsoll.sandboxes.local.reasons import cannot_start, full_disk
 from plimsoll.sandboxes.local.remains import Remains
 from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
+from plimsoll.sandboxes.locks import remove_unused
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
 from plimsoll.sandboxes.reaper import Reaper, reap
+from plimsoll.sandboxes.temporary import remove_leftovers
 
 __all__ = ["LocalBackend", "LocalOptions"]
 
@@ -88,6 +90,8 @@ class LocalBackend:
         )
         inventory = LocalInventory(self._home)
         await reap(inventory)
+        await asyncio.to_thread(remove_leftovers)
+        await asyncio.to_thread(remove_unused, self._home.locks)
         self._cgroups = Cgroups()
         self._builder = Builder(self, self._home)
         self._host_base = await asyncio.to_thread(
@@ -210,7 +214,7 @@ class LocalBackend:
                     userns=self._userns, durable=durable,
                 )  # fmt: skip
                 cgroup.make()
-                await self._forker.fork(inside, their_end.fileno(), their_life.fileno())
+                await self._forker.fork(inside, their_end.fileno(), their_life.fileno(), life)
                 theirs.close()
                 await self._until_ready(channel)
             except BaseException:

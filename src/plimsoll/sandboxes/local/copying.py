@@ -5,10 +5,7 @@ import contextlib
 import os
 import posixpath
 import re
-import tempfile
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from pathlib import Path
 
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.local.archives import is_archive, unpack_archive
@@ -16,7 +13,7 @@ from plimsoll.sandboxes.local.context import BuildContext, CopySource, NamePatte
 from plimsoll.sandboxes.local.recipe import Recipe, State
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.protocol import Transfer
-from plimsoll.sandboxes.removal import remove_folder
+from plimsoll.sandboxes.temporary import temporary_folder_of_agents
 from plimsoll.sandboxes.trees import Rules
 from plimsoll.tasks.dockerfile import Heredoc, Instruction
 from plimsoll.tasks.dockerfile_words import split_words
@@ -136,7 +133,7 @@ async def copy_in(plan: CopyPlan, sandbox: LocalSandbox) -> None:
         async with contextlib.AsyncExitStack() as stack:
             path, ignored, archive = source.path, source.ignored, False
             if order.unpack_archives and await asyncio.to_thread(is_archive, path):
-                path = await stack.enter_async_context(_folder())
+                path = await stack.enter_async_context(temporary_folder_of_agents())
                 await asyncio.to_thread(unpack_archive, source.path, path, order.where)
                 ignored, archive = None, True
             carried = await sandbox.put(
@@ -153,7 +150,7 @@ async def put_text(
     sandbox: LocalSandbox, text: str, target: str, name: str, mode: int, owner: str | None = None
 ) -> None:
     """Write a text to a file in a sandbox; `name` is its own where `target` is a folder."""
-    async with _folder() as folder:
+    async with temporary_folder_of_agents() as folder:
         file = folder / name
         file.write_bytes(text.encode())
         await sandbox.put(file, target, as_image=True, owner=owner, mode=mode)
@@ -161,7 +158,7 @@ async def put_text(
 
 async def make_folder(sandbox: LocalSandbox, path: str, owner: str) -> None:
     """Make a folder and what is missing above it; what is there stays as it is."""
-    async with _folder() as empty:
+    async with temporary_folder_of_agents() as empty:
         await sandbox.put(empty, path, owner=None if owner in ("root", "0") else owner)
 
 
@@ -172,7 +169,7 @@ async def copy_between(giver: LocalSandbox, taker: LocalSandbox, order: CopyOrde
     owners = _several_users()
     rules = Rules(as_image=True, keep_owners=owners)
     for path in found:
-        async with _folder() as folder:
+        async with temporary_folder_of_agents() as folder:
             place = folder / posixpath.basename(path)
             _must_be_whole(await giver.get(path, place, rules, follow=True), order)
             await taker.put(
@@ -212,16 +209,6 @@ async def _names(giver: LocalSandbox, folder: str, where: str) -> list[str]:
         raise BuildError(f"{where}: {folder} {listed.complaint()}")
     names = os.fsdecode(listed.stdout.data).split("\0")
     return sorted({*names} - {"", ".", ".."})
-
-
-@contextlib.asynccontextmanager
-async def _folder() -> AsyncGenerator[Path]:
-    """A folder of the host for as long as it takes."""
-    path = Path(tempfile.mkdtemp(prefix="plimsoll-"))
-    try:
-        yield path
-    finally:
-        await asyncio.to_thread(remove_folder, path)
 
 
 def _must_be_whole(carried: Transfer, order: CopyOrder) -> None:
