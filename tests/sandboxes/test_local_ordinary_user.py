@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         if "user namespaces are closed" in done.stderr and not prefix:
             need("userns", done.stderr.strip().splitlines()[-1])

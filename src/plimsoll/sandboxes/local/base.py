@@ -131,8 +131,8 @@ def _hidden(home: Home, shared: Iterable[str], single_user: bool) -> Mapping[str
         return hide(home, closed, looked_through, single_user)
     except OSError as error:
         raise SandboxUnavailable(
-            "the local backend cannot hide the files of this host that are closed to other users: "
-            f"{error.filename or home.path}: {error.strerror}"
+            f"the local backend cannot hide closed files of this host by whiteouts in {home.path}: "
+            f"{error.strerror}; set PLIMSOLL_HOME to a folder on ext4, xfs, btrfs or tmpfs"
         ) from None
 
 

@@ -90,9 +90,21 @@ def _processes_of(sandbox: str, keeper: int | None) -> dict[int, str]:
             if pid == keeper:
                 if _ZYGOTE in _read(int(parent), "cmdline"):
                     keepers[pid] = name.decode("utf-8", "replace")
-            elif int(parent) == keeper or mounted in _read(pid, "mountinfo"):
+            elif int(parent) == keeper or _sees(pid, mounted):
                 found[pid] = name.decode("utf-8", "replace")
     return found or keepers
+
+
+def _sees(pid: int, mounted: bytes) -> bool:
+    """Whether a process has a mount with these options."""
+    try:
+        if Path(f"/proc/{pid}/ns/mnt").samefile("/proc/self/ns/mnt"):
+            return False  # quicker than to read what this process has mounted
+    except PermissionError:
+        pass
+    except OSError:
+        return False
+    return mounted in _read(pid, "mountinfo")
 
 
 def _ended(descriptor: int) -> bool:
