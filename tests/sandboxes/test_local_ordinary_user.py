@@ -54,8 +54,6 @@ Run = Callable[..., dict[str, object]]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a script's `work` as an ordinary user, and gives what it returns."""
     place = tmp_path_factory.mktemp("user")
-    for parent in (place, place.parent, place.parent.parent):
-        parent.chmod(0o755)
     # This interpreter and the source may lie below a home that is closed to others.
     python = "/usr/bin/python3"
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
@@ -69,6 +67,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def run(work: str, *, prefix: tuple[str, ...] = ()) -> dict[str, object]:
         need("userns", None if same else f"{python} is not this version of Python")
+        for parent in (place, place.parent, place.parent.parent):
+            parent.chmod(0o755)  # another pytest that starts meanwhile closes its folder again
         (place / "script.py").write_text(f"{SCRIPT}\n{work}\nasyncio.run(main())\n")
         user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
         done = subprocess.run(
