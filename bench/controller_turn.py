@@ -27,7 +27,7 @@ from plimsoll.runs.plan import Plan
 from plimsoll.runs.watching import Watching
 from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.engines.protocol import Exit, Invitation
+from plimsoll.workers.engines.protocol import Exit, Opening
 from plimsoll.workers.messages import Ready
 from plimsoll.workers.place import Result
 from plimsoll.workers.supervisor import Supervisor
@@ -52,6 +52,7 @@ class _Placed:
     """A worker that is nowhere."""
 
     where = "nowhere"
+    is_placed = True
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
@@ -81,8 +82,11 @@ class _NoEngine:
     ) -> None:
         pass
 
-    async def start(self, invitation: Invitation) -> _Placed:
-        return _Placed(invitation.worker)
+    async def start(self, opening: Opening) -> _Placed:
+        return _Placed(opening.invitation.worker)
+
+    def describe_wait(self, workers: int) -> str:
+        return f"{workers} workers"
 
 
 def _plan(folder: Path, running: int) -> Plan:

@@ -22,7 +22,7 @@ from plimsoll.runs.watching import Watching
 from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.sandboxes.owners import myself
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.engines.protocol import Exit, Invitation
+from plimsoll.workers.engines.protocol import Exit, Opening
 from plimsoll.workers.messages import Ready
 from plimsoll.workers.place import Result
 from plimsoll.workers.supervisor import Supervisor
@@ -35,6 +35,7 @@ class Nowhere:
     """A worker that an engine claims to have started."""
 
     where = "nowhere"
+    is_placed = True
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
@@ -64,8 +65,11 @@ class NoEngine:
     ) -> None:
         pass
 
-    async def start(self, invitation: Invitation) -> Nowhere:
-        return Nowhere(invitation.worker)
+    async def start(self, opening: Opening) -> Nowhere:
+        return Nowhere(opening.invitation.worker)
+
+    def describe_wait(self, workers: int) -> str:
+        return f"{workers} workers"
 
 
 class Work:
