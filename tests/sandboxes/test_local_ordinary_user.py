@@ -35,9 +35,9 @@ async def main():
         sandbox = await backend.create(image, spec(**MORE))
         said = await work(backend, image, sandbox)
         await sandbox.close()
-        said["left"] = os.listdir(HOME / "sandboxes")
         said["warnings"] = list(backend.warnings)
-        print(json.dumps(said))
+    said["left"] = os.listdir(HOME / "sandboxes")
+    print(json.dumps(said))
 
 async def run(sandbox, command, **more):
     done = await sandbox.exec(command, **more)

@@ -110,7 +110,7 @@ async def test_a_sandbox_taken_from_its_owner_is_unavailable_and_closes_well(
     with pytest.raises(SandboxUnavailable):
         await asyncio.wait_for(running, 60)
     await mine.close()
-    assert left(tmp_path, [mine.id]) == []
+    await until(lambda: left(tmp_path, [mine.id]) == [])
 
 
 async def test_what_is_past_its_expiry_goes_but_not_before_its_owner(

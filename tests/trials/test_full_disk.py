@@ -228,6 +228,37 @@ async def test_a_pooled_sandbox_tells_of_its_disk(write_task, small: Path, tmp_p
     check_void(Ran(result.verdict, tmp_path / "trial", {}), Cause.SANDBOX, "is full")
 
 
+async def test_files_in_memory_that_took_all_they_may_are_no_grade_and_the_next_trial_is_on_disk(
+    write_task, tmp_path: Path
+):
+    task, big = write_task(test=ONE_IF_DONE), "head -c 60M /dev/zero > /app/big"
+    options = LocalOptions(home=tmp_path / "home", upper="tmpfs", upper_mb=32)
+    async with LocalBackend(options) as backend:
+
+        async def trial(attempt: int) -> Ran:
+            folder = tmp_path / "trials" / str(attempt)
+            result = await run_trial(
+                task, attempt=attempt, agent=Shell(f"{big} && echo x > done"), backend=backend,
+                run="test", directory=folder,
+            )  # fmt: skip
+            return Ran(result.verdict, folder, result.phases)
+
+        words = ("kept in memory, and 32 MB were not enough", "storage_mb", "[local] upper_mb")
+        check_void(await trial(1), Cause.SANDBOX, *words)
+        check_graded(await trial(2), 1.0)
+
+
+async def test_who_stays_below_the_bound_of_files_in_memory_is_graded(write_task, tmp_path: Path):
+    options = LocalOptions(home=tmp_path / "home", upper="tmpfs", upper_mb=64)
+    async with LocalBackend(options) as backend:
+        folder = tmp_path / "trial"
+        result = await run_trial(
+            write_task(test=ONE_IF_DONE), attempt=1, agent=Shell("head -c 30M /dev/zero > big"),
+            backend=backend, run="test", directory=folder,
+        )  # fmt: skip
+    check_graded(Ran(result.verdict, folder, result.phases), 0.0)
+
+
 async def test_artifacts_that_this_host_has_no_room_for_are_not_graded_as_missing(
     write_task, run, monkeypatch
 ):

@@ -60,6 +60,8 @@ def _local_options(config: Config) -> LocalOptions:
         host_paths=defaults.host_paths if local.host_paths is None else local.host_paths,
         home=None if local.home is None else Path(local.home),
         allow_system_calls=frozenset(local.allow_system_calls),
+        upper=local.upper,
+        upper_mb=local.upper_mb,
     )
 
 

@@ -55,6 +55,7 @@ from plimsoll.gateway.media_hosts import check_host_names
 from plimsoll.runs.run_config import RunConfig, StorageConfig, WorkersConfig
 from plimsoll.runs.tables import Table, keys
 from plimsoll.runs.training_config import EvaluationConfig, MetricsConfig, TrainingConfig
+from plimsoll.sandboxes.local.uppers import DEFAULT_MB
 from plimsoll.sandboxes.pool.options import DEFAULT_USES
 from plimsoll.tasks.assets.manifest import Assets
 from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
@@ -103,6 +104,10 @@ class LocalConfig(Table):
     """Where layers and sandboxes are kept."""
     allow_system_calls: tuple[SystemCalls, ...] = ()
     """The system calls, usually denied, that a task gets if its `metadata.system_calls` asks."""
+    upper: Literal["auto", "tmpfs", "disk"] = "auto"
+    """Where the files that sandboxes write are kept: in memory, or on the disk of `home`."""
+    upper_mb: StrictInt = Field(default=DEFAULT_MB, ge=16)
+    """What the files of one sandbox may take in memory."""
 
 
 class DockerConfig(Table):

@@ -20,12 +20,14 @@ from pathlib import Path
 from plimsoll.core.errors import NoRoom
 from plimsoll.sandboxes.protocol import FullDisk
 
-__all__ = ["Disk", "FolderDisk", "Space", "watching"]
+__all__ = ["Disk", "FolderDisk", "OpenDisk", "Space", "watching"]
 
 log = logging.getLogger(__name__)
 
 _LEAST = 8 << 20
 """With less than this free it is full: what fails of it, as a rule, wanted more."""
+_SHORT_PART, _SHORT_MOST = 20, 2 << 30
+"""With less than a twentieth free, and less than this, it is short of room."""
 _PERIOD = 1.0
 _NOBODYS_PART, _NOBODYS_MOST = 50, 256 << 20
 """Of what ext4 tells to be free, it gives a fiftieth of the disk to nobody, and no more than this
@@ -62,6 +64,8 @@ class Disk:
         self._describe = describe
         self.full: FullDisk | None = None
         """When it was last found full, if it ever was."""
+        self.short = False
+        """Whether little room was left when it was last looked at."""
         self._tells_bytes = self._tells_files = False
         """Whether it ever said that some are free. There are file systems that never do."""
 
@@ -69,6 +73,8 @@ class Disk:
         """It is like this now."""
         self._tells_bytes |= space.free > 0
         self._tells_files |= bool(space.files)
+        few = max(_LEAST, min(space.size // _SHORT_PART, _SHORT_MOST))
+        self.short = self._tells_bytes and space.left < few
         if self._tells_files and space.files == 0:
             self._found_full("no room for one more file was left")
         elif self._tells_bytes and space.left < _LEAST:
@@ -104,6 +110,33 @@ class FolderDisk(Disk):
             if found.f_blocks:
                 self.note(_space(found, as_root=self._as_root))
         return self.full
+
+
+class OpenDisk(Disk):
+    """A disk known by an open file of it, which this owns; `on_full` is called when it is full."""
+
+    def __init__(
+        self, descriptor: int, describe: Callable[[str], str], on_full: Callable[[], None]
+    ) -> None:
+        super().__init__(describe)
+        self._descriptor: int | None = descriptor
+        self._on_full = on_full
+        self.look()
+
+    def look(self) -> FullDisk | None:
+        if self._descriptor is not None:
+            self.note(_space(os.statvfs(self._descriptor), as_root=False))
+        return self.full
+
+    def _found_full(self, left: str) -> None:
+        super()._found_full(left)
+        self._on_full()
+
+    def close(self) -> None:
+        """Let go of it; from then on it is as it was last seen."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _space(found: os.statvfs_result, *, as_root: bool) -> Space:

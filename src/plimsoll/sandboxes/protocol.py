@@ -6,7 +6,8 @@ Invariants, tested once for all backends in `tests/sandboxes/test_protocol*.py`:
 * A command that timed out, or whose call was cancelled, leaves no process behind.
 * Output is streamed and bounded: a gigabyte printed is not a gigabyte held.
 * No path and no link of an upload or a download leaves its target.
-* `close` can be called any number of times, and afterwards nothing of the sandbox is left.
+* `close` can be called any number of times. Afterwards nothing of the sandbox runs, and what it
+  wrote is removed: soon, and at the latest before its backend is left.
 * What a backend cannot enforce it refuses (`SandboxUnsupported`) or lists in `warnings`.
 """
 
@@ -295,7 +296,9 @@ class Sandbox(Protocol):
 
     async def status(self) -> SandboxStatus: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End everything in it. The host may still be removing its files when this returns."""
+        ...
 
 
 class Resettable(Sandbox, Protocol):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import time
@@ -10,24 +11,28 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.core.waiting import to_the_end
-from plimsoll.sandboxes.disks import FolderDisk, watching
+from plimsoll.sandboxes.disks import FolderDisk, OpenDisk, watching
 from plimsoll.sandboxes.local.base import HOST_PATHS, Base, host_base, root_base
 from plimsoll.sandboxes.local.builder import Builder
 from plimsoll.sandboxes.local.cgroups import Cgroup, Cgroups
 from plimsoll.sandboxes.local.channel import Channel
+from plimsoll.sandboxes.local.file_systems import find_file_system
 from plimsoll.sandboxes.local.forker import Forker
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.image import LocalImage
 from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.local.layout import lay_out
-from plimsoll.sandboxes.local.reasons import cannot_start, full_disk
+from plimsoll.sandboxes.local.reasons import cannot_start, full_disk, full_memory, slow_home
 from plimsoll.sandboxes.local.remains import Remains
+from plimsoll.sandboxes.local.remover import Remover
 from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
+from plimsoll.sandboxes.local.serving import drop_socket
+from plimsoll.sandboxes.local.uppers import DEFAULT_MB, Upper, Uppers
 from plimsoll.sandboxes.locks import remove_unused
 from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
@@ -53,6 +58,10 @@ class LocalOptions:
     home: Path | None = None
     allow_system_calls: frozenset[str] = frozenset()
     """The groups of system calls that a task may ask for; names of `core/system_calls.py`."""
+    upper: Upper = "auto"
+    """Where the files that sandboxes write are kept."""
+    upper_mb: int = DEFAULT_MB
+    """What the files of a sandbox may take where they are kept in memory."""
 
 
 class LocalBackend:
@@ -88,6 +97,15 @@ class LocalBackend:
             lambda left: full_disk(self._home.path, left),
             as_root=not self._userns and _is_root(),
         )
+        self._remover = Remover(self.warn, lambda: self._disk.short)
+        self._slow = find_file_system(self._home.sandboxes).slow
+        self._uppers = Uppers(
+            self._home,
+            self._options.upper,
+            self._options.upper_mb,
+            slow_disk=bool(self._slow),
+            warn=self.warn,
+        )
         inventory = LocalInventory(self._home)
         await reap(inventory)
         await asyncio.to_thread(remove_leftovers)
@@ -101,6 +119,7 @@ class LocalBackend:
             await self._prove_it_works()
         except BaseException:
             await self._forker.stop()
+            await self._remover.close()
             raise
         self._working = AsyncExitStack()
         await self._working.enter_async_context(Reaper(inventory))
@@ -109,6 +128,9 @@ class LocalBackend:
 
     async def _look_at_disk(self) -> None:
         self._disk.look()
+        for sandbox in tuple(self._live):
+            if sandbox.in_memory:
+                sandbox.look_at_disk()
 
     async def __aexit__(
         self,
@@ -129,15 +151,24 @@ class LocalBackend:
         finally:
             results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
             await self._forker.stop()
+            await self._remover.close()
         for failed in results:
             if isinstance(failed, BaseException):
                 raise failed
 
     async def _prove_it_works(self) -> None:
         """Start and close one sandbox, so that a host that cannot says so before any work."""
-        labels = Labels("probe", "probe", myself(), time.time() + 60)
-        sandbox = await self.create(LocalImage(self._host_base), SandboxSpec(labels))
-        await sandbox.close()
+        image = LocalImage(self._host_base)
+        spec = SandboxSpec(Labels("probe", "probe", myself(), time.time() + 60))
+        await (await self.start(image, spec)).close()
+        if self._uppers.may_use_memory:
+            try:
+                await (await self.start(image, spec, upper_mb=self._uppers.mb)).close()
+            except SandboxUnavailable:
+                if self._options.upper == "tmpfs":
+                    raise
+                self._uppers.stay_on_disk()
+        await self._remover.drain()
 
     def find_base(self, reference: str) -> Base:
         """The root file system that an image name stands for."""
@@ -162,7 +193,16 @@ class LocalBackend:
         if not isinstance(image, LocalImage):
             raise SandboxUnsupported(f"image {image.key} was not built by the local backend")
         self._check(spec)
-        return await self.start(image, spec)
+        upper_mb = self._uppers.choose(
+            image.key, spec.limits, memory_is_limited=self._limits_memory(spec.limits)
+        )
+        if self._slow and upper_mb is None:
+            in_memory = self._options.upper == "tmpfs"
+            self.warn(slow_home(self._home.path, self._slow, in_memory=in_memory))
+        return await self.start(image, spec, upper_mb=upper_mb)
+
+    def _limits_memory(self, limits: Limits) -> bool:
+        return limits.memory_mb is not None and self._cgroups.limits_memory
 
     def _check(self, spec: SandboxSpec) -> None:
         if spec.limits.gpus:
@@ -177,12 +217,22 @@ class LocalBackend:
             self.warn(self._cgroups.missing)
 
     async def start(
-        self, image: LocalImage, spec: SandboxSpec, *, durable: bool = False
+        self,
+        image: LocalImage,
+        spec: SandboxSpec,
+        *,
+        durable: bool = False,
+        upper_mb: int | None = None,
     ) -> LocalSandbox:
-        """Start a sandbox; what a durable one writes may be kept."""
+        """Start a sandbox; what a durable one writes may be kept.
+
+        With `upper_mb` its files are in memory and take no more than that.
+        """
         self._check_system_calls(spec)
+        if self._disk.short:
+            await self._remover.drain()
         try:
-            return await self._start(image, spec, durable)
+            return await self._start(image, spec, durable, upper_mb)
         except OSError as error:
             what = error.filename or "a socket"
             raise SandboxUnavailable(
@@ -199,25 +249,31 @@ class LocalBackend:
                 "allow_system_calls under [local] in the config if you trust the task with them"
             )
 
-    async def _start(self, image: LocalImage, spec: SandboxSpec, durable: bool) -> LocalSandbox:
+    async def _start(
+        self, image: LocalImage, spec: SandboxSpec, durable: bool, upper_mb: int | None
+    ) -> LocalSandbox:
         name = short_id()
-        cgroup = self._plan_groups(name, spec.limits)
+        cgroup = self._plan_groups(name, spec.limits, upper_mb)
         with contextlib.ExitStack() as theirs:
             (life, their_life), (end, their_end) = _two_pairs()
             theirs.enter_context(their_life)
             theirs.enter_context(their_end)
-            remains = Remains(self._home.sandboxes / name, spec.labels.owner, cgroup, life)
+            remains = Remains(
+                self._home.sandboxes / name, spec.labels.owner, cgroup, life, self._remover
+            )
             channel = Channel(end)
             try:
                 inside = lay_out(
                     self._home, self._home.sandboxes / name, image, spec, cgroup,
-                    userns=self._userns, durable=durable,
+                    userns=self._userns, durable=durable, upper_mb=upper_mb,
                 )  # fmt: skip
                 cgroup.make()
                 await self._forker.fork(inside, their_end.fileno(), their_life.fileno(), life)
                 theirs.close()
-                await self._until_ready(channel)
+                ready = await self._until_ready(channel)
+                disk = self._disk if upper_mb is None else self._memory(ready, image, upper_mb)
             except BaseException:
+                channel.ready.add_done_callback(drop_socket)
                 channel.close("the sandbox did not start")
                 theirs.close()
                 await to_the_end(remains.clear())
@@ -226,7 +282,7 @@ class LocalBackend:
             spec,
             channel=channel,
             remains=remains,
-            disk=self._disk,
+            disk=disk,
             env=spec.supplies.env_over({**image.env, **spec.env}),
             workdir=spec.workdir or image.workdir,
             user=image.user,
@@ -235,12 +291,24 @@ class LocalBackend:
         self._live.add(sandbox)
         return sandbox
 
-    def _plan_groups(self, name: str, limits: Limits) -> Cgroup:
+    def _memory(self, ready: Mapping[str, Any], image: LocalImage, mb: int) -> OpenDisk:
+        """The tmpfs that a sandbox's files are in; init sent a descriptor of it."""
+        if "fd" not in ready:
+            raise SandboxUnavailable(f"cannot start a local sandbox: {os.strerror(errno.EMFILE)}")
+        return OpenDisk(
+            int(ready["fd"]),
+            lambda left: full_memory(mb, left),
+            lambda: self._uppers.outgrew(image.key),
+        )
+
+    def _plan_groups(self, name: str, limits: Limits, upper_mb: int | None) -> Cgroup:
         pids = limits.pids or _MOST_PROCESSES
-        wanted = Limits(cpus=limits.cpus, memory_mb=limits.memory_mb, pids=pids)
+        # The kernel counts files in memory as memory of who writes them.
+        memory_mb = None if limits.memory_mb is None else limits.memory_mb + (upper_mb or 0)
+        wanted = Limits(cpus=limits.cpus, memory_mb=memory_mb, pids=pids)
         return self._cgroups.plan(name, wanted)
 
-    async def _until_ready(self, channel: Channel) -> None:
+    async def _until_ready(self, channel: Channel) -> dict[str, Any]:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 said = await asyncio.shield(channel.ready)
@@ -253,6 +321,7 @@ class LocalBackend:
             raise SandboxUnavailable(f"the sandbox died while it started: {words}") from None
         if not said.get("ready"):
             raise cannot_start(said, self._home.path)
+        return said
 
 
 def _full_name(image: str) -> str:

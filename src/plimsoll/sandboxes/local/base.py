@@ -100,16 +100,21 @@ def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
     """The host's own system, seen through the allow-list."""
     shared: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
+    empty: list[str] = []
     for name in (*_SYSTEM_PATHS, *host_paths, *(() if single_user else _PACKAGE_PATHS)):
         path = Path(name)
         if path.is_symlink():
             links[name] = str(path.readlink())
         elif path.is_dir():
-            shared[name] = (name,)
-    key = _host_key(shared, links, single_user)
+            # An overlay over nothing costs each sandbox nine inodes for a folder.
+            if _holds_something(path):
+                shared[name] = (name,)
+            else:
+                empty.append(name)
+    key = _host_key((*shared, *(f"empty {name}" for name in empty)), links, single_user)
     folder = home.bases / key
     if not folder.is_dir():
-        _make_skeleton(home, folder, shared, links, single_user)
+        _make_skeleton(home, folder, shared, empty, links, single_user)
     if single_user:
         shared = {
             target: (f"bases/{key}/shims/{target.lstrip('/')}", *lower)
@@ -140,7 +145,14 @@ def _hash(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _host_key(shared: Mapping[str, object], links: Mapping[str, str], single_user: bool) -> str:
+def _holds_something(folder: Path) -> bool:
+    try:
+        return any(True for _ in folder.iterdir())
+    except OSError:
+        return True
+
+
+def _host_key(shared: Iterable[str], links: Mapping[str, str], single_user: bool) -> str:
     """Changes when the host's packages, or the files that are copied, do."""
     parts = [f"host 3 {single_user} {os.geteuid()}", *shared, *map(str, links.items())]
     changing = (Path("/", name) for name in _SIGNS_OF_CHANGE)
@@ -162,13 +174,14 @@ def _make_skeleton(
     home: Home,
     folder: Path,
     shared: Mapping[str, object],
+    empty: Iterable[str],
     links: Mapping[str, str],
     single_user: bool,
 ) -> None:
     """Have the folder, whole or not at all."""
     made = unfinished(home.bases / short_id(), myself())
     try:
-        _fill_skeleton(made, shared, links, single_user)
+        _fill_skeleton(made, shared, empty, links, single_user)
         made.rename(folder)
     except OSError as error:
         _remove(made)
@@ -180,7 +193,11 @@ def _make_skeleton(
 
 
 def _fill_skeleton(
-    made: Path, shared: Mapping[str, object], links: Mapping[str, str], single_user: bool
+    made: Path,
+    shared: Mapping[str, object],
+    empty: Iterable[str],
+    links: Mapping[str, str],
+    single_user: bool,
 ) -> None:
     root = made / "root"
     root.mkdir(parents=True)
@@ -189,7 +206,7 @@ def _fill_skeleton(
     for name, mode in _FOLDERS:
         (root / name).mkdir(exist_ok=True)
         (root / name).chmod(mode)
-    for name in shared:
+    for name in (*shared, *empty):
         _make_open(root, name.lstrip("/"))
     for name, to in links.items():
         (root / name.lstrip("/")).symlink_to(to)

@@ -14,7 +14,7 @@ from typing import Any
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.sandboxes.protocol import Limits
 
-__all__ = ["Cgroup", "Cgroups", "thaw"]
+__all__ = ["Cgroup", "Cgroups", "available_memory_mb", "thaw"]
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +142,11 @@ class Cgroups:
             return None
         return f"no cgroup write access: {', '.join(absent)} limits are not enforced"
 
+    @property
+    def limits_memory(self) -> bool:
+        """Whether a limit of memory can be enforced here."""
+        return "memory" in self._parents
+
     def plan(self, name: str, limits: Limits) -> Cgroup:
         """The groups for a sandbox with those limits that can be enforced; none is made yet."""
         settings = self._settings(limits)
@@ -241,3 +246,45 @@ def _can_make_groups(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def available_memory_mb() -> int:
+    """Memory that this process and its sandboxes may still use, by the host and its own groups."""
+    left = [_meminfo("MemAvailable")]
+    mounts, own = _mounts(), _own_groups()
+    for controller in ("", "memory"):
+        if controller in mounts:
+            mount = mounts[controller]
+            folder = mount / own.get(controller, "/").lstrip("/")
+            for group in (folder, *folder.parents):
+                if group.is_relative_to(mount) and (room := _room_in(group)) is not None:
+                    left.append(room)
+    return max(0, min(left)) >> 20
+
+
+def _meminfo(key: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) << 10
+    return 0
+
+
+def _room_in(group: Path) -> int | None:
+    """Bytes that a group has left, with what the kernel would drop of its cache."""
+    for most, used, cache in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((group / most).read_text())  # "max" where there is none
+            return limit - int((group / used).read_text()) + _stat(group, cache)
+    return None
+
+
+def _stat(group: Path, key: str) -> int:
+    for line in (group / "memory.stat").read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0

@@ -2,7 +2,8 @@
 
 HOME/bases/KEY/            a root's skeleton: what a sandbox on the host's own system sees
 HOME/layers/KEY/NAME/      one instruction of a Dockerfile, a folder for each overlay
-HOME/sandboxes/ID/         meta.json, the mount point, and what the sandbox wrote
+HOME/sandboxes/ID/         meta.json, and what the sandbox wrote unless that is kept in memory
+HOME/mounts/               empty; each sandbox mounts a tmpfs for its mount points over it
 HOME/locks/KEY             held while a layer or, on Docker, an image is being made
 
 An agent can make any file, with any owner and mode that its sandbox has: a program that runs as
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.sandboxes.local.file_systems import spread
 
 __all__ = ["Home"]
 
@@ -43,6 +45,8 @@ class Home:
             home._close_to_others()
             for folder in home._folders:
                 folder.mkdir(mode=0o700, exist_ok=True)
+            home.mounts.mkdir(mode=0o700, exist_ok=True)
+            spread(home.sandboxes)
         except OSError as error:
             raise SandboxUnavailable(
                 f"the local backend cannot keep its files in {home.path}: {error.strerror}; "
@@ -86,6 +90,10 @@ class Home:
     @property
     def sandboxes(self) -> Path:
         return self.path / "sandboxes"
+
+    @property
+    def mounts(self) -> Path:
+        return self.path / "mounts"
 
     @property
     def locks(self) -> Path:

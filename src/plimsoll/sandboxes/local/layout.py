@@ -27,24 +27,27 @@ def lay_out(
     *,
     userns: bool,
     durable: bool,
+    upper_mb: int | None,
 ) -> dict[str, Any]:
-    """Make the folder, first of all the note of whose it is; the spec for init."""
+    """Make the folder, first of all the note of whose it is; the spec for init.
+
+    The rest is made by init: in the folder, or with `upper_mb` in a tmpfs of that size over it.
+    """
     lowers = image.lowers(home)
     groups = {name: str(path) for name, path in cgroup.folders.items()}
     making = unfinished(folder, spec.labels.owner)
     making.mkdir()
     (making / "meta.json").write_bytes(msgspec.json.encode(Meta(spec.labels, groups)))
     making.rename(folder)
-    overlays = [_overlay(home, folder, target, lower) for target, lower in lowers.items()]
-    for place in ("root", "aside", "aside/dev", "aside/proc"):
-        (folder / place).mkdir(exist_ok=True)
+    overlays = [_overlay(home, folder, target, lower, userns) for target, lower in lowers.items()]
     return {
         "home": str(home.path),
-        "root": str(folder / "root"),
-        "aside": str(folder / "aside"),
+        "mounts": home.mounts.name,
+        "folder": str(folder.relative_to(home.path)),
+        "upper_mb": upper_mb,
         "hostname": f"plimsoll-{folder.name}",
         "overlays": overlays,
-        "overlay_options": _options(userns, durable),
+        "overlay_options": _options(userns, durable or upper_mb is not None),
         "binds": [
             *(_bind(source, target) for source, target in image.base.binds),
             *(
@@ -64,27 +67,29 @@ def _bind(source: str, target: str, unless_there: bool = False) -> dict[str, Any
     return {"source": source, "target": target, "unless_there": unless_there}
 
 
-def _overlay(home: Home, folder: Path, target: str, lower: list[str]) -> dict[str, Any]:
-    name = overlay_name(target)
-    for kind in ("up", "work", "aside"):
-        (folder / kind / name).mkdir(parents=True)
-    # An overlay's root has the mode and the owner of its topmost folder.
-    _like(folder / "up" / name, home.path / lower[0])
-    up, work = (f"sandboxes/{folder.name}/{kind}/{name}" for kind in ("up", "work"))
-    below = [_escape(path) for path in lower]
-    return {"name": name, "target": target, "lower": below, "upper": up, "work": work}
+def _overlay(
+    home: Home, folder: Path, target: str, lower: list[str], userns: bool
+) -> dict[str, Any]:
+    """What init makes an overlay of. Paths are relative to the home."""
+    name, below = overlay_name(target), folder.relative_to(home.path)
+    like = (home.path / lower[0]).stat()
+    # In a user namespace there is one user, who owns all that init makes.
+    owner = None if userns or os.geteuid() != 0 else (like.st_uid, like.st_gid)
+    return {
+        "name": name,
+        "target": target,
+        "lower": [_escape(path) for path in lower],
+        "upper": f"{below}/up/{name}",
+        "work": f"{below}/work-{name}",
+        "mode": stat.S_IMODE(like.st_mode),
+        "owner": owner,
+    }
 
 
-def _like(path: Path, model: Path) -> None:
-    info = model.stat()
-    path.chmod(stat.S_IMODE(info.st_mode))
-    if os.geteuid() == 0:
-        os.chown(path, info.st_uid, info.st_gid)
-
-
-def _options(userns: bool, durable: bool) -> str:
-    # Files that are not kept need not survive a power cut, so nothing waits for the disk.
-    return (",userxattr" if userns else "") + ("" if durable else ",volatile")
+def _options(userns: bool, sync: bool) -> str:
+    # Files that are not kept need not survive a power cut, so nothing waits for the disk. The
+    # kernel notes this in three more inodes of each overlay; a tmpfs needs no such thing.
+    return (",userxattr" if userns else "") + ("" if sync else ",volatile")
 
 
 def _escape(path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from plimsoll.core.errors import SandboxUnavailable
 
-__all__ = ["cannot_start", "full_disk"]
+__all__ = ["cannot_start", "full_disk", "full_memory", "short_memory", "slow_home"]
 
 _SWITCHES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -36,6 +36,36 @@ def full_disk(home: Path, said: str) -> str:
     )
 
 
+def full_memory(mb: int, said: str) -> str:
+    """The message for a sandbox whose files in memory took all that they may."""
+    return (
+        f"the files of this sandbox are kept in memory, and {mb} MB were not enough; the next "
+        "sandboxes of its image are kept on disk. Set storage_mb in task.toml to what the task "
+        f'needs, raise [local] upper_mb, or set [local] upper = "disk": {said}'
+    )
+
+
+def slow_home(home: Path, why: str, *, in_memory: bool) -> str:
+    """The message for a home on a file system that many sandboxes make slow.
+
+    With `in_memory`, files are kept in memory already where that is possible.
+    """
+    return (
+        f"sandboxes start more slowly the more of them have run: {home} is on {why}. Set "
+        "PLIMSOLL_HOME to a folder on tmpfs or on a file system with a journal"
+        + ("" if in_memory else ', or set [local] upper = "tmpfs"')
+    )
+
+
+def short_memory(mb: int) -> str:
+    """The message for sandboxes whose files were to be in memory and are not."""
+    return (
+        f"this host is short of memory: files of sandboxes ({mb} MB each) are kept on disk where "
+        "all together would take more than half of what is available. Lower [local] upper_mb, "
+        "or run fewer trials at once"
+    )
+
+
 def _advice(step: str, number: object, home: Path) -> str:
     if "user namespace" in step or step == "map the user":
         return f"; user namespaces are closed to this user ({_switches()}): {_INSTEAD}"
@@ -46,6 +76,11 @@ def _advice(step: str, number: object, home: Path) -> str:
         )
     if step == "mount /proc" and number == errno.EPERM:
         return f"; this process is in a container that hides parts of /proc: {_INSTEAD}"
+    if step == "keep files in memory" and number == errno.EOPNOTSUPP:
+        return (
+            "; this kernel's tmpfs has no extended attributes for it (Linux 6.6 has): "
+            'set [local] upper = "disk"'
+        )
     if number == errno.ENOSPC:
         return f"; the disk under {home} or the limit on namespaces (user.max_*_namespaces) is full"
     if number == errno.EPERM:

@@ -18,6 +18,7 @@ from plimsoll.sandboxes.inventory import Item, Kind
 from plimsoll.sandboxes.local.cgroups import Cgroup
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.local.keepers import end, end_survivors, find_keepers
+from plimsoll.sandboxes.local.remover import Remover
 from plimsoll.sandboxes.owners import is_alive, is_here
 from plimsoll.sandboxes.removal import remove_folder
 
@@ -48,8 +49,14 @@ class Remains:
     """The host's side of one sandbox: its folder, its groups, and the sign that it lives."""
 
     def __init__(
-        self, folder: Path, owner: Owner, cgroup: Cgroup | None, life: socket.socket
+        self,
+        folder: Path,
+        owner: Owner,
+        cgroup: Cgroup | None,
+        life: socket.socket,
+        remover: Remover,
     ) -> None:
+        self._remover = remover
         self._folder = folder
         self._owner = owner
         self._cgroup = cgroup
@@ -68,13 +75,14 @@ class Remains:
         return self._cgroup.oom_kills() if self._cgroup is not None else None
 
     async def clear(self) -> None:
-        """Wait until the sandbox has ended, then remove what it left.
+        """Wait until the sandbox has ended, then have what it left removed in the background.
 
         Raises `SandboxError`, and leaves everything, where a process of it does not end.
         """
         with self._life:
             ended, keeper = await self._ended()
-            await asyncio.to_thread(self._remove, ended, keeper)
+            going = await asyncio.to_thread(self._put_away, ended, keeper)
+        await self._remover.remove(going)
 
     async def _ended(self) -> tuple[bool, int | None]:
         """Wait for the keeper to end: whether it saw init end first, or who it is if it lives."""
@@ -92,7 +100,8 @@ class Remains:
             return False, None
         return ended, None
 
-    def _remove(self, ended: bool, keeper: int | None) -> None:
+    def _put_away(self, ended: bool, keeper: int | None) -> Path:
+        """Remove the groups and give the folder the name under which it waits to be removed."""
         if not ended:
             end_survivors(self.id, _END_SECONDS, keeper)
         if self._cgroup is not None:
@@ -101,7 +110,10 @@ class Remains:
             name, place = self._keep
             with contextlib.suppress(FileExistsError, OSError):
                 (self._folder / name).rename(place)
-        _remove(self._folder, self._owner)
+        going = unfinished(self._folder, self._owner)
+        with contextlib.suppress(FileNotFoundError):
+            self._folder.rename(going)
+        return going
 
 
 def remains_in(home: Home) -> list[Item]:

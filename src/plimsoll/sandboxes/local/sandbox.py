@@ -18,7 +18,7 @@ from plimsoll.core.ids import Labels
 from plimsoll.core.network import NetworkMode, NetworkPolicy
 from plimsoll.core.waiting import to_the_end
 from plimsoll.sandboxes import trees
-from plimsoll.sandboxes.disks import FolderDisk
+from plimsoll.sandboxes.disks import FolderDisk, OpenDisk
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.inside.listening import ADDRESS
 from plimsoll.sandboxes.local.pump import Pump
@@ -70,7 +70,7 @@ class LocalSandbox:
         *,
         channel: Channel,
         remains: Remains,
-        disk: FolderDisk,
+        disk: FolderDisk | OpenDisk,
         env: Mapping[str, str],
         workdir: str,
         user: str,
@@ -97,6 +97,14 @@ class LocalSandbox:
     @property
     def labels(self) -> Labels:
         return self._labels
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the files that are written in it are kept in memory."""
+        return isinstance(self._disk, OpenDisk)
+
+    def look_at_disk(self) -> None:
+        self._disk.look()
 
     @property
     def workdir(self) -> str:
@@ -315,6 +323,8 @@ class LocalSandbox:
         try:
             await self._remains.clear()
         finally:
+            if isinstance(self._disk, OpenDisk):
+                self._disk.close()
             for pump in self._pumps:
                 pump.close()
             self._pumps.clear()

@@ -44,19 +44,29 @@ class SetUpFailed(Exception):
         self.number = error.errno
 
 
-def enter_root(spec: dict[str, Any]) -> None:
+def enter_root(spec: dict[str, Any]) -> int | None:
     """Mount everything that the spec names and make it the root of this process.
+
+    Returns a descriptor of the tmpfs that holds the upper layers, where they are in memory.
 
     What goes below the root is mounted aside first and moved in when the sandbox's root is
     the root of this process: a link in an image then leads nowhere but into the sandbox.
     """
     os.chdir(spec["home"])
-    root, aside = str(spec["root"]), str(spec["aside"])
+    places, memory = str(spec["mounts"]), None
+    _step("mount a tmpfs", _mount_places, places)
+    root, aside = f"{places}/root", f"{places}/aside"
+    if mb := spec["upper_mb"]:
+        prefix = "user" if spec["userns"] else "trusted"
+        memory = _step("keep files in memory", _mount_memory, spec["folder"], mb, prefix)
+    for overlay in spec["overlays"]:
+        _step("make the upper layer", _make_upper, overlay)
     first, *others = spec["overlays"]
     _step("mount the overlay", _mount_overlay, first, root, spec["overlay_options"])
     trees: list[tuple[int, str, bool]] = []
     for overlay in others:
         place = f"{aside}/{overlay['name']}"
+        _step("mount the overlay", os.mkdir, place)
         _step("mount the overlay", _mount_overlay, overlay, place, spec["overlay_options"])
         trees.append((syscalls.open_tree(place), overlay["target"], True))
     _step("mount /dev", _mount_devices, f"{aside}/dev", int(spec["shm_mb"]))
@@ -80,6 +90,7 @@ def enter_root(spec: dict[str, Any]) -> None:
         if not sealed:
             _step(f"mount {tree[1]}", _remount_sealed, tree[1])
     _step(f"make {spec['workdir']}", os.makedirs, spec["workdir"], 0o755, True)
+    return memory
 
 
 def _step(name: str, action: Any, *arguments: Any) -> Any:  # noqa: ANN401
@@ -87,6 +98,34 @@ def _step(name: str, action: Any, *arguments: Any) -> Any:  # noqa: ANN401
         return action(*arguments)
     except OSError as error:
         raise SetUpFailed(name, error) from None
+
+
+def _mount_places(place: str) -> None:
+    """Make the mount points in a tmpfs, where they cost no inode of the disk."""
+    mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=4096")
+    for name in ("root", "aside", "aside/dev", "aside/proc"):
+        os.mkdir(f"{place}/{name}")
+
+
+def _mount_memory(folder: str, mb: int, prefix: str) -> int:
+    """Mount a tmpfs over the sandbox's folder, with room for a file in each page of it."""
+    data = f"mode=755,size={mb}m,nr_inodes={mb * 256}"
+    mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, data)
+    # An overlay without extended attributes mounts, and then gets removed folders wrong.
+    name = f"{prefix}.overlay.plimsoll"
+    os.setxattr(folder, name, b"y")
+    os.removexattr(folder, name)
+    return os.open(folder, os.O_PATH | os.O_CLOEXEC)
+
+
+def _make_upper(overlay: dict[str, Any]) -> None:
+    """An overlay's root has the mode and the owner of its topmost folder, the upper one."""
+    upper, work = str(overlay["upper"]), str(overlay["work"])
+    os.makedirs(upper)
+    os.chmod(upper, overlay["mode"])
+    if overlay["owner"] is not None:
+        os.chown(upper, *overlay["owner"])
+    os.mkdir(work)
 
 
 def _mount_overlay(overlay: dict[str, Any], place: str, options: str) -> None:

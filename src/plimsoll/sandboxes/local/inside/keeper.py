@@ -105,13 +105,15 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
         syscalls.hide_memory()
         socket.sethostname(spec["hostname"])
         os.setsid()
-        filesystem.enter_root(spec)
+        memory = filesystem.enter_root(spec)
         syscalls.limit_capabilities(KEPT_CAPABILITIES)
         _close_off(frozenset(spec["system_calls"]))
         data, fds = wire.receive_fds(keeper, 1)
         keeper.close()
         if data:
-            wire.send_reply(channel, {"ready": True})
+            wire.send_reply(channel, {"ready": True}, [] if memory is None else [memory])
+            if memory is not None:
+                os.close(memory)
             Init(channel, fds[0], bool(spec["userns"])).serve()
     except filesystem.SetUpFailed as error:
         _fail(channel, error)

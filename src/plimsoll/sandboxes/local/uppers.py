@@ -1,0 +1,101 @@
+"""Where the files that a sandbox writes are kept: on the disk of the home, or in memory.
+
+Files in memory cost the disk nothing, neither at the start nor at the end. They are bounded:
+
+* a sandbox's files never take more than `mb`; one that needs more is void, and the next sandboxes
+  of its image are on the disk;
+* the bounds of all sandboxes of a home together never take more than half of the memory that is
+  available.
+
+The kernel counts such files as memory of the sandbox. Under a limit of memory they would take of
+what the task promises its processes, so the limit is raised by `mb`.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from plimsoll.sandboxes.local.cgroups import available_memory_mb
+from plimsoll.sandboxes.local.home import Home
+from plimsoll.sandboxes.local.reasons import short_memory
+from plimsoll.sandboxes.protocol import Limits
+
+__all__ = ["DEFAULT_MB", "Upper", "Uppers"]
+
+Upper = Literal["auto", "tmpfs", "disk"]
+
+DEFAULT_MB = 256
+_SHARE = 2
+"""One part in so many of the available memory is given to files."""
+_PERIOD = 1.0
+"""So many seconds old what was found of the memory may be."""
+
+
+class Uppers:
+    """Chooses for each sandbox of one backend."""
+
+    def __init__(
+        self,
+        home: Home,
+        upper: Upper,
+        mb: int,
+        *,
+        slow_disk: bool,
+        warn: Callable[[str], None],
+        available_mb: Callable[[], int] = available_memory_mb,
+    ) -> None:
+        self._home = home
+        self._upper = upper
+        self._mb = mb
+        self._slow_disk = slow_disk
+        self._warn = warn
+        self._available_mb = available_mb
+        self._looked = -math.inf
+        self._room_mb = 0
+        self._outgrown: set[str] = set()
+
+    @property
+    def may_use_memory(self) -> bool:
+        return self._upper == "tmpfs" or (self._upper == "auto" and self._slow_disk)
+
+    @property
+    def mb(self) -> int:
+        """What the files of a sandbox in memory may take."""
+        return self._mb
+
+    def stay_on_disk(self) -> None:
+        """This kernel cannot carry an overlay in memory."""
+        self._upper = "disk"
+
+    def outgrew(self, image: str) -> None:
+        """A sandbox of this image needed more than the bound."""
+        self._outgrown.add(image)
+
+    def choose(self, image: str, limits: Limits, *, memory_is_limited: bool) -> int | None:
+        """The bound in MB of a sandbox whose files are kept in memory; None for the disk.
+
+        By default memory is used only where it changes nothing but the speed: where the disk gets
+        slow, and where the sandbox has no limit of memory.
+        """
+        if not self.may_use_memory or image in self._outgrown:
+            return None
+        if (limits.storage_mb or 0) > self._mb:
+            return None
+        if memory_is_limited and self._upper == "auto":
+            return None
+        if self._fits():
+            return self._mb
+        if self._upper == "tmpfs":
+            self._warn(short_memory(self._mb))
+        return None
+
+    def _fits(self) -> bool:
+        # Sandboxes of other processes count too, those on disk as well: it is no more than listing.
+        names = os.listdir(self._home.sandboxes)  # noqa: PTH208 - names are all that is needed
+        alive = sum(not name.startswith(".") for name in names)
+        now = time.monotonic()
+        if now - self._looked > _PERIOD:
+            self._looked, self._room_mb = now, self._available_mb() // _SHARE
+        return (alive + 1) * self._mb <= self._room_mb
