@@ -1,7 +1,9 @@
 """How fast the local sandbox is, beside the bare tools it is made of.
 
 Each round measures every side once, so that a busy machine disturbs them alike; ratios count.
-Prints one table, then the trials and the memory that the load lines are about.
+Prints one table, then the trials and the memory that the load lines are about, and at last a long
+run: many sandboxes one after the other, each of which writes files. Its times are printed by
+blocks, because a file system that gets slower with use shows only there.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 from plimsoll.tasks.loader import load_task
 from plimsoll.trials.trial import run_trial
+from sandbox_long import long_run
 
 ROOT = Path(__file__).parent.parent
 TASK = ROOT / "examples/tasks/count-words"
@@ -172,28 +175,39 @@ async def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--sandboxes", type=int, default=2000)
+    parser.add_argument("--files", type=int, default=50, help="that each of the long run writes")
+    parser.add_argument("--folder", type=Path, help="where to write, e.g. on another disk")
+    parser.add_argument("--upper", choices=["auto", "tmpfs", "disk"], default="auto")
+    parser.add_argument("--only", choices=["long"], help="the long run alone")
+    parser.add_argument("--quick", action="store_true", help="a minute")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.trials, options.sandboxes = 10, 20, 200
     console = Console(width=110)
     sides: dict[str, Side] = {"unshare --fork true": bare_unshare}
     if os.geteuid() == 0:
         sides["unshare + overlay + chroot"] = bare_overlay
     else:
         raise SystemExit("run it as root: the bare overlay beside it needs that")
-    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
-        async with LocalBackend(LocalOptions(home=Path(folder))) as backend:
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-", dir=options.folder) as folder:
+        chosen = LocalOptions(home=Path(folder), upper=options.upper)
+        async with LocalBackend(chosen) as backend:
             image = await backend.build(ImageSource())
             spec = SandboxSpec(Labels("bench", "bench", myself(), time.time() + 3600))
             once = plimsoll_side(backend, image, spec)
-            sides["plimsoll create + exec true + close"] = once
-            if has_docker():
-                sides["docker run --rm"] = docker_run
-            else:
-                console.print("docker run --rm: not measured, no engine or no image here")
-            show(console, *await measure(sides, options.rounds))
-            console.print()
-            await trials(console, backend, options.trials, 8)
-            console.print()
-            await memory(console, backend, once, options.sandboxes)
+            if options.only is None:
+                sides["plimsoll create + exec true + close"] = once
+                if has_docker():
+                    sides["docker run --rm"] = docker_run
+                else:
+                    console.print("docker run --rm: not measured, no engine or no image here")
+                show(console, *await measure(sides, options.rounds))
+                console.print()
+                await trials(console, backend, options.trials, 8)
+                console.print()
+                await memory(console, backend, once, options.sandboxes)
+                console.print()
+            await long_run(console, chosen, options.sandboxes, options.files)
 
 
 if __name__ == "__main__":

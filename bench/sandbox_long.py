@@ -1,0 +1,135 @@
+"""A long run: many sandboxes one after the other, each of which writes files.
+
+A file system that gets slower with use shows only here, so times are printed by blocks. Every
+few sandboxes one is started in a home on tmpfs, which does not get slower: what that takes is what
+the machine's load takes, and the ratio to it counts.
+"""
+
+import contextlib
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.local.file_systems import find_file_system
+from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
+
+__all__ = ["long_run"]
+
+BLOCKS = 20
+FLAT = 1.5
+"""The last blocks may take this many times as long as the first."""
+EVERY = 5
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Seconds of one sandbox."""
+
+    start: float
+    write: float
+    close: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A home in which sandboxes are started."""
+
+    backend: LocalBackend
+    image: Image
+    script: str
+
+    async def cycle(self) -> Cycle:
+        spec = SandboxSpec(Labels("bench", "bench", myself(), time.time() + 3600))
+        times = [time.perf_counter()]
+        sandbox = await self.backend.create(self.image, spec)
+        times.append(time.perf_counter())
+        done = await sandbox.exec(self.script)
+        times.append(time.perf_counter())
+        await sandbox.close()
+        times.append(time.perf_counter())
+        if not done.ok:
+            raise SystemExit(f"writing files {done.complaint()}")
+        return Cycle(*(after - before for before, after in itertools.pairwise(times)))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Sandboxes that were started in turn, and those on tmpfs between them."""
+
+    ours: list[Cycle]
+    reference: list[Cycle]
+
+    def p50(self, part: str) -> float:
+        return 1000 * statistics.median(getattr(cycle, part) for cycle in self.ours)
+
+    def ratio(self, part: str) -> float:
+        return self.p50(part) / (
+            1000 * statistics.median(getattr(cycle, part) for cycle in self.reference)
+        )
+
+
+@contextlib.asynccontextmanager
+async def entered(options: LocalOptions, files: int) -> AsyncGenerator[Side]:
+    script = f"mkdir /w && cd /w && for n in $(seq {files}); do echo $n > $n; done"
+    async with LocalBackend(options) as backend:
+        yield Side(backend, await backend.build(ImageSource()), script)
+
+
+async def long_run(console: Console, options: LocalOptions, count: int, files: int) -> None:
+    """Run `count` sandboxes and print p50 by blocks, and how the last compare with the first."""
+    assert options.home is not None
+    home = options.home
+    disk = find_file_system(home)
+    kind = f"{disk.kind} ({disk.slow or 'with a journal, or in need of none'})"
+    console.print(f"{count:,} sandboxes in turn, {files} files each, home on {kind}")
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-", dir=MEMORY) as memory:
+        reference = replace(options, home=Path(memory), upper="disk")
+        async with entered(options, files) as ours, entered(reference, files) as other:
+            blocks = await measure(console, home, ours, other, count)
+    for part in ("start", "close"):
+        grown = statistics.median(b.p50(part) for b in blocks[-3:])
+        grown /= statistics.median(b.p50(part) for b in blocks[:3])
+        above = statistics.median(b.ratio(part) for b in blocks[-3:])
+        above /= statistics.median(b.ratio(part) for b in blocks[:3])
+        console.print(
+            f"{part}: the last blocks took {grown:.2f} times as long as the first; "
+            f"beside tmpfs {above:.2f} times, aim: at most {FLAT}"
+        )
+
+
+async def measure(console: Console, home: Path, ours: Side, other: Side, count: int) -> list[Block]:
+    table = Table("sandboxes run", box=None, pad_edge=False)
+    for heading in ("start p50 ms", "× tmpfs", "write p50 ms", "close p50 ms", "× tmpfs"):
+        table.add_column(heading, justify="right")
+    table.add_column("not removed yet", justify="right")
+    blocks: list[Block] = []
+    size = max(EVERY, count // BLOCKS)
+    for done in range(size, count + 1, size):
+        block = Block([], [])
+        for number in range(size):
+            block.ours.append(await ours.cycle())
+            if number % EVERY == 0:
+                block.reference.append(await other.cycle())
+        blocks.append(block)
+        table.add_row(
+            f"{done:,}",
+            f"{block.p50('start'):.1f}",
+            f"{block.ratio('start'):.2f}",
+            f"{block.p50('write'):.1f}",
+            f"{block.p50('close'):.1f}",
+            f"{block.ratio('close'):.2f}",
+            str(sum(1 for _ in (home / "sandboxes").iterdir())),
+        )
+    console.print(table)
+    return blocks
