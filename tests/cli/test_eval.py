@@ -9,7 +9,7 @@ WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
 
 ROW = {"task", "attempt", "verdict", "reward", "rewards", "ending", "cause", "reason"}
-ROW |= {"seconds", "sandbox_seconds"}
+ROW |= {"seconds", "sandbox_seconds", "trial", "folder"}
 WHOLE = {"tasks", "trials", "graded", "void", "mean_reward", "trials_per_minute", "results", "pool"}
 UNGRADED = "#!/bin/bash\ntrue\n"
 
