@@ -354,3 +354,32 @@ async def test_a_slow_run_directory_holds_up_its_lines_and_not_the_run(
     assert sum(lag > 0.4 for lag in lags) < len(lags) / 10, "the loop came round meanwhile"
     assert early == [], "each is in the file before the ledger knows of it"
     proven(tmp_path / "run")
+
+
+async def test_a_batch_of_which_a_group_is_given_up_while_rows_are_settled_is_chosen_anew(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, settle = tmp_path / "run", RunDirectory.settle
+    config = make_config("coin-a", "coin-b", "coin-c", "coin-d", steps=4, depth=1)
+    given_up: list[str] = []
+    async with Rollouts(config, out=run) as rollouts:
+        await until(lambda: rollouts.status().buffered == 4, 60)
+        loop, ledger = asyncio.get_running_loop(), rollouts._ledger
+
+        async def give_up() -> None:
+            choice = ledger.choose()
+            assert isinstance(choice, ChosenBatch)
+            ticket = choice.groups[0].ticket(0)
+            given_up.extend(await ledger.distrust([ticket], Void(Cause.GRADER, "a canary failed")))
+
+        def slow(self: RunDirectory) -> None:
+            if not given_up:
+                asyncio.run_coroutine_threadsafe(give_up(), loop).result(30)
+            settle(self)
+
+        monkeypatch.setattr(RunDirectory, "settle", slow)
+        batch = await anext(rollouts.batches())
+        assert given_up[0] not in {group.id for group in batch.groups}
+        await rollouts.commit(batch)
+        rollouts.stop()
+    proven(run)

@@ -169,6 +169,8 @@ class Controller:
             if isinstance(choice, ChosenBatch):
                 # Where the ledger knows of a batch, the rows of its rollouts are on the disk too.
                 await asyncio.to_thread(self._directory.settle)
+                if self._ledger.choose() != choice:
+                    continue  # a group of it was given up meanwhile, or an older one is ready
                 await self._ledger.consume(choice)
                 return self._kept.batch(choice.groups, self._ledger.books)
             await self._hear(loop)
