@@ -409,7 +409,20 @@ def test_a_name_that_stands_for_two_runs_is_refused(plimsoll: Plimsoll, tmp_path
         assert "is two runs: say ./night or runs/night" in ended.stderr
 
 
-def test_workers_that_cannot_start_are_told_with_their_last_words(
+def test_workers_that_cannot_start_are_told_with_what_to_do(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    file = write_run(tmp_path)
+    file.write_text(file.read_text().replace("[workers]\n", "[workers]\nmemory_mb = 1\n"))
+    ended = plimsoll("run", "night.toml", "--out", "out")
+    assert ended.returncode == 2
+    assert "a worker cannot start" in ended.stderr
+    assert "raise memory_mb" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_policy_is_away_is_not_started(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -418,8 +431,8 @@ def test_workers_that_cannot_start_are_told_with_their_last_words(
     began = time.monotonic()
     ended = plimsoll("run", "night.toml", "--out", "out")
     assert ended.returncode == 2
-    assert "a worker cannot start" in ended.stderr
-    assert "127.0.0.1:9" in ended.stderr
+    assert "the policy at http://127.0.0.1:9/v1 cannot be reached" in ended.stderr
+    assert "nothing was started" in ended.stderr
     assert time.monotonic() - began < 60
     # Nothing was started, so nothing is there to go on with: the next try is a new run.
     assert not (tmp_path / "out").exists()
