@@ -28,7 +28,8 @@ __all__ = ["long_run"]
 BLOCKS = 20
 FLAT = 1.5
 """The last blocks may take this many times as long as the first."""
-EVERY = 5
+REFERENCES = 20
+"""Sandboxes on tmpfs in each block."""
 MEMORY = Path("/dev/shm")
 
 
@@ -114,12 +115,13 @@ async def measure(console: Console, home: Path, ours: Side, other: Side, count: 
         table.add_column(heading, justify="right")
     table.add_column("not removed yet", justify="right")
     blocks: list[Block] = []
-    size = max(EVERY, count // BLOCKS)
+    size = max(1, count // BLOCKS)
+    every = max(1, size // REFERENCES)
     for done in range(size, count + 1, size):
         block = Block([], [])
         for number in range(size):
             block.ours.append(await ours.cycle())
-            if number % EVERY == 0:
+            if number % every == 0:
                 block.reference.append(await other.cycle())
         blocks.append(block)
         table.add_row(
