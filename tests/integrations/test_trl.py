@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from datasets import Dataset
@@ -20,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations.trl import TrlRollouts, verdict
+from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row
 from plimsoll.runs.storage import read_stored
 from plimsoll.training import tiny
@@ -119,7 +121,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, model: Path, home: Path) -
         trainer.train()
         workers = children()
     logs = trainer.state.log_history
-    return Trained(trainer.seen, read_rows(folder / "run"), logs, workers)
+    run = RunDirectory(folder / "run")
+    rows = [
+        msgspec.structs.replace(row, trajectory=run.stored(row.trajectory))
+        for row in read_rows(run.path)
+    ]
+    return Trained(trainer.seen, rows, logs, workers)
 
 
 def test_the_tokens_that_trl_trains_on_are_those_that_the_policy_sampled(trained: Trained):
