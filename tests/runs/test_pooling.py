@@ -18,6 +18,7 @@ from plimsoll.sandboxes.local.backend import LocalBackend
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.protocol import Backend, Supplies
 from plimsoll.tasks.task import Task
+from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.environment import image_source
 
 TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
@@ -70,7 +71,7 @@ async def test_trials_find_their_sandboxes_ready(
         tasks,
         attempts=4,
         concurrency=2,
-        trial=trials_by({"": Nop()}, pool, None, directory),
+        trial=trials_by({"": Nop()}, pool, None, directory, bounds=Bounds()),
         directory=directory,
         hints=hints_for(pool, directory.name, None, nop),
     )
