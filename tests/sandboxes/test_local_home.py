@@ -12,7 +12,8 @@ from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.home import Home
 from plimsoll.sandboxes.protocol import ImageSource
 
-FOLDERS = ("bases", "layers", "sandboxes", "locks")
+CLOSED = ("bases", "layers", "sandboxes", "locks")
+FOLDERS = (*CLOSED, "mounts")
 
 
 def modes(home: Path) -> dict[str, int]:
@@ -50,7 +51,7 @@ def test_an_open_folder_of_a_persons_is_refused_and_not_changed(tmp_path: Path, 
 
 
 def test_a_home_of_an_earlier_version_is_closed(tmp_path: Path):
-    for name in FOLDERS:
+    for name in CLOSED:
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o755)
     Home.open(tmp_path)
@@ -67,7 +68,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path):
 
 async def test_no_other_user_reaches_a_program_that_an_agent_made(tmp_path: Path):
     """A program with the set-user bit would run as whoever made it for anybody who reaches it."""
-    async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
+    async with LocalBackend(LocalOptions(home=tmp_path, upper="disk")) as backend:
         sandbox = await backend.create(
             await backend.build(ImageSource(reference="debian:12")), spec()
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import until
 from helpers import Plain, check_void, long_time, processes_with
 from plimsoll.trials.verdicts import Cause
 
@@ -50,7 +51,7 @@ async def test_a_cancelled_trial_says_so_and_leaves_no_sandbox(write_task, run, 
         await trial
     verdict = (tmp_path / "trials/task.1/verdict.json").read_text()
     assert '"cause": "cancelled"' in verdict
-    assert sandboxes(home) == []
+    await until(lambda: sandboxes(home) == [])
     assert processes_with(agent.time) == []
 
 
@@ -63,7 +64,7 @@ async def test_a_trial_cancelled_while_it_is_graded_leaves_nothing(write_task, r
     with pytest.raises(asyncio.CancelledError):
         await trial
     assert '"cause": "cancelled"' in (tmp_path / "trials/task.1/verdict.json").read_text()
-    assert sandboxes(home) == []
+    await until(lambda: sandboxes(home) == [])
     assert processes_with(time) == []
 
 
@@ -78,7 +79,7 @@ async def test_a_trial_cancelled_while_its_image_is_built_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await trial
     assert '"cause": "cancelled"' in (tmp_path / "trials/task.1/verdict.json").read_text()
-    assert sandboxes(home) == []
+    await until(lambda: sandboxes(home) == [])
     assert processes_with(time) == []
 
 
@@ -89,7 +90,7 @@ async def test_a_sandbox_that_dies_under_the_agent_voids_the_trial(write_task, r
     os.kill(init_of(await process_with(agent.time)), signal.SIGKILL)
     ran = await asyncio.wait_for(trial, 60)
     check_void(ran, Cause.SANDBOX, "init")
-    assert sandboxes(home) == []
+    await until(lambda: sandboxes(home) == [])
 
 
 def init_of(process: int) -> int:

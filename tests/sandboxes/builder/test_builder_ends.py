@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from faults import until
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import ImageSource
@@ -79,7 +80,7 @@ async def test_a_cancelled_build_leaves_nothing(kit: Kit):
     build.cancel()
     with pytest.raises(asyncio.CancelledError):
         await build
-    assert left_over(kit.home) == []
+    await until(lambda: left_over(kit.home) == [])
 
 
 async def test_a_cancelled_build_does_not_stop_another_of_the_same(kit: Kit):
@@ -126,4 +127,4 @@ async def test_a_build_that_takes_too_long_is_ended_and_names_the_line(kit: Kit)
     assert str(caught.value).endswith(
         "Dockerfile:3: the build took longer than 2 s (build_timeout_sec)"
     )
-    assert len(left_over(kit.home)) == 1
+    await until(lambda: len(left_over(kit.home)) == 1)
