@@ -11,7 +11,7 @@ from training_files import GRADE, write_training
 from plimsoll.ledger.events import Event, Finished, GroupVoided
 from plimsoll.ledger.journal import Journal
 
-STEPS, GROUPS, SIZE = 2, 2, 2
+STEPS, GROUPS, SIZE = 3, 2, 2
 
 
 def events(run: Path) -> list[Event]:
@@ -20,6 +20,12 @@ def events(run: Path) -> list[Event]:
         return [event for _, event in journal.read()]
     finally:
         journal.close()
+
+
+def steps(run: Path) -> int:
+    """How many steps are committed."""
+    file = run / "steps.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def finished_tickets(run: Path) -> set[str]:
@@ -36,8 +42,8 @@ def test_a_training_goes_on_where_it_was_moved_to_with_all_finished_rollouts(
     write_training(tmp_path, steps=STEPS, batch_groups=GROUPS, group_size=SIZE)
     run = tmp_path / "runs/night"
     process = start("run", "night.toml", "--out", "runs/night")
-    # In the middle of the second batch: some of its rollouts have finished.
-    wait_for(lambda: len(rows(run)) > GROUPS * SIZE, process, within=400)
+    # A step is done, and rollouts of later batches have finished.
+    wait_for(lambda: steps(run) and len(rows(run)) > GROUPS * SIZE, process, within=400)
     kill(process, mark)
     finished = finished_tickets(run)
     moved = tmp_path / "attic/other"
@@ -45,7 +51,8 @@ def test_a_training_goes_on_where_it_was_moved_to_with_all_finished_rollouts(
     run.rename(moved)
 
     shown = json.loads(plimsoll("status", "attic/other", "--json").stdout)
-    assert shown["step"] == 1
+    # The status that a killed run left may be some moments older than its last step.
+    assert shown["step"] <= steps(moved) < STEPS
     checked(plimsoll, "attic/other")
     told = to_the_end(start, "resume", "attic/other")
     assert (told["steps"], told["problems"]) == (STEPS, [])
