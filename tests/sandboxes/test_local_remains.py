@@ -455,7 +455,7 @@ async def test_a_frozen_process_ends_with_its_sandbox(
     _freeze(freezer, pid)
     await made.close()
     assert _processes(made, "sleep") == []
-    assert left(home, [made.id]) == []
+    await until(lambda: left(home, [made.id]) == [])
 
 
 async def test_groups_made_below_a_sandboxs_own_are_removed(
@@ -469,7 +469,7 @@ async def test_groups_made_below_a_sandboxs_own_are_removed(
     (group / "below/deeper").mkdir(parents=True)
     (group / "below/deeper/cgroup.procs").write_text(str(pid))
     await made.close()
-    assert left(home, [made.id]) == []
+    await until(lambda: left(home, [made.id]) == [])
 
 
 def _let_go(traced: int) -> None:
