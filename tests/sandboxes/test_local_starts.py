@@ -31,7 +31,7 @@ Mount = Callable[..., Path]
 WRITES = "mkdir /w; for n in $(seq 20); do echo $n > /w/$n; done; touch /usr/new"
 
 INTERRUPTED = """
-import asyncio, sys, time
+import asyncio, sys, threading
 from pathlib import Path
 from plimsoll.sandboxes.local import remover
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -39,19 +39,23 @@ from plimsoll.sandboxes.protocol import ImageSource
 from parts import spec
 
 really = remover.remove_folder
+interrupted = threading.Event()
 
-def slowly(folder):
-    time.sleep(0.3)
+def when_interrupted(folder):
+    interrupted.wait(240)
     really(folder)
 
 async def main():
     async with LocalBackend(LocalOptions(home=Path(sys.argv[1]), upper="disk")) as backend:
         image = await backend.build(ImageSource(reference="x"))
-        remover.remove_folder = slowly
+        remover.remove_folder = when_interrupted
         for _ in range(6):
             await (await backend.create(image, spec())).close()
         print("closed", flush=True)
-        await asyncio.sleep(600)
+        try:
+            await asyncio.sleep(600)
+        finally:
+            interrupted.set()
 
 asyncio.run(main())
 """
