@@ -125,7 +125,8 @@ def ray_part() -> Iterator[None]:
 def closed_backend(request: pytest.FixtureRequest) -> Backend:
     """A backend that is not entered yet. Not async: what it needs asks the engine by itself."""
     if request.param == "local":
-        return LocalBackend(LocalOptions(home=request.getfixturevalue("home")))
+        # On disk, whatever kind it is: `auto` would depend on the machine that the tests run on.
+        return LocalBackend(LocalOptions(home=request.getfixturevalue("home"), upper="disk"))
     return DockerBackend(DockerOptions(host=request.getfixturevalue("docker_engine")))
 
 

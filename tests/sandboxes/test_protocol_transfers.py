@@ -167,10 +167,10 @@ async def test_an_upload_does_not_go_through_links_that_an_agent_planted(
     (source / "sub/deeper").mkdir(parents=True)
     for name in ("file", "sub/passwd", "sub/deeper/x"):
         (source / name).write_text("uploaded")
-    before = await _said(sandbox, "md5sum /etc/passwd; ls -la /etc")
+    before = await _said(sandbox, "md5sum /etc/passwd; ls -lA /etc")
     await sandbox.exec("mkdir /t; ln -s /etc /t/sub; ln -s /etc/passwd /t/file")
     await sandbox.upload(source, "/t")
-    assert await _said(sandbox, "md5sum /etc/passwd; ls -la /etc") == before
+    assert await _said(sandbox, "md5sum /etc/passwd; ls -lA /etc") == before
     assert await _said(sandbox, "cat /t/file /t/sub/passwd /t/sub/deeper/x") == "uploaded" * 3
     assert await _said(sandbox, "find /t -type l") == ""
 
