@@ -177,10 +177,10 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
     """In the third step, which does not concern the training itself."""
     real = Metrics.note
 
-    def note(self: Metrics, line: StepMetrics) -> None:
+    async def note(self: Metrics, line: StepMetrics) -> None:
         if line.step == 3:
             raise UsageError("cannot write metrics.jsonl: No space left on device")
-        real(self, line)
+        await real(self, line)
 
     monkeypatch.setattr(Metrics, "note", note)
     return "cannot write metrics.jsonl: No space left on device"

@@ -130,7 +130,7 @@ def test_what_is_gone_of_a_killed_training_is_rolled_out_again(
     wait_for(lambda: len(rows(run)) >= GROUPS * 2, process)
     process.kill()
     process.wait()
-    stored = [Path(str(row["trajectory"])) for row in rows(run) if row["trajectory"]]
+    stored = [run / str(row["trajectory"]) for row in rows(run) if row["trajectory"]]
     stored[0].unlink()
     stored[1].write_bytes(stored[1].read_bytes()[:-20])
     told = to_the_end(start, "resume", "run")
