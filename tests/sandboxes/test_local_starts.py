@@ -31,7 +31,7 @@ Mount = Callable[..., Path]
 WRITES = "mkdir /w; for n in $(seq 20); do echo $n > /w/$n; done; touch /usr/new"
 
 INTERRUPTED = """
-import asyncio, sys, threading
+import asyncio, signal, sys, threading
 from pathlib import Path
 from plimsoll.sandboxes.local import remover
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -57,6 +57,8 @@ async def main():
         finally:
             interrupted.set()
 
+# A test that was started in the background of a shell ignores interrupts, and so do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 """Is interrupted while the folders of closed sandboxes wait to be removed."""
