@@ -1,0 +1,128 @@
+"""A controller whose trials end when the caller says so. Everything is real except the workers."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from plimsoll.core.endings import Ending
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.controller import Controller
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.kept import Kept
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.watching import Watching
+from plimsoll.runs.worker_spec import worker_spec
+from plimsoll.sandboxes.owners import myself
+from plimsoll.trials.verdicts import Graded
+from plimsoll.workers.engines.protocol import Exit, Opening
+from plimsoll.workers.messages import Ready
+from plimsoll.workers.place import Result
+from plimsoll.workers.supervisor import Supervisor
+
+__all__ = ["DrivenController", "driven_controller"]
+
+_GOOD = Graded(1.0, Ending.SUBMITTED)
+
+
+class _FakeWorker:
+    """A worker that runs nothing until it is killed."""
+
+    where = "nowhere"
+    is_placed = True
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self._killed = asyncio.Event()
+
+    async def ended(self) -> Exit:
+        await self._killed.wait()
+        return Exit("it was killed", killed=True)
+
+    async def kill(self) -> None:
+        self._killed.set()
+
+
+class _FakeEngine:
+    """An engine that starts no process."""
+
+    name, host = "none", "127.0.0.1"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    async def start(self, opening: Opening) -> _FakeWorker:
+        return _FakeWorker(opening.invitation.worker)
+
+    def describe_wait(self, workers: int) -> str:
+        return f"{workers} workers"
+
+
+class DrivenController:
+    """Takes turns of the controller, and ends single trials between them."""
+
+    def __init__(self, controller: Controller, supervisor: Supervisor) -> None:
+        self._controller = controller
+        self._supervisor = supervisor
+
+    @property
+    def tickets(self) -> list[str]:
+        """The tickets of the running trials."""
+        return list(self._supervisor._jobs)
+
+    async def turn(self) -> None:
+        await self._controller._turn()
+
+    async def fill(self, running: int) -> None:
+        """Take turns until so many trials run."""
+        while self._controller.running < running:
+            await self.turn()
+
+    async def finish(self, ticket: str) -> None:
+        """Grade a running trial."""
+        crew = self._supervisor._crew
+        member = crew.roster.find(self._supervisor._jobs[ticket].worker)
+        assert member is not None
+        kept = self._controller._running[ticket]
+        crew._finish(member, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
+        await kept
+
+    def look_ahead_no_more(self) -> None:
+        """Tell workers no more what comes: that is done now and then, not in each turn."""
+        self._controller._look_at = float("inf")
+        self._controller._told_of = self._supervisor.places
+
+
+@asynccontextmanager
+async def driven_controller(
+    plan: Plan, directory: RunDirectory
+) -> AsyncGenerator[DrivenController]:
+    """The controller of a run whose workers are all ready."""
+    number = plan.config.workers.number
+    async with (
+        Ledger(directory.path, plan.settings, myself(), time.time) as ledger,
+        Supervisor(_FakeEngine(), worker_spec(plan, directory), number=number) as supervisor,
+    ):
+        crew = supervisor._crew
+        await asyncio.sleep(0)
+        for member in crew.roster:
+            crew._hear(member, Ready(member.worker, "nowhere", 0))
+        watching = Watching(Breaker(plan.watched(stops=False)), None, plan.tasks, 1)
+        controller = Controller(
+            plan, directory, ledger, supervisor, watching, Kept(directory), "driven"
+        )
+        async with controller._tasks:
+            yield DrivenController(controller, supervisor)
+            controller.stop("it was measured")
+            await controller.drain(0.0)
