@@ -1,4 +1,4 @@
-/* Packs a file or a folder into the tree stream that plimsoll/sandboxes/trees.py reads.
+/* Packs a file or a folder into the tree stream that plimsoll/sandboxes/trees/stream.py defines.
  *
  * A record is a line `KIND MODE(octal) UID GID MTIME_NS SIZE NAMELEN EXTRALEN`, the name, the
  * extra bytes, and a file's content. Holes in files stay holes, and a file with several names is

@@ -1,209 +1,39 @@
-"""How a file or a folder crosses the border of a sandbox, in either direction.
+"""Unpacks a stream into a file or a folder.
 
-One side packs a tree into a pipe, the other unpacks it. Unpacking trusts nothing in it: no
-name leaves the target, no link that stands in the target is followed, no link that points out
-of the target is made. Devices, sockets and pipes are left out and listed by their names, which are
-not made safe to show here. The standard library alone is used, since one of the two sides may run
-inside the sandbox.
-
-The stream is a sequence of records. Each has a line of eight fields,
-
-    KIND MODE(octal) UID GID MTIME_NS SIZE NAMELEN EXTRALEN
-
-then the name, relative to the root and empty for the root itself, then the extra bytes, then
-the content. Kinds: `d` folder, `f` file with SIZE bytes of content (extra, for the root: its base
-name), `h` file of SIZE bytes with holes (extra as for `f`), `k` another name of a file that came
-before (extra: that name), `l` link (extra: where it leads), `s` left out (extra: why), `e` the
-end. Names are bytes.
-
-The content of a file with holes is its data without the holes: for each piece a line
-`OFFSET LENGTH` and LENGTH bytes, in ascending order, then the line `0 0`. So a file that takes no
-room where it comes from takes none in the stream and none where it goes.
+The stream is not trusted: no name leaves the target, no link in the target is followed, and no
+link that points out of the target is made.
 """
 
 # Works on open folders and on bytes, which Path does not.
-# ruff: noqa: PTH102, PTH112, PTH114, PTH115, PTH116, PTH118, PTH123
+# ruff: noqa: PTH102, PTH112, PTH123
 
-import errno
 import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import FileIO
 from typing import IO, Any, NamedTuple
 
-__all__ = ["Rules", "TreeError", "pack", "pack_unless_link", "unpack"]
+from plimsoll.sandboxes.trees.stream import (
+    CHUNK,
+    LINE,
+    TOO_LONG,
+    Record,
+    TreeError,
+    read_record,
+    stays_inside,
+    too_long,
+)
 
-_CHUNK = 1 << 20
-_LINE = 256
-_NAME = 64 * 1024
-_LONGEST_PATH = 3072
-"""Bytes of a name. With a longer one, the path of a file would be too long for the system's calls
-once the folder stands below another."""
+__all__ = ["Rules", "unpack"]
+
 _HOLES = 64
-"""So many bytes of holes count as one of data."""
+"""The limit on bytes counts so many bytes of holes as one."""
 _KEPT_SKIPS = 20
 _STAY_OPEN = 16
-"""Of the folders above an entry each so many-th stays open."""
+"""Of the folders above an entry, every so many-th stays open."""
 _SHOWN = 120
-"""Letters of a name that is left out."""
-_NO_FILE = "neither a file, a folder nor a link"
-_TOO_LONG = "its path is too long"
-
-
-class TreeError(Exception):
-    """A tree that cannot be packed or unpacked; the text says why."""
-
-
-def pack(source: str, out: IO[bytes], ignored: Callable[[str], bool] | None = None) -> None:
-    """Write the file or folder `source` to `out`, and a closing line that proves it whole.
-
-    `ignored` says which names, relative to the folder, are left out.
-    """
-    try:
-        root = os.stat(source)
-    except OSError as error:
-        raise TreeError(f"{source}: {error.strerror}") from None
-    packing = _Pack(out)
-    if stat.S_ISDIR(root.st_mode):
-        packing.entry("d", "", root)
-        for name, path, info in _walk(source):
-            if ignored is None or not ignored(name):
-                packing.one(name, path, info)
-    elif stat.S_ISREG(root.st_mode):
-        packing.file("", source, extra=posixpath.basename(source))
-    else:
-        raise TreeError(f"{source}: neither a file nor a folder")
-    out.write(b"e 0 0 0 0 0 0 0\n")
-    out.flush()
-
-
-def pack_unless_link(source: str, out: IO[bytes]) -> None:
-    """As `pack`, but a link is followed only to a place beside it: it may be an agent's."""
-    if os.path.islink(source) and not _stays_inside(os.readlink(source), 0):
-        raise TreeError(f"{source}: a link to {os.readlink(source)}, which is not followed")
-    pack(source, out)
-
-
-def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Everything below a folder; a folder with too long a name is not entered."""
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        with os.scandir(os.path.join(source, folder)) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                info = entry.stat(follow_symlinks=False)
-                name = posixpath.join(folder, entry.name)
-                yield name, entry.path, info
-                if stat.S_ISDIR(info.st_mode) and not _too_long(name):
-                    waiting.append(name)
-
-
-def _too_long(name: str) -> bool:
-    return len(name) > _LONGEST_PATH or len(os.fsencode(name)) > _LONGEST_PATH
-
-
-class _Pack:
-    """The state of one packing: where it goes, and the files that may come again."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out = out
-        self._named: dict[tuple[int, int, int, int], str] = {}
-        """Files with several names that were packed, by what tells them from others."""
-
-    def one(self, name: str, path: str, info: os.stat_result) -> None:
-        if _too_long(name):
-            self.entry("s", name[:_LONGEST_PATH], info, extra=_TOO_LONG)
-        elif stat.S_ISDIR(info.st_mode):
-            self.entry("d", name, info)
-        elif stat.S_ISLNK(info.st_mode):
-            self.entry("l", name, info, extra=os.readlink(path))
-        elif stat.S_ISREG(info.st_mode):
-            self.file(name, path, flags=os.O_NOFOLLOW)
-        else:
-            self.entry("s", name, info, extra=_NO_FILE)
-
-    def file(self, name: str, path: str, *, extra: str = "", flags: int = 0) -> None:
-        """Pack an open file, which may be another thing than it was when it was looked at."""
-        flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(path, flags), "rb", buffering=0) as file:
-            info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                self.entry("s", name, info, extra=_NO_FILE)
-                return
-            if name and info.st_nlink > 1:
-                key = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
-                before = self._named.setdefault(key, name)
-                if before != name:
-                    self.entry("k", name, info, extra=before)
-                    return
-            if info.st_blocks * 512 < info.st_size:
-                self.entry("h", name, info, size=info.st_size, extra=extra)
-                self._pieces(file, path, info.st_size)
-            else:
-                self.entry("f", name, info, size=info.st_size, extra=extra)
-                self._content(file, path, info.st_size)
-
-    def _pieces(self, file: FileIO, path: str, size: int) -> None:
-        at = 0
-        while at < size:
-            try:
-                start = min(os.lseek(file.fileno(), at, os.SEEK_DATA), size)
-                at = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), size)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole is left
-                    break
-                start, at = at, size  # its file system knows of no holes
-            if at > start:
-                self._out.write(f"{start} {at - start}\n".encode())
-                os.lseek(file.fileno(), start, os.SEEK_SET)
-                self._content(file, path, at - start)
-        self._out.write(b"0 0\n")
-
-    def _content(self, file: FileIO, path: str, left: int) -> None:
-        while left:
-            chunk = file.read(min(_CHUNK, left))
-            if not chunk:
-                raise TreeError(f"{path}: it shrank while it was read")
-            self._out.write(chunk)
-            left -= len(chunk)
-
-    def entry(
-        self, kind: str, name: str, info: os.stat_result, *, size: int = 0, extra: str = ""
-    ) -> None:
-        named, more = os.fsencode(name), os.fsencode(extra)
-        if max(len(named), len(more)) > _NAME:
-            raise TreeError(f"{name[:80]}…: its name is too long")
-        mode, mtime = stat.S_IMODE(info.st_mode), info.st_mtime_ns
-        numbers = f"{mode:o} {info.st_uid} {info.st_gid} {mtime} {size} {len(named)} {len(more)}"
-        self._out.write(f"{kind} {numbers}\n".encode() + named + more)
-
-
-class _Record(NamedTuple):
-    kind: str
-    mode: int
-    uid: int
-    gid: int
-    mtime: int
-    size: int
-    name: str
-    extra: str
-
-
-def _read_record(stream: IO[bytes]) -> _Record:
-    line = stream.readline(_LINE)
-    if not line.endswith(b"\n"):
-        raise TreeError("the transfer broke off" if len(line) < _LINE else "a line is too long")
-    kind, mode, *numbers = line.decode("ascii").split()
-    uid, gid, mtime, size, named, more = map(int, numbers)
-    if size < 0 or not 0 <= named <= _NAME or not 0 <= more <= _NAME:
-        raise TreeError("the transfer is not readable: a length is out of bounds")
-    both = stream.read(named + more)
-    if len(both) < named + more:
-        raise TreeError("the transfer broke off")
-    name, extra = os.fsdecode(both[:named]), os.fsdecode(both[named:])
-    return _Record(kind, int(mode, 8), uid, gid, mtime, size, name, extra)
+"""The most characters shown of a name that is left out."""
 
 
 class _Open(NamedTuple):
@@ -240,7 +70,7 @@ def unpack(stream: IO[bytes], target: str, rules: Rules | None = None) -> dict[s
     work = _Unpack(target, rules or Rules())
     try:
         while True:
-            record = _read_record(stream)
+            record = read_record(stream)
             if record.kind == "e":
                 return work.summary()
             work.take(record, stream)
@@ -271,7 +101,7 @@ class _Unpack:
         self._skips = 0
         self._late: list[tuple[str, int]] = []
 
-    def take(self, record: _Record, stream: IO[bytes]) -> None:
+    def take(self, record: Record, stream: IO[bytes]) -> None:
         kind, name = record.kind, record.name
         if name == "":
             self._begin(record, stream)
@@ -289,10 +119,10 @@ class _Unpack:
             if self._entries_left < 0:
                 raise TreeError(f"more than {self._rules.entries:,} files and folders")
         self._reserve(record)
-        if _too_long(name):
+        if too_long(name):
             for _ in self._content(record, stream):
                 pass  # the next record stands behind it
-            self._skip(name, _TOO_LONG)
+            self._skip(name, TOO_LONG)
             return
         parent = self._open_parent("/".join(parts[:-1]))
         if kind == "d":
@@ -305,7 +135,7 @@ class _Unpack:
         else:
             self._make_file(parent, parts[-1], record, stream)
 
-    def _begin(self, record: _Record, stream: IO[bytes]) -> None:
+    def _begin(self, record: Record, stream: IO[bytes]) -> None:
         """The first entry: the target is a folder or a file, as the source was."""
         if self._root is not None or record.kind not in ("d", "f", "h"):
             raise TreeError("the transfer has no root, or two")
@@ -353,7 +183,7 @@ class _Unpack:
             self._open.append(_Open(name, depth, at))
         return at
 
-    def _make_folder(self, parent: int, name: str, record: _Record | None) -> None:
+    def _make_folder(self, parent: int, name: str, record: Record | None) -> None:
         """Have a folder; with its record, with its mode and owner too."""
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
@@ -370,18 +200,18 @@ class _Unpack:
             # Writable and searchable for its owner, or nothing could be put in it.
             os.chmod(name, self._mode(record) | 0o700, dir_fd=parent)
 
-    def _late_mode(self, name: str, record: _Record) -> None:
+    def _late_mode(self, name: str, record: Record) -> None:
         """An image's folder gets its exact mode when everything is in it."""
         mode = self._mode(record)
         if self._rules.as_image and mode & 0o700 != 0o700:
             self._late.append((name, mode))
 
-    def _mode(self, record: _Record) -> int:
+    def _mode(self, record: Record) -> int:
         if self._rules.mode is not None:
             return self._rules.mode
         return record.mode & (0o7777 if self._rules.as_image else 0o777)
 
-    def _own(self, record: _Record, chown: Callable[[tuple[int, int]], None]) -> None:
+    def _own(self, record: Record, chown: Callable[[tuple[int, int]], None]) -> None:
         owner = self._rules.owner
         if owner is None and self._rules.keep_owners:
             owner = (record.uid, record.gid)
@@ -394,7 +224,7 @@ class _Unpack:
                     "without root a sandbox has one user only"
                 ) from None
 
-    def _make_file(self, parent: int, name: str, record: _Record, stream: IO[bytes]) -> None:
+    def _make_file(self, parent: int, name: str, record: Record, stream: IO[bytes]) -> None:
         self._remove_other(parent, name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=parent)
@@ -413,7 +243,7 @@ class _Unpack:
             os.utime(descriptor, ns=(record.mtime, record.mtime))
         self._files += 1
 
-    def _content(self, record: _Record, stream: IO[bytes]) -> Iterator[tuple[int | None, bytes]]:
+    def _content(self, record: Record, stream: IO[bytes]) -> Iterator[tuple[int | None, bytes]]:
         """A file's content in chunks, each with its place where it does not follow the last."""
         if record.kind == "f":
             for chunk in self._take(record.size, stream):
@@ -422,7 +252,7 @@ class _Unpack:
             return
         end = 0
         while True:
-            line = stream.readline(_LINE)
+            line = stream.readline(LINE)
             if not line.endswith(b"\n"):
                 raise TreeError("the transfer broke off")
             offset, length = map(int, line.decode("ascii").split())
@@ -437,7 +267,7 @@ class _Unpack:
                 yield place, chunk
                 place = None
 
-    def _reserve(self, record: _Record) -> None:
+    def _reserve(self, record: Record) -> None:
         """Refuse a file that is too large before anything of it is made."""
         if record.kind == "f":
             self._count(record.size)
@@ -458,13 +288,13 @@ class _Unpack:
 
     def _take(self, size: int, stream: IO[bytes]) -> Iterator[bytes]:
         while size:
-            chunk = stream.read(min(_CHUNK, size))
+            chunk = stream.read(min(CHUNK, size))
             if not chunk:
                 raise TreeError("the transfer broke off")
             size -= len(chunk)
             yield chunk
 
-    def _make_name(self, parent: int, parts: list[str], record: _Record) -> None:
+    def _make_name(self, parent: int, parts: list[str], record: Record) -> None:
         """Give a file that came before another name. It is found without following any link."""
         name, before = parts[-1], record.extra.split("/")
         if any(p in ("", ".", "..") or "\0" in p for p in before):
@@ -496,9 +326,9 @@ class _Unpack:
             at = deeper
         return at
 
-    def _make_link(self, parent: int, parts: list[str], record: _Record) -> None:
+    def _make_link(self, parent: int, parts: list[str], record: Record) -> None:
         to, name = record.extra, parts[-1]
-        if "\0" in to or (not self._rules.as_image and not _stays_inside(to, len(parts) - 1)):
+        if "\0" in to or (not self._rules.as_image and not stays_inside(to, len(parts) - 1)):
             told = _shown(to)
             self._skip(record.name, f"a link to {told}, which may lead out of the folder")
             return
@@ -542,16 +372,3 @@ class _Unpack:
 
 def _shown(name: str) -> str:
     return name if len(name) <= _SHOWN else f"{name[: _SHOWN - 1]}…"
-
-
-def _stays_inside(to: str, depth: int) -> bool:
-    """Whether a link, `depth` folders below the target, stays below it wherever it leads.
-
-    Steps upwards count only at its beginning, where the folders above it are real ones: after
-    a name they would start from wherever another link leads to.
-    """
-    steps = to.split("/")
-    ups = 0
-    while ups < len(steps) and steps[ups] == "..":
-        ups += 1
-    return not to.startswith("/") and ups <= depth and ".." not in steps[ups:]
