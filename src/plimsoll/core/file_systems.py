@@ -1,4 +1,4 @@
-"""Which file system a folder is on, and whether other hosts may share it."""
+"""File system types: the type under a path, and whether other hosts may share it."""
 
 import contextlib
 import os
@@ -16,11 +16,11 @@ _NETWORKED = frozenset(
     )
 )
 _LOCAL_FUSE = frozenset(("fuse.fuse-overlayfs",))
-"""File systems in user space that are a container's own root."""
+"""FUSE file systems that serve as the root of a container."""
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that a path is on, or will be; empty where it is not known."""
+    """The file system type of a path, or of its nearest existing parent. Empty if unknown."""
     place = path.absolute()
     place = next((one for one in (place, *place.parents) if one.exists()), place)
     with contextlib.suppress(OSError):
@@ -39,8 +39,11 @@ def file_system(path: Path) -> str:
 
 
 def is_networked(kind: str) -> bool:
-    """Whether files of such a file system may be used by several hosts at once, so that memory
-    maps and locks, which SQLite's write-ahead log needs, do not reach all who use them."""
+    """Whether several hosts may use this type of file system at once.
+
+    SQLite's write-ahead log does not work there: it needs locks and memory maps that all users of
+    the file share.
+    """
     if kind in _LOCAL_FUSE:
         return False
     return kind in _NETWORKED or kind.startswith("fuse.")

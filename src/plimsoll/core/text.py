@@ -1,4 +1,4 @@
-"""Text from agents, tests, tasks, graders and servers, made safe to keep and to show.
+"""Makes untrusted text (of agents, tests, tasks, graders, servers) safe to store and to show.
 
 Such text may hold anything: halves of characters (lone surrogates, which is also how Python
 reads a file name that is not UTF-8), control characters, escape sequences, line breaks in a file
@@ -17,7 +17,7 @@ _BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def safe_text(text: str) -> str:
-    """The text with each character that cannot be printed as its escape. Line breaks stay."""
+    """Escape every unprintable character except line breaks."""
     if text.isprintable():
         return text
     return "".join(
@@ -27,7 +27,7 @@ def safe_text(text: str) -> str:
 
 
 def safe_line(text: str, most: int | None = None) -> str:
-    """The same in one line: a line break or a tab is a space. Longer than `most`, it is cut."""
+    """One line of safe text: line breaks and tabs become spaces, `most` characters are kept."""
     text = text.strip()
     if not text.isprintable():
         text = safe_text(_BREAKS.sub(" ", text))
@@ -35,14 +35,14 @@ def safe_line(text: str, most: int | None = None) -> str:
 
 
 def safe_name(name: str, most: int | None = None) -> str:
-    """The name of a file or a key, in one line: line breaks and tabs are written as escapes too."""
+    """A safe file name or key in one line: line breaks and tabs are escaped too."""
     if not name.isprintable():
         name = "".join(char if char.isprintable() else _escape(char) for char in name)
     return name if most is None or len(name) <= most else name[: most - 1] + "…"
 
 
 def safe_names(names: list[str]) -> list[str]:
-    """Each name made safe, and still one of its own: two that would be alike get a number."""
+    """Safe names, still distinct: names that would collide get a number."""
     found: dict[str, None] = {}
     for name in names:
         safe, number = safe_name(name), 1
@@ -77,11 +77,11 @@ has such bytes."""
 
 
 def without_halves(body: bytes) -> bytes:
-    """JSON with U+FFFD in place of each half of a character; the same object where there is none.
+    """Replace each lone surrogate escape in JSON by U+FFFD. Returns `body` itself if there is none.
 
-    Programs in JavaScript cut texts between the halves of a character and write the rest as an
-    escape. No server takes that, and an agent with one in its history would get no answer any
-    more. Takes a few passes over the body whatever it is made of.
+    JavaScript programs cut strings between the two halves of a surrogate pair. Servers refuse the
+    result, and an agent with one in its history would get no answer any more. The cost is linear
+    in the length of the body.
     """
     if b"\0" in body:
         return body

@@ -1,15 +1,15 @@
-"""Where the ledger of a run is: in the run directory, or in a folder that this file finds.
+"""The location of a run's ledger: the run directory, or a folder on a local disk.
 
 SQLite's write-ahead log needs shared memory and locks that network file systems do not have. A
-run directory that is on one keeps its ledger elsewhere, local to the controller:
+run directory on a network file system therefore keeps its ledger on the controller's host:
 
     <run directory>/ledger.json     names the host and the folder
     <folder>/<run>-<id>/            ledger.db, ledger.lock
     <folder>/<run>-<id>/run.json    names the run directory
 
-The two files agree by the name of the folder and by `moves`, which counts how often the ledger
-was taken to another place. A ledger that is there and agrees is this run's, whatever the host is
-called. One that does not agree is an older copy, and is not used.
+The two files match if both have the same folder name and the same `moves`, the number of times
+that the ledger was moved. A ledger that matches belongs to this run, whatever the host is called.
+A ledger that does not match is an older copy and is not used.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ __all__ = ["FILE", "LOCK", "POINTER", "Location", "find", "has_ledger", "look", 
 
 FILE = "ledger.db"
 LOCK = "ledger.lock"
-"""Beside it, and held by the process that writes it."""
+"""The lock file beside the ledger; the process that writes the ledger holds it."""
 POINTER = "ledger.json"
-"""In a run directory whose ledger is elsewhere."""
+"""The file in a run directory that names a ledger elsewhere."""
 _BACK = "run.json"
 
 _T = TypeVar("_T")
@@ -42,9 +42,9 @@ _T = TypeVar("_T")
 class _Pointer(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     folder: str
-    """Of this run alone, with its name and an id."""
+    """The folder of this one ledger: the run's name and an id."""
     why: str = ""
-    """Why it is not in the run directory, for a person."""
+    """The reason why the ledger is not in the run directory, to show."""
     moves: int = 0
 
 
@@ -55,7 +55,7 @@ class _Back(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The folder of a ledger that can be used here."""
+    """A ledger that this host can open."""
 
     run: Path
     """The run directory."""
@@ -76,13 +76,13 @@ class Location:
 
     @property
     def said(self) -> str:
-        """Where it is and why, for a person; empty where it is in the run directory."""
+        """The location and its reason, to show. Empty for a ledger in the run directory."""
         if not self.is_elsewhere:
             return ""
         return f"{self.folder} on {host_name(myself())}" + (f" ({self.why})" if self.why else "")
 
     def publish(self) -> None:
-        """Have the run directory name a new ledger, once there is one. The first to do so wins."""
+        """Write the pointer to a new ledger into the run directory. The first writer wins."""
         if not self.is_elsewhere:
             return
         try:
@@ -96,9 +96,9 @@ class Location:
             raise LedgerError(f"cannot write {self.run / POINTER}: {error.strerror}") from None
 
     def discard(self) -> None:
-        """Remove the ledger of a run that came to nothing."""
+        """Remove the ledger of a run that never began."""
         if self.is_elsewhere:
-            (self.run / POINTER).unlink(missing_ok=True)  # first: it must not name nothing
+            (self.run / POINTER).unlink(missing_ok=True)  # first: a pointer never dangles
             shutil.rmtree(self.folder, ignore_errors=True)
             return
         for file in (*self.folder.glob(f"{FILE}*"), self.lock):
@@ -106,7 +106,7 @@ class Location:
 
 
 def has_ledger(run: Path) -> bool:
-    """Whether a directory is that of a run with a ledger, wherever that is."""
+    """Whether a directory is a run directory, with its ledger there or elsewhere."""
     return (run / FILE).is_file() or (run / POINTER).is_file()
 
 
@@ -117,7 +117,7 @@ def run_of(folder: Path) -> Path:
 
 
 def look(run: Path) -> str:
-    """Where the ledger of a run is, for a person; empty where it is in the run directory."""
+    """The location of a ledger elsewhere, to show. Empty for a ledger in the run directory."""
     pointer = _read(run / POINTER, _Pointer)
     if pointer is None:
         return ""
@@ -126,11 +126,10 @@ def look(run: Path) -> str:
 
 
 def make(run: Path, wanted: str | None, home: Path) -> Location:
-    """Decide where the ledger of a new run is, and make its folder. `Location.publish` names it
-    in the run directory.
+    """Choose the location of a new run's ledger and create its folder.
 
-    `wanted` is a folder for the ledgers of many runs; `home` is where Plimsoll keeps its files on
-    this host.
+    `Location.publish` writes the pointer afterwards. `wanted` is a folder for the ledgers of many
+    runs; `home` is Plimsoll's own folder on this host.
     """
     if wanted is not None:
         why = "[storage] ledger"
@@ -165,10 +164,10 @@ def make(run: Path, wanted: str | None, home: Path) -> Location:
 
 
 def find(run: Path, wanted: str | None = None, home: Path | None = None) -> Location:
-    """The ledger of a run that is there. `LedgerError` says where it is, if not here.
+    """The location of an existing run's ledger. `LedgerError` names the host if it is another one.
 
-    `wanted` and `home` are for the process that drives the run, as for `make`: a ledger that was
-    brought there from another place is taken over.
+    The process that drives the run passes `wanted` and `home`, as for `make`: a ledger that was
+    copied there from another host is adopted.
     """
     if (run / FILE).exists():
         return _in_run(run, wanted)
@@ -208,15 +207,15 @@ def _in_run(run: Path, wanted: str | None) -> Location:
 
 
 def _agreeing(folder: Path, pointer: _Pointer) -> _Back | None:
-    """The note beside a ledger, where it is the one that a pointer means."""
+    """The note beside a ledger, if pointer and ledger match."""
     back = _read(folder / _BACK, _Back)
-    # One more than the pointer knows of: a crash came between the two files of `_bind`.
+    # One ahead of the pointer: the process crashed between the two writes of `_bind`.
     is_it = back is not None and back.moves - pointer.moves in (0, 1)
     return back if is_it and (folder / FILE).exists() else None
 
 
 def _check_own(run: Path, folder: Path, back: _Back) -> None:
-    """Refuse a copy of a run directory: the ledger is that of the other one."""
+    """Refuse a copy of a run directory: its ledger belongs to the original."""
     other = Path(back.run)
     with contextlib.suppress(OSError):
         if other.samefile(run):
@@ -246,7 +245,7 @@ def _missing(run: Path, pointer: _Pointer, here: Path) -> str:
 
 
 def _bind(run: Path, folder: Path, why: str, *, moves: int) -> None:
-    """Have the run directory and the folder of its ledger name each other."""
+    """Write pointer and note, so that run directory and ledger folder name each other."""
     try:
         _write(folder / _BACK, _back(run, moves=moves))
         _write(run / POINTER, _pointer(folder, why, moves=moves))

@@ -49,7 +49,7 @@ _TURN_SECONDS = 0.25
 """The longest between two looks at what can be done."""
 _LOOK_SHARE = 0.05
 _LOOK_SECONDS = 1.0
-"""The share of the time that looking ahead may take, and the longest between two such looks."""
+"""The largest share of time spent on looking ahead, and the longest interval between two looks."""
 
 _Keep = Callable[[Result], Awaitable[None]]
 
@@ -98,9 +98,9 @@ class Controller:
         if reuse_of(plan.config) is not Reuse.NONE:
             self._prospects = Prospects(plan, self._order, ledger, self._evaluations, watching)
         self._look_at = -math.inf
-        """When workers may be told again what comes, by the loop's clock."""
+        """The earliest time of the next look ahead, by the loop's clock."""
         self._told_of = 0
-        """Places that workers had when they were last told."""
+        """The number of slots at the last look ahead."""
         self._slack = Slack(plan.config.run.slack_seconds)
         self._clock = Stopwatch()
         """Measures the slack of stragglers: it stands still while the policy is paused."""
@@ -246,7 +246,7 @@ class Controller:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Tell workers what they are about to be given.
+        """Tell workers which trials they are about to get.
 
         With many places that takes milliseconds, so it is done at most a small share of the time,
         and at once only where the number of places has changed.

@@ -1,4 +1,4 @@
-"""Lines of a run's files, written off the event loop and in order.
+"""Appends lines to the files of a run, in order and off the event loop.
 
 A run directory may be on a file system that takes seconds to answer. The loop that hands out
 tickets must not wait for it, so lines are queued and written by a thread, those that are queued
@@ -30,7 +30,7 @@ class _Entry:
 
 
 class LineWriter:
-    """Appends lines to files in the order of its calls. After a failed write it takes no more."""
+    """Appends lines in the order of the calls. After a failed write it refuses further lines."""
 
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque()
@@ -52,7 +52,7 @@ class LineWriter:
         await asyncio.shield(entry.written)
 
     async def flush(self) -> None:
-        """Wait until everything that was queued is written, or cannot be."""
+        """Wait until the queue is empty: every line is written or has failed."""
         if self._work is not None:
             await asyncio.shield(self._work)
 
@@ -83,7 +83,7 @@ class LineWriter:
 
 
 def _append(path: Path, lines: bytes) -> None:
-    """Opened and closed each time: a crash leaves what finished."""
+    """Append to a file that is opened and closed each time, so that a crash loses no line."""
     with writing(path), path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         try:
@@ -92,13 +92,13 @@ def _append(path: Path, lines: bytes) -> None:
                 left = left[file.write(left) :]
         except OSError:
             with contextlib.suppress(OSError):
-                file.truncate(end)  # no half of a line stays
+                file.truncate(end)  # leave no partial line
             raise
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Generator[None]:
-    """Turn an error of the file system into one line that says what to do."""
+    """Turn an OSError into a one-line error that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Temporary files and folders of this host. The name of each says whose it is.
+"""Temporary files and folders whose names carry their owner.
 
-They go with the work they are for. What a process that was killed could not remove, the next that
-starts on its host removes: a name carries its owner from the moment it is there.
+Each is removed with the work it belongs to. The leftovers of a killed process are removed by the
+next process that starts on the host: the owner in the name shows that it is dead.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ _RANDOM = "-"
 
 
 def prefix() -> str:
-    """How the names of this process's temporary files begin."""
+    """The prefix of the names of this process's temporary files."""
     return f"{_PREFIX}{mark(myself())}{_RANDOM}"
 
 
 def make_temporary() -> Path:
-    """A temporary folder of this process. Its path is short, so that sockets fit in it."""
+    """Create a temporary folder. Its path is short enough for Unix sockets."""
     return Path(tempfile.mkdtemp(prefix=prefix()))
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Generator[Path]:
-    """A temporary folder for as long as it takes."""
+    """A temporary folder that is removed on exit."""
     folder = make_temporary()
     try:
         yield folder
@@ -50,7 +50,7 @@ def temporary_folder() -> Generator[Path]:
 
 @contextlib.asynccontextmanager
 async def temporary_folder_of_agents() -> AsyncGenerator[Path]:
-    """The same for files that may be many: it is removed in a thread."""
+    """A temporary folder for many files: it is removed in a thread."""
     folder = make_temporary()
     try:
         yield folder
@@ -59,7 +59,7 @@ async def temporary_folder_of_agents() -> AsyncGenerator[Path]:
 
 
 def leftovers(place: Path | None = None) -> list[Path]:
-    """Temporary files of dead processes of this host: among its temporary files, or in a folder."""
+    """Temporary files of dead processes of this host, in `place` or the default folder."""
     found = (place or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*")
     return sorted(path for path in found if _is_left(path))
 

@@ -1,4 +1,4 @@
-"""The file system under the home: how to spread sandboxes over it, and whether it gets slow."""
+"""The file system under the home: detects slow ones, and spreads sandboxes over block groups."""
 
 import fcntl
 import os
@@ -21,15 +21,15 @@ class FileSystem:
     kind: str
     options: frozenset[str]
     journal: bool
-    """False only where it is known to have none."""
+    """False only if the kernel reports none."""
 
     @property
     def slow(self) -> str:
-        """Why removing many files makes it slow; "" where it does not.
+        """The reason why many removals make it slow; empty if they do not.
 
         Without a journal, ext4 does not use the inode of a removed file again for one to six
-        minutes, and each new file of the same block group walks past all of these. With `discard`
-        it also waits for the device at each removal, which a journal would gather.
+        minutes, and every new file in the same block group scans past these. With `discard`
+        it also waits for the device at each removal, which a journal would batch.
         """
         if self.kind not in _EXT or self.journal:
             return ""
@@ -38,7 +38,7 @@ class FileSystem:
 
 
 def find_file_system(path: Path) -> FileSystem:
-    """The file system that a path is on; its kind is "" where the kernel does not say."""
+    """The file system of a path; its kind is empty if the kernel does not report it."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     found = FileSystem("", frozenset(), journal=True)
@@ -52,7 +52,7 @@ def find_file_system(path: Path) -> FileSystem:
 
 
 def _has_journal(device: str) -> bool:
-    """Whether an ext4 has a journal; True where the kernel does not say."""
+    """Whether an ext4 file system has a journal; True if the kernel does not report it."""
     try:
         name = Path(f"/sys/dev/block/{device}").resolve().name
         return Path(f"/sys/fs/ext4/{name}/journal_task").read_text().strip() != "<none>"
@@ -61,7 +61,7 @@ def _has_journal(device: str) -> bool:
 
 
 def spread(folder: Path) -> bool:
-    """Have ext4 put each folder made in this one into a block group of its own.
+    """Make ext4 place each new folder in this one in a block group of its own.
 
     A new folder otherwise lies in the group of its parent, beside all that was removed there.
     Other file systems have no such flag and need none. Returns whether it is set.

@@ -1,7 +1,7 @@
-"""Removes the folders of closed sandboxes, so that no trial waits for the disk.
+"""Removes the folders of closed sandboxes in the background, so that no trial waits for the disk.
 
-A folder that waits here is named after its owner. What a killed process left to be removed is
-therefore known to be its own, and goes at the next start.
+A queued folder carries the name of its owner. The next start therefore recognizes and removes the
+folders that a killed process left behind.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 2
 _MOST_WAITING = 64
-"""With so many folders waiting, the next close waits too: the disk is what limits the run."""
+"""Backpressure: with so many folders queued, the next close waits."""
 _NICENESS = 5
 
 
 class Remover:
-    """`is_short` says whether the disk is short of room: then a folder is waited for."""
+    """Removes folders in threads. While `is_short` reports a nearly full disk, `remove` waits."""
 
     def __init__(self, warn: Callable[[str], None], is_short: Callable[[], bool]) -> None:
         self._warn = warn
@@ -39,11 +39,11 @@ class Remover:
 
     @property
     def backlog(self) -> int:
-        """Folders that are not removed yet."""
+        """The number of queued folders."""
         return len(self._waiting)
 
     async def remove(self, folder: Path) -> None:
-        """Have a folder removed, which is not waited for unless there is a reason to."""
+        """Queue a folder for removal. Waits if the disk is nearly full or the queue is long."""
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._remove, folder)
         self._waiting.add(work)
@@ -59,7 +59,7 @@ class Remover:
             await asyncio.wait(self._waiting)
 
     async def close(self) -> None:
-        """The same, and end the threads."""
+        """Drain the queue and end the threads."""
         await to_the_end(self.drain())
         self._threads.shutdown()
 
@@ -75,6 +75,6 @@ class Remover:
 
 
 def _give_way() -> None:
-    """On Linux each thread has a niceness of its own."""
+    """Lower the priority of this thread: on Linux, niceness is per thread."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,4 +1,4 @@
-"""Where the files that a sandbox writes are kept: on the disk of the home, or in memory.
+"""Chooses where a sandbox's upper layer is kept: on the disk of the home, or in memory.
 
 Files in memory cost the disk nothing, neither at the start nor at the end. They are bounded:
 
@@ -28,13 +28,13 @@ Upper = Literal["auto", "tmpfs", "disk"]
 
 DEFAULT_MB = 256
 _SHARE = 2
-"""One part in so many of the available memory is given to files."""
+"""The share of the available memory that upper layers may use: one part in so many."""
 _PERIOD = 1.0
-"""So many seconds old what was found of the memory may be."""
+"""Seconds for which a reading of the available memory is reused."""
 
 
 class Uppers:
-    """Chooses for each sandbox of one backend."""
+    """Chooses the upper layer of each sandbox of one backend."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Uppers:
 
     @property
     def mb(self) -> int:
-        """What the files of a sandbox in memory may take."""
+        """The size limit of an upper layer in memory."""
         return self._mb
 
     def stay_on_disk(self) -> None:
-        """This kernel cannot carry an overlay in memory."""
+        """Use the disk from now on: this kernel has no overlay on tmpfs."""
         self._upper = "disk"
 
     def outgrew(self, image: str) -> None:
-        """A sandbox of this image needed more than the bound."""
+        """Use the disk for this image from now on: a sandbox of it filled its tmpfs."""
         self._outgrown.add(image)
 
     def choose(self, image: str, limits: Limits, *, memory_is_limited: bool) -> int | None:
-        """The bound in MB of a sandbox whose files are kept in memory; None for the disk.
+        """The size in MB of an upper layer in memory, or None for one on disk.
 
         By default memory is used only where it changes nothing but the speed: where the disk gets
         slow, and where the sandbox has no limit of memory.

@@ -53,14 +53,14 @@ def pack(source: str, out: IO[bytes], ignored: Callable[[str], bool] | None = No
 
 
 def pack_unless_link(source: str, out: IO[bytes]) -> None:
-    """As `pack`, but a link is followed only to a place beside it: it may be an agent's."""
+    """Like `pack`, but an untrusted link is followed only if it stays in its folder."""
     if os.path.islink(source) and not stays_inside(os.readlink(source), 0):
         raise TreeError(f"{source}: a link to {os.readlink(source)}, which is not followed")
     pack(source, out)
 
 
 def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Everything below a folder; a folder with too long a name is not entered."""
+    """All entries below a folder. A folder whose name is too long is not entered."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -74,12 +74,12 @@ def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
 
 
 class _Pack:
-    """The state of one packing: where it goes, and the files that may come again."""
+    """Writes the records of one tree."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
         self._named: dict[tuple[int, int, int, int], str] = {}
-        """Files with several names that were packed, by what tells them from others."""
+        """The first names of packed files with several hard links, by file identity."""
 
     def one(self, name: str, path: str, info: os.stat_result) -> None:
         if too_long(name):
@@ -94,7 +94,7 @@ class _Pack:
             self.entry("s", name, info, extra=_NO_FILE)
 
     def file(self, name: str, path: str, *, extra: str = "", flags: int = 0) -> None:
-        """Pack an open file, which may be another thing than it was when it was looked at."""
+        """Pack a file. It is checked again once open: the path may have changed since `stat`."""
         flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags), "rb", buffering=0) as file:
             info = os.fstat(file.fileno())

@@ -46,20 +46,20 @@ class _Open(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a tree is unpacked."""
+    """Limits, modes and owners of an unpacked tree."""
 
     limit: int | None = None
-    """Bytes after which it is too much. A hole counts for a small part of its size: it takes no
-    room, but it would where somebody copies the files without care."""
+    """The most bytes. Holes count for a small part of their size: they take no room here, but
+    would in a copy that does not preserve them."""
     entries: int | None = None
-    """Files, folders and links after which it is too much."""
+    """The most files, folders and links."""
     as_image: bool = False
-    """Keep what an image may have: links that point anywhere, special and exact modes. What
-    stands in the way of a folder is an error then, not replaced."""
+    """Unpack as part of an image: links may point anywhere, modes are exact. An existing file in
+    place of a folder is an error instead of being replaced."""
     keep_owners: bool = False
     owner: tuple[int, int] | None = None
     mode: int | None = None
-    """For every file and folder, instead of their own."""
+    """Overrides the mode of every file and folder."""
 
 
 def unpack(stream: IO[bytes], target: str, rules: Rules | None = None) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def unpack(stream: IO[bytes], target: str, rules: Rules | None = None) -> dict[s
 
 
 class _Unpack:
-    """The state of one unpacking: an open target folder and the bounds."""
+    """Unpacks one tree: the open target folder, and the remaining limits."""
 
     def __init__(self, target: str, rules: Rules) -> None:
         self._target = target
@@ -94,7 +94,7 @@ class _Unpack:
         self._entries_left = rules.entries
         self._root: int | None = None
         self._open: list[_Open] = []
-        """Folders on the way to where the last entry went: some above it, and that one."""
+        """Open folders on the path of the last entry."""
         self._files = 0
         self._bytes = 0
         self._skipped: list[str] = []
@@ -121,7 +121,7 @@ class _Unpack:
         self._reserve(record)
         if too_long(name):
             for _ in self._content(record, stream):
-                pass  # the next record stands behind it
+                pass  # skip it: the next record follows
             self._skip(name, TOO_LONG)
             return
         parent = self._open_parent("/".join(parts[:-1]))
@@ -136,7 +136,7 @@ class _Unpack:
             self._make_file(parent, parts[-1], record, stream)
 
     def _begin(self, record: Record, stream: IO[bytes]) -> None:
-        """The first entry: the target is a folder or a file, as the source was."""
+        """Take the root entry, and open or create the target for it."""
         if self._root is not None or record.kind not in ("d", "f", "h"):
             raise TreeError("the transfer has no root, or two")
         kind, target = record.kind, self._target
@@ -150,7 +150,7 @@ class _Unpack:
             self._make_file(self._root, posixpath.basename(target), record, stream)
 
     def _make_way(self, folder: str) -> None:
-        """Make the target and what is missing above it, all for the same owner."""
+        """Create the target and its missing parents, with the same owner."""
         missing: list[str] = []
         while not os.path.isdir(folder):
             missing.append(folder)
@@ -184,7 +184,7 @@ class _Unpack:
         return at
 
     def _make_folder(self, parent: int, name: str, record: Record | None) -> None:
-        """Have a folder; with its record, with its mode and owner too."""
+        """Create a folder if it is missing; with a record, set its mode and owner."""
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
         except FileExistsError:
@@ -244,7 +244,7 @@ class _Unpack:
         self._files += 1
 
     def _content(self, record: Record, stream: IO[bytes]) -> Iterator[tuple[int | None, bytes]]:
-        """A file's content in chunks, each with its place where it does not follow the last."""
+        """The content of a file in chunks, with an offset where one does not follow the last."""
         if record.kind == "f":
             for chunk in self._take(record.size, stream):
                 yield None, chunk
@@ -268,7 +268,7 @@ class _Unpack:
                 place = None
 
     def _reserve(self, record: Record) -> None:
-        """Refuse a file that is too large before anything of it is made."""
+        """Count a file against the limits before it is created."""
         if record.kind == "f":
             self._count(record.size)
         elif record.kind == "h" and self._span_left is not None:
@@ -295,7 +295,7 @@ class _Unpack:
             yield chunk
 
     def _make_name(self, parent: int, parts: list[str], record: Record) -> None:
-        """Give a file that came before another name. It is found without following any link."""
+        """Hard-link an earlier file. Its path is resolved without following links."""
         name, before = parts[-1], record.extra.split("/")
         if any(p in ("", ".", "..") or "\0" in p for p in before):
             raise TreeError(f"{record.extra[:200]!r} leaves the target")
@@ -314,7 +314,7 @@ class _Unpack:
         self._files += 1
 
     def _open_there(self, parts: list[str]) -> int:
-        """A folder of the target that is there already."""
+        """Open an existing folder of the target."""
         assert self._root is not None
         at = os.dup(self._root)
         for part in parts:
