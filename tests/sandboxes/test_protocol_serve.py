@@ -148,7 +148,7 @@ async def test_fifty_connections_at_once_do_not_mix(sandbox: Sandbox):
     served = await sandbox.serve(0, echo)
     code = (
         "import socket, threading\n"
-        f"ends = [socket.create_connection(('127.0.0.1', {served.port}), 20) for _ in range(50)]\n"
+        f"ends = [socket.create_connection(('127.0.0.1', {served.port}), 120) for _ in range(50)]\n"
         "for n, s in enumerate(ends): s.sendall(b'%d ' % n * 5000)\n"
         "for s in ends: s.shutdown(1)\n"
         "print([s.makefile('rb').read() == b'%d ' % n * 5000 for n, s in enumerate(ends)].count(1))"
