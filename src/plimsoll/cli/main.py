@@ -20,6 +20,7 @@ __all__ = ["main"]
 COMMANDS = {
     "bake": "plimsoll.cli.bake",
     "clean": "plimsoll.cli.clean",
+    "completion": "plimsoll.cli.completion",
     "config": "plimsoll.cli.config",
     "eval": "plimsoll.cli.eval",
     "gateway": "plimsoll.cli.gateway",

@@ -1,0 +1,100 @@
+"""Shell completion: in a real bash, the script completes commands, options and paths."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHELLS = ("bash", "zsh", "fish")
+
+COMPLETE = r"""
+eval "$(plimsoll completion bash)"
+complete -p plimsoll >&2
+COMP_WORDS=(plimsoll "$@") COMP_CWORD=$# COMPREPLY=()
+_plimsoll_completion plimsoll "${!#}" ""
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+"""Asks for the completions of the last word, as bash does when a person presses the tab key."""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a `plimsoll` of this Python at the front of the path."""
+    program = tmp_path / "bin/plimsoll"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m plimsoll "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def complete(*words: str, folder: Path) -> list[str]:
+    bash = shutil.which("bash")
+    assert bash is not None
+    ended = subprocess.run(
+        [bash, "--norc", "-c", COMPLETE, "bash", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "_plimsoll_completion plimsoll" in ended.stderr
+    return ended.stdout.split()
+
+
+def test_bash_completes_commands_and_their_options(programs: None, tmp_path: Path):
+    assert complete("s", folder=tmp_path) == ["show", "simulate", "stage", "status", "stop"]
+    assert complete("gateway", "pr", folder=tmp_path) == ["probe"]
+    assert complete("stop", "--", folder=tmp_path) == ["--now", "--json", "--help"]
+    assert complete("eval", "tasks", "--att", folder=tmp_path) == ["--attempts"]
+    assert complete("completion", "", folder=tmp_path) == list(SHELLS)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_a_script_that_asks_this_command(
+    programs: None, tmp_path: Path, shell: str
+):
+    ended = subprocess.run(
+        ["plimsoll", "completion", shell], capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""
+    assert f"_PLIMSOLL_COMPLETE={shell}_complete" in ended.stdout
+    if interpreter := shutil.which(shell):
+        subprocess.run([interpreter, "-n"], input=ended.stdout, text=True, check=True)
+
+
+def test_an_unknown_shell_is_bad_usage(programs: None):
+    ended = subprocess.run(
+        ["plimsoll", "completion", "tcsh"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "'bash', 'zsh', 'fish'" in ended.stderr
+
+
+def test_completing_loads_nothing_heavy():
+    script = """
+import sys
+from plimsoll.cli.main import main
+try:
+    main([])
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print("loaded:", sorted({"asyncio", "msgspec", "pydantic", "rich"} & set(sys.modules)))
+"""
+    words = {
+        "_PLIMSOLL_COMPLETE": "bash_complete",
+        "COMP_WORDS": "plimsoll eval --",
+        "COMP_CWORD": "2",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | words,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "plain,--attempts" in ended.stdout
+    assert ended.stdout.endswith("loaded: []\n")
