@@ -31,7 +31,7 @@ from docker_sides import (
     why_no_harbor,
     write_tasks,
 )
-from plimsoll.sandboxes.pool.stats import Figures, PoolStats
+from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
 
 AT_ONCE = (1, 4, 8)
 MOST = max(AT_ONCE)
@@ -88,7 +88,7 @@ class Results:
 
 def waits(said: list[PoolStats], kind: str) -> tuple[float, float]:
     """Milliseconds that leases took: the median of the rounds' p50, the worst p99."""
-    figures: list[Figures | None] = [getattr(stats, kind) for stats in said]
+    figures: list[Quantiles | None] = [getattr(stats, kind) for stats in said]
     found = [one for one in figures if one is not None]
     if not found:
         return NAN, NAN

@@ -18,16 +18,16 @@ from pathlib import Path
 from controller_turn import Turn, controller_turn
 from plimsoll.core.endings import Ending
 from plimsoll.core.ids import Owner
-from plimsoll.ledger import journal, snapshot
 from plimsoll.ledger.accounts import Accounts
-from plimsoll.ledger.batching import Batch
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.events import Event, Segment
-from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.journal import journal, snapshot
+from plimsoll.ledger.journal.journal import Journal
+from plimsoll.ledger.journal.location import FILE
 from plimsoll.ledger.ledger import Ledger, read_books
-from plimsoll.ledger.location import FILE
-from plimsoll.ledger.order import DataOrder
 from plimsoll.ledger.recovery import subject_of
+from plimsoll.ledger.rules.batching import Batch
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause, Graded, Void
 

@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from plimsoll.tasks.lint.linter import lint_tasks
-from plimsoll.tasks.lint.subject import Settings
+from plimsoll.tasks.lint.parsed_task import LintSettings
 from plimsoll.tasks.loader import load_tasks
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -39,7 +39,7 @@ def main() -> None:
         make_tasks(root, count)
         loaded = load_tasks(root)
         sides = {
-            "lint_tasks": seconds(lambda: list(lint_tasks(loaded, Settings(offline=True)))),
+            "lint_tasks": seconds(lambda: list(lint_tasks(loaded, LintSettings(offline=True)))),
             "load_tasks": seconds(lambda: load_tasks(root)),
         }
     print(f"{'':<15}{'tasks':>8}{'seconds':>10}{'tasks/s':>10}")

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from plimsoll.agents.oracle import Oracle
 from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.owners import myself
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 from plimsoll.tasks.loader import load_task
 from plimsoll.trials.trial import run_trial
@@ -193,7 +193,7 @@ async def main() -> None:
         chosen = LocalOptions(home=Path(folder), upper=options.upper)
         async with LocalBackend(chosen) as backend:
             image = await backend.build(ImageSource())
-            spec = SandboxSpec(Labels("bench", "bench", myself(), time.time() + 3600))
+            spec = SandboxSpec(Labels("bench", "bench", this_process(), time.time() + 3600))
             once = plimsoll_side(backend, image, spec)
             if options.only is None:
                 sides["plimsoll create + exec true + close"] = once

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from plimsoll.runs.config import load_config
+from plimsoll.config.file import load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import aiohttp
 
 from plimsoll.core.ids import Labels
-from plimsoll.core.network import PUBLIC
-from plimsoll.runs.evaluate import EvalRun, Request
+from plimsoll.core.permissions import PUBLIC
+from plimsoll.runs.evaluation.eval_run import EvalRun, Request
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import PoolStats
@@ -278,7 +278,7 @@ class Plimsoll:
 
 
 def _labels() -> Labels:
-    return Labels("bench", "bench", myself(), time.time() + 3600)
+    return Labels("bench", "bench", this_process(), time.time() + 3600)
 
 
 async def _ready(pool: Pool, count: int) -> None:

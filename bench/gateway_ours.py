@@ -14,7 +14,7 @@ import msgspec
 from gateway_load import Where
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.session import Session
-from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.gateway.upstreams.factory import make_upstream
 
 __all__ = ["Opened"]
 

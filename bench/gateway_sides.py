@@ -20,7 +20,7 @@ import msgspec
 from gateway_cases import Case
 from gateway_load import Job, Took, Where
 from gateway_ours import Opened
-from plimsoll.trajectories.reader import read_trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 __all__ = ["Direct", "LiteLLM", "Load", "Ours", "PassThrough", "Process", "Server", "upstream"]
 

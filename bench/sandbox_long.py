@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.local.file_systems import find_file_system
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.local.host.ext4 import find_file_system
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 
 __all__ = ["long_run"]
@@ -51,7 +51,7 @@ class Side:
     script: str
 
     async def cycle(self) -> Cycle:
-        spec = SandboxSpec(Labels("bench", "bench", myself(), time.time() + 3600))
+        spec = SandboxSpec(Labels("bench", "bench", this_process(), time.time() + 3600))
         times = [time.perf_counter()]
         sandbox = await self.backend.create(self.image, spec)
         times.append(time.perf_counter())

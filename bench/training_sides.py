@@ -15,7 +15,7 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row
 from plimsoll.runs.status import RunSummary
 from plimsoll.runs.storage import read_stored
-from plimsoll.training.metrics.lines import StepMetrics
+from plimsoll.training.metrics.step_metrics import StepMetrics
 from plimsoll.trials.record import VerdictFile
 
 __all__ = ["Figures", "Side", "Work", "run_side"]

@@ -19,8 +19,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from plimsoll.training import tiny
 from plimsoll.training.models import load_model, load_tokenizer
-from plimsoll.training.tiny.sets import demo_tasks, other_instances
-from plimsoll.training.tiny.tasks import files_of
+from plimsoll.training.tiny.instances import demo_tasks, other_instances
+from plimsoll.training.tiny.task_folders import files_of
 
 __all__ = ["SLOW", "make_model", "make_tasks", "sleeps"]
 

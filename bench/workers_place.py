@@ -19,10 +19,10 @@ import msgspec
 
 import workers_agent
 from plimsoll.core.endings import Ending
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.gateway import Gateway
-from plimsoll.gateway.upstreams.make import make_upstream
+from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Coming, News, Order, Result
@@ -49,7 +49,7 @@ class BenchPlace:
         self._gateway = gateway
         self._policy = options.policy
         self._folder = Path(options.folder)
-        self._version = FIRST
+        self._version = FIRST_VERSION
         self._running = 0
 
     async def run(self, order: Order) -> Result:

@@ -14,10 +14,10 @@ from typing import Protocol
 import msgspec
 
 from plimsoll.trials.verdicts import Void
+from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.messages import WorkerSpec
 from plimsoll.workers.place import Order
-from plimsoll.workers.supervisor import Supervisor
 from workers_place import PlaceOptions
 
 __all__ = ["VERIFIERS", "Churn", "Proc", "Side", "order", "ours", "spec", "verifiers"]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from plimsoll.core.errors import WorkerError
 from plimsoll.core.ids import Owner
-from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.rules.batching import Batch
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.place import Result
-from plimsoll.workers.supervisor import Supervisor
 from workers_place import PlaceOptions
 from workers_sides import Proc, order, spec
 

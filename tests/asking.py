@@ -12,18 +12,18 @@ from plimsoll.agents.protocol import Agent, Assignment, Outcome
 from plimsoll.core.errors import AgentError
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.asked import Asked
 from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.gateway.upstreams.gate import Gate
-from plimsoll.gateway.upstreams.make import make_upstream
-from plimsoll.gateway.upstreams.openai import Waits
+from plimsoll.gateway.upstreams.openai_server import Timeouts
 from plimsoll.gateway.upstreams.protocol import Upstream
-from plimsoll.gateway.upstreams.script import Script, Turn
-from plimsoll.gateway.upstreams.scripted_server import Offers, ScriptedServer, serve_script
+from plimsoll.gateway.upstreams.scripted.request import ScriptedRequest
+from plimsoll.gateway.upstreams.scripted.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, ServerFeatures, serve_script
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.task import Task
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
-from plimsoll.trials.policy import Policy
+from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
+from plimsoll.trials.policy_session import PolicyAccess
 from plimsoll.trials.trial import run_trial
 
 __all__ = ["Asking", "Asks", "Worked", "over_http", "served_aside", "trial_with"]
@@ -107,7 +107,7 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
                 backend=backend,
                 run="test",
                 directory=place,
-                policy=Policy(
+                policy=PolicyAccess(
                     gateway,
                     limits or Limits(),
                     folder / "blobs",
@@ -122,7 +122,7 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
 
 @asynccontextmanager
 async def over_http(
-    *servers: ScriptedServer, waits: Waits | None = None, patience: float = 0.3
+    *servers: ScriptedServer, waits: Timeouts | None = None, patience: float = 0.3
 ) -> AsyncGenerator[Upstream]:
     """An upstream of servers that nobody looked at before, and that are not waited for long."""
     known = Capabilities(
@@ -148,7 +148,7 @@ async def over_http(
 
 @contextmanager
 def served_aside(
-    script: Script | Callable[[Asked], Turn | str], offers: Offers | None = None
+    script: Script | Callable[[ScriptedRequest], Turn | str], offers: ServerFeatures | None = None
 ) -> Generator[ScriptedServer]:
     """A script's server in a thread of its own, for commands that run beside the test."""
     loop = asyncio.new_event_loop()

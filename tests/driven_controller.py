@@ -10,18 +10,18 @@ from typing import Self
 from plimsoll.core.endings import Ending
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.controller import Controller
+from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.kept import Kept
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.watching import Watching
+from plimsoll.runs.rollout_buffer import RolloutBuffer
+from plimsoll.runs.scheduler import Scheduler
 from plimsoll.runs.worker_spec import worker_spec
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.trials.verdicts import Graded
+from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Exit, Opening
 from plimsoll.workers.messages import Ready
 from plimsoll.workers.place import Result
-from plimsoll.workers.supervisor import Supervisor
 
 __all__ = ["DrivenController", "driven_controller"]
 
@@ -72,7 +72,7 @@ class _FakeEngine:
 class DrivenController:
     """Takes turns of the controller, and ends single trials between them."""
 
-    def __init__(self, controller: Controller, supervisor: Supervisor) -> None:
+    def __init__(self, controller: Scheduler, supervisor: Supervisor) -> None:
         self._controller = controller
         self._supervisor = supervisor
 
@@ -111,16 +111,16 @@ async def driven_controller(
     """The controller of a run whose workers are all ready."""
     number = plan.config.workers.number
     async with (
-        Ledger(directory.path, plan.settings, myself(), time.time) as ledger,
+        Ledger(directory.path, plan.settings, this_process(), time.time) as ledger,
         Supervisor(_FakeEngine(), worker_spec(plan, directory), number=number) as supervisor,
     ):
         crew = supervisor._crew
         await asyncio.sleep(0)
         for member in crew.roster:
             crew._hear(member, Ready(member.worker, "nowhere", 0))
-        watching = Watching(Breaker(plan.watched(stops=False)), None, plan.tasks, 1)
-        controller = Controller(
-            plan, directory, ledger, supervisor, watching, Kept(directory), "driven"
+        watching = BreakerMonitor(Breaker(plan.watched(stops=False)), None, plan.tasks, 1)
+        controller = Scheduler(
+            plan, directory, ledger, supervisor, watching, RolloutBuffer(directory), "driven"
         )
         async with controller._tasks:
             yield DrivenController(controller, supervisor)

@@ -18,7 +18,7 @@ from pathlib import Path
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.host.owners import myself
 from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
 
 home, run, number, seconds = sys.argv[1:]

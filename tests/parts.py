@@ -12,9 +12,9 @@ import pytest
 
 from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import Labels
-from plimsoll.sandboxes.docker.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import SandboxSpec
 
 __all__ = ["IMAGES", "need", "spec", "why_no_compose", "why_no_engine"]
@@ -37,7 +37,7 @@ def need(part: str, reason: str | None) -> None:
 
 def spec(**more: Any) -> SandboxSpec:
     """What a test's sandbox is started with."""
-    return SandboxSpec(Labels("test", "test.1", myself(), time.time() + 600), **more)
+    return SandboxSpec(Labels("test", "test.1", this_process(), time.time() + 600), **more)
 
 
 def why_no_engine(url: str, certificates: Path | None = None) -> str | None:
@@ -45,7 +45,7 @@ def why_no_engine(url: str, certificates: Path | None = None) -> str | None:
 
     async def ask() -> str | None:
         endpoint = find_endpoint(url, None, os.environ, certificates=certificates)
-        async with Engine(endpoint) as engine:
+        async with Daemon(endpoint) as engine:
             missing = [name for name in IMAGES if await engine.image(name) is None]
         if not missing:
             return None

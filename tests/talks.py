@@ -10,11 +10,11 @@ sys.path.insert(0, str(Path(__file__).parent / "trajectories"))
 
 from recording_parts import TOOLS, Returned, Spoken, done, generated, prompted, system
 
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trajectories.messages import Image, Message, Text, ToolCall
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange, Finish
+from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 __all__ = ["TOOLS", "Talk", "ask", "calling", "generated", "prompted", "result", "say", "system"]
 
@@ -50,7 +50,7 @@ class Talk:
         messages: Sequence[Message],
         answer: Message,
         *,
-        version: Version = FIRST,
+        version: Version = FIRST_VERSION,
         finish: Finish = "stop",
         ids: bool = True,
         odd: int | None = None,

@@ -9,9 +9,9 @@ from through_gateway import SCRIPTS, worker
 
 from helpers import check_graded
 from parts import need
-from plimsoll.agents.adapter import Launch
-from plimsoll.agents.command_line import CommandLineAgent
-from plimsoll.agents.parts import Part
+from plimsoll.agents.command_line.adapter import Launch
+from plimsoll.agents.command_line.agent import CommandLineAgent
+from plimsoll.agents.layer.components import Component
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.gateway.access import Access
@@ -26,7 +26,7 @@ AT = "/opt/sdks"
 class Sdk:
     """A script that is an agent."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Component, ...] = ()
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -16,16 +16,16 @@ from plimsoll.agents.shell import Shell
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import AgentError
 from plimsoll.gateway.access import Access
-from plimsoll.gateway.forms import Answer, Request
+from plimsoll.gateway.completions import Answer, Request
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.asked import Asked
-from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.script import CallLine, Script, Turn
-from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.gateway.upstreams.scripted.request import ScriptedRequest
+from plimsoll.gateway.upstreams.scripted.script import CallSpec, Script, Turn
 from plimsoll.sandboxes.protocol import Sandbox
 from plimsoll.trajectories.messages import Message
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 DEEP = '{"more":' * 2000 + "1" + "}" * 2000
 CUT = Turn(text="```bash\nls", finish="length")
@@ -92,12 +92,12 @@ def work(assign: Assign, tmp_path: Path, log: bytearray) -> Work:
 
     async def work(
         *turns: Turn,
-        answer: Callable[[Asked], Turn | str] | None = None,
-        upstream: Scripted | None = None,
+        answer: Callable[[ScriptedRequest], Turn | str] | None = None,
+        upstream: ScriptedPolicy | None = None,
         agent: Shell | None = None,
         limits: Limits | None = None,
     ) -> Worked:
-        async with Gateway(upstream or Scripted(answer or Script(turns=turns))) as gateway:
+        async with Gateway(upstream or ScriptedPolicy(answer or Script(turns=turns))) as gateway:
             session = await gateway.open(tmp_path / "t", blobs=tmp_path / "b", limits=limits)
             outcome = await (agent or Shell()).run(assign(session.access(gateway.port)))
             path = await session.end()
@@ -129,7 +129,7 @@ async def test_a_conversation_is_one_branch_token_by_token(work: Work):
 
 
 async def test_a_policy_that_cannot_call_tools_writes_blocks(work: Work, sandbox: Sandbox):
-    def answer(asked: Asked) -> str:
+    def answer(asked: ScriptedRequest) -> str:
         if "exit 0" in asked.last:
             return "That is done."
         return "<think>```bash\nfalse\n```</think>Like so:\n```bash\necho a > /tmp/done\n```\nDone?"
@@ -154,7 +154,7 @@ async def test_a_longer_fence_may_hold_a_shorter_one(work: Work, sandbox: Sandbo
 
 
 async def test_a_server_that_takes_no_tools_is_asked_without(work: Work, sandbox: Sandbox):
-    def answer(asked: Asked) -> Turn | str:
+    def answer(asked: ScriptedRequest) -> Turn | str:
         if asked.tools:
             return Turn(failure=400)
         return "Done." if "exit 0" in asked.last else "```bash\ntouch /tmp/done\n```"
@@ -168,10 +168,10 @@ async def test_a_server_that_takes_no_tools_is_asked_without(work: Work, sandbox
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (Turn(calls=(CallLine(name="bash", arguments="{not json"),)), 'such as {"command"'),
-        (Turn(calls=(CallLine(name="bash", arguments={"cmd": "ls"}),)), 'such as {"command"'),
-        (Turn(calls=(CallLine(name="bash", arguments=DEEP),)), 'such as {"command"'),
-        (Turn(calls=(CallLine(name="edit", arguments={}),)), "There is no tool 'edit'"),
+        (Turn(calls=(CallSpec(name="bash", arguments="{not json"),)), 'such as {"command"'),
+        (Turn(calls=(CallSpec(name="bash", arguments={"cmd": "ls"}),)), 'such as {"command"'),
+        (Turn(calls=(CallSpec(name="bash", arguments=DEEP),)), 'such as {"command"'),
+        (Turn(calls=(CallSpec(name="edit", arguments={}),)), "There is no tool 'edit'"),
         (Turn(text=""), "is empty"),
         (Turn(text="I think that", finish="length"), "was cut off"),
         (CUT, "does not end"),
@@ -179,7 +179,7 @@ async def test_a_server_that_takes_no_tools_is_asked_without(work: Work, sandbox
     ids=["no-json", "no-command", "too-deep", "no-tool", "empty", "too-long", "open-block"],
 )
 async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, words: str):
-    def answer(asked: Asked) -> Turn:
+    def answer(asked: ScriptedRequest) -> Turn:
         answers = sum(message.role == "assistant" for message in asked.messages)
         return (mistake, Turn(run="echo fine"), mistake, mistake, Turn(text="Done."))[answers]
 
@@ -192,8 +192,8 @@ async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, w
 
 
 async def test_only_arguments_that_a_server_can_render_go_back_to_it(work: Work):
-    broken = CallLine(name="bash", arguments="{not json")
-    fine = CallLine(name="bash", arguments={"command": "true"})
+    broken = CallSpec(name="bash", arguments="{not json")
+    fine = CallSpec(name="bash", arguments={"command": "true"})
     worked = await work(Turn(calls=(broken, fine)))
     sent = [call.arguments for call in worked.messages[2].calls]
     assert sent == ["{}", '{"command":"true"}']
@@ -220,7 +220,7 @@ async def test_a_command_that_does_not_end_is_killed_and_told_of(work: Work):
 
 async def test_several_calls_of_one_answer_are_each_told_of(work: Work):
     calls = tuple(
-        CallLine(name="bash", arguments={"command": command}) for command in ("echo a", "exit 2")
+        CallSpec(name="bash", arguments={"command": command}) for command in ("echo a", "exit 2")
     )
     worked = await work(Turn(calls=calls))
     assert worked.told == ["exit 0\na\n", "exit 2\n(no output)"]
@@ -255,12 +255,12 @@ async def test_without_a_policy_it_says_so(assign):
         await Shell().run(assign(None))
 
 
-class Watched(Scripted):
+class Watched(ScriptedPolicy):
     """A policy that keeps what it is asked to heed."""
 
     settings: dict[str, msgspec.Raw]
 
-    async def answer(self, request: Request, call: Call) -> Answer:
+    async def answer(self, request: Request, call: CallContext) -> Answer:
         self.settings = request.settings
         return await super().answer(request, call)
 

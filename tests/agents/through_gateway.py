@@ -6,8 +6,8 @@ from pathlib import Path
 from asking import Asks, Worked, trial_with
 from plimsoll.agents.protocol import Agent
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.script import Script, load_script
-from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.gateway.upstreams.scripted.script import Script, load_script
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.loader import load_task
 
@@ -32,6 +32,6 @@ def worker(backend: Backend, folder: Path) -> Asks:
         text = file.read_text().replace("memory_mb = 512", f"memory_mb = {MEMORY}")
         file.write_text(text.replace("[agent]\n", f'[agent]\nuser = "{user}"\n'))
         trial = trial_with(backend, folder)
-        return await trial(load_task(task), agent, Scripted(script), limits)
+        return await trial(load_task(task), agent, ScriptedPolicy(script), limits)
 
     return work

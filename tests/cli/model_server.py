@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from plimsoll.core.versions import Version
+from plimsoll.training.policies.local.torch_policy import TorchPolicy
 from plimsoll.training.policies.protocol import Weights
-from plimsoll.training.policies.torch import TorchPolicy
 
 
 class Server:

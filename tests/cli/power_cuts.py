@@ -5,7 +5,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from plimsoll.ledger.journal import Journal, is_durable
+from plimsoll.ledger.journal.journal import Journal, is_durable
 
 __all__ = ["cut_power"]
 

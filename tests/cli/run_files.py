@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plimsoll.ledger.audit import Auditor
-from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.journal.journal import Journal
 
 __all__ = [
     "MARK",

@@ -27,5 +27,5 @@ async def place(tmp_path: Path, stepped: Stepped) -> AsyncIterator[Place]:
 @pytest.fixture
 def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for before `place`: pings come at once."""
-    monkeypatch.setattr(gateway, "UPKEEP_SECONDS", 0.02)
-    monkeypatch.setattr(gateway, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(gateway, "MAINTENANCE_SECONDS", 0.02)
+    monkeypatch.setattr(gateway, "PING_SECONDS", 0.05)

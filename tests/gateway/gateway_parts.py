@@ -12,17 +12,23 @@ from typing import Any
 
 import aiohttp
 
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.access import Access
-from plimsoll.gateway.forms import Answer, Chunk, Refusal, TokenIds, Usage
+from plimsoll.gateway.completions import (
+    Answer,
+    Chunk,
+    Refusal,
+    TokenIds,
+    Usage,
+)
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.protocol import Upstream
-from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.gateway.upstreams.replicas import ReplicaState
 from plimsoll.trajectories.messages import Message, Text
-from plimsoll.trajectories.reader import read_trajectory
 from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 __all__ = [
     "ENDPOINTS",
@@ -72,7 +78,7 @@ class Stepped:
     """An upstream for faults: each call waits for the test to say how it goes on."""
 
     def __init__(self) -> None:
-        self.version: Version = FIRST
+        self.version: Version = FIRST_VERSION
         self.streams = True
         self.model = "stepped"
         self.calls: list[Step] = []

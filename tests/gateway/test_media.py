@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from gateway_parts import Stepped, done, serving
 
+from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.media_hosts import MediaHosts, check_host_names
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.scripted import Scripted
-from plimsoll.runs.config import load_config
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.runs.policies import policy_for
 
 HOSTS = MediaHosts(("images.example.org", "*.cdn.example.org", "10.0.0.7", "[fd00::7]"))
@@ -207,7 +207,7 @@ INSIDE = "http://169.254.169.254/latest/meta-data"
 @pytest.mark.parametrize("place", [*places(""), *hidden("")])
 async def test_a_url_of_the_hosts_network_or_files_is_refused(tmp_path: Path, place: str, url: str):
     path, body = {**places(url), **hidden(url)}[place]
-    async with serving(Scripted(lambda _: "fine"), tmp_path) as gateway:
+    async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as gateway:
         status, said = await gateway.ask(path, **body)
         assert status == 400, said
         error = json.loads(said)["error"]

@@ -16,12 +16,12 @@ import pytest
 from gateway_parts import ENDPOINTS, Place, Stepped, alive, asked, done, eventually, say, serving
 from raw_http import connected
 
-from plimsoll.gateway.forms import Refusal, Request
-from plimsoll.gateway.replies import StreamReply
-from plimsoll.gateway.sessions import pending
-from plimsoll.gateway.sessions.pending import Listener, Pending
+from plimsoll.gateway.completions import Refusal, Request
+from plimsoll.gateway.http.replies import StreamReply
+from plimsoll.gateway.sessions import pending_request
+from plimsoll.gateway.sessions.pending_request import Listener, PendingRequest
 from plimsoll.gateway.sessions.session import Session
-from plimsoll.gateway.upstreams.scripted import Scripted
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 both_ways = pytest.mark.parametrize("stream", [False, True])
@@ -39,13 +39,13 @@ def by_hand() -> Iterator[None]:
 @pytest.fixture
 async def place(tmp_path, stepped, monkeypatch) -> AsyncIterator[Place]:
     """Without answers that are kept for a retry: they hold what is left of their request."""
-    monkeypatch.setattr("plimsoll.gateway.sessions.retries.KEEP_ANSWERS", 0)
+    monkeypatch.setattr("plimsoll.gateway.sessions.retries.MAX_ANSWERS", 0)
     async with serving(stepped, tmp_path) as made:
         yield made
 
 
 def _left() -> dict[str, int]:
-    kinds = (Request, Pending, Listener, StreamReply)
+    kinds = (Request, PendingRequest, Listener, StreamReply)
     return {kind.__name__: count for kind in kinds if (count := alive(kind))}
 
 
@@ -61,7 +61,7 @@ async def test_a_request_that_waits_is_held(place: Place, stepped: Stepped, path
     asking = place.asking(path, stream=stream)
     step = await stepped.call()
     assert _left()["Request"] == 1
-    assert _left()["Pending"] == 1
+    assert _left()["PendingRequest"] == 1
     done(step, "fine")
     await asking
 
@@ -119,7 +119,7 @@ async def test_a_refused_request_leaves_nothing(place: Place, path: str):
 async def test_an_error_of_the_gateway_itself_leaves_nothing(
     place: Place, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pending.log, "disabled", True)  # what is logged, pytest keeps
+    monkeypatch.setattr(pending_request.log, "disabled", True)  # what is logged, pytest keeps
     stepped.answer = None
     assert (await place.ask())[0] == 502
     await _nothing_is_left(place)
@@ -172,7 +172,7 @@ def _resident() -> int:
 async def test_memory_does_not_grow_with_requests(tmp_path: Path):
     """Two thousand of 20 KB: were they kept, that would be 40 MB."""
     gc.enable()
-    upstream = Scripted(lambda _: "fine")
+    upstream = ScriptedPolicy(lambda _: "fine")
     async with serving(upstream, tmp_path) as place:
         headers = {"Authorization": f"Bearer {place.access.key}"}
         async with aiohttp.ClientSession(headers=headers) as client:

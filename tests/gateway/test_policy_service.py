@@ -8,10 +8,10 @@ import pytest
 from gateway_parts import HELLO
 
 from plimsoll.agents.registry import make_agent
+from plimsoll.config.file import PolicyConfig
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.capabilities import Capabilities
-from plimsoll.runs.config import PolicyConfig
 from plimsoll.runs.policies import PolicyService, WantedPolicy, policy_for
 from ports import held_port
 

@@ -10,9 +10,9 @@ from outside_files import read_rows, write_config
 
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.gateway.upstreams.script import Turn
-from plimsoll.gateway.upstreams.scripted_server import ScriptedServer, serve_script
-from plimsoll.integrations.lines import lines_of
+from plimsoll.gateway.upstreams.scripted.script import Turn
+from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, serve_script
+from plimsoll.integrations.token_rows import token_rows
 from plimsoll.integrations.trials import Trials
 from plimsoll.runs.policies import Served
 from plimsoll.runs.storage import read_stored
@@ -41,7 +41,7 @@ async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path
     async with trials_of(config, tmp_path / "run") as (trials, _):
         trials.set_version(Version(0, 7))
         row = await trials.run("touch", "1", 0)
-    (line,) = lines_of(row.trajectory)
+    (line,) = token_rows(row.trajectory)
     (sample,) = read_stored(row.trajectory).branches()
     assert (row.reward, row.cause) == (1.0, None)
     assert line.prompt + line.completion == list(sample.ids)

@@ -7,11 +7,11 @@ from pathlib import Path
 from runs_by_hand import settings
 
 from plimsoll.core.ids import Owner
-from plimsoll.core.versions import FIRST
+from plimsoll.core.versions import FIRST_VERSION
 from plimsoll.ledger.events import Admitted, Configured, Event, Finished
-from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.journal.journal import Journal
+from plimsoll.ledger.journal.location import FILE
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.location import FILE
 from plimsoll.ledger.recovery import subject_of
 
 ME = Owner("here", 4711, "now")
@@ -25,7 +25,7 @@ def some_events() -> list[Event]:
     return [
         Configured(number=0, settings=settings()),
         *(
-            Admitted(group=f"{n}-0", prompt=n, task=f"task-{n}", head=FIRST, size=1)
+            Admitted(group=f"{n}-0", prompt=n, task=f"task-{n}", head=FIRST_VERSION, size=1)
             for n in range(4)
         ),
         Finished(ticket="0-0/0.0", reward=1.0, ending="submitted", seconds=2.0),

@@ -4,13 +4,13 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.versions import Version
 from plimsoll.ledger.accounts import Accounts
 from plimsoll.ledger.audit import disagreements
-from plimsoll.ledger.batching import Batch, Waiting
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.events import Segment
-from plimsoll.ledger.group import Group
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.rules.batching import Batch, Waiting
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.sim.store import Store
+from plimsoll.ledger.simulator.store import Store
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 ORDER = DataOrder([f"task-{n}" for n in range(50)])

@@ -9,8 +9,8 @@ import pytest
 from runs_by_hand import settings
 
 from plimsoll.core.errors import LedgerError
-from plimsoll.core.versions import FIRST, Lineages, Version
-from plimsoll.ledger.books import Books
+from plimsoll.core.versions import FIRST_VERSION, Lineages, Version
+from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.checkpoints import Checkpoint, Checkpoints
 from plimsoll.ledger.events import RolledBack
 
@@ -189,7 +189,7 @@ def test_names_of_versions_sort_as_they_were_made(tmp_path: Path):
     for number in (9, 10, 100):
         write(checkpoints, number)
     assert [made.version.number for made in checkpoints.all()] == [9, 10, 100]
-    assert FIRST < at(9) < at(9, lineage=1)
+    assert FIRST_VERSION < at(9) < at(9, lineage=1)
 
 
 def test_what_a_crash_left_half_written_goes_with_the_next_one(tmp_path: Path):

@@ -17,15 +17,15 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
 from plimsoll.ledger import ledger as ledger_module
-from plimsoll.ledger import snapshot
 from plimsoll.ledger.audit import Auditor, disagreements
-from plimsoll.ledger.batching import Batch
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.events import Segment
-from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.journal import snapshot
+from plimsoll.ledger.journal.journal import Journal
+from plimsoll.ledger.journal.location import FILE
 from plimsoll.ledger.ledger import Ledger, read_books
-from plimsoll.ledger.location import FILE
 from plimsoll.ledger.report import make_report
+from plimsoll.ledger.rules.batching import Batch
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 GRADED = Graded(1.0, Ending.SUBMITTED)
@@ -162,9 +162,9 @@ import asyncio, os, random, sys, time
 from pathlib import Path
 from plimsoll.core.endings import Ending
 from plimsoll.core.ids import Owner
-from plimsoll.ledger.batching import Batch
+from plimsoll.ledger.rules.batching import Batch
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Graded
 
@@ -225,7 +225,7 @@ import asyncio, os, sys, time
 from pathlib import Path
 from plimsoll.core.ids import Owner
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.report import make_report
 from plimsoll.ledger.settings import Settings
 

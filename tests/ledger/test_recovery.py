@@ -6,12 +6,11 @@ import pytest
 from runs_by_hand import Hand, settings
 
 from plimsoll.core.errors import LedgerError
-from plimsoll.core.versions import FIRST, Lineages, Version
-from plimsoll.ledger import snapshot
-from plimsoll.ledger.group import MemberState
-from plimsoll.ledger.sim.faults import Faults
-from plimsoll.ledger.sim.plan import Plan
-from plimsoll.ledger.sim.training import Training
+from plimsoll.core.versions import FIRST_VERSION, Lineages, Version
+from plimsoll.ledger.books.group import MemberState
+from plimsoll.ledger.journal import snapshot
+from plimsoll.ledger.simulator.scenario import Faults, Plan
+from plimsoll.ledger.simulator.training import Training
 from plimsoll.trials.verdicts import Cause
 
 
@@ -38,7 +37,7 @@ def test_what_runs_is_lost_and_tried_again_where_its_worker_is_gone():
     run.start_all()
     run.finish("0-0/0.0")
     run.reopen()
-    run.recover(FIRST)
+    run.recover(FIRST_VERSION)
     assert run.books.buffered == 1  # what had finished is kept
     assert run.accounts.waiting() == ["1-0/0.1", "2-0/0.1", "3-0/0.1"]
     assert run.books.tally.tickets_by_cause == {Cause.LOST: 3}
@@ -51,7 +50,7 @@ def test_what_runs_is_adopted_where_its_worker_lives():
     run.admit()
     run.start_all()
     run.reopen()
-    run.recover(FIRST, alive=True)
+    run.recover(FIRST_VERSION, alive=True)
     assert run.accounts.waiting() == []
     assert run.finish("1-0/0.0")
     assert run.is_sound()
@@ -62,7 +61,7 @@ def test_each_running_ticket_is_asked_for_with_its_worker():
     run.admit()
     run.accounts.start("0-0/0.0", "w1")
     run.accounts.start("1-0/0.0", "w2")
-    run.accounts.recover(FIRST, lambda _, worker: worker == "w2")
+    run.accounts.recover(FIRST_VERSION, lambda _, worker: worker == "w2")
     states = [group.members[0].state for group in run.books.groups.values()]
     assert states == [MemberState.WAITING, MemberState.RUNNING, *[MemberState.WAITING] * 2]
 
@@ -128,11 +127,11 @@ def test_tokens_of_no_version_that_is_about_to_be_are_not():
     run = Hand(batch_groups=1)
     run.admit()
     run.start_all()
-    run.finish("0-0/0.0", FIRST)
-    run.finish("1-0/0.0", FIRST, Version(0, 1))  # nothing is being trained
+    run.finish("0-0/0.0", FIRST_VERSION)
+    run.finish("1-0/0.0", FIRST_VERSION, Version(0, 1))  # nothing is being trained
     assert run.books.tally.dead_lineage == 1
     run.accounts.consume(run.choose())
-    run.finish("1-0/0.1", FIRST, Version(0, 2))  # the step makes version 1
+    run.finish("1-0/0.1", FIRST_VERSION, Version(0, 2))  # the step makes version 1
     assert run.books.tally.dead_lineage == 2
     assert run.books.groups["1-0"].tickets == ["1-0/0.2"]
     assert run.is_sound()
@@ -177,7 +176,7 @@ def test_evaluations_that_were_under_way_are_over_and_use_no_seats():
     run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
     run.accounts.start("eval-a-0/0.0", "w")
     run.reopen()
-    run.recover(FIRST, alive=True)
+    run.recover(FIRST_VERSION, alive=True)
     assert (run.books.evals, run.books.running, run.accounts.waiting()) == ({}, 0, [])
     assert not run.finish("eval-a-0/0.0")
     assert run.accounts.evaluation_name("a") == "a.2"
@@ -212,11 +211,13 @@ def test_a_rollout_that_ran_on_into_a_version_that_was_left_is_not_trained_on():
     run = Hand(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()
-    run.finish("0-0/0.0", FIRST)
+    run.finish("0-0/0.0", FIRST_VERSION)
     run.accounts.consume(run.choose())
     one = run.accounts.commit()
-    run.finish("1-0/0.0", FIRST, one)  # its head is 0, which stays; its last tokens are of 1
-    run.recover(FIRST)
+    run.finish(
+        "1-0/0.0", FIRST_VERSION, one
+    )  # its head is 0, which stays; its last tokens are of 1
+    run.recover(FIRST_VERSION)
     assert "1-0" not in run.books.groups
     assert 1 in run.books.pending
     assert run.is_sound()
@@ -226,11 +227,11 @@ def test_a_rollout_that_ends_after_the_rollback_with_such_tokens_is_tried_again(
     run = Hand(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()
-    run.finish("0-0/0.0", FIRST)
+    run.finish("0-0/0.0", FIRST_VERSION)
     run.accounts.consume(run.choose())
     one = run.accounts.commit()
-    run.recover(FIRST, alive=True)
-    run.finish("1-0/0.0", FIRST, one)
+    run.recover(FIRST_VERSION, alive=True)
+    run.finish("1-0/0.0", FIRST_VERSION, one)
     assert run.books.groups["1-0"].tickets == ["1-0/0.1"]
     assert run.books.tally.dead_lineage == 1
     assert run.is_sound()
@@ -299,12 +300,12 @@ def test_only_what_a_step_really_consumed_comes_back():
     for n in range(3):
         run.finish(f"{n}-0/0.0")
     run.accounts.consume(run.choose())
-    run.recover(FIRST, alive=True)
+    run.recover(FIRST_VERSION, alive=True)
     run.accounts.configure(settings(batch_groups=1, depth=0, max_staleness=0))
     assert list(run.books.groups) == ["0-0"]
     run.accounts.consume(run.choose())
     run.accounts.commit()
-    run.recover(FIRST, alive=True)
+    run.recover(FIRST_VERSION, alive=True)
     assert list(run.books.groups) == ["0-0"]
     assert run.books.pending.keys() == {1, 2, 3}
     assert run.is_sound()
@@ -317,7 +318,7 @@ def test_a_version_that_is_not_of_this_run_is_refused():
         with pytest.raises(LedgerError, match="does not descend from it"):
             run.recover(foreign)
     run.step()
-    run.recover(FIRST)
+    run.recover(FIRST_VERSION)
     with pytest.raises(LedgerError, match="or the run has left that version"):
         run.recover(Version(0, 2))
 

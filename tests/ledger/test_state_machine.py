@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from runs_by_hand import ORDER, Hand
 
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.ledger import snapshot
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.audit import disagreements
-from plimsoll.ledger.batching import Batch, Waiting
+from plimsoll.ledger.journal import snapshot
 from plimsoll.ledger.recovery import can_restore
+from plimsoll.ledger.rules.batching import Batch, Waiting
+from plimsoll.ledger.rules.stragglers import MOST_RESUMES, Remedy
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.stragglers import MOST_RESUMES, Remedy
 from plimsoll.trials.verdicts import Cause
 
 
@@ -37,7 +37,7 @@ class Run(RuleBasedStateMachine):
     def begin(self, chosen: Settings) -> None:
         self.run = Hand()
         self.run.accounts.configure(chosen)
-        self.versions: list[Version] = [FIRST]
+        self.versions: list[Version] = [FIRST_VERSION]
         self.tickets: list[str] = ["nobody/0.0"]
         self.published = False
         """Weights of the step under way may have generated something."""

@@ -4,18 +4,16 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plimsoll.ledger import snapshot
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.events import Event
-from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.journal import snapshot
+from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import read_books
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.sim.durations import DURATIONS
-from plimsoll.ledger.sim.faults import Faults
-from plimsoll.ledger.sim.plan import Plan, Run
-from plimsoll.ledger.sim.store import Store
-from plimsoll.ledger.sim.training import Training
+from plimsoll.ledger.simulator.scenario import DURATIONS, Faults, Plan, Run
+from plimsoll.ledger.simulator.store import Store
+from plimsoll.ledger.simulator.training import Training
 
 
 def settings_for(rng: random.Random) -> Settings:

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from rollout_runs import MakeConfig, MakeTasks
 
+from plimsoll.config.file import Config, load_config
 from plimsoll.runs import worker_spec
-from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.tasks.loader import load_tasks
 from plimsoll.tasks.task import Task

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from helpers import HOST, write_task_folder
-from plimsoll.runs.config import Config
+from plimsoll.config.file import Config
 
 __all__ = ["PausingPolicy", "asking_config"]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from faults import until
 from plimsoll.core.endings import Ending
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.place import Coming, News, Order, Result
@@ -25,7 +25,7 @@ class NamedPlace:
     """Grades by the first word of a task's name, and never starts a sandbox."""
 
     def __init__(self) -> None:
-        self._version = FIRST
+        self._version = FIRST_VERSION
 
     async def run(self, order: Order) -> Result:
         began = self._version

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
+from plimsoll.config.file import Config
+from plimsoll.runs.audit import audit
 from plimsoll.runs.batches import Batch
-from plimsoll.runs.config import Config
 from plimsoll.runs.results import Row
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.run_audit import audit
 from plimsoll.tasks.task import Task
 
 __all__ = ["MakeConfig", "MakeTasks", "all_batches", "prompts", "proven", "rows"]

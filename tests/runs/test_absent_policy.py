@@ -14,7 +14,7 @@ from faults import until
 from plimsoll.core.errors import PolicyError
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.trials.verdicts import Cause
-from plimsoll.workers.status import Phase
+from plimsoll.workers.controller.roster import Phase
 
 
 @contextlib.contextmanager

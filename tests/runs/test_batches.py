@@ -8,10 +8,10 @@ import fsspec
 import pytest
 
 from parts import need
+from plimsoll.config.file import load_config
 from plimsoll.core.errors import SandboxUnavailable, TrajectoryError
 from plimsoll.core.versions import Version
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
-from plimsoll.runs.config import load_config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 

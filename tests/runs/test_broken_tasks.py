@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rollout_runs import MakeConfig, all_batches, proven, rows
 
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.runs.rollouts import Rollouts
 
 LETTERS = "abcdefgh"

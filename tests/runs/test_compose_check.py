@@ -6,11 +6,11 @@ import pytest
 from rollout_runs import MakeTasks
 
 from plimsoll.cli.main import main
+from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.backends import check_compose
-from plimsoll.runs.config import load_config
 from plimsoll.runs.plan import Plan
-from plimsoll.sandboxes.docker import compose_cli
+from plimsoll.sandboxes.docker.compose import compose_command
 from plimsoll.tasks.loader import load_tasks
 
 
@@ -22,7 +22,7 @@ def tasks(make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         folder = tmp_path / "tasks" / name / "environment"
         folder.mkdir()
         (folder / "docker-compose.yaml").write_text("services: {main: {image: debian:12}}\n")
-    monkeypatch.setattr(compose_cli, "_candidates", lambda *_: iter(()))
+    monkeypatch.setattr(compose_command, "_candidates", lambda *_: iter(()))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "tasks"
 

@@ -10,8 +10,8 @@ import pytest
 
 from faults import Faulty, until
 from helpers import HOST, write_task_folder
+from plimsoll.config.file import Config
 from plimsoll.runs import place as place_module
-from plimsoll.runs.config import Config
 from plimsoll.runs.place import TrialPlace, trial_place
 from plimsoll.sandboxes.pool import pool as pool_module
 from plimsoll.sandboxes.pool.options import Reuse
@@ -73,7 +73,7 @@ def world(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Faulty:
     """Real sandboxes, with a reset, that are counted."""
     made = Faulty(backend, resettable=True)
     monkeypatch.setattr(place_module, "make_backend", lambda *_: made)
-    monkeypatch.setattr(pool_module, "_PATIENCE", 60.0)
+    monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
     return made
 
 

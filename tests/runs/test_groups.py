@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.runs.groups import advantages, group_statistics
+from plimsoll.runs.batches import advantages, group_statistics
 
 
 def test_a_void_member_does_not_bias_the_baseline_and_gets_no_advantage():

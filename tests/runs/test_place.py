@@ -14,12 +14,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from faults import until
 from helpers import HOST, long_time, processes_with, write_task_folder
+from plimsoll.config.file import Config
 from plimsoll.core.errors import PolicyError, TrajectoryError, TrajectoryGone, UsageError
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.gateway.sessions.pending import Pending
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.gateway.sessions.pending_request import PendingRequest
 from plimsoll.ledger.events import Segment
 from plimsoll.runs import storing
-from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.place import TrialPlace, trial_place
 from plimsoll.runs.storage import read_stored
@@ -27,10 +27,10 @@ from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.holding import GroupHolding, Holding, Loan
 from plimsoll.trajectories.trajectory import Trajectory
 from plimsoll.trials.verdicts import Cause, Graded, Void
-from plimsoll.workers.heartbeat import Load
 from plimsoll.workers.messages import Finished, FromWorker
 from plimsoll.workers.place import Order, Result
-from plimsoll.workers.tickets import Tickets
+from plimsoll.workers.worker.heartbeat import Load
+from plimsoll.workers.worker.running_tickets import RunningTickets
 
 POLICY = """
 otherwise = "Done."
@@ -43,7 +43,7 @@ run = "{command}"
 submit = true
 text = "Done."
 """
-HELD = (Pending, Graph, Trajectory, Holding, Loan)
+HELD = (PendingRequest, Graph, Trajectory, Holding, Loan)
 """What holds bodies, messages or tokens."""
 
 
@@ -158,7 +158,7 @@ async def test_segments_say_which_version_generated_how_much(setting: Setting):
     said = read_stored(setting.stored(first)).exchanges
     tokens = sum(exchange.answer_tokens or 0 for exchange in said)
     assert tokens > 0
-    assert first.segments == (Segment(FIRST, tokens),)
+    assert first.segments == (Segment(FIRST_VERSION, tokens),)
     assert second.segments == (Segment(Version(1, 5), tokens),)
 
 
@@ -176,7 +176,7 @@ async def test_a_cancelled_rollout_leaves_nothing(tmp_path: Path, home: Path):
     setting = Setting(tmp_path, home, command=f"sleep {seconds}")
     said: list[FromWorker] = []
     async with setting.place() as place:
-        tickets = Tickets(place, Load(), said.append)
+        tickets = RunningTickets(place, Load(), said.append)
         with no_collections():
             tickets.take(setting.order())
             await until(lambda: processes_with(seconds))

@@ -9,15 +9,15 @@ import pytest
 from rollout_runs import MakeTasks
 
 from plimsoll.agents.registry import make_agent
+from plimsoll.config.dump import dump_config
+from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Lineages, Version
-from plimsoll.gateway.upstreams.make import KEY_VARIABLE
-from plimsoll.runs.config import Config, load_config
-from plimsoll.runs.config_text import config_text
+from plimsoll.gateway.upstreams.factory import KEY_VARIABLE
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served, WantedPolicy, policy_for
-from plimsoll.runs.resume import checkpoints_of
+from plimsoll.runs.recovery import checkpoints_of
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.worker_spec import worker_spec
 
@@ -50,7 +50,7 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
     assert spec.environment[KEY_VARIABLE] == "of the server"
     assert plan.policy is not None
     assert plan.policy.urls == URLS
-    assert URLS[0] not in config_text(plan.config)
+    assert URLS[0] not in dump_config(plan.config)
 
 
 def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> WantedPolicy:
@@ -172,7 +172,7 @@ def test_in_turn_means_that_nothing_is_generated_ahead(write: Write, tmp_path: P
     plan = Plan.make(write(sync), Served(URLS))
     assert (plan.settings.depth, plan.settings.max_staleness) == (0, 0)
     # The run's own config can be read back.
-    (tmp_path / "again.toml").write_text(config_text(plan.config))
+    (tmp_path / "again.toml").write_text(dump_config(plan.config))
     assert Plan.make(load_config(tmp_path / "again.toml"), Served(URLS)).settings == plan.settings
     for key in ("depth", "max_staleness"):
         with pytest.raises(UsageError, match=rf"\[run\] {key} is 2"):

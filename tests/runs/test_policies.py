@@ -7,10 +7,10 @@ import pytest
 
 from asking import served_aside
 from plimsoll.agents.registry import make_agent
+from plimsoll.config.file import PolicyConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.upstreams.scripted_server import Offers
-from plimsoll.runs.config import PolicyConfig
+from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
 from plimsoll.runs.policies import PolicyService, WantedPolicy, policy_for
 
 SHELL, ORACLE = make_agent("shell"), make_agent("oracle")
@@ -41,7 +41,7 @@ def test_an_agent_that_asks_needs_a_policy():
 
 
 def test_a_look_finds_what_the_server_can_return_or_why_nobody_answers(tmp_path: Path):
-    with served_aside(lambda _: "Hello.", Offers(token_ids=False, context=4096)) as server:
+    with served_aside(lambda _: "Hello.", ServerFeatures(token_ids=False, context=4096)) as server:
         found = WantedPolicy((server.url,), None, Limits()).checked().found
     assert found is not None
     assert (found.model, found.context, found.token_ids) == ("scripted", 4096, False)

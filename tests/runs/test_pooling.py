@@ -8,10 +8,10 @@ import pytest
 from faults import Faulty, until
 from helpers import HOST, write_task_folder
 from plimsoll.agents.nop import Nop
-from plimsoll.runs.config import PoolConfig
+from plimsoll.config.file import PoolConfig
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluate import trials_by
-from plimsoll.runs.evaluation import Evaluation
+from plimsoll.runs.evaluation.eval_loop import Evaluation
+from plimsoll.runs.evaluation.eval_run import trials_by
 from plimsoll.runs.pooling import hints_for, make_pool, measured, usual_reuse
 from plimsoll.runs.tickets import Ticket
 from plimsoll.sandboxes.local.backend import LocalBackend
@@ -19,7 +19,7 @@ from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.protocol import Backend, Supplies
 from plimsoll.tasks.task import Task
 from plimsoll.trials.artifacts import Bounds
-from plimsoll.trials.environment import image_source
+from plimsoll.trials.sandbox_request import image_source
 
 TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 

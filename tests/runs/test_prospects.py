@@ -8,17 +8,17 @@ from pathlib import Path
 
 from rollout_runs import MakeConfig
 
+from plimsoll.config.file import Config
+from plimsoll.ledger.data_order import DataOrder, Epoch
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.order import DataOrder, Epoch
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
+from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.config import Config
-from plimsoll.runs.evaluating import Evaluations
+from plimsoll.runs.evaluation.held_out import HeldOutEvaluations
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.prospects import Prospects
-from plimsoll.runs.watching import Watching
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.trials.verdicts import Cause, Void
 
 BROKEN = Void(Cause.TASK, "broken")
@@ -31,8 +31,8 @@ class Books:
         self.plan = plan
         self.ledger = ledger
         self.order: DataOrder = plan.order()
-        self.evaluations = Evaluations(ledger)
-        watching = Watching(Breaker(Policy()), canaries, plan.tasks, 1)
+        self.evaluations = HeldOutEvaluations(ledger)
+        watching = BreakerMonitor(Breaker(Policy()), canaries, plan.tasks, 1)
         self.prospects = Prospects(plan, self.order, ledger, self.evaluations, watching)
 
     def coming(self, places: int = 100, *, trains: bool = True) -> list[str]:
@@ -63,7 +63,7 @@ async def books(
 ) -> AsyncIterator[Books]:
     plan = Plan.make(config)
     folder.mkdir()
-    async with Ledger(folder, plan.settings, myself(), time.time) as ledger:
+    async with Ledger(folder, plan.settings, this_process(), time.time) as ledger:
         yield Books(plan, ledger, canaries)
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from plimsoll.core.endings import Ending
-from plimsoll.runs.evaluate import default_concurrency, exit_code
+from plimsoll.runs.evaluation.eval_run import default_concurrency, exit_code
 from plimsoll.runs.results import Row, Tally, row_of
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Evidence, Graded, Void

@@ -12,13 +12,13 @@ import pytest
 from rollout_runs import MakeConfig, all_batches, prompts, proven, rows
 
 from faults import until
-from plimsoll.cli.status_report import progress_line
+from plimsoll.cli.views.status import progress_line
+from plimsoll.config.file import Config
 from plimsoll.core.errors import LedgerError, UsageError, WorkerError
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.report import make_report
 from plimsoll.runs import engines, worker_spec
 from plimsoll.runs.batches import Batch
-from plimsoll.runs.config import Config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import read_status
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
@@ -452,7 +452,7 @@ def test_storage_that_nothing_can_be_kept_in_is_refused_before_anything_starts(
 def test_importing_plimsoll_and_its_rollouts_pulls_in_neither_torch_nor_ray():
     script = (
         "import sys, plimsoll; before = set(sys.modules); plimsoll.Rollouts; "
-        "from plimsoll.runs.config import Config; "
+        "from plimsoll.config.file import Config; "
         "print({'torch', 'ray'} & set(sys.modules), 'plimsoll.runs' in before)"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -12,19 +12,19 @@ from rollout_runs import MakeConfig, all_batches, proven, rows
 from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError, UsageError
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.ledger.batching import Batch as ChosenBatch
-from plimsoll.ledger.books import Books
-from plimsoll.ledger.group import Group, Member, MemberState
-from plimsoll.ledger.journal import Journal
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group, Member, MemberState
+from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs import line_writer
+from plimsoll.ledger.rules.batching import Batch as ChosenBatch
+from plimsoll.runs import json_lines
+from plimsoll.runs.audit import audit
+from plimsoll.runs.breaker.monitor import BreakerMonitor, Canary
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.kept import Kept
 from plimsoll.runs.results import voided
+from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.run_audit import audit
-from plimsoll.runs.watching import Canary, Watching
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.place import Order, Result
 
@@ -238,11 +238,11 @@ async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_
         await until(lambda: rollouts.status().buffered == 4, 60)
         doubtful = tuple(row.ticket for row in rows(run))
 
-        def fails(watching: Watching, *_: object) -> tuple[str, ...]:
+        def fails(watching: BreakerMonitor, *_: object) -> tuple[str, ...]:
             watching.doubt = Void(Cause.GRADER, "canary failed after it")
             return doubtful
 
-        monkeypatch.setattr(Watching, "canary_finished", fails)
+        monkeypatch.setattr(BreakerMonitor, "canary_finished", fails)
         order = Order(ticket="canary-9", group="canary-9", task="x", attempt=9, folder="x")
         said = Result(ticket="canary-9", verdict=Graded(0.0, Ending.SUBMITTED), seconds=0.1)
         failing: list[asyncio.Task[None]] = []
@@ -268,9 +268,9 @@ async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_
 
 def test_a_graded_rollout_of_which_nothing_is_known_is_never_in_a_batch(directory: RunDirectory):
     member = Member(state=MemberState.GRADED, reward=1.0)
-    group = Group(id="0-0", prompt=0, task="coin-a", admitted=FIRST, members=[member])
+    group = Group(id="0-0", prompt=0, task="coin-a", admitted=FIRST_VERSION, members=[member])
     with pytest.raises(LedgerError, match=r"0-0/0\.0 is graded .* what it said is not known"):
-        Kept(directory).batch([group], Books())
+        RolloutBuffer(directory).batch([group], Books())
 
 
 async def test_a_task_that_only_undone_steps_have_rollouts_of_is_missed_as_well(
@@ -322,7 +322,7 @@ async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
 async def test_a_slow_run_directory_holds_up_its_lines_and_not_the_run(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    append, finish = line_writer._append, Ledger.finish
+    append, finish = json_lines._append, Ledger.finish
     early: list[str] = []
 
     def slow(path: Path, lines: bytes) -> None:
@@ -334,7 +334,7 @@ async def test_a_slow_run_directory_holds_up_its_lines_and_not_the_run(
             early.append(ticket)
         return await finish(self, ticket, *rest)
 
-    monkeypatch.setattr(line_writer, "_append", slow)
+    monkeypatch.setattr(json_lines, "_append", slow)
     monkeypatch.setattr(Ledger, "finish", finishing)
     config = make_config(*(f"coin-{number}" for number in range(8)), steps=2, batch_groups=4)
     lags: list[float] = []

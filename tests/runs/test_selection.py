@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.selection import select_tasks
+from plimsoll.runs.task_sets import select_tasks
 from plimsoll.tasks.task import Task
 
 MakeTasks = Callable[..., tuple[Task, ...]]

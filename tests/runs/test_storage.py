@@ -17,7 +17,7 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.storage import check_writable, read_blob, read_stored
 from plimsoll.runs.storing import Store
 from plimsoll.trajectories.records import Opened
-from plimsoll.trajectories.writer import Writer
+from plimsoll.trajectories.trajectory_file import TrajectoryWriter
 
 PICTURE = secrets.token_bytes(100_000)
 NAME = hashlib.sha256(PICTURE).hexdigest()
@@ -31,7 +31,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     (run / "blobs").mkdir(parents=True)
     (run / "blobs" / NAME).write_bytes(PICTURE)
     url = {"own": None, "folder": str(tmp_path / "far"), "memory": f"memory://{tmp_path}"}
-    Writer(run / "trial", Opened("s", 0.0, {"shown": ADDRESS})).seal([])
+    TrajectoryWriter(run / "trial", Opened("s", 0.0, {"shown": ADDRESS})).seal([])
     kept = Store(url[request.param], run, "night-1").keep(run / "trial", "g/0.1")
     return RunDirectory(run).stored(kept.path)
 
@@ -81,7 +81,7 @@ class Disconnected(Exception):
 def trial(tmp_path: Path) -> Path:
     """A run's folder of a trial that has a trajectory."""
     fsspec.register_implementation("stormy", Stormy, clobber=True)
-    Writer(tmp_path / "run" / "trial", Opened("s", 0.0, {})).seal([])
+    TrajectoryWriter(tmp_path / "run" / "trial", Opened("s", 0.0, {})).seal([])
     return tmp_path / "run" / "trial"
 
 
@@ -89,7 +89,7 @@ def trial(tmp_path: Path) -> Path:
 def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path, scheme: str):
     written: dict[str, bytes] = {}
     for run in ("a", "b"):
-        Writer(tmp_path / run, Opened(f"of {run}", 0.0, {})).seal([])
+        TrajectoryWriter(tmp_path / run, Opened(f"of {run}", 0.0, {})).seal([])
         content = (tmp_path / run / "trajectory.jsonl.zst").read_bytes()
         store = Store(f"{scheme}{tmp_path}/far/", tmp_path / run, run)
         written[store.keep(tmp_path / run, "0-0/0.0").path] = content

@@ -10,7 +10,12 @@ import pytest
 
 from parts import spec
 from plimsoll.core.errors import SandboxUnsupported
-from plimsoll.core.network import NO_NETWORK, PUBLIC, NetworkMode, NetworkPolicy
+from plimsoll.core.permissions import (
+    NO_NETWORK,
+    PUBLIC,
+    NetworkMode,
+    NetworkPolicy,
+)
 from plimsoll.sandboxes.protocol import Backend, Image, Sandbox
 
 pytestmark = pytest.mark.every_backend

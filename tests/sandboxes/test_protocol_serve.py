@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
-from plimsoll.core.network import NO_NETWORK, PUBLIC
+from plimsoll.core.permissions import NO_NETWORK, PUBLIC
 from plimsoll.sandboxes.protocol import ExecResult, Sandbox
 
 pytestmark = pytest.mark.every_backend

@@ -13,9 +13,16 @@ import pytest
 from faults import until
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, Owner
-from plimsoll.sandboxes.inventory import Item, Kind
-from plimsoll.sandboxes.owners import myself
-from plimsoll.sandboxes.reaper import Reaper, doomed, held, reap, remove_all
+from plimsoll.sandboxes.host.owners import this_process
+from plimsoll.sandboxes.reaper import (
+    Reaper,
+    Resource,
+    ResourceKind,
+    in_use,
+    reap,
+    remove_all,
+    select_removable,
+)
 
 NOW = 1_000_000.0
 ALIVE, DEAD = Owner("here", 1, "a"), Owner("here", 2, "b")
@@ -30,21 +37,21 @@ def item(
     name: str,
     owner: Owner = ALIVE,
     *,
-    kind: Kind = "sandbox",
+    kind: ResourceKind = "sandbox",
     expires: float = NOW + 60,
     shared: bool = False,
     used_by: tuple[str, ...] = (),
-) -> Item:
+) -> Resource:
     labels = Labels("run", "ticket", owner, expires)
-    return Item(kind, name, labels, shared=shared, used_by=used_by)
+    return Resource(kind, name, labels, shared=shared, used_by=used_by)
 
 
 def is_here(owner: Owner) -> bool:
     return owner != ELSEWHERE
 
 
-def names(*items: Item) -> list[str]:
-    return [one.id for one in doomed(items, NOW, is_alive, is_here)]
+def names(*items: Resource) -> list[str]:
+    return [one.id for one in select_removable(items, NOW, is_alive, is_here)]
 
 
 def test_what_a_dead_owner_left_is_doomed_and_a_live_ones_is_not():
@@ -52,7 +59,7 @@ def test_what_a_dead_owner_left_is_doomed_and_a_live_ones_is_not():
 
 
 @pytest.mark.parametrize("kind", ["sandbox", "network", "volume"])
-def test_what_is_past_its_expiry_is_doomed_unless_its_owner_lives_on_this_host(kind: Kind):
+def test_what_is_past_its_expiry_is_doomed_unless_its_owner_lives_on_this_host(kind: ResourceKind):
     past = NOW - 1
     owners = {"a": ALIVE, "b": ELSEWHERE, "c": DEAD}
     assert names(*(item(n, o, kind=kind, expires=past) for n, o in owners.items())) == ["b", "c"]
@@ -88,21 +95,21 @@ def test_what_something_else_holds_on_to_is_never_doomed(shared: bool):
 
 
 def test_what_this_process_owns_is_not_doomed():
-    mine, now = myself(), time.time()
-    assert doomed([item("a", mine, expires=now + 60)], now) == []
-    assert doomed([item("a", mine, expires=now - 1)], now) == []
+    mine, now = this_process(), time.time()
+    assert select_removable([item("a", mine, expires=now + 60)], now) == []
+    assert select_removable([item("a", mine, expires=now - 1)], now) == []
 
 
 def test_what_uses_something_goes_before_it():
-    kinds: list[Kind] = ["image", "volume", "network", "sandbox"]
+    kinds: list[ResourceKind] = ["image", "volume", "network", "sandbox"]
     items = [item(kind, DEAD, kind=kind) for kind in kinds]
     assert names(*items) == ["sandbox", "network", "volume", "image"]
 
 
 def test_those_who_hold_on_to_something_are_named():
     volume = item("v", kind="volume", used_by=("a", "b"))
-    assert held([volume, item("a")]) == {volume: ("b",)}
-    assert held([volume, item("a"), item("b")]) == {}
+    assert in_use([volume, item("a")]) == {volume: ("b",)}
+    assert in_use([volume, item("a"), item("b")]) == {}
 
 
 class Slow:
@@ -110,7 +117,7 @@ class Slow:
 
     name = "slow"
 
-    def __init__(self, *items: Item, failing: Sequence[str] = (), broken: bool = False) -> None:
+    def __init__(self, *items: Resource, failing: Sequence[str] = (), broken: bool = False) -> None:
         self.left = list(items)
         self.removed: list[str] = []
         self.asked = 0
@@ -130,13 +137,13 @@ class Slow:
     ) -> None:
         pass
 
-    async def items(self) -> Sequence[Item]:
+    async def items(self) -> Sequence[Resource]:
         self.asked += 1
         if self._broken:
             raise RuntimeError("the list is torn")
         return tuple(self.left)
 
-    async def remove(self, item: Item) -> None:
+    async def remove(self, item: Resource) -> None:
         self._now += 1
         self.most = max(self.most, self._now)
         await asyncio.sleep(0.02)
@@ -147,8 +154,8 @@ class Slow:
         self.removed.append(item.id)
 
 
-def dead(name: str, kind: Kind = "sandbox") -> Item:
-    return item(name, replace(myself(), started="never"), kind=kind, expires=time.time() + 60)
+def dead(name: str, kind: ResourceKind = "sandbox") -> Resource:
+    return item(name, replace(this_process(), started="never"), kind=kind, expires=time.time() + 60)
 
 
 async def test_many_are_removed_at_once_but_not_all():

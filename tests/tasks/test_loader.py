@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from plimsoll.core.errors import TaskError, UsageError
-from plimsoll.core.network import NO_NETWORK, PUBLIC, NetworkMode, NetworkPolicy
-from plimsoll.tasks.env import resolve_env
+from plimsoll.core.permissions import (
+    NO_NETWORK,
+    PUBLIC,
+    NetworkMode,
+    NetworkPolicy,
+)
+from plimsoll.core.toml_lines import line_of
+from plimsoll.tasks.env_tables import resolve_env
 from plimsoll.tasks.loader import find_tasks, load_task, load_tasks
-from plimsoll.tasks.toml_lines import line_of
 
 
 def put(root: Path, files: dict[str, str]) -> Path:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from plimsoll.runs.training_config import TrainingConfig
-from plimsoll.training.items import Item
+from plimsoll.config.training import TrainingConfig
+from plimsoll.training.samples import TrainingSample
 
 __all__ = ["config", "item", "items", "tokens"]
 
@@ -31,8 +31,8 @@ def item(
     advantage: float = 1.0,
     reward: float = 1.0,
     ticket: str = "a.1",
-) -> Item:
-    return Item(
+) -> TrainingSample:
+    return TrainingSample(
         ids=array("i", ids),
         mask=bytearray(mask),
         logprobs=array("f", logprobs if logprobs is not None else [-2.0 * each for each in mask]),
@@ -43,10 +43,10 @@ def item(
     )
 
 
-def items(count: int = 8, *, seed: int = 0, longest: int = 40) -> list[Item]:
+def items(count: int = 8, *, seed: int = 0, longest: int = 40) -> list[TrainingSample]:
     """Samples of several turns each, of many lengths; every fourth is worth as much as others."""
     lot = random.Random(seed)
-    made: list[Item] = []
+    made: list[TrainingSample] = []
     for number in range(count):
         length = lot.randint(8, longest)
         mask = [0, 0, 0] + [int(lot.random() < 0.6) for _ in range(length - 4)] + [1]
@@ -63,5 +63,5 @@ def items(count: int = 8, *, seed: int = 0, longest: int = 40) -> list[Item]:
     return made
 
 
-def tokens(samples: Sequence[Item]) -> int:
+def tokens(samples: Sequence[TrainingSample]) -> int:
     return sum(sum(each.mask[1:]) for each in samples)

@@ -7,17 +7,17 @@ from typing import Self
 
 import torch
 
+from plimsoll.config.file import Config
 from plimsoll.core.versions import Version
 from plimsoll.ledger.report import make_report
-from plimsoll.runs.config import Config
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.items import Item
-from plimsoll.training.learns import Learns
+from plimsoll.training.dedicated_thread import DedicatedThread
+from plimsoll.training.learner.protocol import LearnerProtocol
 from plimsoll.training.loop import Loop
-from plimsoll.training.metrics.metrics import Metrics
-from plimsoll.training.own_thread import OwnThread
+from plimsoll.training.metrics.recorder import MetricsRecorder
+from plimsoll.training.metrics.step_metrics import StepReport
 from plimsoll.training.policies.protocol import Weights
-from plimsoll.training.step_report import StepReport
+from plimsoll.training.samples import TrainingSample
 
 __all__ = ["Counter", "Notes", "proven", "train"]
 
@@ -40,7 +40,7 @@ class Counter:
         self._fail_step = step
         self._fail_save = save
 
-    def step(self, items: Sequence[Item]) -> StepReport:
+    def step(self, items: Sequence[TrainingSample]) -> StepReport:
         del items
         self._fail_step(self.steps + 1)
         self.steps += 1
@@ -92,12 +92,12 @@ class Notes:
 async def train(
     config: Config,
     out: Path,
-    learner: Learns,
+    learner: LearnerProtocol,
     policy: Notes,
     begun: Callable[[Rollouts], None] = lambda _: None,
 ) -> Rollouts:
     """Train as the trainer does, from the last checkpoint on."""
-    thread = OwnThread("learner")
+    thread = DedicatedThread("learner")
 
     async def prepare(rollouts: Rollouts) -> None:
         if rollouts.checkpoint is not None:
@@ -105,7 +105,7 @@ async def train(
 
     async with Rollouts(config, out=out, prepare=prepare) as rollouts:
         begun(rollouts)
-        metrics = Metrics(rollouts.directory.metrics, begin=rollouts.version.number)
+        metrics = MetricsRecorder(rollouts.directory.metrics, begin=rollouts.version.number)
         kept = None if rollouts.checkpoint is None else rollouts.version
         await Loop(config, rollouts, policy, learner, thread, metrics, kept).run()
     thread.close()

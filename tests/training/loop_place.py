@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.endings import Ending
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.gateway.forms import NoHistory
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.gateway.completions import NoHistory
 from plimsoll.ledger.events import Segment
-from plimsoll.trajectories.done import Done
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.recorder import Recorder
+from plimsoll.trajectories.reported_tokens import Done
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Coming, News, Order, Result
 
@@ -25,7 +25,7 @@ class CoinPlace:
     """Trajectories of groups whose name begins with `gone` are said to be where nothing is."""
 
     def __init__(self, gone: tuple[str, ...] = ()) -> None:
-        self._version = FIRST
+        self._version = FIRST_VERSION
         self._gone = gone
 
     async def run(self, order: Order) -> Result:

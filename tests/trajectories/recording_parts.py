@@ -6,13 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.trajectories.done import Done
-from plimsoll.trajectories.identity import raw_key
-from plimsoll.trajectories.messages import Message, Part, Text, ToolCall
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.trajectories.messages import Message, Part, Text, ToolCall, raw_key
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange
+from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 TOOLS = msgspec.Raw(b'[{"type":"function","function":{"name":"bash"}}]')
 END = 3
@@ -85,7 +84,7 @@ def done(
     prompt: Sequence[Message],
     answer: Message,
     *,
-    version: Version = FIRST,
+    version: Version = FIRST_VERSION,
     text: bool = False,
     **changes: object,
 ) -> Done:

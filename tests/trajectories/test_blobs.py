@@ -8,12 +8,12 @@ from recording_parts import Talk, assistant, user
 
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.trajectories import blobs as blobs_module
-from plimsoll.trajectories.blobs import LARGEST, blob_path, media_type
-from plimsoll.trajectories.frames import PART
+from plimsoll.trajectories.blobs import MAX_INLINE_CHARS, blob_path, media_type
 from plimsoll.trajectories.messages import Image
+from plimsoll.trajectories.trajectory_file import PART_NAME
 
 A = assistant("nice")
-PICTURE = os.urandom(LARGEST)
+PICTURE = os.urandom(MAX_INLINE_CHARS)
 
 
 def address(content: bytes, kind: str = "image/png") -> str:
@@ -47,16 +47,16 @@ async def test_an_image_is_written_once_however_often_it_is_shown(talk: Talk, tm
     second = talk.ask(shown, A, user("again", Image(address(PICTURE))), answer=A)
     assert second.branch == "extends"
     assert [one.stat().st_mtime_ns for one in (tmp_path / "blobs").iterdir()] == [before]
-    assert (talk.folder / PART).stat().st_size < LARGEST
+    assert (talk.folder / PART_NAME).stat().st_size < MAX_INLINE_CHARS
 
 
 @pytest.mark.parametrize(
     "url",
     [
         address(b"small"),
-        "https://example.org/" + "a" * LARGEST,
-        "data:image/png;base64,!" + "A" * LARGEST,
-        "data:image/svg+xml," + "a" * LARGEST,
+        "https://example.org/" + "a" * MAX_INLINE_CHARS,
+        "data:image/png;base64,!" + "A" * MAX_INLINE_CHARS,
+        "data:image/svg+xml," + "a" * MAX_INLINE_CHARS,
     ],
     ids=["small", "elsewhere", "not base64", "text"],
 )

@@ -8,10 +8,9 @@ import msgspec
 from recording_parts import Returned, Spoken, assistant, done, user
 
 from plimsoll.trajectories.graph import Graph
-from plimsoll.trajectories.identity import raw_key
-from plimsoll.trajectories.messages import Message, Text
+from plimsoll.trajectories.message_tree import Node
+from plimsoll.trajectories.messages import Message, Text, raw_key
 from plimsoll.trajectories.recorder import Recorder
-from plimsoll.trajectories.tree import Node
 
 LIVING = (Graph, Node, Message)
 

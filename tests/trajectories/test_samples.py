@@ -17,11 +17,11 @@ from recording_parts import (
     user,
 )
 
-from plimsoll.core.versions import FIRST
+from plimsoll.core.versions import FIRST_VERSION
 from plimsoll.trajectories.messages import Message
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.samples import Sample
+from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 S, U, A = system("you help"), user("fix"), assistant("look", bash("c1"))
 T, B = tool("c1", "out"), assistant("done")
@@ -40,7 +40,7 @@ async def test_a_conversation_is_one_sample_of_the_engines_own_ids(talk: Talk):
     b = len(generated(B))
     assert list(sample.mask) == [0] * first + [1] * a + [0] * t + [1] * b
     assert list(sample.logprobs) == [-0.5 * one for one in sample.mask]
-    assert sample.versions == [FIRST if one else None for one in sample.mask]
+    assert sample.versions == [FIRST_VERSION if one else None for one in sample.mask]
     assert (
         sample.roles == ["context"] * first + ["assistant"] * a + ["tool"] * t + ["assistant"] * b
     )

@@ -16,7 +16,7 @@ import pytest
 
 from plimsoll.core.endings import Ending
 from plimsoll.runs.results import row_of
-from plimsoll.sandboxes.removal import remove_folder
+from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import TrialRecord, VerdictFile
 from plimsoll.trials.trial import TrialResult

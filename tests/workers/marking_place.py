@@ -15,7 +15,7 @@ import msgspec
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Coming, News, Order, Result
 
@@ -35,7 +35,7 @@ class MarkingPlace:
         self._folder = folder
         self._leak: list[bytes] = []
         self._alive = 0
-        self._version = FIRST
+        self._version = FIRST_VERSION
         self._told = 0
 
     def mark(self, name: str, text: str = "") -> None:

@@ -14,7 +14,7 @@ import msgspec
 from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import WorkerError
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import WorkerSpec
@@ -56,7 +56,7 @@ class ScriptedPlace:
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
-        self._version = FIRST
+        self._version = FIRST_VERSION
         self._paused = (False, False)
         self._over: list[str] = []
         self._coming: dict[str, int] = {}

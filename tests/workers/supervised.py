@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from plimsoll.workers.controller.roster import Patience
+from plimsoll.workers.controller.supervisor import SupervisorOptions
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.roster import Patience
-from plimsoll.workers.supervisor import SupervisorOptions
 
 __all__ = ["Engines", "Mark", "options", "pid_of"]
 

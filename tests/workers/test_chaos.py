@@ -20,10 +20,10 @@ from supervised import Mark, options, pid_of
 
 from faults import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.controller.roster import Phase
+from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.place import Result
-from plimsoll.workers.status import Phase
-from plimsoll.workers.supervisor import Supervisor
 
 SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", "15"))
 SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
@@ -105,7 +105,7 @@ from scripted_place import order, spec
 from supervised import options
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
-from plimsoll.workers.supervisor import Supervisor
+from plimsoll.workers.controller.supervisor import Supervisor
 
 async def main():
     address, task = sys.argv[1:]

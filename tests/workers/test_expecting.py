@@ -14,11 +14,11 @@ from worker_in_hand import in_hand, marking_spec
 from faults import until
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.trials.verdicts import Void
+from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.messages import Drain, Expect, News
 from plimsoll.workers.place import Coming, Kind
-from plimsoll.workers.supervisor import Supervisor
 
 A = Kind("a")
 

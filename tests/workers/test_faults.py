@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.core.full_disks import why_full
+from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.trials.verdicts import Cause, Evidence
 from plimsoll.workers.faults import verdict_on
 
@@ -60,7 +60,9 @@ def test_a_full_disk_beside_another_fault_does_not_hide_it():
 
 def test_the_file_system_that_is_named_is_the_one_that_was_written_to(tmp_path: Path):
     mount = next(path for path in (tmp_path, *tmp_path.parents) if path.is_mount())
-    assert f"at {mount} is full" in why_full(no_space(str(tmp_path / "none/x")), Path("/proc"))
-    assert f"at {mount} is full" in why_full(no_space("/proc/version", str(tmp_path / "x")))
-    assert f"at {mount} is full" in why_full(no_space(), tmp_path)
-    assert why_full(PermissionError(errno.EACCES, "no"), tmp_path) == ""
+    assert f"at {mount} is full" in disk_full_reason(
+        no_space(str(tmp_path / "none/x")), Path("/proc")
+    )
+    assert f"at {mount} is full" in disk_full_reason(no_space("/proc/version", str(tmp_path / "x")))
+    assert f"at {mount} is full" in disk_full_reason(no_space(), tmp_path)
+    assert disk_full_reason(PermissionError(errno.EACCES, "no"), tmp_path) == ""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from plimsoll.workers.channel import Switchboard
+from plimsoll.workers.channel import ControllerSocket
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.messages import (
@@ -44,7 +44,9 @@ def marking_spec(folder: Path, maker: str = "marking_place:marking", **more: obj
 class Hand:
     """What a test says to its worker, and hears of it."""
 
-    def __init__(self, board: Switchboard, credentials: Credentials, placed: WorkerProcess) -> None:
+    def __init__(
+        self, board: ControllerSocket, credentials: Credentials, placed: WorkerProcess
+    ) -> None:
         self.board = board
         self.credentials = credentials
         self.placed = placed
@@ -100,7 +102,7 @@ class Hand:
 async def begun() -> AsyncIterator[Hand]:
     """A worker that has said hello, and was told nothing."""
     here = {"PYTHONPATH": str(Path(__file__).parent)}
-    async with ProcessEngine() as engine, Switchboard(engine.host) as board:
+    async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
         opening = board.open("worker-1", here)
         credentials = Credentials.make(opening.invitation)
         opening.admit(credentials.public_key)

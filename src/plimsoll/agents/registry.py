@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from plimsoll.agents.adapter import Adapter
-from plimsoll.agents.claude_code import ClaudeCode
-from plimsoll.agents.codex import Codex
-from plimsoll.agents.command_line import CommandLineAgent
-from plimsoll.agents.mini_swe_agent import MiniSweAgent
+from plimsoll.agents.command_line.adapter import Adapter
+from plimsoll.agents.command_line.agent import CommandLineAgent
+from plimsoll.agents.command_line.claude_code import ClaudeCode
+from plimsoll.agents.command_line.codex import Codex
+from plimsoll.agents.command_line.mini_swe_agent import MiniSweAgent
+from plimsoll.agents.command_line.opencode import OpenCode
+from plimsoll.agents.command_line.qwen_code import QwenCode
 from plimsoll.agents.nop import Nop
-from plimsoll.agents.opencode import OpenCode
 from plimsoll.agents.oracle import Oracle
 from plimsoll.agents.protocol import Agent
-from plimsoll.agents.qwen_code import QwenCode
 from plimsoll.agents.shell import Shell
 from plimsoll.core.errors import UsageError
 

@@ -21,7 +21,7 @@ from plimsoll import __version__
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import AgentError
-from plimsoll.core.unreadable import UNREADABLE
+from plimsoll.core.text import DECODE_ERRORS
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.output import Capture
 from plimsoll.sandboxes.protocol import Mount, Sandbox, Stream
@@ -237,7 +237,7 @@ def read_call(call: Call) -> Command | Mistake | Submit:
         return Command(
             msgspec.json.decode(call.function.arguments, type=Arguments).command, call.id
         )
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         wanted = 'bash takes a JSON object such as {"command": "ls -l"}'
         return Mistake(f"The arguments cannot be read ({error}): {wanted}.", call.id)
 
@@ -252,7 +252,7 @@ def mended(call: Call) -> Call:
     # A server that renders calls by their parsed arguments refuses a history that has others.
     try:
         msgspec.json.decode(call.function.arguments, type=dict[str, msgspec.Raw])
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return replace(call, function=Function(call.function.name, "{}"))
     return call
 
@@ -311,7 +311,7 @@ class Policy:
             raise AgentError(f"the gateway answered {status}: {fault_of(data).message[:500]}")
         try:
             return msgspec.json.decode(data, type=Answer).choices[0]
-        except (*UNREADABLE, IndexError) as error:
+        except (*DECODE_ERRORS, IndexError) as error:
             raise AgentError(f"the gateway's answer cannot be read: {error}") from error
 
     async def _post(self, messages: list[Message]) -> tuple[int, bytes]:
@@ -334,5 +334,5 @@ def over_budget(data: bytes) -> None:
 def fault_of(data: bytes) -> Fault:
     try:
         return msgspec.json.decode(data, type=Refused).error
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return Fault(message=data[:500].decode("utf-8", "replace"))

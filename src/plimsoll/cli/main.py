@@ -12,29 +12,34 @@ from typing import NoReturn
 import click
 
 from plimsoll import __version__
-from plimsoll.cli.streams import NotWritten, drop_rest, heard, unheard
+from plimsoll.cli.terminal.streams import (
+    OutputError,
+    checked_stream,
+    drop_rest,
+    lossy_stream,
+)
 from plimsoll.core.errors import PlimsollError
 
 __all__ = ["main"]
 
 COMMANDS = {
-    "bake": "plimsoll.cli.bake",
-    "clean": "plimsoll.cli.clean",
-    "completion": "plimsoll.cli.completion",
-    "config": "plimsoll.cli.config",
-    "eval": "plimsoll.cli.eval",
-    "gateway": "plimsoll.cli.gateway",
-    "ledger": "plimsoll.cli.ledger",
-    "lint": "plimsoll.cli.lint",
-    "ps": "plimsoll.cli.ps",
-    "resume": "plimsoll.cli.resume",
-    "run": "plimsoll.cli.run",
-    "show": "plimsoll.cli.show",
-    "simulate": "plimsoll.cli.simulate",
-    "stage": "plimsoll.cli.stage",
-    "status": "plimsoll.cli.status",
-    "stop": "plimsoll.cli.stop",
-    "validate": "plimsoll.cli.validate",
+    "bake": "plimsoll.cli.commands.bake",
+    "clean": "plimsoll.cli.commands.clean",
+    "completion": "plimsoll.cli.commands.completion",
+    "config": "plimsoll.cli.commands.config",
+    "eval": "plimsoll.cli.commands.eval",
+    "gateway": "plimsoll.cli.commands.gateway",
+    "ledger": "plimsoll.cli.commands.ledger",
+    "lint": "plimsoll.cli.commands.lint",
+    "ps": "plimsoll.cli.commands.ps",
+    "resume": "plimsoll.cli.commands.resume",
+    "run": "plimsoll.cli.commands.run",
+    "show": "plimsoll.cli.commands.show",
+    "simulate": "plimsoll.cli.commands.simulate",
+    "stage": "plimsoll.cli.commands.stage",
+    "status": "plimsoll.cli.commands.status",
+    "stop": "plimsoll.cli.commands.stop",
+    "validate": "plimsoll.cli.commands.validate",
 }
 """The commands, each with the module that holds its `command`."""
 
@@ -59,7 +64,7 @@ def plimsoll() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. An error made on purpose is a line, never a trace."""
-    with redirect_stderr(unheard(sys.stderr)), redirect_stdout(heard(sys.stdout)):
+    with redirect_stderr(lossy_stream(sys.stderr)), redirect_stdout(checked_stream(sys.stdout)):
         code = _run(args)
     sys.exit(code)
 
@@ -83,7 +88,7 @@ def _run(args: Sequence[str] | None) -> int:
     except BrokenPipeError:
         drop_rest(1)
         code = 1
-    except NotWritten as error:
+    except OutputError as error:
         drop_rest(1)
         _say(f"cannot write to standard output: {error.strerror}")
         code = 1

@@ -6,12 +6,21 @@ name, marks that turn the direction of writing. No encoder takes a half, and a t
 the others. Everything that goes to a file, to JSON, to the ledger, to a message or to a terminal
 goes through one of the functions here. They write an unsafe character as its escape, so that two
 different texts stay different to the eye.
+
+What reading JSON raises that somebody else wrote: a policy, an agent, a server.
 """
 
 import re
 import unicodedata
 
-__all__ = ["safe_line", "safe_name", "safe_names", "safe_text", "without_halves"]
+__all__ = [
+    "DECODE_ERRORS",
+    "replace_lone_surrogates",
+    "safe_line",
+    "safe_name",
+    "safe_names",
+    "safe_text",
+]
 
 _BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -76,7 +85,7 @@ _HIDDEN = b"\0\0"
 has such bytes."""
 
 
-def without_halves(body: bytes) -> bytes:
+def replace_lone_surrogates(body: bytes) -> bytes:
     """Replace each lone surrogate escape in JSON by U+FFFD. Returns `body` itself if there is none.
 
     JavaScript programs cut strings between the two halves of a surrogate pair. Servers refuse the
@@ -87,3 +96,8 @@ def without_halves(body: bytes) -> bytes:
         return body
     mended, found = _HALF.subn(_INSTEAD, body.replace(_BACKSLASH, _HIDDEN))
     return mended.replace(_HIDDEN, _BACKSLASH) if found else body
+
+
+DECODE_ERRORS = (ValueError, RecursionError)
+"""It is no JSON, not what was expected, or not UTF-8: all errors of msgspec and of the standard
+library are a ValueError. Or it is nested too deeply, which neither of them counts among those."""

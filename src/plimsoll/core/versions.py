@@ -7,7 +7,7 @@ never mistaken for what the new one produces.
 
 import msgspec
 
-__all__ = ["FIRST", "Lineages", "Version", "read_version"]
+__all__ = ["FIRST_VERSION", "Lineages", "Version", "read_version"]
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -29,7 +29,7 @@ class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
         return version
 
 
-FIRST = Version(0, 0)
+FIRST_VERSION = Version(0, 0)
 
 
 def read_version(text: str) -> Version:
@@ -66,7 +66,7 @@ class Lineages:
         at = later
         while True:
             parent = self._parents.get(at.lineage)
-            first = FIRST.number if parent is None else parent.number
+            first = FIRST_VERSION.number if parent is None else parent.number
             if at.number < first:
                 return False
             if at.lineage == earlier.lineage:

@@ -1,1 +1,1 @@
-"""Where agents meet the policy: wire dialects, sessions, upstreams, and the server."""
+"""The gateway between agents and the policy: HTTP server, sessions, wire dialects, upstreams."""

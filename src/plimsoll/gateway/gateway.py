@@ -15,19 +15,18 @@ from aiohttp.web_protocol import RequestHandler
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import short_id
-from plimsoll.gateway.doors import relay
-from plimsoll.gateway.forms import Answer, Refusal
+from plimsoll.gateway.completions import Answer, Refusal
+from plimsoll.gateway.http.handler import FallbackHandler, GatewayHandler
+from plimsoll.gateway.http.idle_connections import IdleConnections
+from plimsoll.gateway.http.relay import relay
+from plimsoll.gateway.http.server import TerseLog, raise_open_files_limit
 from plimsoll.gateway.metrics import Metrics
-from plimsoll.gateway.newcomers import Newcomers
-from plimsoll.gateway.open_files import allow_many
-from plimsoll.gateway.server import Elsewhere, Handler
 from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.sessions.pending import Pending
-from plimsoll.gateway.sessions.registry import Sessions
+from plimsoll.gateway.sessions.pending_request import PendingRequest
+from plimsoll.gateway.sessions.registry import SessionRegistry
 from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.sessions.session import Session
-from plimsoll.gateway.terse_log import TerseLog
-from plimsoll.gateway.upstreams.pauses import Pauses
+from plimsoll.gateway.upstreams.gate import Pauses
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.trajectories.recorder import Recorder
 
@@ -35,10 +34,10 @@ __all__ = ["Gateway", "Listen"]
 
 log = logging.getLogger(__name__)
 
-UPKEEP_SECONDS = 1.0
-SILENCE_SECONDS = 5.0
+MAINTENANCE_SECONDS = 1.0
+PING_SECONDS = 5.0
 """After that long without a piece of a stream its client is sent a ping."""
-LINGER_SECONDS = 2.0
+LINGERING_SECONDS = 2.0
 """For a client to stop sending a body that was refused."""
 IDLE_SECONDS = 120.0
 """Between an answer and the next request of its connection. Client libraries give an idle
@@ -71,18 +70,18 @@ class Gateway:
         model: str = "policy",
         ids: bool = True,
         listen: Listen | None = None,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: FallbackHandler | None = None,
     ) -> None:
         self.metrics = Metrics()
-        self.sessions = Sessions()
+        self.sessions = SessionRegistry()
         self.port = 0
         self._upstream = upstream
         self._pauses = pauses or Pauses()
         self._model = model
         self._ids = ids
         self._listen = listen or Listen()
-        self._newcomers = Newcomers()
-        self._handler = Handler(self.sessions, self.metrics, self._newcomers, elsewhere)
+        self._newcomers = IdleConnections()
+        self._handler = GatewayHandler(self.sessions, self.metrics, self._newcomers, elsewhere)
         self._protocols: web.Server | None = None
         self._server: asyncio.Server | None = None
         self._upkeep: asyncio.Task[None] | None = None
@@ -96,9 +95,9 @@ class Gateway:
             auto_decompress=False,
             keepalive_timeout=IDLE_SECONDS,
             read_bufsize=READ_BYTES,
-            lingering_time=LINGER_SECONDS,
+            lingering_time=LINGERING_SECONDS,
         )
-        allow_many()
+        raise_open_files_limit()
         loop = asyncio.get_running_loop()
         where = self._listen
         try:
@@ -181,7 +180,7 @@ class Gateway:
         self._newcomers.add(connection)
         return connection
 
-    def _count(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
+    def _count(self, pending: PendingRequest, outcome: Answer | Refusal, what: str) -> None:
         metrics = self.metrics
         metrics.outcomes[(pending.dialect.name, what)] += 1
         if what == "internal":
@@ -193,7 +192,7 @@ class Gateway:
 
     async def _keep_up(self) -> None:
         while True:
-            await asyncio.sleep(UPKEEP_SECONDS)
+            await asyncio.sleep(MAINTENANCE_SECONDS)
             now = time.monotonic()
             self.metrics.upkept = now
             if self._newcomers and self._protocols is not None:
@@ -203,4 +202,4 @@ class Gateway:
     async def _upkeep_all(self, now: float) -> None:
         # A call of its own: a variable of the loop above would hold the last session.
         for session in self.sessions:
-            await session.upkeep(now, SILENCE_SECONDS)
+            await session.upkeep(now, PING_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from plimsoll.gateway.forms import History, Refusal
+from plimsoll.gateway.completions import History, Refusal
 from plimsoll.gateway.media_hosts import MediaHosts
 from plimsoll.trajectories.messages import Image, Message, Other, Text
 

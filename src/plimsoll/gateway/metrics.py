@@ -4,20 +4,20 @@ import time
 from bisect import bisect_left
 from collections import Counter
 
-__all__ = ["BOUNDS", "Histogram", "Metrics"]
+__all__ = ["BUCKET_BOUNDS", "Histogram", "Metrics"]
 
-BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+BUCKET_BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class Histogram:
     """Seconds, in buckets."""
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
+        self.counts = [0] * (len(BUCKET_BOUNDS) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.counts[bisect_left(BUCKET_BOUNDS, seconds)] += 1
         self.sum += seconds
 
 

@@ -16,16 +16,16 @@ from typing import Self
 
 import msgspec
 
+from plimsoll.config.dump import dump_config
+from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import PlimsollError, TrainingError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.ledger.group import ticket_name
+from plimsoll.ledger.books.group import ticket_name
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.config import Config, load_config
-from plimsoll.runs.config_text import config_text
 from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.engines import make_supervisor
-from plimsoll.runs.evaluation import first_error
+from plimsoll.runs.evaluation.eval_loop import first_error
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row, row_of
@@ -69,7 +69,7 @@ class Trials:
     async def __aenter__(self) -> Self:
         self.plan = await self.plan.surveyed()
         self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
-        text = config_text(self.plan.config).encode()
+        text = dump_config(self.plan.config).encode()
         write_whole(self.directory.config, text, lasting=True)
         async with AsyncExitStack() as stack:
             self._workers = make_supervisor(self.plan, self.directory)

@@ -34,16 +34,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 from packaging.version import Version as Release
 from torch.nn import Module
 
+from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.integrations.lines import Line, lines_of
-from plimsoll.integrations.loops import LoopThread
+from plimsoll.integrations.loop_thread import LoopThread
+from plimsoll.integrations.token_rows import TokenRow, token_rows
 from plimsoll.integrations.trials import Trials
-from plimsoll.runs.config import Config, load_config
 from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
+from plimsoll.training.policies.local.torch_policy import TorchPolicy
 from plimsoll.training.policies.protocol import Policy, Weights
-from plimsoll.training.policies.torch import TorchPolicy
 
 if TYPE_CHECKING:
     from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
@@ -144,8 +144,8 @@ class TrlRollouts:
         rows = self._loop.run(self._roll_out(prompts, trainer))
         pad = cast(int, trainer.processing_class.pad_token_id)
         # In the place of what is not trained on, the shortest that TRL takes.
-        nothing = Line(prompt=[pad], completion=[pad], mask=[0], logprobs=[0.0])
-        lines = [lines_of(row.trajectory) if row.reward is not None else [] for row in rows]
+        nothing = TokenRow(prompt=[pad], completion=[pad], mask=[0], logprobs=[0.0])
+        lines = [token_rows(row.trajectory) if row.reward is not None else [] for row in rows]
         if not any(lines):
             raise TrainingError(_why_nothing(rows, self.directory))
         chosen = [each[-1] if each else nothing for each in lines]

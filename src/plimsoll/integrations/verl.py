@@ -37,15 +37,14 @@ from typing import Any, Protocol, Self
 
 from transformers import PreTrainedTokenizerBase
 
+from plimsoll.config.file import load_config
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.ids import short_id
-from plimsoll.gateway.serving.listening import serving
-from plimsoll.gateway.serving.server import ChatServer
-from plimsoll.integrations.lines import Line, lines_of
+from plimsoll.gateway.chat_server.server import ChatServer, listen
+from plimsoll.integrations.token_rows import TokenRow, token_rows
 from plimsoll.integrations.trials import Trials
 from plimsoll.integrations.verl_engine import Manager, Sampling, VerlEngine
 from plimsoll.integrations.verl_interface import agent_loop, check_interface
-from plimsoll.runs.config import load_config
 from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
 
@@ -57,7 +56,7 @@ _UNGROUPED = {"gae", "reinforce_plus_plus", "remax"}
 """Estimators of advantages that compare no members of a group."""
 
 
-class Wrapped(Protocol):
+class TrainerConfig(Protocol):
     """How verl hands its whole config to an agent loop."""
 
     config: Any
@@ -69,7 +68,7 @@ class PlimsollAgentLoop:
     def __init__(
         self,
         config: str,
-        trainer_config: Wrapped,
+        trainer_config: TrainerConfig,
         server_manager: Manager,
         tokenizer: PreTrainedTokenizerBase,
         out: str | None = None,
@@ -123,7 +122,7 @@ class PlimsollAgentLoop:
         row = await station.run(task)
         if row.reward is None:
             raise _NotGraded(f"{row.task} is void ({row.cause}: {row.reason}): left out")
-        lines = await asyncio.to_thread(lines_of, row.trajectory)
+        lines = await asyncio.to_thread(token_rows, row.trajectory)
         if not lines:
             raise _NotGraded(f"{row.task} was graded without a token to train on: left out")
         return [self._output(row, line, sampling.logprobs) for line in lines]
@@ -141,7 +140,7 @@ class PlimsollAgentLoop:
             _stations.pop(key, None)
             raise
 
-    def _output(self, row: Row, line: Line, logprobs: bool) -> object:
+    def _output(self, row: Row, line: TokenRow, logprobs: bool) -> object:
         if len(line.prompt) > self._prompt_length:
             raise UsageError(
                 f"{row.task} begins with {len(line.prompt)} tokens, and rollout.prompt_length is "
@@ -237,7 +236,7 @@ class _Station:
         key, host = secrets.token_hex(16), self._config.training.listen
         async with AsyncExitStack() as stack:
             server = ChatServer(self._engine, key)
-            port = await stack.enter_async_context(serving(server.handle, host))
+            port = await stack.enter_async_context(listen(server.handle, host))
             served = Served((f"http://{host}:{port}/v1",), key)
             made = Trials(self._config, served, out=self._out, kind="verl")
             self._trials = await stack.enter_async_context(made)

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.versions import Version
-from plimsoll.gateway.serving.engine import Piece, Prompt, Wanted
-from plimsoll.training.policies.prompts import Prompts
+from plimsoll.gateway.chat_server.inference_engine import AnswerPiece, Prompt, SamplingParams
+from plimsoll.training.policies.local.prompts import Prompts
 
 __all__ = ["Manager", "Sampling", "VerlEngine"]
 
@@ -73,8 +73,8 @@ class VerlEngine:
         return await asyncio.to_thread(self._prompts.render, messages, tools)
 
     async def generate(
-        self, prompt: Prompt, wanted: Wanted, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+        self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         """The whole answer at once, however it was asked for."""
         del stream
         limit = min(wanted.limit or self.context, self.context - len(prompt.ids))
@@ -90,7 +90,7 @@ class VerlEngine:
         self._prompts.remember(prompt, ids)
         is_ended = ids[-1:] == [self._end]
         step = cast("int | None", made.extra_fields.get("min_global_steps"))
-        yield Piece(
+        yield AnswerPiece(
             text=self._prompts.text(ids[:-1] if is_ended else ids),
             ids=ids,
             logprobs=list(made.log_probs),

@@ -11,13 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
 from plimsoll.ledger import events as ev
-from plimsoll.ledger.admission import room, room_for_evaluation
-from plimsoll.ledger.again import comes_now
-from plimsoll.ledger.batching import Batch, Waiting, choose, surplus
-from plimsoll.ledger.books import Books
-from plimsoll.ledger.fitting import fits
-from plimsoll.ledger.group import Group, MemberState
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group, MemberState
+from plimsoll.ledger.books.preconditions import fits
+from plimsoll.ledger.books.queues import next_requeued
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.recovery import (
     History,
     can_restore,
@@ -26,9 +24,16 @@ from plimsoll.ledger.recovery import (
     is_beyond,
     rebuild,
 )
-from plimsoll.ledger.retrying import retries
+from plimsoll.ledger.rules.admission import room, room_for_evaluation
+from plimsoll.ledger.rules.batching import (
+    Batch,
+    Waiting,
+    choose,
+    surplus,
+)
+from plimsoll.ledger.rules.retries import retries
+from plimsoll.ledger.rules.stragglers import Remedy, remedy_for, too_old
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.stragglers import Remedy, remedy_for, too_old
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 __all__ = ["Accounts"]
@@ -80,7 +85,7 @@ class Accounts:
     def _next_prompt(self, order: DataOrder) -> ev.Admitted | None:
         books = self.books
         while not order.is_empty_without(books.quarantined.keys()):
-            again = comes_now(books, order)
+            again = next_requeued(books, order)
             prompt = books.next_prompt if again is None else again.prompt
             task = order.next_task(books.epoch) if again is None else again.task
             if task is None:

@@ -7,8 +7,8 @@ broken. `disagreements` says where the books' own figures do not add up.
 
 from dataclasses import dataclass, field
 
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.ledger.books import Books
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.events import (
     Admitted,
     Committed,
@@ -78,8 +78,8 @@ class Auditor:
         self.batches: list[_Step] = []
         """The steps of the surviving lineage."""
         self._settings: Settings | None = None
-        self._version = FIRST
-        self._line: set[Version] = {FIRST}
+        self._version = FIRST_VERSION
+        self._line: set[Version] = {FIRST_VERSION}
         """All versions that the present one descends from, and itself."""
         self._groups: dict[str, _Group] = {}
         self._training: tuple[str, ...] = ()

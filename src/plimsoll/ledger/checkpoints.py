@@ -16,7 +16,7 @@ import msgspec
 
 from plimsoll.core.errors import CheckpointError, LedgerError
 from plimsoll.core.versions import Lineages, Version
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.recovery import can_restore, is_beyond
 
 __all__ = ["FOLDER", "Checkpoint", "Checkpoints"]

@@ -10,7 +10,7 @@ import msgspec
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import Version
-from plimsoll.ledger.group import Group
+from plimsoll.ledger.books.group import Group
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause
 

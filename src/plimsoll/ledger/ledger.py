@@ -18,21 +18,21 @@ import msgspec
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.ids import Owner
 from plimsoll.core.versions import Version
-from plimsoll.ledger import snapshot
 from plimsoll.ledger.accounts import Accounts
-from plimsoll.ledger.batching import Batch, Waiting
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.events import Event, Segment
-from plimsoll.ledger.group import Group
-from plimsoll.ledger.journal import Journal
-from plimsoll.ledger.location import FILE, LOCK, run_of
-from plimsoll.ledger.lock import Lock
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.journal import snapshot
+from plimsoll.ledger.journal.journal import Journal
+from plimsoll.ledger.journal.location import FILE, LOCK, run_of
+from plimsoll.ledger.journal.lock import Lock
+from plimsoll.ledger.journal.writer import Writer
 from plimsoll.ledger.recovery import subject_of
+from plimsoll.ledger.rules.batching import Batch, Waiting
+from plimsoll.ledger.rules.stragglers import Remedy
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.stragglers import Remedy
-from plimsoll.ledger.writer import Writer
 from plimsoll.trials.verdicts import Graded, Void
 
 __all__ = ["Ledger", "read_books"]

@@ -6,7 +6,8 @@ import msgspec
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Lineages, Version
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group, split_ticket
 from plimsoll.ledger.events import (
     Admitted,
     Consumed,
@@ -18,7 +19,6 @@ from plimsoll.ledger.events import (
     Voided,
     Withheld,
 )
-from plimsoll.ledger.group import Group, split_ticket
 
 __all__ = [
     "History",

@@ -5,17 +5,22 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import LedgerError, UsageError
-from plimsoll.ledger import snapshot
 from plimsoll.ledger.audit import Auditor, disagreements
-from plimsoll.ledger.books import Books
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.tally import Tally
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
-from plimsoll.ledger.history import GroupHistory, Histories, TaskHistory
-from plimsoll.ledger.journal import Journal
+from plimsoll.ledger.journal import snapshot
+from plimsoll.ledger.journal.journal import Journal
+from plimsoll.ledger.journal.location import (
+    FILE,
+    find,
+    has_ledger,
+    run_of,
+)
 from plimsoll.ledger.ledger import read_books
-from plimsoll.ledger.location import FILE, find, has_ledger, run_of
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.tally import Tally
+from plimsoll.ledger.task_history import GroupHistory, Histories, TaskHistory
 
 __all__ = ["CheckpointLine", "Counts", "Report", "find_ledger", "make_report"]
 

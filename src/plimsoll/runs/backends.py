@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plimsoll.config.file import Config
 from plimsoll.core.errors import SandboxUnsupported, UsageError
-from plimsoll.runs.config import Config
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.task import Task
@@ -44,7 +44,7 @@ def check_compose(backend: str, tasks: Iterable[Task]) -> None:
     if backend != "docker" or not names:
         return
     with docker_extra():
-        from plimsoll.sandboxes.docker.compose_cli import find_compose
+        from plimsoll.sandboxes.docker.compose.compose_command import find_compose
     try:
         find_compose(os.environ)
     except SandboxUnsupported as error:

@@ -1,22 +1,73 @@
-"""What a trainer is given: a batch of groups, each the rollouts of one prompt.
+"""What a group of attempts at one task says: baseline and advantages, of graded members only.
+
+A void member has no reward, so it has no advantage, and the baseline does not know of it.
+
+What a trainer is given: a batch of groups, each the rollouts of one prompt.
 
 A batch holds names, not data: the tokens of a rollout are read from its trajectory when they
 are asked for, and kept by nobody.
 """
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plimsoll.core.versions import Version
-from plimsoll.runs.groups import advantages
 from plimsoll.runs.results import mean
 from plimsoll.runs.storage import read_blob, read_stored
-from plimsoll.trajectories.reader import Trajectory
 from plimsoll.trajectories.samples import Sample
+from plimsoll.trajectories.trajectory_file import Trajectory
 
-__all__ = ["Batch", "BatchGroup", "Rollout", "Trainable"]
+__all__ = [
+    "Batch",
+    "BatchGroup",
+    "GroupStatistics",
+    "Rollout",
+    "Trainable",
+    "advantages",
+    "group_statistics",
+]
+
+_LEAST_STD = 1e-6
+"""Added to the deviation that advantages are divided by: noise in a reward is not blown up."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """A group in figures. Without a graded member there is neither baseline nor deviation."""
+
+    graded: int
+    baseline: float | None
+    std: float | None
+    """Of the group itself, not an estimate for a larger one."""
+    zero_variance: bool
+    """There are graded members, and all have the same reward: there is nothing to learn."""
+
+
+def group_statistics(rewards: Sequence[float | None]) -> GroupStatistics:
+    """The figures of a group's rewards. None stands for a void member."""
+    graded = [reward for reward in rewards if reward is not None]
+    if not graded:
+        return GroupStatistics(0, None, None, zero_variance=False)
+    baseline = math.fsum(graded) / len(graded)
+    variance = math.fsum((reward - baseline) ** 2 for reward in graded) / len(graded)
+    return GroupStatistics(
+        len(graded), baseline, math.sqrt(variance), zero_variance=min(graded) == max(graded)
+    )
+
+
+def advantages(rewards: Sequence[float | None], *, by_std: bool) -> tuple[float | None, ...]:
+    """Each member's reward above the baseline, on request in deviations. A void one has none."""
+    group = group_statistics(rewards)
+    if group.baseline is None or group.std is None:
+        return (None,) * len(rewards)
+    if group.zero_variance:
+        return tuple(None if reward is None else 0.0 for reward in rewards)
+    unit = group.std + _LEAST_STD if by_std else 1.0
+    baseline = group.baseline
+    return tuple(None if reward is None else (reward - baseline) / unit for reward in rewards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ import msgspec
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import short_id
-from plimsoll.ledger.location import FILE, POINTER, Location
-from plimsoll.runs.line_writer import LineWriter, writing
+from plimsoll.ledger.journal.location import FILE, POINTER, Location
+from plimsoll.runs.json_lines import LineWriter, writing
 from plimsoll.runs.results import Row
 from plimsoll.trials.record import folder_names
 

@@ -1,13 +1,13 @@
 """The supervisor of a run's workers and its engine, made from the config."""
 
+from plimsoll.config.run import WorkersConfig
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.run_config import WorkersConfig
 from plimsoll.runs.worker_spec import worker_spec
+from plimsoll.workers.controller.roster import Patience
+from plimsoll.workers.controller.supervisor import Supervisor, SupervisorOptions
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.roster import Patience
-from plimsoll.workers.supervisor import Supervisor, SupervisorOptions
 
 __all__ = ["make_engine", "make_supervisor"]
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.pooling import PoolHints
 from plimsoll.runs.tickets import Ticket
-from plimsoll.sandboxes.pool.background import Background
+from plimsoll.sandboxes.pool.background_tasks import BackgroundTasks
 from plimsoll.sandboxes.pool.demand import Expectation
 from plimsoll.tasks.task import Task
 from plimsoll.workers.place import Coming, Kind, Order
@@ -33,7 +33,7 @@ class Forecast:
         self._expected: dict[Kind, deque[Expectation]] = {}
         self._own: dict[str, Expectation] = {}
         """Of tickets that run."""
-        self._reading = Background(on_fault)
+        self._reading = BackgroundTasks(on_fault)
 
     def tell(self, coming: Iterable[Coming]) -> None:
         self._coming = Counter({one.kind: one.count for one in coming})

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
+from plimsoll.config.file import Config
 from plimsoll.core.errors import PlimsollError, TrajectoryError
 from plimsoll.core.versions import Version
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.runs.backends import make_backend
-from plimsoll.runs.config import Config
 from plimsoll.runs.counting import CountingBackend
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.forecast import Forecast

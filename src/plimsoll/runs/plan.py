@@ -7,20 +7,20 @@ from pathlib import Path
 
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
+from plimsoll.config.file import Config
+from plimsoll.config.run import ledger_settings
 from plimsoll.core.errors import UsageError
-from plimsoll.ledger.order import DataOrder
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.settings import Settings
 from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy as BreakerPolicy
-from plimsoll.runs.config import Config
-from plimsoll.runs.evaluate import SAME_EVERYWHERE, command_line
+from plimsoll.runs.evaluation.eval_run import SAME_EVERYWHERE, command_line
 from plimsoll.runs.policies import Served, WantedPolicy, policy_for
-from plimsoll.runs.run_config import ledger_settings
 from plimsoll.runs.storage import check_writable
 from plimsoll.runs.task_sets import TaskSet, check_left_out, linted
-from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
 
@@ -40,7 +40,7 @@ class Plan:
     held_out: TaskSet
     """What it is measured on, by [evaluation]."""
     canaries: Canaries | None
-    assets: Assets | None
+    assets: StagedAssets | None
     policy: WantedPolicy | None
     """Who answers for the policy, where the agent asks one."""
     served: Served | None
@@ -219,7 +219,7 @@ def _policy(config: Config, agent: Agent, served: Served | None) -> WantedPolicy
     return policy_for(agent, config.policy, urls, None if served is None else served.model, None)
 
 
-def _load(path: str | None, key: str, config: Config, assets: Assets | None) -> TaskSet:
+def _load(path: str | None, key: str, config: Config, assets: StagedAssets | None) -> TaskSet:
     if path is None:
         return TaskSet()
     staged = assets.key if assets is not None else ""

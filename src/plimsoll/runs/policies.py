@@ -8,16 +8,16 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll.agents.protocol import Agent
+from plimsoll.config.file import PolicyConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.gateway.gateway import Gateway
-from plimsoll.gateway.sessions.limits import MOST_BODY_BYTES, MOST_CONCURRENT, Limits
+from plimsoll.gateway.sessions.limits import MAX_BODY_BYTES, MAX_CONCURRENT, Limits
 from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.factory import make_upstream, probe_policy
 from plimsoll.gateway.upstreams.gate import Gate
-from plimsoll.gateway.upstreams.make import look_at, make_upstream
-from plimsoll.gateway.upstreams.openai import Waits
-from plimsoll.runs.config import PolicyConfig
-from plimsoll.trials.policy import Policy
+from plimsoll.gateway.upstreams.openai_server import Timeouts
+from plimsoll.trials.policy_session import PolicyAccess
 
 __all__ = ["PolicyService", "Served", "WantedPolicy", "policy_for"]
 
@@ -57,7 +57,7 @@ class WantedPolicy:
     async def surveyed(self, key: str | None = None) -> "WantedPolicy":
         """The same, after a look at who is to answer. Raises `PolicyError` where nobody would."""
         try:
-            found = await look_at(self.urls, model=self.model, key=key)
+            found = await probe_policy(self.urls, model=self.model, key=key)
         except PolicyError as error:
             first = self.urls[0]
             raise PolicyError(
@@ -102,16 +102,16 @@ def policy_for(
 
 
 def _check_limits(config: PolicyConfig) -> None:
-    bounds = {"concurrent": MOST_CONCURRENT, "body_mb": MOST_BODY_BYTES >> 20}
+    bounds = {"concurrent": MAX_CONCURRENT, "body_mb": MAX_BODY_BYTES >> 20}
     for name, most in bounds.items():
         given = getattr(config, name)
         if given > most:
             raise UsageError(f"[policy] {name} is {given}: give {most} or less")
 
 
-def _waits(pause: float) -> Waits:
+def _waits(pause: float) -> Timeouts:
     """The usual, and on top of each the time for which a paused server says nothing."""
-    usual = Waits()
+    usual = Timeouts()
     return replace(
         usual,
         first=usual.first + pause,
@@ -127,7 +127,7 @@ class PolicyService:
         self._wanted = wanted
         self._blobs = blobs
         self._stack = AsyncExitStack()
-        self._policy: Policy | None = None
+        self._policy: PolicyAccess | None = None
         self._gate: Gate | None = None
 
     @property
@@ -135,7 +135,7 @@ class PolicyService:
         return self._wanted.urls
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> PolicyAccess:
         assert self._policy is not None, "the service is not entered"
         return self._policy
 
@@ -167,7 +167,7 @@ class PolicyService:
             self._gate = upstream
             gateway = await stack.enter_async_context(Gateway(upstream, pauses=upstream.pauses))
             self._stack = stack.pop_all()
-        self._policy = Policy(
+        self._policy = PolicyAccess(
             gateway,
             wanted.limits,
             self._blobs,

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 from plimsoll.agents.protocol import Agent
+from plimsoll.config.file import Config, PoolConfig
 from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import Labels
-from plimsoll.runs.config import Config, PoolConfig
 from plimsoll.runs.tickets import Ticket
 from plimsoll.sandboxes.pool.demand import Expectation
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.sandboxes.protocol import Backend
-from plimsoll.tasks.assets.manifest import Assets
-from plimsoll.trials.environment import agent_sandbox, labels_for
+from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.trials.sandbox_request import agent_sandbox, labels_for
 
 __all__ = ["PoolHints", "Who", "hints_for", "make_pool", "measured", "reuse_of", "usual_reuse"]
 
@@ -56,7 +56,7 @@ def measured(stats: PoolStats) -> PoolStats | None:
     return stats if stats.start is not None or stats.failed_starts else None
 
 
-def hints_for(pool: Pool, run: str, assets: Assets | None, who: Who) -> "PoolHints | None":
+def hints_for(pool: Pool, run: str, assets: StagedAssets | None, who: Who) -> "PoolHints | None":
     """What to tell a pool's demand by; nothing where nothing is started ahead."""
     return None if pool.options.reuse is Reuse.NONE else PoolHints(pool, run, assets, who)
 
@@ -64,7 +64,7 @@ def hints_for(pool: Pool, run: str, assets: Assets | None, who: Who) -> "PoolHin
 class PoolHints:
     """Tells a pool which sandboxes the coming trials will ask for."""
 
-    def __init__(self, pool: Pool, run: str, assets: Assets | None, who: Who) -> None:
+    def __init__(self, pool: Pool, run: str, assets: StagedAssets | None, who: Who) -> None:
         self._pool = pool
         self._who = who
         self._run = run

@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.ledger.order import DataOrder
-from plimsoll.runs.evaluating import Evaluations
+from plimsoll.runs.breaker.monitor import BreakerMonitor
+from plimsoll.runs.evaluation.held_out import HeldOutEvaluations
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.tickets import CANARY_AGENT
-from plimsoll.runs.watching import Watching
 from plimsoll.tasks.task import Task
 from plimsoll.workers.place import Kind
 
@@ -23,8 +23,8 @@ class Prospects:
         plan: Plan,
         order: DataOrder,
         ledger: Ledger,
-        evaluations: Evaluations,
-        watching: Watching,
+        evaluations: HeldOutEvaluations,
+        watching: BreakerMonitor,
     ) -> None:
         self._plan = plan
         self._order = order

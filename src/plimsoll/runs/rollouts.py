@@ -18,32 +18,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from plimsoll.config.dump import dump_config
+from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import LedgerError, PlimsollError, UsageError
-from plimsoll.core.file_systems import file_system, is_networked
+from plimsoll.core.file_systems import file_system_type, is_networked
 from plimsoll.core.versions import Version
-from plimsoll.ledger import location
 from plimsoll.ledger.checkpoints import Checkpoint
+from plimsoll.ledger.journal import location
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs import control
+from plimsoll.runs import controller_process
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.config import Config, load_config
-from plimsoll.runs.config_text import config_text
-from plimsoll.runs.controller import Controller
+from plimsoll.runs.breaker.monitor import BreakerMonitor
+from plimsoll.runs.cleanup import reap_at_end
 from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.engines import make_supervisor
-from plimsoll.runs.evaluating import HeldOut, read_held_out
+from plimsoll.runs.evaluation.held_out import HeldOutResult, read_held_out
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
-from plimsoll.runs.reaping import reap_at_end
-from plimsoll.runs.reporting import Reporter
-from plimsoll.runs.resume import checkpoints_of, restore
+from plimsoll.runs.recovery import checkpoints_of, restore
+from plimsoll.runs.reporter import Reporter
+from plimsoll.runs.scheduler import Scheduler
 from plimsoll.runs.status import RunSummary, Status, Step
-from plimsoll.runs.validating import Validating
-from plimsoll.runs.watching import Watching
-from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.owners import host_name, myself
-from plimsoll.workers.supervisor import Supervisor
+from plimsoll.runs.validation.at_start import ValidationAtStart
+from plimsoll.sandboxes.host.owners import host_name, this_process
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.workers.controller.supervisor import Supervisor
 
 __all__ = ["Prepare", "Publish", "Rollouts", "Save"]
 
@@ -87,7 +87,7 @@ class Rollouts:
         self._keep_going = keep_going
         self._prepare = prepare
         self._stack = contextlib.AsyncExitStack()
-        self._validating: Validating | None = None
+        self._validating: ValidationAtStart | None = None
         self._supervisor: Supervisor | None = None
         self._loop: asyncio.Task[None] | None = None
         self._committing: Batch | None = None
@@ -100,7 +100,7 @@ class Rollouts:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 self._ledger = await stack.enter_async_context(
-                    Ledger(self.location.folder, self.plan.settings, myself(), time.time)
+                    Ledger(self.location.folder, self.plan.settings, this_process(), time.time)
                 )
                 is_held = True
                 if is_new:
@@ -116,14 +116,14 @@ class Rollouts:
 
     async def _begin(self, stack: contextlib.AsyncExitStack, is_new: bool) -> None:
         """With the ledger held: whoever holds that is the run's only controller."""
-        control.claim(self.directory)
-        stack.callback(control.release, self.directory)
+        controller_process.claim(self.directory)
+        stack.callback(controller_process.release, self.directory)
         stack.push_async_callback(self.directory.flush)
         if not is_new:
             self.directory.mend()
             self._write_config()
         if self.plan.config.run.validates:
-            self._validating = Validating(self.plan, self.directory)
+            self._validating = ValidationAtStart(self.plan, self.directory)
             self.plan = await self._validating.run()
         self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
         if self._prepare is not None:
@@ -171,7 +171,7 @@ class Rollouts:
                 break
             yield batch
 
-    async def evaluate(self, name: str) -> HeldOut | None:
+    async def evaluate(self, name: str) -> HeldOutResult | None:
         """Try every held-out task as often as [evaluation] says, with the version of now.
 
         Before the first batch, between steps while rollouts go on, or after the last step.
@@ -192,7 +192,7 @@ class Rollouts:
         return list(self._reporter.steps)
 
     @property
-    def held_out(self) -> list[HeldOut]:
+    def held_out(self) -> list[HeldOutResult]:
         """The evaluations of the run, in earlier lives of it too, the first one first."""
         return list(self._reporter.held_out)
 
@@ -320,7 +320,7 @@ class Rollouts:
         home = Home.find(None if given is None else Path(given)).path
         if self._out is not None and location.has_ledger(self._out):
             self.directory = RunDirectory(self._out)
-            control.check_not_elsewhere(self.directory)
+            controller_process.check_not_elsewhere(self.directory)
             self.location = location.find(self._out, wanted, home)
             self._warn_of_network()
             return False
@@ -336,7 +336,7 @@ class Rollouts:
 
     def _warn_of_network(self) -> None:
         """A ledger that was brought to a network file system with its run directory."""
-        if is_networked(kind := file_system(self.location.folder)):
+        if is_networked(kind := file_system_type(self.location.folder)):
             _log.warning(
                 "the ledger %s is on %s, where SQLite's write-ahead log is not safe: look at it "
                 "from this host only while the run is alive",
@@ -344,14 +344,14 @@ class Rollouts:
             )
 
     def _write_config(self) -> None:
-        write_whole(self.directory.config, config_text(self.plan.config).encode(), lasting=True)
+        write_whole(self.directory.config, dump_config(self.plan.config).encode(), lasting=True)
 
     def _control(self, supervisor: Supervisor) -> None:
         """Put together what drives the run and what tells of it."""
-        plan, directory, owner = self.plan, self.directory, myself()
+        plan, directory, owner = self.plan, self.directory, this_process()
         breaker = Breaker(plan.watched(stops=not self._keep_going))
-        watching = Watching(breaker, plan.canaries, plan.tasks, directory.next_canary())
-        self._controller = Controller(
+        watching = BreakerMonitor(breaker, plan.canaries, plan.tasks, directory.next_canary())
+        self._controller = Scheduler(
             plan,
             directory,
             self._ledger,

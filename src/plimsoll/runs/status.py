@@ -8,7 +8,7 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.results import Diagnosis
 from plimsoll.sandboxes.pool.stats import PoolStats
-from plimsoll.workers.status import WorkerStatus
+from plimsoll.workers.controller.roster import WorkerStatus
 
 __all__ = ["RunSummary", "Status", "Step", "read_status", "surviving"]
 

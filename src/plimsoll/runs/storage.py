@@ -18,9 +18,9 @@ from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
 
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.runs.directory import TRAJECTORIES
-from plimsoll.sandboxes.temporary import temporary_folder
+from plimsoll.sandboxes.host.temporary import temporary_folder
 from plimsoll.trajectories.blobs import blob_path
-from plimsoll.trajectories.reader import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 __all__ = [
     "BLOBS",

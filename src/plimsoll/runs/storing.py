@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import TrajectoryError
-from plimsoll.core.full_disks import why_full
+from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
 from plimsoll.runs.storage import BLOBS, TRAJECTORIES, open_storage
-from plimsoll.trajectories.frames import NAME, frames
+from plimsoll.trajectories.trajectory_file import FILE_NAME, frames
 
 __all__ = ["Store", "Stored"]
 
@@ -94,14 +94,16 @@ class Store:
 
         Raises `TrajectoryError` where it cannot be read or stored; it stays where it is then.
         """
-        file = folder / NAME
+        file = folder / FILE_NAME
         if not file.is_file():
             return Stored()
         name = ticket.replace("/", "_")
         try:
             segments, blobs = _survey(file.read_bytes())
         except (OSError, ValueError) as error:
-            raise TrajectoryError(f"the trial's {NAME} cannot be read: {_said(error)}") from error
+            raise TrajectoryError(
+                f"the trial's {FILE_NAME} cannot be read: {_said(error)}"
+            ) from error
         try:
             return Stored(self._carry(file, name, blobs), segments)
         except Exception as error:  # the boundary: each file system has its own
@@ -122,7 +124,7 @@ class Store:
     def _why(self, error: Exception, name: str) -> str:
         """Without the ticket: where all fail alike, that is to be seen."""
         places = (Path(self._root),) if "file" in self._storage.protocol else ()
-        said = why_full(error, *places) or _said(error).replace(name, "<ticket>")
+        said = disk_full_reason(error, *places) or _said(error).replace(name, "<ticket>")
         return f"trajectories cannot be stored at {self._url}: {said}"
 
     def _put_blobs(self, names: set[str]) -> None:

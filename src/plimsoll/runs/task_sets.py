@@ -1,19 +1,124 @@
-"""The tasks that a run trains on, or those that it is measured on: who of them runs."""
+"""Which tasks a run is about. What is invalid is named; the rest runs only if asked to.
 
-from collections.abc import Mapping
+The tasks that a run may use, by what is known of them: who is admitted, who is a canary.
+
+The tasks that a run trains on, or those that it is measured on: who of them runs.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.breaker.admission import AdmissionPolicy, Known
-from plimsoll.runs.candidates import Candidates
-from plimsoll.runs.selection import select_tasks
-from plimsoll.tasks.lint.finding import Severity
+from plimsoll.runs.breaker.admission import (
+    AdmissionPolicy,
+    Standing,
+    ValidationState,
+    admit,
+)
+from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
+from plimsoll.runs.validation.records import RecordFolder, TaskRecords
 from plimsoll.tasks.lint.linter import lint_task
+from plimsoll.tasks.lint.rule import Severity
+from plimsoll.tasks.loader import load_tasks
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
 
-__all__ = ["MOST_LEFT_OUT", "TaskSet", "check_left_out", "linted"]
+__all__ = [
+    "MOST_LEFT_OUT",
+    "Candidates",
+    "Selection",
+    "TaskSet",
+    "check_left_out",
+    "linted",
+    "select_tasks",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The tasks that run, and what is wrong with them and with those that do not."""
+
+    tasks: tuple[Task, ...]
+    problems: tuple[str, ...]
+    """Why tasks were left out, one line a mistake."""
+    unknown_keys: tuple[UnknownKey, ...]
+
+
+def select_tasks(
+    path: Path, *, pattern: str | None, skip_invalid: bool, remedy: str = "--skip-invalid runs"
+) -> Selection:
+    """Load the tasks at `path` whose name matches. An invalid one is an error unless skipped.
+
+    `remedy` says what would run the others.
+    """
+    loaded = load_tasks(path, pattern)
+    problems = tuple(problem for task in loaded.invalid for problem in task.problems)
+    if problems and not (skip_invalid and loaded.tasks):
+        refusal = _refusal(len(loaded.tasks), len(loaded.invalid), remedy)
+        raise UsageError("\n".join((refusal, *problems)))
+    unknown = tuple(key for task in loaded.tasks for key in task.unknown_keys)
+    return Selection(loaded.tasks, problems, unknown)
+
+
+def _refusal(valid: int, invalid: int, remedy: str) -> str:
+    if not valid:
+        return "nothing was run: no task is valid"
+    tasks = "1 task is" if invalid == 1 else f"{invalid:,} tasks are"
+    return f"nothing was run: {tasks} not valid; {remedy} the other {valid:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Tasks that a person named, and where their validation is looked up."""
+
+    tasks: tuple[Task, ...]
+    path: Path
+    backend: str
+    assets: str
+    """The key of the assets that they run with; empty without any."""
+    validation: Path | None = None
+    """Where the validation is kept, if not beside the tasks."""
+
+    def admit(
+        self, policy: AdmissionPolicy, validate: str
+    ) -> tuple[tuple[Task, ...], dict[str, str]]:
+        """Those that may run, and why the others may not. Asks nothing unless it is told to.
+
+        `validate` is the command that would mend what is wrong.
+        """
+        if not (policy.require_validation or policy.skip_quarantined):
+            return self.tasks, {}
+        admitted = admit(self.standings(), policy, backend=self.backend, validate=validate)
+        return tuple(t for t in self.tasks if t.name in admitted.tasks), admitted.left_out
+
+    def standings(self) -> dict[str, Standing]:
+        """Where each task stands as it is now."""
+        known = self._load()
+        return {
+            task.name: known.standing(task.path, self.backend, self.assets) for task in self.tasks
+        }
+
+    def canaries(self, tasks: Sequence[Task], every: int | None, trials: int) -> Canaries | None:
+        """The canaries of a run of so many trials, where it is long enough for any."""
+        if every is None:
+            every = DEFAULT_EVERY if trials >= DEFAULT_EVERY else 0
+        if every == 0:
+            return None
+        known = self._load()
+        # A sample from all over the set: to know where each task stands would be to read them all.
+        sample = tasks[:: max(1, len(tasks) // ENOUGH_TASKS)]
+        valid = (
+            task.name
+            for task in sample
+            if known.standing(task.path, self.backend, self.assets).known is ValidationState.VALID
+        )
+        failing = (task.name for task in tasks if known.failed(task.path, self.backend))
+        return Canaries.of(every, valid, failing)
+
+    def _load(self) -> TaskRecords:
+        return TaskRecords.load(RecordFolder.of(self.path, self.validation))
+
 
 MOST_LEFT_OUT = 0.5
 """The largest share of tasks that a run which validates them leaves out by itself."""
@@ -68,7 +173,7 @@ class TaskSet:
         if self.candidates is None:
             return ()
         standings = self.candidates.standings()
-        known = (Known.VALID, Known.QUARANTINED)
+        known = (ValidationState.VALID, ValidationState.QUARANTINED)
         return tuple(t for name, t in self.tasks.items() if standings[name].known not in known)
 
 

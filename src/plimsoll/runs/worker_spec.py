@@ -4,8 +4,8 @@ import os
 
 import msgspec
 
-from plimsoll.gateway.upstreams.make import KEY_VARIABLE
-from plimsoll.runs.config import Config
+from plimsoll.config.file import Config
+from plimsoll.gateway.upstreams.factory import KEY_VARIABLE
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served

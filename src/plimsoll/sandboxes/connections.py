@@ -10,7 +10,7 @@ __all__ = ["Connections"]
 log = logging.getLogger(__name__)
 
 _END_SECONDS = 5.0
-MOST = 512
+MAX_CONNECTIONS = 512
 """Open at once. Each takes files and memory of this process, and costs who opens it nothing."""
 
 
@@ -26,7 +26,7 @@ class Connections:
 
     def start(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection; one that is too many, or comes after `close`, is cut."""
-        full = len(self._tasks) >= MOST
+        full = len(self._tasks) >= MAX_CONNECTIONS
         if full and not self._full:
             log.warning("a sandbox has %d connections open; more are cut", len(self._tasks))
         self._full = full

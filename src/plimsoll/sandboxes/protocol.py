@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from plimsoll.core.ids import Labels
-from plimsoll.core.network import NO_NETWORK, NetworkPolicy
+from plimsoll.core.permissions import NO_NETWORK, NetworkPolicy
 from plimsoll.sandboxes.output import Captured
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""Which of the things on a host or an engine nobody needs any more, and their removal.
+"""What a backend has made and not yet removed: for `ps`, `clean` and the reaper.
+
+Which of the things on a host or an engine nobody needs any more, and their removal.
 
 * What a dead owner left goes, unless it is shared.
 * What is past its expiry goes, unless something holds on to it, or its owner lives on this host: a
@@ -14,14 +16,81 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Protocol, Self
 
 from plimsoll.core.errors import SandboxError
-from plimsoll.core.ids import Owner
-from plimsoll.sandboxes.inventory import KINDS, Inventory, Item
-from plimsoll.sandboxes.owners import is_alive, is_here
+from plimsoll.core.ids import Labels, Owner
+from plimsoll.sandboxes.host.owners import is_alive, is_here
 
-__all__ = ["Failed", "Reaped", "Reaper", "doomed", "held", "reap", "remove_all"]
+__all__ = [
+    "RESOURCE_KINDS",
+    "Inventory",
+    "Reaper",
+    "RemovalFailure",
+    "RemovalResult",
+    "Resource",
+    "ResourceKind",
+    "in_use",
+    "reap",
+    "remove_all",
+    "select_removable",
+]
+
+ResourceKind = Literal["sandbox", "network", "volume", "image"]
+
+RESOURCE_KINDS: tuple[ResourceKind, ...] = ("sandbox", "network", "volume", "image")
+"""In the order in which they are removed: what uses something goes before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One thing on a host or an engine, with the labels that say whose it is."""
+
+    kind: ResourceKind
+    id: str
+    labels: Labels
+    name: str = ""
+    """What people call it, where that is not its id: an image's tag."""
+    state: str = ""
+    """As its backend names it: running, exited."""
+    created: float | None = None
+    ended: float | None = None
+    """When a sandbox ended whose owner cannot be asked. It ends with its owner's stream, and
+    nothing can be had of it without."""
+    shared: bool = False
+    """It serves many runs and outlives its owner, until it expires."""
+    used_by: tuple[str, ...] = ()
+    """Ids of the sandboxes, and names of others' containers, that hold on to it."""
+
+
+class Inventory(Protocol):
+    """Lists and removes, and starts nothing: entering it changes nothing."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    async def items(self) -> Sequence[Resource]:
+        """Everything with our labels, whoever made it."""
+        ...
+
+    async def remove(self, item: Resource) -> None:
+        """Remove it with all that is in it. What is gone already is no error.
+
+        What cannot be removed is a `SandboxError` that says why.
+        """
+        ...
+
 
 log = logging.getLogger(__name__)
 
@@ -34,33 +103,33 @@ _LAST_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RemovalFailure:
     """Something that could not be removed, and why."""
 
-    item: Item
+    item: Resource
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reaped:
+class RemovalResult:
     """What became of things that were to be removed."""
 
-    removed: tuple[Item, ...]
-    failed: tuple[Failed, ...]
+    removed: tuple[Resource, ...]
+    failed: tuple[RemovalFailure, ...]
 
 
-def doomed(
-    items: Sequence[Item],
+def select_removable(
+    items: Sequence[Resource],
     now: float,
     is_alive: Callable[[Owner], bool] = is_alive,
     is_here: Callable[[Owner], bool] = is_here,
-) -> list[Item]:
+) -> list[Resource]:
     """What is to be removed, in the order of removal."""
     owners = {item.labels.owner for item in items}
     dead = {owner for owner in owners if not is_alive(owner)}
     lives_here = {owner for owner in owners - dead if is_here(owner)}
 
-    def due(item: Item) -> bool:
+    def due(item: Resource) -> bool:
         owner = item.labels.owner
         if not item.shared and owner in dead:
             return True
@@ -69,22 +138,23 @@ def doomed(
         return item.ended is not None and item.ended + _ENDED_SECONDS < now
 
     chosen = [item for item in items if due(item)]
-    kept = held(chosen)
+    kept = in_use(chosen)
     return sorted(
-        (item for item in chosen if item not in kept), key=lambda item: KINDS.index(item.kind)
+        (item for item in chosen if item not in kept),
+        key=lambda item: RESOURCE_KINDS.index(item.kind),
     )
 
 
-def held(chosen: Sequence[Item]) -> dict[Item, tuple[str, ...]]:
+def in_use(chosen: Sequence[Resource]) -> dict[Resource, tuple[str, ...]]:
     """Those of the chosen that something else, which is not chosen, holds on to."""
     going = {item.id for item in chosen if item.kind == "sandbox"}
     kept = {item: tuple(user for user in item.used_by if user not in going) for item in chosen}
     return {item: users for item, users in kept.items() if users}
 
 
-async def reap(inventory: Inventory) -> Reaped:
+async def reap(inventory: Inventory) -> RemovalResult:
     """Remove what nobody needs any more."""
-    reaped = await remove_all(inventory, doomed(await inventory.items(), time.time()))
+    reaped = await remove_all(inventory, select_removable(await inventory.items(), time.time()))
     for item in reaped.removed:
         log.info("removed %s %s of run %s", item.kind, item.id, item.labels.run)
     for failed in reaped.failed:
@@ -94,14 +164,14 @@ async def reap(inventory: Inventory) -> Reaped:
 
 async def remove_all(
     inventory: Inventory,
-    items: Sequence[Item],
-    on_end: Callable[[Item, str], None] | None = None,
-) -> Reaped:
+    items: Sequence[Resource],
+    on_end: Callable[[Resource, str], None] | None = None,
+) -> RemovalResult:
     """Remove things, several at once; `on_end` is told each with why it is left, or ""."""
-    ended: dict[Item, str] = {}
+    ended: dict[Resource, str] = {}
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def remove(item: Item) -> None:
+    async def remove(item: Resource) -> None:
         async with turns:
             try:
                 await inventory.remove(item)
@@ -111,14 +181,14 @@ async def remove_all(
         if on_end is not None:
             on_end(item, ended[item])
 
-    for kind in KINDS:
+    for kind in RESOURCE_KINDS:
         async with asyncio.TaskGroup() as group:
             for item in items:
                 if item.kind == kind:
                     group.create_task(remove(item))
-    return Reaped(
+    return RemovalResult(
         tuple(item for item, reason in ended.items() if not reason),
-        tuple(Failed(item, reason) for item, reason in ended.items() if reason),
+        tuple(RemovalFailure(item, reason) for item, reason in ended.items() if reason),
     )
 
 

@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from plimsoll.core.errors import TaskError, UsageError
 from plimsoll.core.text import safe_name
-from plimsoll.tasks.config import TaskConfig
 from plimsoll.tasks.problems import invalid_values, not_toml, unknown_keys
-from plimsoll.tasks.steps import make_steps
-from plimsoll.tasks.task import Task
+from plimsoll.tasks.task import Task, make_steps
+from plimsoll.tasks.task_file import TaskConfig
 
 __all__ = ["InvalidTask", "LoadedTasks", "find_tasks", "load_task", "load_tasks"]
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from plimsoll.tasks.config import EnvironmentConfig, TaskConfig
-from plimsoll.tasks.toml_lines import KeyPath, line_of, show_key
+from plimsoll.core.toml_lines import KeyPath, line_of, show_key
+from plimsoll.tasks.task_file import EnvironmentConfig, TaskConfig
 
 __all__ = ["UnknownKey", "invalid_values", "not_toml", "unknown_keys"]
 

@@ -3,27 +3,32 @@
 Every task has at least one step: a single-step task has one called "main", made of the
 task's own folders. What a step says is already laid over what the task says. Files are
 looked at only when asked for, so that thousands of tasks load at once.
+
+Lays what each step says over what its task says, field by field.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from plimsoll.core.errors import TaskError
-from plimsoll.core.network import PUBLIC, NetworkPolicy
-from plimsoll.tasks.config import (
+from plimsoll.core.permissions import PUBLIC, NetworkPolicy
+from plimsoll.tasks.problems import UnknownKey
+from plimsoll.tasks.task_file import (
     AgentConfig,
     ArtifactConfig,
     EnvironmentConfig,
     HealthcheckConfig,
+    NetworkTable,
     RewardStrategy,
+    StepConfig,
     TaskConfig,
     VerifierConfig,
 )
-from plimsoll.tasks.problems import UnknownKey
 
-__all__ = ["ONLY_STEP", "Step", "Task"]
+__all__ = ["ONLY_STEP", "Step", "Task", "make_steps"]
 
 ONLY_STEP = "main"
 """What the step of a single-step task is called."""
@@ -171,3 +176,63 @@ def _folder(path: Path) -> Path | None:
 
 def _file(path: Path) -> Path | None:
     return path if path.is_file() else None
+
+
+T = TypeVar("T", bound=NetworkTable)
+
+
+def make_steps(folder: Path, config: TaskConfig) -> tuple[Step, ...]:
+    """The steps of a task; one where it does not name any."""
+    if not config.steps:
+        return (_make(folder, folder, config, StepConfig(name=ONLY_STEP)),)
+    return tuple(_make(folder, folder / "steps" / own.name, config, own) for own in config.steps)
+
+
+def _make(task_folder: Path, folder: Path, config: TaskConfig, own: StepConfig) -> Step:
+    baseline = config.environment.network or PUBLIC
+    separate = _is_separate(config.verifier, own.verifier)
+    verifier = _overlay(config.verifier, own.verifier)
+    environment = verifier.environment if separate else None
+    return Step(
+        name=own.name,
+        task_folder=task_folder,
+        folder=folder,
+        agent=_overlay(config.agent, own.agent),
+        verifier=verifier,
+        agent_network=_network(baseline, config.agent, own.agent),
+        verifier_network=_network(baseline, environment, config.verifier, own.verifier),
+        separate_verifier=separate,
+        verifier_environment=environment,
+        min_reward=own.min_reward,
+        healthcheck=own.healthcheck,
+        artifacts=config.artifacts + own.artifacts,
+    )
+
+
+def _overlay(table: T, own: T) -> T:
+    """Only what the step sets. A policy is one thing: a mode brings its own list of hosts."""
+    set_here = own.model_fields_set
+    if not set_here:
+        return table
+    changes = {key: getattr(own, key) for key in set_here}
+    if "network_mode" in set_here:
+        changes["allowed_hosts"] = own.allowed_hosts
+    return table.model_copy(update=changes)
+
+
+def _is_separate(table: VerifierConfig, own: VerifierConfig) -> bool:
+    """The innermost word on it counts: a mode, or else an environment of its own."""
+    for said in (own, table):
+        if said.environment_mode is not None:
+            return said.environment_mode == "separate"
+        if said.environment is not None:
+            return True
+    return False
+
+
+def _network(baseline: NetworkPolicy, *tables: NetworkTable | None) -> NetworkPolicy:
+    """The last policy that is set."""
+    policy = baseline
+    for table in tables:
+        policy = (table.network if table is not None else None) or policy
+    return policy

@@ -15,23 +15,21 @@ import logging
 import time
 from collections.abc import Generator
 
+from plimsoll.config.file import Config
 from plimsoll.core.errors import CheckpointError, PlimsollError, TrainingError
 from plimsoll.core.versions import Version
-from plimsoll.runs.batches import Batch
-from plimsoll.runs.config import Config
-from plimsoll.runs.evaluating import HeldOut
-from plimsoll.runs.groups import group_statistics
-from plimsoll.runs.measuring import Measuring
+from plimsoll.runs.batches import Batch, group_statistics
+from plimsoll.runs.evaluation.held_out import HeldOutResult
+from plimsoll.runs.evaluation.held_out_schedule import HeldOutSchedule
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.items import Item, Items, read_items
-from plimsoll.training.keeping import Keeper
-from plimsoll.training.learns import Learns
-from plimsoll.training.metrics.lines import Seconds, StepMetrics
-from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.checkpoints import Checkpointer
+from plimsoll.training.dedicated_thread import DedicatedThread
+from plimsoll.training.learner.protocol import LearnerProtocol
+from plimsoll.training.metrics.recorder import MetricsRecorder
+from plimsoll.training.metrics.step_metrics import Seconds, StepMetrics, StepReport
 from plimsoll.training.models import is_out_of_memory
-from plimsoll.training.own_thread import OwnThread
 from plimsoll.training.policies.protocol import Policy
-from plimsoll.training.step_report import StepReport
+from plimsoll.training.samples import BatchSamples, TrainingSample, read_samples
 
 __all__ = ["Loop"]
 
@@ -54,9 +52,9 @@ class Loop:
         config: Config,
         rollouts: Rollouts,
         policy: Policy,
-        learner: Learns,
-        thread: OwnThread,
-        metrics: Metrics,
+        learner: LearnerProtocol,
+        thread: DedicatedThread,
+        metrics: MetricsRecorder,
         kept: Version | None,
     ) -> None:
         training = config.training
@@ -66,8 +64,8 @@ class Loop:
         self._learner = learner
         self._thread = thread
         self._metrics = metrics
-        self._measuring = Measuring(rollouts)
-        self._keeper = Keeper(
+        self._measuring = HeldOutSchedule(rollouts)
+        self._keeper = Checkpointer(
             learner, every=training.checkpoint_every, last=config.run.steps, kept=kept
         )
         self._learned: Version | None = rollouts.version
@@ -103,7 +101,7 @@ class Loop:
     async def _step(self, batch: Batch, seconds: Seconds) -> None:
         mark = time.perf_counter()
         normalize = self._config.training.normalize
-        read = await asyncio.to_thread(read_items, batch, normalize=normalize)
+        read = await asyncio.to_thread(read_samples, batch, normalize=normalize)
         if read.gone:
             await self._reject(batch, read.gone)
             return
@@ -120,7 +118,7 @@ class Loop:
         self._look_at(report, batch.step)
         await self._note(await self._measuring.if_due())
 
-    def _listen(self, read: Items, step: int) -> int:
+    def _listen(self, read: BatchSamples, step: int) -> int:
         """How many answers of a batch cannot be trained on. Why is said once for each reason, and
         the run stops where that is all there is: it would go on to its end and learn nothing."""
         for why, count in read.left_out.items():
@@ -153,7 +151,7 @@ class Loop:
                 "trajectories), then `plimsoll resume`"
             )
 
-    async def _learn(self, batch: Batch, items: list[Item]) -> StepReport:
+    async def _learn(self, batch: Batch, items: list[TrainingSample]) -> StepReport:
         before, self._learned = self._learned, None
         try:
             report = await self._thread.do(self._learner.step, items)
@@ -231,7 +229,7 @@ class Loop:
             update=report,
         )
 
-    async def _note(self, measured: HeldOut | None) -> None:
+    async def _note(self, measured: HeldOutResult | None) -> None:
         if measured is not None:
             await self._metrics.heldout(measured.step, measured.reward)
 

@@ -1,9 +1,12 @@
 """Loads what a Hugging Face folder holds, and says in one sentence why it cannot.
 
 What transformers leaves untyped stays in this file.
+
+The files of a Hugging Face folder beside its weights.
 """
 
 import json
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 from plimsoll.core.errors import TrainingError, UsageError
 
 __all__ = [
+    "copy_rest",
     "find_device",
     "find_dtype",
     "is_out_of_memory",
@@ -30,7 +34,6 @@ __all__ = [
     "quietly",
     "too_large",
 ]
-
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """Any of these files makes a tokenizer."""
@@ -182,3 +185,16 @@ def too_large(path: Path) -> TrainingError:
     return TrainingError(
         f"out of memory while loading {path}: take a smaller model, bfloat16, or another device"
     )
+
+
+_COPIED = (".json", ".txt", ".jinja", ".model", ".py")
+"""Tokenizer, template, defaults of sampling and a model's own code are in such files."""
+_WRITTEN = ("config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json")
+"""They come with the weights."""
+
+
+def copy_rest(base: Path, folder: Path) -> None:
+    """Makes a folder that weights and config were saved to whole, from the one they began as."""
+    for path in base.iterdir():
+        if path.suffix in _COPIED and path.name not in _WRITTEN and path.is_file():
+            shutil.copyfile(path, folder / path.name)

@@ -14,42 +14,42 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from plimsoll.ledger.location import has_ledger
-from plimsoll.runs.config import Config, load_config
+from plimsoll.config.file import Config, load_config
+from plimsoll.config.training import TrainingConfig
+from plimsoll.ledger.journal.location import has_ledger
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.policies import Served
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import RunSummary
-from plimsoll.runs.training_config import TrainingConfig
-from plimsoll.training.learner import Learner
+from plimsoll.training.dedicated_thread import DedicatedThread
+from plimsoll.training.learner.distributed import DistributedLearner, execute_commands
+from plimsoll.training.learner.learner import Learner
 from plimsoll.training.loop import Loop
-from plimsoll.training.metrics.metrics import Metrics
+from plimsoll.training.metrics.plot import Curves, draw
+from plimsoll.training.metrics.recorder import MetricsRecorder
 from plimsoll.training.metrics.sinks import check_sinks, make_sinks
 from plimsoll.training.models import find_device
-from plimsoll.training.own_thread import OwnThread
-from plimsoll.training.plot import Curves, draw
-from plimsoll.training.policies.openai import OpenAIPolicy
-from plimsoll.training.policies.protocol import Pausing, Policy
-from plimsoll.training.policies.registry import (
+from plimsoll.training.policies.factory import (
     check_servers,
-    discard_served,
-    make_served,
-    make_serving,
+    discard_weights,
+    make_local_policy,
+    make_remote_policy,
     model_folder,
 )
-from plimsoll.training.policies.sampling import Taste
-from plimsoll.training.shared_learner import SharedLearner, follow
+from plimsoll.training.policies.local.sampling import GenerationParams
+from plimsoll.training.policies.protocol import Pausing, Policy
+from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 
-__all__ = ["Told", "Trainer", "follow_first"]
+__all__ = ["OnRollouts", "Trainer", "follow_rank_zero"]
 
-Told = Callable[[Rollouts], None]
+OnRollouts = Callable[[Rollouts], None]
 _log = logging.getLogger(__name__)
 
 
-def follow_first(file: Path) -> None:
+def follow_rank_zero(file: Path) -> None:
     """What ranks but the first do: their share of the learner's work, as long as there is any."""
     config = load_config(file)
-    follow(_learner(config))
+    execute_commands(_learner(config))
 
 
 def _learner(config: Config) -> Learner:
@@ -62,9 +62,9 @@ def _check_plan(config: Config) -> None:
     Plan.make(config, Served(("http://127.0.0.1/v1",)) if serves else None)
 
 
-def _warn_of(taste: Taste, folder: Path) -> None:
+def _warn_of(taste: GenerationParams, folder: Path) -> None:
     """Log probabilities are those of the model, whatever it is sampled with."""
-    if taste == Taste():
+    if taste == GenerationParams():
         return
     _log.warning(
         "%s has answers sampled at temperature %g, top_p %g and top_k %d, and log probabilities do "
@@ -122,13 +122,13 @@ class Trainer:
         self._keep_going = keep_going
         self._folder = model_folder(self.config.training)
         _check_plan(self.config)
-        self._thread = OwnThread("learner")
+        self._thread = DedicatedThread("learner")
         self._stack = contextlib.AsyncExitStack()
         self._doing = "loading the model"
         self._policy: Policy | None = None
         self._served: OpenAIPolicy | None = None
         """The same, where it is on servers that read its weights from a folder."""
-        self._learner: SharedLearner | None = None
+        self._learner: DistributedLearner | None = None
 
     @property
     def doing(self) -> str:
@@ -151,7 +151,7 @@ class Trainer:
         assert self.rollouts is not None, "the run is not over"
         return self.rollouts.summary
 
-    async def run(self, *, planned: Told = _nothing, restored: Told = _nothing) -> None:
+    async def run(self, *, planned: OnRollouts = _nothing, restored: OnRollouts = _nothing) -> None:
         """Train to the last step, or until it is stopped. Raises what ends it before.
 
         `planned` is told of the run before anything is started, `restored` once it has begun.
@@ -165,13 +165,13 @@ class Trainer:
                 await self._thread.do(self._learner.close)
             self._thread.close()
 
-    async def _run(self, planned: Told, restored: Told) -> None:
+    async def _run(self, planned: OnRollouts, restored: OnRollouts) -> None:
         _warn_of_clips(self.config.training)
         # First of all: to load a model, and to validate tasks, may take long.
         await check_servers(self.config)
         learner = self._learner = await self._thread.do(self._make_learner)
         self.told = self._describe(learner.parameters)
-        self._policy = serving = make_serving(self.config, self._folder)
+        self._policy = serving = make_local_policy(self.config, self._folder)
         if serving is not None:
             await self._stack.enter_async_context(serving)
             if self.config.policy.sampling == "asked":
@@ -198,10 +198,10 @@ class Trainer:
     def _discard(self, rollouts: Rollouts) -> None:
         """The weights of a run that came to nothing before its first trial go with it."""
         if self._served is not None and not has_ledger(rollouts.directory.path):
-            discard_served(self._served, rollouts.directory)
+            discard_weights(self._served, rollouts.directory)
 
-    def _make_learner(self) -> SharedLearner:
-        return SharedLearner(_learner(self.config))
+    def _make_learner(self) -> DistributedLearner:
+        return DistributedLearner(_learner(self.config))
 
     def _describe(self, parameters: int) -> str:
         """In the words of the first line: tiny policy, 0.4 M parameters, CPU."""
@@ -226,7 +226,7 @@ class Trainer:
         for damaged in rollouts.restored.damaged:
             _log.warning("a checkpoint is damaged, and the one before is used: %s", damaged)
         if self._policy is None:
-            self._policy = self._served = make_served(self.config, rollouts.directory)
+            self._policy = self._served = make_remote_policy(self.config, rollouts.directory)
             self._served.pausing = self._pausing(rollouts)
             await self._stack.enter_async_context(self._policy)
         learner = self._learner
@@ -247,16 +247,16 @@ class Trainer:
         drains = training.updating == "drain" and not restarts
         return functools.partial(rollouts.paused, drains=drains)
 
-    def _make_loop(self, rollouts: Rollouts, metrics: Metrics) -> Loop:
+    def _make_loop(self, rollouts: Rollouts, metrics: MetricsRecorder) -> Loop:
         assert self._policy is not None and self._learner is not None, "they are made before"
         kept = None if rollouts.checkpoint is None else rollouts.version
         return Loop(self.config, rollouts, self._policy, self._learner, self._thread, metrics, kept)
 
     @contextlib.asynccontextmanager
-    async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[Metrics]:
+    async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[MetricsRecorder]:
         directory, begin = rollouts.directory, rollouts.version.number
         sinks = await make_sinks(self.config, directory, begin=begin)
-        metrics = Metrics(directory.metrics, sinks, begin=begin)
+        metrics = MetricsRecorder(directory.metrics, sinks, begin=begin)
         try:
             yield metrics
         finally:

@@ -1,1 +1,1 @@
-"""What was said, token by token: the message graph, its files, and what is made of them."""
+"""Trajectories: the message graph, its files, samples and exports."""

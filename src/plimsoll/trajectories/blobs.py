@@ -15,9 +15,9 @@ import msgspec
 
 from plimsoll.trajectories.messages import Image, Message, Part
 
-__all__ = ["LARGEST", "Blobs", "blob_path", "media_type"]
+__all__ = ["MAX_INLINE_CHARS", "Blobs", "blob_path", "media_type"]
 
-LARGEST = 16 * 1024
+MAX_INLINE_CHARS = 16 * 1024
 """A longer data URL becomes a blob."""
 _PREFIX = "blob:sha256:"
 
@@ -93,4 +93,8 @@ class Blobs:
 
 
 def _is_large(part: Part) -> bool:
-    return isinstance(part, Image) and len(part.url) > LARGEST and part.url.startswith("data:")
+    return (
+        isinstance(part, Image)
+        and len(part.url) > MAX_INLINE_CHARS
+        and part.url.startswith("data:")
+    )

@@ -15,11 +15,23 @@ together find each other, whichever is answered first.
 
 import msgspec
 
-from plimsoll.trajectories.done import Done
-from plimsoll.trajectories.fidelity import Addition, Reported, Unreliable, add_to, report
-from plimsoll.trajectories.lines import Common, Line
+from plimsoll.trajectories.message_tree import (
+    ROOT,
+    History,
+    NodeAdded,
+    Place,
+    Tree,
+)
 from plimsoll.trajectories.records import Branch, Exchange
-from plimsoll.trajectories.tree import ROOT, History, NodeAdded, Place, Tree
+from plimsoll.trajectories.reported_tokens import (
+    AddedTokens,
+    Done,
+    ReportedIds,
+    UnreliableIds,
+    added_tokens,
+    check_reported,
+)
+from plimsoll.trajectories.token_sequence import CommonPrefix, TokenSequence
 
 __all__ = ["Added", "Done", "Graph", "History", "Place"]
 
@@ -34,7 +46,7 @@ class Graph:
         self._tree = Tree()
         self._firsts: dict[bytes, int] = {}
         """For each message with all before it, whatever the tools: the first exchange of it."""
-        self._lines: list[Line | None] = []
+        self._lines: list[TokenSequence | None] = []
         """The ids of each exchange, where they can be relied on."""
 
     @property
@@ -74,24 +86,24 @@ class Graph:
             ),
         )
 
-    def _follow(self, prompt: int, done: Done) -> tuple[int, Branch, Addition | None, str]:
+    def _follow(self, prompt: int, done: Done) -> tuple[int, Branch, AddedTokens | None, str]:
         try:
-            reported = report(done)
-        except Unreliable as why:
+            reported = check_reported(done)
+        except UnreliableIds as why:
             parent, branch = self._parent(prompt, None)
             return parent, branch, None, str(why)
         parent, branch = self._parent(prompt, reported)
         line = self._lines[parent] if parent != _NONE else None
-        common = line.common(reported.prompt) if line is not None else Common()
+        common = line.common(reported.prompt) if line is not None else CommonPrefix()
         if branch == "extends" and line is not None and common.ids < len(line):
             branch = "retokenized"
         try:
-            addition = add_to(line, common, reported, done)
-        except Unreliable as why:
+            addition = added_tokens(line, common, reported, done)
+        except UnreliableIds as why:
             return parent, branch, None, str(why)
         return parent, branch, addition, addition.untrainable
 
-    def _parent(self, prompt: int, reported: Reported | None) -> tuple[int, Branch]:
+    def _parent(self, prompt: int, reported: ReportedIds | None) -> tuple[int, Branch]:
         """The exchange that one with this prompt follows, by messages alone."""
         twins = self._tree[prompt].prompted
         if twins:
@@ -111,7 +123,7 @@ class Graph:
             node = found.parent
         return _NONE, "start"
 
-    def _closest(self, exchanges: list[int], reported: Reported | None) -> int:
+    def _closest(self, exchanges: list[int], reported: ReportedIds | None) -> int:
         best, most = exchanges[-1], -1
         if len(exchanges) == 1 or reported is None:
             return best

@@ -9,10 +9,10 @@ import msgspec
 
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.trajectories.blobs import Blobs
-from plimsoll.trajectories.done import Done
 from plimsoll.trajectories.graph import Added, Graph, History, Place
 from plimsoll.trajectories.records import Exchange, MessageAdded, Opened, Trouble
-from plimsoll.trajectories.writer import Writer
+from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.trajectory_file import TrajectoryWriter
 
 __all__ = ["Recorder"]
 
@@ -20,7 +20,7 @@ __all__ = ["Recorder"]
 class Recorder:
     """Records one session. An exchange is in the file when `commit` returns."""
 
-    def __init__(self, writer: Writer, blobs: Blobs) -> None:
+    def __init__(self, writer: TrajectoryWriter, blobs: Blobs) -> None:
         self._writer = writer
         self._blobs = blobs
         self._graph: Graph | None = Graph()
@@ -30,7 +30,9 @@ class Recorder:
     @classmethod
     def open(cls, folder: Path, blobs: Path, session: str, about: Mapping[str, str]) -> "Recorder":
         """Begins a trajectory in a folder that has none yet. Large images go to `blobs`."""
-        return cls(Writer(folder, Opened(session, time.time(), dict(about))), Blobs(blobs))
+        return cls(
+            TrajectoryWriter(folder, Opened(session, time.time(), dict(about))), Blobs(blobs)
+        )
 
     @property
     def path(self) -> Path:

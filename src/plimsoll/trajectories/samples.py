@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from plimsoll.core.versions import Version
+from plimsoll.trajectories.packed_tokens import Span, length_of, spans_of, unpack_logprobs
 from plimsoll.trajectories.records import Branch, Exchange
-from plimsoll.trajectories.spans import Span, length_of, spans_of
-from plimsoll.trajectories.tokens import unpack_logprobs
 
 __all__ = ["AddedRole", "Sample", "make_samples"]
 
@@ -61,7 +60,7 @@ def make_samples(exchanges: Sequence[Exchange], added_role: AddedRole) -> list[S
     for leaf in exchanges:
         if leaf.tokens is None or leaf.id in extended:
             continue
-        line = _line(exchanges, leaf)
+        line = _extension_chain(exchanges, leaf)
         fresh = [exchange for exchange in line if exchange.id not in claimed]
         claimed.update(exchange.id for exchange in fresh)
         builder = _Builder({each.id for each in fresh if not each.untrainable})
@@ -80,7 +79,7 @@ def _extends(exchanges: Sequence[Exchange], exchange: Exchange) -> bool:
     return parent.tokens is not None and exchange.tokens.kept == length_of(parent)
 
 
-def _line(exchanges: Sequence[Exchange], leaf: Exchange) -> list[Exchange]:
+def _extension_chain(exchanges: Sequence[Exchange], leaf: Exchange) -> list[Exchange]:
     line = [leaf]
     while _extends(exchanges, line[-1]):
         line.append(exchanges[line[-1].parent])

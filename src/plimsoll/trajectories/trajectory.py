@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from plimsoll.trajectories.messages import Message
+from plimsoll.trajectories.packed_tokens import spans_of
 from plimsoll.trajectories.records import (
     Closed,
     Exchange,
@@ -15,7 +16,6 @@ from plimsoll.trajectories.records import (
     Trouble,
 )
 from plimsoll.trajectories.samples import Sample, make_samples
-from plimsoll.trajectories.spans import spans_of
 
 __all__ = ["Node", "Trajectory"]
 

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 from plimsoll.core.errors import NoRoom, SandboxUnsupported, TransferError
 from plimsoll.sandboxes.protocol import Sandbox, Transfer
-from plimsoll.sandboxes.removal import remove_folder
-from plimsoll.tasks.config import ArtifactConfig
+from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.tasks.task import Step
+from plimsoll.tasks.task_file import ArtifactConfig
 
 __all__ = ["ARTIFACTS", "Bounds", "carry_artifacts"]
 

@@ -5,7 +5,7 @@ import time
 
 from plimsoll.core.errors import SetUpError
 from plimsoll.sandboxes.protocol import Sandbox
-from plimsoll.tasks.config import HealthcheckConfig
+from plimsoll.tasks.task_file import HealthcheckConfig
 
 __all__ = ["wait_until_healthy"]
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from plimsoll.core.endings import Ending
 from plimsoll.trials.rewards import NoReward, Reward, read_reward
-from plimsoll.trials.signs.findings import Findings
 from plimsoll.trials.signs.output import Blame, Sign
+from plimsoll.trials.signs.search import SignSearch
 from plimsoll.trials.verdicts import Cause, Evidence, Graded, Verdict, Void
 
 __all__ = ["Grading", "judge"]
@@ -73,7 +73,7 @@ def judge(grading: Grading, ending: Ending) -> Verdict:
     return _not_a_grade(grading, ending, reward, sign, ran)
 
 
-def _decisive_sign(findings: Findings) -> Sign | None:
+def _decisive_sign(findings: SignSearch) -> Sign | None:
     """What decides about a 0: None, or a sign of the work, leaves it a grade."""
     if findings.ran:
         return findings.broke_after_tests() or findings.never_started()
@@ -127,8 +127,8 @@ def _seen(sign: Sign | None) -> tuple[Evidence, ...]:
     return () if sign is None else (sign.evidence,)
 
 
-def _findings(grading: Grading) -> Findings:
-    return Findings(
+def _findings(grading: Grading) -> SignSearch:
+    return SignSearch(
         grading.stdout, grading.stderr, grading.instruction, grading.files.get("ctrf.json")
     )
 

@@ -24,20 +24,31 @@ from plimsoll.core.errors import (
     SetUpError,
     SolutionError,
 )
-from plimsoll.core.full_disks import why_full
+from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
-from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import ARTIFACTS, Bounds, carry_artifacts
-from plimsoll.trials.environment import agent_sandbox, check_given, labels_for, task_env
+from plimsoll.trials.disk_space import DiskSpace
 from plimsoll.trials.healthcheck import wait_until_healthy
-from plimsoll.trials.policy import LONGEST_PAUSE, Policy, Spent, Talk, talk
+from plimsoll.trials.policy_session import (
+    LONGEST_PAUSE,
+    PolicyAccess,
+    PolicySession,
+    PolicyUsage,
+    open_policy_session,
+)
 from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
-from plimsoll.trials.room import Room
-from plimsoll.trials.steps import combine, falls_short
+from plimsoll.trials.sandbox_request import (
+    agent_sandbox,
+    check_supported,
+    labels_for,
+    task_env,
+)
+from plimsoll.trials.step_verdicts import combine, falls_short
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.trials.verifier import LOGS, Verifier
 from plimsoll.trials.voids import void_of
@@ -58,7 +69,7 @@ class TrialResult:
     verdict: Verdict
     seconds: float
     phases: dict[str, float]
-    spent: Spent | None = None
+    spent: PolicyUsage | None = None
     """None where the agent asks no policy."""
     id: str = ""
     """No other trial has it, not even another one of the same ticket."""
@@ -74,8 +85,8 @@ async def run_trial(
     backend: Backend,
     run: str,
     directory: Path,
-    assets: Assets | None = None,
-    policy: Policy | None = None,
+    assets: StagedAssets | None = None,
+    policy: PolicyAccess | None = None,
     rollout: str = "",
     bounds: Bounds | None = None,
     on_phase: Callable[[str], None] | None = None,
@@ -127,7 +138,7 @@ async def run_trial(
 
 def _fault(error: Exception, folder: Path) -> Void:
     """What is no error of ours is a fault of ours, unless this host had no room for our files."""
-    if full := why_full(error, folder):
+    if full := disk_full_reason(error, folder):
         return Void(Cause.SANDBOX, full)
     return Void(Cause.BUG, f"{type(error).__name__}: {error}")
 
@@ -144,8 +155,8 @@ class _Trial:
         run: str,
         record: TrialRecord,
         phases: Phases,
-        assets: Assets | None,
-        policy: Policy | None,
+        assets: StagedAssets | None,
+        policy: PolicyAccess | None,
         rollout: str,
         name: str,
         bounds: Bounds,
@@ -171,28 +182,30 @@ class _Trial:
         self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.ends: dict[str, AgentEnd] = {}
-        self.spent: Spent | None = None
+        self.spent: PolicyUsage | None = None
         self.sandbox = ""
 
     async def run(self) -> Verdict:
         about, folder = self._about, self._record.folder
-        async with talk(self._policy, self._agent, folder, about, self._rollout) as talking:
+        async with open_policy_session(
+            self._policy, self._agent, folder, about, self._rollout
+        ) as talking:
             try:
                 return await self._course(talking)
             finally:
                 self.spent = None if talking is None else talking.spent
 
-    async def _course(self, talking: Talk | None) -> Verdict:
+    async def _course(self, talking: PolicySession | None) -> Verdict:
         task = self._task
         if self._agent.needs_policy:
-            check_given(task.environment)
+            check_supported(task.environment)
         with self._phase("build"):
             wanted = agent_sandbox(task, self._labels, self._assets, self._agent.mounts)
             image = await self._backend.build(wanted.source, on_output=self._record.build_log)
         with self._phase("start"):
             sandbox = await self._backend.create(image, wanted.spec)
         self.sandbox = sandbox.id
-        self._room = Room()
+        self._room = DiskSpace()
         verifier = Verifier(
             task,
             self._backend,
@@ -230,7 +243,7 @@ class _Trial:
             await self._agent.set_up(self._task, sandbox)
 
     async def _step(
-        self, step: Step, sandbox: Sandbox, verifier: Verifier, talking: Talk | None
+        self, step: Step, sandbox: Sandbox, verifier: Verifier, talking: PolicySession | None
     ) -> Verdict:
         record = self._record.step(step.name if self._task.is_multi_step else None)
         with self._phase("step set-up"):
@@ -262,7 +275,7 @@ class _Trial:
             await wait_until_healthy(step.healthcheck, sandbox)
 
     async def _run_agent(
-        self, step: Step, sandbox: Sandbox, record: StepRecord, talking: Talk | None
+        self, step: Step, sandbox: Sandbox, record: StepRecord, talking: PolicySession | None
     ) -> Outcome:
         """Let the agent work for as long as the step allows; how it ended is kept apart."""
         await sandbox.set_network(step.agent_network)
@@ -293,7 +306,7 @@ class _Trial:
         step: Step,
         sandbox: Sandbox,
         record: StepRecord,
-        talking: Talk | None = None,
+        talking: PolicySession | None = None,
         access: Access | None = None,
     ) -> Outcome:
         solution = self._task.solution_env if self._agent.reference else dict[str, str]()

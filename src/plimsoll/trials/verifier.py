@@ -20,15 +20,15 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.errors import NoRoom, SetUpError, TaskError, TransferError
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.sandboxes.protocol import Backend, ExecResult, Sandbox, Supplies
-from plimsoll.sandboxes.removal import remove_folder
 from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
-from plimsoll.tasks.digest import digest_folders
+from plimsoll.sandboxes.trees.removal import remove_folder
+from plimsoll.tasks.folder_digest import digest_folders
 from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import Bounds, carry_artifacts
-from plimsoll.trials.environment import sandbox_spec, task_env, verifier_image_source
+from plimsoll.trials.disk_space import DiskSpace
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import StepRecord, TrialRecord
-from plimsoll.trials.room import Room
+from plimsoll.trials.sandbox_request import sandbox_spec, task_env, verifier_image_source
 from plimsoll.trials.verdicts import Cause, Evidence, Verdict, Void
 
 __all__ = ["LOGS", "Verifier"]
@@ -54,7 +54,7 @@ class Verifier:
         record: TrialRecord,
         supplies: Supplies,
         digests: dict[str, str],
-        room: Room,
+        room: DiskSpace,
         bounds: Bounds,
     ) -> None:
         self._task = task

@@ -1,6 +1,6 @@
 """How a run and its workers reach each other: encrypted, and only with a known key.
 
-The supervisor has a `Switchboard`; a worker has a line to it (`workers/line.py`). Both ends
+The supervisor has a `ControllerSocket`; a worker has a line to it (`workers/line.py`). Both ends
 prove who they are by their keys, so what the switchboard hears is surely from the worker that
 it names. A worker's key pair is made on its own host, and only the public key leaves it. A
 worker's environment variables, which may be secrets, travel here too. Messages are JSON, as the
@@ -22,7 +22,7 @@ from zmq.utils import z85
 from plimsoll.workers.engines.protocol import Invitation, Opening
 from plimsoll.workers.messages import AskEnvironment, Beat, Environment, FromWorker, ToWorker
 
-__all__ = ["SILENCE_SECONDS", "Heard", "Switchboard", "set_usual_options"]
+__all__ = ["SILENCE_SECONDS", "ControllerSocket", "Received", "set_usual_options"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ def set_usual_options(socket: zmq.Socket[Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Received:
     """A message, and the worker whose key it came with."""
 
     worker: str
     message: FromWorker
 
 
-class Switchboard:
+class ControllerSocket:
     """The supervisor's end: hears all of its workers, and speaks to each by name."""
 
     def __init__(self, host: str) -> None:
@@ -120,7 +120,7 @@ class Switchboard:
         if (route := self._routes.get(worker)) is not None:
             _send(self._router, route, _encoder.encode(message))
 
-    async def receive(self) -> Heard:
+    async def receive(self) -> Received:
         """The next message of any worker."""
         while True:
             route, frame = await self._router.recv_multipart(copy=False)
@@ -137,7 +137,7 @@ class Switchboard:
             # Beats come by a connection of their own, on which nothing is ever answered.
             if not isinstance(message, Beat):
                 self._routes[worker] = route.bytes
-            return Heard(worker, message)
+            return Received(worker, message)
 
     async def _keep_door(self) -> None:
         """Let in the workers whose keys are admitted, each under its own name."""

@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from plimsoll.core.full_disks import why_full
+from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.core.text import safe_text
 from plimsoll.trials.verdicts import Cause, Evidence, Void
 
@@ -20,7 +20,7 @@ _BUG = "bug.txt"
 def verdict_on(error: BaseException, folder: str) -> Void:
     """The verdict on a ticket that ended in this error; `folder` is where its trial writes."""
     places = [Path(folder)] if folder else []
-    if full := why_full(error, *places, Path(tempfile.gettempdir())):
+    if full := disk_full_reason(error, *places, Path(tempfile.gettempdir())):
         return Void(Cause.SANDBOX, full)
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if not folder:

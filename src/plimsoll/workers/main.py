@@ -10,8 +10,8 @@ import sys
 import msgspec
 
 from plimsoll.workers.engines.protocol import Credentials
-from plimsoll.workers.memory import keep_freed
-from plimsoll.workers.worker import Worker
+from plimsoll.workers.worker.memory import keep_freed
+from plimsoll.workers.worker.worker import Worker
 
 __all__ = ["main"]
 

@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from wire_pieces import chunks_of
 
+from plimsoll.gateway.completions import (
+    Answer,
+    Chunk,
+    Refusal,
+    Usage,
+)
 from plimsoll.gateway.dialects.protocol import STATUSES, Dialect
 from plimsoll.gateway.dialects.registry import CHAT, MESSAGES, RESPONSES
-from plimsoll.gateway.forms import Answer, Chunk, Refusal, Usage
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 
 Said = list[tuple[Any, ...]]

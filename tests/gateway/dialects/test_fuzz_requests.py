@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_pieces import an_answer
 
+from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.dialects.registry import DIALECTS
-from plimsoll.gateway.forms import Refusal
 from plimsoll.trajectories.messages import Message
 
 each_dialect = pytest.mark.parametrize(

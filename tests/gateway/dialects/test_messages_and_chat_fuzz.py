@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.gateway.dialects.chat import ChatDialect
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.dialects.chat.dialect import ChatDialect
 from plimsoll.gateway.dialects.encoding import chat_to_message, history, message_to_chat
-from plimsoll.gateway.dialects.messages import MessagesDialect
-from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.dialects.messages.dialect import MessagesDialect
 from plimsoll.trajectories.messages import Image, Message, Other, Text, ToolCall
 
 DIALECTS = [ChatDialect(), MessagesDialect()]

@@ -1,8 +1,8 @@
 """Each dialect is found at its path."""
 
+from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.dialects.protocol import STATUSES
 from plimsoll.gateway.dialects.registry import DIALECTS, speaks_anthropic
-from plimsoll.gateway.forms import Refusal
 
 
 def test_each_dialect_has_a_path_and_a_name_of_its_own():

@@ -9,8 +9,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from plimsoll.gateway.completions import (
+    Answer,
+    CallDelta,
+    Chunk,
+    Refusal,
+    Request,
+    Usage,
+)
 from plimsoll.gateway.dialects.protocol import STATUSES, Dialect
-from plimsoll.gateway.forms import Answer, CallDelta, Chunk, Refusal, Request, Usage
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 from plimsoll.trajectories.records import Finish
 

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
-from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status
+from plimsoll.gateway.upstreams.failures import (
+    UpstreamFailure,
+    failure_from_exception,
+    failure_from_status,
+)
 
 SAID = {"role": "assistant", "content": "yes"}
 
@@ -61,7 +65,7 @@ def test_each_reason_to_end_has_its_finish(reason, finish):
     ],
 )
 def test_garbage_is_a_failure_of_the_upstream(data):
-    with pytest.raises(Failed) as failure:
+    with pytest.raises(UpstreamFailure) as failure:
         read_answer("http://there", data)
     assert failure.value.kind == "upstream"
     assert "http://there" in failure.value.message
@@ -72,10 +76,10 @@ def test_garbage_is_a_failure_of_the_upstream(data):
 def test_several_answers_at_once_are_none(indices):
     """Their tokens would be taken for those of one."""
     whole = [{"index": index, "message": SAID, "finish_reason": "stop"} for index in indices]
-    with pytest.raises(Failed, match="several choices"):
+    with pytest.raises(UpstreamFailure, match="several choices"):
         read_answer("u", msgspec.json.encode({"choices": whole}))
     pieces = [{"index": index, "delta": {"content": "x"}} for index in indices]
-    with pytest.raises(Failed, match="several choices"):
+    with pytest.raises(UpstreamFailure, match="several choices"):
         StreamReader("u").read(msgspec.json.encode({"choices": pieces}))
 
 
@@ -90,7 +94,7 @@ def test_one_answer_need_not_be_numbered(index):
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_failure(data):
     for read in (lambda: read_answer("u", data), lambda: StreamReader("u").read(data)):
-        with suppress(Failed):
+        with suppress(UpstreamFailure):
             read()
 
 
@@ -114,10 +118,10 @@ def test_reasoning_is_read_by_both_names(name):
 
 def test_an_error_inside_a_stream_is_what_its_code_says():
     error = {"error": {"message": "maximum context length is 5", "code": 400}}
-    with pytest.raises(Failed) as failure:
+    with pytest.raises(UpstreamFailure) as failure:
         StreamReader("u").read(msgspec.json.encode(error))
     assert failure.value.kind == "context_length"
-    with pytest.raises(Failed) as failure:
+    with pytest.raises(UpstreamFailure) as failure:
         StreamReader("u").read(b'{"error": "out of memory"}')
     assert failure.value.kind == "upstream" and "out of memory" in failure.value.message
 
@@ -147,21 +151,21 @@ def test_an_error_inside_a_stream_is_what_its_code_says():
     ],
 )
 def test_a_conversation_that_is_too_long_is_known_by_the_words_of_each_server(status, error):
-    assert from_status("u", status, msgspec.json.encode(error)).kind == "context_length"
+    assert failure_from_status("u", status, msgspec.json.encode(error)).kind == "context_length"
 
 
 def test_other_mistakes_in_a_request_are_told_in_the_servers_words():
-    failure = from_status("u", 400, b'{"error": {"message": "temperature is negative"}}')
+    failure = failure_from_status("u", 400, b'{"error": {"message": "temperature is negative"}}')
     assert (failure.kind, failure.message) == ("bad_request", "temperature is negative")
     assert not failure.down and not failure.again
 
 
 def test_a_certificate_that_is_not_trusted_is_said_to_be_so():
     error = aiohttp.ClientConnectorCertificateError(None, ssl.CertificateError("x"))  # type: ignore[arg-type]
-    assert "certificate" in from_exception("u", error).message
+    assert "certificate" in failure_from_exception("u", error).message
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"null", b"<html>", b'{"error": null}', b"\xff"])
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
 def test_an_error_without_sense_is_still_a_failure(status, data):
-    assert from_status("u", status, data).message
+    assert failure_from_status("u", status, data).message

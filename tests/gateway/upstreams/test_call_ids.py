@@ -8,10 +8,10 @@ import pytest
 from upstream_parts import BASH
 
 from plimsoll.gateway.gateway import Gateway
-from plimsoll.gateway.upstreams.make import make_upstream
-from plimsoll.gateway.upstreams.script import Script, Turn
-from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
-from plimsoll.trajectories.reader import read_trajectory
+from plimsoll.gateway.upstreams.factory import make_upstream
+from plimsoll.gateway.upstreams.scripted.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted.server import ServerFeatures, serve_script
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 TWO = Turn(
     text="Both.",
@@ -57,7 +57,7 @@ def ids_in(said: str) -> list[str]:
 async def test_each_call_has_one_id_in_the_answer_and_in_the_record(
     tmp_path: Path, path: str, stream: bool, call_ids: bool
 ):
-    offers = Offers(call_ids=call_ids)
+    offers = ServerFeatures(call_ids=call_ids)
     async with serve_script(Script(turns=(TWO,)), offers) as server:
         upstream = await make_upstream([server.url])
         async with Gateway(upstream) as gateway, aiohttp.ClientSession() as http:

@@ -3,12 +3,12 @@ import asyncio
 import pytest
 from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until
 
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.upstreams.gate import Gate
-from plimsoll.gateway.upstreams.protocol import Call, Upstream
-from plimsoll.gateway.upstreams.script import Script, Turn
-from plimsoll.gateway.upstreams.scripted import Scripted
-from plimsoll.gateway.upstreams.scripted_server import serve_script
+from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.gateway.upstreams.scripted.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted.server import serve_script
 
 SAYS = HELLO.turns[0].text
 
@@ -19,7 +19,9 @@ async def test_a_pause_holds_requests_and_loses_none():
         await gate.pause()
         calls = [
             asyncio.create_task(
-                streamed(gate, ask(), Call(f"s{n}")) if n % 2 else gate.answer(ask(), Call(f"s{n}"))
+                streamed(gate, ask(), CallContext(f"s{n}"))
+                if n % 2
+                else gate.answer(ask(), CallContext(f"s{n}"))
             )
             for n in range(100)
         ]
@@ -33,11 +35,11 @@ async def test_a_pause_holds_requests_and_loses_none():
 
 
 async def test_the_version_changes_when_it_resumes_and_not_before():
-    gate: Upstream = Gate(Scripted(HELLO))
+    gate: Upstream = Gate(ScriptedPolicy(HELLO))
     assert isinstance(gate, Gate)
-    assert gate.version == FIRST
+    assert gate.version == FIRST_VERSION
     await gate.pause()
-    assert gate.version == FIRST and gate.paused
+    assert gate.version == FIRST_VERSION and gate.paused
     gate.resume(Version(0, 7))
     assert gate.version == Version(0, 7) and not gate.paused
     gate.resume()
@@ -45,7 +47,7 @@ async def test_the_version_changes_when_it_resumes_and_not_before():
 
 
 async def test_draining_waits_for_what_is_in_flight():
-    gate = Gate(Scripted(Script(turns=(Turn(text="late", delay=0.2),))))
+    gate = Gate(ScriptedPolicy(Script(turns=(Turn(text="late", delay=0.2),))))
     call = asyncio.create_task(gate.answer(ask(), CALL))
     await until(lambda: gate.in_flight == 1)
     await gate.pause(drain=True)
@@ -58,7 +60,7 @@ async def test_draining_waits_for_what_is_in_flight():
 
 
 async def test_a_drain_that_is_given_up_opens_the_gate():
-    gate = Gate(Scripted(Script(turns=(Turn(text="x", failure="hang"),))))
+    gate = Gate(ScriptedPolicy(Script(turns=(Turn(text="x", failure="hang"),))))
     call = asyncio.create_task(gate.answer(ask(), CALL))
     await until(lambda: gate.in_flight == 1)
     with pytest.raises(TimeoutError):
@@ -69,7 +71,7 @@ async def test_a_drain_that_is_given_up_opens_the_gate():
 
 
 async def test_a_held_request_can_be_cancelled():
-    gate = Gate(Scripted(HELLO))
+    gate = Gate(ScriptedPolicy(HELLO))
     await gate.pause()
     call = asyncio.create_task(gate.answer(ask(), CALL))
     await until(lambda: gate.held == 1)
@@ -80,7 +82,7 @@ async def test_a_held_request_can_be_cancelled():
 
 
 async def test_a_gate_that_closes_again_at_once_lets_nobody_through():
-    gate = Gate(Scripted(HELLO))
+    gate = Gate(ScriptedPolicy(HELLO))
     await gate.pause()
     call = asyncio.create_task(gate.answer(ask(), CALL))
     await until(lambda: gate.held == 1)

@@ -8,40 +8,39 @@ from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, until, use
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.gateway.upstreams import replica
-from plimsoll.gateway.upstreams.address import normal_url
-from plimsoll.gateway.upstreams.capabilities import Capabilities, render
-from plimsoll.gateway.upstreams.make import KEY_VARIABLE, look_at, make_upstream
-from plimsoll.gateway.upstreams.openai import Asks
+from plimsoll.gateway.upstreams import replicas
+from plimsoll.gateway.upstreams.capabilities import Capabilities, render_capabilities
+from plimsoll.gateway.upstreams.factory import KEY_VARIABLE, make_upstream, probe_policy
+from plimsoll.gateway.upstreams.openai_server import SupportedFields, normal_url
 from plimsoll.gateway.upstreams.probe import probe
-from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.script import CallLine, Script, Turn
-from plimsoll.gateway.upstreams.scripted_server import Offers, serve_script
+from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.gateway.upstreams.scripted.script import CallSpec, Script, Turn
+from plimsoll.gateway.upstreams.scripted.server import ServerFeatures, serve_script
 
 SAYS = HELLO.turns[0].text
 
 
-async def found(offers: Offers) -> Capabilities:
+async def found(offers: ServerFeatures) -> Capabilities:
     async with serve_script(HELLO, offers) as server:
         return await probe(server.url, within=30)
 
 
 async def test_a_server_that_returns_everything_is_found_to():
-    seen = await found(Offers(context=32_768))
+    seen = await found(ServerFeatures(context=32_768))
     assert seen.trains and seen.streams_all and seen.tools and seen.count and seen.text
     assert (seen.model, seen.models, seen.context) == ("scripted", ("scripted",), 32_768)
-    text = "\n".join(render(seen))
+    text = "\n".join(render_capabilities(seen))
     assert "training   possible" in text and "evaluation possible" in text
     assert "to change" not in text
 
 
 @pytest.mark.parametrize("strict", [False, True])
 async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
-    seen = await found(Offers(logprobs=False, token_ids=False, count=False, strict=strict))
+    seen = await found(ServerFeatures(logprobs=False, token_ids=False, count=False, strict=strict))
     assert seen.text and not (seen.logprobs or seen.token_ids or seen.prompt_ids or seen.count)
-    assert seen.asks == Asks(logprobs=False, token_ids=False)
+    assert seen.asks == SupportedFields(logprobs=False, token_ids=False)
     assert seen.streams_all and not seen.trains
-    text = "\n".join(render(seen))
+    text = "\n".join(render_capabilities(seen))
     assert "evaluation possible" in text
     assert "training   not possible: it needs token ids and log probabilities" in text
     assert "return_token_ids" in text
@@ -49,23 +48,23 @@ async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
 
 @pytest.mark.parametrize("strict", [False, True])
 async def test_a_server_with_log_probabilities_alone_is_told_apart(strict):
-    seen = await found(Offers(token_ids=False, strict=strict))
+    seen = await found(ServerFeatures(token_ids=False, strict=strict))
     assert seen.logprobs and not seen.token_ids and not seen.trains
-    assert seen.asks == Asks(token_ids=False)
+    assert seen.asks == SupportedFields(token_ids=False)
 
 
 async def test_streams_without_all_ids_are_not_asked_for():
-    seen = await found(Offers(stream_ids=False))
+    seen = await found(ServerFeatures(stream_ids=False))
     assert seen.trains and seen.streams and not seen.streams_all
-    assert "streams them itself" in "\n".join(render(seen))
+    assert "streams them itself" in "\n".join(render_capabilities(seen))
 
 
-CALLING = Script(turns=(Turn(calls=(CallLine(name="now"),)),))
-THINKING = Script(turns=(Turn(reasoning="Well. " * 30, calls=(CallLine(name="now"),)),))
+CALLING = Script(turns=(Turn(calls=(CallSpec(name="now"),)),))
+THINKING = Script(turns=(Turn(reasoning="Well. " * 30, calls=(CallSpec(name="now"),)),))
 
 
 async def test_streams_that_lose_the_ids_of_calls_alone_are_not_asked_for():
-    lossy = Offers(stream_call_ids=False)
+    lossy = ServerFeatures(stream_call_ids=False)
     for script in (CALLING, THINKING, HELLO):
         async with serve_script(script, lossy) as server:
             seen = await probe(server.url, within=30)
@@ -73,22 +72,22 @@ async def test_streams_that_lose_the_ids_of_calls_alone_are_not_asked_for():
 
 
 async def test_streams_whose_calls_nobody_saw_are_not_taken_for_complete():
-    seen = await found(Offers(tells=False))
+    seen = await found(ServerFeatures(tells=False))
     assert seen.stream_ids and seen.tools and not seen.calls and not seen.streams_all
-    assert "called no tool when asked to" in "\n".join(render(seen))
+    assert "called no tool when asked to" in "\n".join(render_capabilities(seen))
 
 
 async def test_streams_with_a_call_that_has_all_ids_are_complete():
     for script in (CALLING, THINKING):
-        async with serve_script(script, Offers(tells=False)) as server:
+        async with serve_script(script, ServerFeatures(tells=False)) as server:
             seen = await probe(server.url, within=30)
         assert seen.calls and seen.tool_stream_ids and seen.streams_all, script
 
 
 async def test_a_server_without_tools_is_told_what_to_change():
-    seen = await found(Offers(tools=False))
+    seen = await found(ServerFeatures(tools=False))
     assert not seen.tools and seen.streams_all
-    assert "--enable-auto-tool-choice" in "\n".join(render(seen))
+    assert "--enable-auto-tool-choice" in "\n".join(render_capabilities(seen))
 
 
 async def test_what_cannot_be_used_at_all_says_why():
@@ -99,7 +98,7 @@ async def test_what_cannot_be_used_at_all_says_why():
     assert "Check the key" in refused.problem and "wrong" not in refused.problem
     gone = await probe(server.url, within=30)
     assert "cannot be reached" in gone.problem
-    assert "neither evaluation nor training" in "\n".join(render(gone))
+    assert "neither evaluation nor training" in "\n".join(render_capabilities(gone))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,10 @@ def test_a_url_with_a_password_is_refused_without_showing_it():
 
 async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEY_VARIABLE, "sesame")
-    async with serve_script(HELLO) as one, serve_script(HELLO, Offers(stream_ids=False)) as two:
+    async with (
+        serve_script(HELLO) as one,
+        serve_script(HELLO, ServerFeatures(stream_ids=False)) as two,
+    ):
         one.key = two.key = "sesame"
         upstream = await make_upstream([one.url, two.url], version=Version(0, 3))
         try:
@@ -182,12 +184,15 @@ async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("offers", "differs"),
     [
-        (Offers(token_ids=False), "token ids of answers (no, not yes), token ids of prompts"),
-        (Offers(token_ids=False, strict=True), "token ids of answers (no, not yes)"),
-        (Offers(logprobs=False), "log probabilities (no, not yes)"),
-        (Offers(tools=False), "tools (no, not yes)"),
-        (Offers(context=4096), "the context (4096, not 1000000)"),
-        (Offers(count=False), "counting of tokens (no, not yes)"),
+        (
+            ServerFeatures(token_ids=False),
+            "token ids of answers (no, not yes), token ids of prompts",
+        ),
+        (ServerFeatures(token_ids=False, strict=True), "token ids of answers (no, not yes)"),
+        (ServerFeatures(logprobs=False), "log probabilities (no, not yes)"),
+        (ServerFeatures(tools=False), "tools (no, not yes)"),
+        (ServerFeatures(context=4096), "the context (4096, not 1000000)"),
+        (ServerFeatures(count=False), "counting of tokens (no, not yes)"),
     ],
 )
 async def test_replicas_that_are_not_alike_are_refused(offers, differs):
@@ -202,21 +207,21 @@ async def test_a_replica_of_another_model_is_refused():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
         two.engine.model = "another"
         with pytest.raises(PolicyError, match=r"the model \(another, not scripted\)"):
-            await look_at([one.url, two.url])
+            await probe_policy([one.url, two.url])
 
 
 async def test_a_replica_that_cannot_be_used_is_refused_though_another_can():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
         two.key = "sesame"
         with pytest.raises(PolicyError, match=f"{two.url} .*Check the key"):
-            await look_at([one.url, two.url])
+            await probe_policy([one.url, two.url])
         two.key, two.offers.other_models = "", ("adapter",)
         with pytest.raises(PolicyError, match=f"{two.url} serves scripted, adapter; name one"):
-            await look_at([one.url, two.url])
+            await probe_policy([one.url, two.url])
 
 
 async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(caplog, monkeypatch):
-    monkeypatch.setattr(replica, "COOL_FIRST", 0.05)
+    monkeypatch.setattr(replicas, "FIRST_COOLDOWN", 0.05)
     async with serve_script(HELLO) as away:
         port = int(away.url.rsplit(":", 1)[1].removesuffix("/v1"))
     async with serve_script(HELLO) as there:
@@ -230,7 +235,7 @@ async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(capl
             async with serve_script(HELLO, port=port) as back:
                 await until(lambda: upstream.replicas[0].up)
                 for number in range(4):
-                    await upstream.answer(ask(), Call(f"new-{number}"))
+                    await upstream.answer(ask(), CallContext(f"new-{number}"))
                 assert back.requests == 2
         finally:
             await upstream.close()
@@ -239,10 +244,10 @@ async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(capl
 async def test_a_replica_that_fails_for_a_moment_is_no_other_one():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
         two.faults.append(500)
-        assert await look_at([one.url, two.url]) is not None
+        assert await probe_policy([one.url, two.url]) is not None
         two.faults.extend([500] * 2)
         with pytest.raises(PolicyError, match=f"{two.url} answered 500"):
-            await look_at([one.url, two.url])
+            await probe_policy([one.url, two.url])
 
 
 async def test_replicas_are_looked_at_together():
@@ -251,7 +256,7 @@ async def test_replicas_are_looked_at_together():
         servers = [await stack.enter_async_context(serve_script(HELLO)) for _ in range(3)]
         for server in servers:
             server.faults.append("hang")
-        looking = asyncio.create_task(look_at([server.url for server in servers]))
+        looking = asyncio.create_task(probe_policy([server.url for server in servers]))
         await until(lambda: all(server.in_flight for server in servers))
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
@@ -259,7 +264,7 @@ async def test_replicas_are_looked_at_together():
 
 async def test_replicas_that_are_looked_at_before_are_not_looked_at_again():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
-        known = await look_at([one.url, two.url])
+        known = await probe_policy([one.url, two.url])
         before = (one.requests, two.requests)
         upstream = await make_upstream([one.url, two.url], capabilities=known)
         await upstream.close()
@@ -287,7 +292,7 @@ async def test_an_upstream_that_does_not_serve_is_not_made():
 
 
 async def test_of_several_models_none_is_chosen_for_a_person():
-    async with serve_script(HELLO, Offers(other_models=("adapter",))) as server:
+    async with serve_script(HELLO, ServerFeatures(other_models=("adapter",))) as server:
         seen = await probe(server.url)
         assert seen.problem.endswith("serves scripted, adapter; name one with --model")
         assert not (await probe(server.url, "scripted")).problem

@@ -6,13 +6,12 @@ import pytest
 from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until, user
 
 from plimsoll.core.stopwatch import Stopwatch
-from plimsoll.gateway.forms import Refusal
-from plimsoll.gateway.upstreams import health
-from plimsoll.gateway.upstreams import replica as replica_module
-from plimsoll.gateway.upstreams.failures import Failed
-from plimsoll.gateway.upstreams.openai import Waits
-from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.scripted_server import ScriptedServer, serve_script
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.upstreams import replicas as replica_module
+from plimsoll.gateway.upstreams.failures import UpstreamFailure
+from plimsoll.gateway.upstreams.openai_server import Timeouts
+from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, serve_script
 from ports import held_port
 
 SAYS = HELLO.turns[0].text
@@ -27,18 +26,18 @@ async def servers():
 async def test_a_session_stays_with_its_replica(servers: list[ScriptedServer]):
     async with replicas(*servers) as policy:
         for _ in range(10):
-            await policy.answer(ask(), Call("one"))
-            await streamed(policy, ask(), Call("two"))
+            await policy.answer(ask(), CallContext("one"))
+            await streamed(policy, ask(), CallContext("two"))
     assert sorted(server.requests for server in servers) == [0, 10, 10]
 
 
 async def test_new_sessions_go_to_the_least_loaded(servers: list[ScriptedServer]):
     async with replicas(*servers) as policy:
         servers[0].faults.extend(["hang"] * 5)
-        busy = [asyncio.create_task(policy.answer(ask(), Call("busy"))) for _ in range(5)]
+        busy = [asyncio.create_task(policy.answer(ask(), CallContext("busy"))) for _ in range(5)]
         await until(lambda: sum(server.requests for server in servers) == 5)
         for number in range(10):
-            await policy.answer(ask(), Call(f"new-{number}"))
+            await policy.answer(ask(), CallContext(f"new-{number}"))
         assert sorted(server.requests for server in servers) == [5, 5, 5]
         for task in busy:
             task.cancel()
@@ -48,7 +47,7 @@ async def test_new_sessions_go_to_the_least_loaded(servers: list[ScriptedServer]
 
 async def test_sessions_are_spread_evenly(servers: list[ScriptedServer]):
     async with replicas(*servers) as policy:
-        await asyncio.gather(*(policy.answer(ask(), Call(f"s{n}")) for n in range(30)))
+        await asyncio.gather(*(policy.answer(ask(), CallContext(f"s{n}")) for n in range(30)))
     assert [server.requests for server in servers] == [10, 10, 10]
 
 
@@ -81,7 +80,7 @@ async def test_a_stream_is_not_begun_again_once_a_piece_was_delivered(servers):
 
 @pytest.mark.parametrize("fault", [500, "garbage", "bad-call", 400, "hang"])
 async def test_what_is_not_safe_to_ask_again_is_asked_once(servers, fault):
-    waits = Waits(total=0.3) if fault == "hang" else None
+    waits = Timeouts(total=0.3) if fault == "hang" else None
     async with replicas(*servers, waits=waits) as policy:
         servers[0].faults.append(fault)
         with pytest.raises(Refusal):
@@ -94,7 +93,9 @@ async def test_no_request_is_lost_when_a_replica_dies():
         dies = await stack.enter_async_context(serve_script(HELLO))
         async with replicas(dies, stays) as policy:
             dies.faults.extend(["stall"] * 20)
-            calls = [asyncio.create_task(policy.answer(ask(), Call(f"s{n}"))) for n in range(40)]
+            calls = [
+                asyncio.create_task(policy.answer(ask(), CallContext(f"s{n}"))) for n in range(40)
+            ]
             await until(lambda: dies.in_flight == 20)
             await stack.aclose()
             answers = await asyncio.gather(*calls)
@@ -102,12 +103,12 @@ async def test_no_request_is_lost_when_a_replica_dies():
             assert [state.up for state in policy.replicas] == [False, True]
             # Its sessions have moved, and new ones do not go there.
             before = stays.requests
-            await asyncio.gather(*(policy.answer(ask(), Call(f"s{n}")) for n in range(40)))
+            await asyncio.gather(*(policy.answer(ask(), CallContext(f"s{n}")) for n in range(40)))
             assert stays.requests == before + 40
 
 
 async def test_a_replica_that_comes_back_is_used_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(replica_module, "COOL_FIRST", 0.05)
+    monkeypatch.setattr(replica_module, "FIRST_COOLDOWN", 0.05)
     async with serve_script(HELLO) as stays, AsyncExitStack() as stack:
         dies = await stack.enter_async_context(serve_script(HELLO))
         port = int(dies.url.rsplit(":", 1)[1].removesuffix("/v1"))
@@ -118,7 +119,7 @@ async def test_a_replica_that_comes_back_is_used_again(monkeypatch: pytest.Monke
             async with serve_script(HELLO, port=port) as back:
                 await until(lambda: policy.replicas[0].up)
                 for number in range(4):
-                    await policy.answer(ask(), Call(f"new-{number}"))
+                    await policy.answer(ask(), CallContext(f"new-{number}"))
                 assert back.requests == 2
 
 
@@ -145,7 +146,7 @@ async def test_where_no_replica_is_up_the_wait_is_bounded():
 async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(health, "TICK", 0.02)
+    monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.02)
     clock = Stopwatch()
     with held_port() as port:
         url = f"http://127.0.0.1:{port}/v1"
@@ -163,8 +164,8 @@ async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
 
 
 async def test_replicas_that_went_while_nobody_asked_are_named_with_their_causes(monkeypatch):
-    monkeypatch.setattr(health, "TICK", 0.01)
-    monkeypatch.setattr(health, "IDLE", 0.0)
+    monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(replica_module, "IDLE_CHECK_SECONDS", 0.0)
     with held_port() as port:
         gone = f"http://127.0.0.1:{port}/v1"
         async with serve_script(HELLO) as ill, replicas(gone, ill, patience=0.3) as policy:
@@ -191,7 +192,7 @@ async def test_a_server_that_asks_for_time_gets_it():
 
 
 async def test_a_server_that_is_always_busy_is_asked_a_bounded_number_of_times(monkeypatch):
-    monkeypatch.setattr("plimsoll.gateway.upstreams.replicas.PAUSE_FIRST", 0.001)
+    monkeypatch.setattr("plimsoll.gateway.upstreams.replicas.FIRST_BACKOFF", 0.001)
     async with serve_script(HELLO) as server, replicas(server) as policy:
         server.faults.extend([429] * 100)
         with pytest.raises(Refusal) as refusal:
@@ -205,7 +206,7 @@ async def test_a_replica_is_cooled_down_after_failures_in_a_row(servers):
         servers[0].faults.extend([500] * 3)
         for number in range(3):
             with pytest.raises(Refusal):
-                await policy.answer(ask(), Call(f"s{number}"))
+                await policy.answer(ask(), CallContext(f"s{number}"))
         assert [state.up for state in policy.replicas] == [False, True]
         assert policy.replicas[0].failures == 3
         assert policy.replicas[0].cooled == 1
@@ -220,8 +221,8 @@ async def test_a_session_leaves_a_replica_that_fails_it_even_where_that_is_the_l
 ):
     async with replicas(*servers[:2]) as policy:
         servers[1].faults.append("hang")
-        await policy.answer(ask(), Call("first"))
-        busy = asyncio.create_task(policy.answer(ask(), Call("busy")))
+        await policy.answer(ask(), CallContext("first"))
+        busy = asyncio.create_task(policy.answer(ask(), CallContext("busy")))
         await until(lambda: servers[1].requests == 1)
         servers[0].faults.append(fault)
         with pytest.raises(Refusal):
@@ -258,8 +259,8 @@ async def test_a_replica_that_is_healthy_and_answers_nobody_is_cooled_longer_eac
     servers, monkeypatch
 ):
     """What `/health` says makes up for nothing; an answer does."""
-    monkeypatch.setattr(replica_module, "COOL_FIRST", 0.1)
-    monkeypatch.setattr(health, "TICK", 0.01)
+    monkeypatch.setattr(replica_module, "FIRST_COOLDOWN", 0.1)
+    monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.01)
     server = servers[0]
     async with replicas(server) as policy:
         (replica,) = policy._replicas
@@ -281,18 +282,18 @@ async def test_a_replica_that_is_healthy_and_answers_nobody_is_cooled_longer_eac
 def test_requests_that_fail_together_cool_a_replica_once():
     cooled = replica_module.Replica(None)  # type: ignore[arg-type]
     for _ in range(20):
-        cooled.failed(Failed("upstream", "it is cut", again=True, down=True), 100.0)
+        cooled.failed(UpstreamFailure("upstream", "it is cut", again=True, down=True), 100.0)
     assert cooled.not_before == 101.0
 
 
 async def test_time_that_a_server_asked_for_is_not_cut_short_by_its_health(servers, monkeypatch):
-    monkeypatch.setattr(health, "TICK", 0.01)
-    monkeypatch.setattr(health, "IDLE", 0.0)
+    monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(replica_module, "IDLE_CHECK_SECONDS", 0.0)
     async with replicas(*servers[:2], patience=100) as policy:
         servers[0].retry_after = "30"
         servers[0].faults.append(429)
         for number in range(6):
-            await policy.answer(ask(), Call(f"s{number}"))
+            await policy.answer(ask(), CallContext(f"s{number}"))
             await asyncio.sleep(0.05)
     assert [server.requests for server in servers[:2]] == [1, 6]
 
@@ -310,7 +311,7 @@ async def test_a_mistake_of_the_agent_is_not_held_against_the_replica(servers):
 async def test_closing_leaves_no_task_and_no_connection(servers):
     before = asyncio.all_tasks()
     async with replicas(*servers) as policy:
-        await asyncio.gather(*(streamed(policy, ask(), Call(f"s{n}")) for n in range(9)))
+        await asyncio.gather(*(streamed(policy, ask(), CallContext(f"s{n}")) for n in range(9)))
     await until(lambda: asyncio.all_tasks() <= before)
 
 

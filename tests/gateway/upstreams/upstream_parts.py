@@ -8,14 +8,19 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from plimsoll.core.stopwatch import Stopwatch
-from plimsoll.gateway.forms import Answer, Chunk, Request
-from plimsoll.gateway.upstreams.openai import Asks, Server, Waits, http_session
-from plimsoll.gateway.upstreams.protocol import Call, Upstream
+from plimsoll.gateway.completions import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.openai_server import (
+    OpenAIServer,
+    SupportedFields,
+    Timeouts,
+    http_session,
+)
+from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
 from plimsoll.gateway.upstreams.replicas import Replicas
-from plimsoll.gateway.upstreams.script import Script, Turn
-from plimsoll.gateway.upstreams.scripted_server import ScriptedServer
+from plimsoll.gateway.upstreams.scripted.script import Script, Turn
+from plimsoll.gateway.upstreams.scripted.server import ScriptedServer
 
-CALL = Call("session-1")
+CALL = CallContext("session-1")
 
 BASH = {
     "type": "function",
@@ -73,7 +78,9 @@ def result(answer: Answer, text: str) -> dict[str, object]:
     return {"role": "tool", "tool_call_id": answer.message.calls[0].id, "content": text}
 
 
-async def streamed(upstream: Upstream | Server | Replicas, request: Request, call: Call = CALL):
+async def streamed(
+    upstream: Upstream | OpenAIServer | Replicas, request: Request, call: CallContext = CALL
+):
     """All pieces of a stream."""
     chunks: list[Chunk] = []
     async with upstream.stream(request, call) as pieces:
@@ -88,22 +95,26 @@ def text_of(chunks: list[Chunk]) -> str:
 
 @asynccontextmanager
 async def client(
-    server: ScriptedServer, *, asks: Asks | None = None, waits: Waits | None = None, key=None
-) -> AsyncIterator[Server]:
+    server: ScriptedServer,
+    *,
+    asks: SupportedFields | None = None,
+    waits: Timeouts | None = None,
+    key=None,
+) -> AsyncIterator[OpenAIServer]:
     async with http_session() as http:
-        yield Server(http, server.url, model="scripted", asks=asks, waits=waits, key=key)
+        yield OpenAIServer(http, server.url, model="scripted", asks=asks, waits=waits, key=key)
 
 
 @asynccontextmanager
 async def replicas(
     *servers: ScriptedServer | str,
     patience: float = 10.0,
-    waits: Waits | None = None,
+    waits: Timeouts | None = None,
     clock: Stopwatch | None = None,
 ) -> AsyncIterator[Replicas]:
     http = http_session()
     urls = [server if isinstance(server, str) else server.url for server in servers]
-    made = [Server(http, url, model="scripted", waits=waits) for url in urls]
+    made = [OpenAIServer(http, url, model="scripted", waits=waits) for url in urls]
     upstream = Replicas(http, made, patience=patience, clock=clock)
     try:
         yield upstream

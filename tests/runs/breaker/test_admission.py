@@ -3,12 +3,18 @@
 import pytest
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.breaker.admission import AdmissionPolicy, Admitted, Known, Standing, admit
+from plimsoll.runs.breaker.admission import (
+    AdmissionPolicy,
+    Admitted,
+    Standing,
+    ValidationState,
+    admit,
+)
 
-VALID = Standing(Known.VALID)
-NEVER = Standing(Known.UNKNOWN)
-CHANGED = Standing(Known.CHANGED, "2031-01-01")
-BAD = Standing(Known.QUARANTINED, "nop is graded 1")
+VALID = Standing(ValidationState.VALID)
+NEVER = Standing(ValidationState.UNKNOWN)
+CHANGED = Standing(ValidationState.CHANGED, "2031-01-01")
+BAD = Standing(ValidationState.QUARANTINED, "nop is graded 1")
 STRICT = AdmissionPolicy(require_validation=True)
 
 

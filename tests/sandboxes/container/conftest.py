@@ -10,11 +10,11 @@ from typing import IO
 import pytest
 
 from parts import need, spec
-from plimsoll.core.network import NetworkPolicy
-from plimsoll.sandboxes.container.binary import init_binary
+from plimsoll.core.permissions import NetworkPolicy
 from plimsoll.sandboxes.container.frames import Kind
+from plimsoll.sandboxes.container.init_binary import init_binary
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
-from plimsoll.sandboxes.disks import Disk
+from plimsoll.sandboxes.host.disk_space import Disk
 
 HEADER = struct.Struct("<IBI")
 

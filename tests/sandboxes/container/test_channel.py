@@ -9,7 +9,7 @@ import pytest
 
 from parts import spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
-from plimsoll.sandboxes.container import channel, execs
+from plimsoll.sandboxes.container import channel, commands
 from plimsoll.sandboxes.container.frames import LARGEST_DATA, WINDOW, Kind, read_fields
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
 
@@ -282,7 +282,7 @@ async def test_a_cancelled_call_kills_and_waits_for_the_end(start_fake):
 
 
 async def test_what_cannot_be_killed_is_given_up(start_fake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(execs, "_KILL_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "_KILL_SECONDS", 0.1)
     _, _, sandbox = await start_fake()
     other = asyncio.create_task(sandbox.exec("true"))
     with pytest.raises(SandboxUnavailable, match="cannot be killed"):
@@ -294,7 +294,7 @@ async def test_what_cannot_be_killed_is_given_up(start_fake, monkeypatch: pytest
 async def test_a_wire_that_takes_nothing_stops_no_timeout_and_no_close(
     start_fake, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(execs, "_KILL_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "_KILL_SECONDS", 0.1)
     init, keeper, sandbox = await start_fake()
     init.stuck.clear()
     with pytest.raises(SandboxUnavailable, match="cannot be killed"):

@@ -8,7 +8,7 @@ import pytest
 from plimsoll.core.errors import NoRoom
 from plimsoll.sandboxes.container.frames import Kind
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
-from plimsoll.sandboxes.disks import Disk
+from plimsoll.sandboxes.host.disk_space import Disk
 from plimsoll.sandboxes.protocol import SandboxStatus
 
 GB = 1 << 30

@@ -9,14 +9,14 @@ import pytest
 from plimsoll.sandboxes.container.frames import (
     LARGEST_DATA,
     Decoder,
-    Ended,
     Frame,
     FrameError,
     Kind,
+    RequestEnd,
     header,
     pack_fields,
-    read_ended,
     read_fields,
+    read_request_end,
 )
 
 FRAMES = [
@@ -112,12 +112,16 @@ def test_an_end_is_read_by_its_keys():
         b"new",
         b"x",
     ]
-    assert read_ended(pack_fields(pairs)) == Ended(files=3, bytes=9, skipped=("a: \\xff", "b\\n"))
-    assert read_ended(pack_fields([b"oom_kills", b"", b"processes", b"0"])) == Ended(processes=0)
-    assert read_ended(b"") == Ended()
+    assert read_request_end(pack_fields(pairs)) == RequestEnd(
+        files=3, bytes=9, skipped=("a: \\xff", "b\\n")
+    )
+    assert read_request_end(pack_fields([b"oom_kills", b"", b"processes", b"0"])) == RequestEnd(
+        processes=0
+    )
+    assert read_request_end(b"") == RequestEnd()
 
 
 @pytest.mark.parametrize("value", [b"x", b"-1", b"1_0", b" 1", b"9" * 30])
 def test_a_number_that_is_none_is_an_error(value: bytes):
     with pytest.raises(FrameError):
-        read_ended(pack_fields([b"exit", value]))
+        read_request_end(pack_fields([b"exit", value]))

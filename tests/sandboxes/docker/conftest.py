@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from parts import IMAGES, need, why_no_engine
-from plimsoll.sandboxes.docker.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 
 
 @pytest.fixture
-async def engine(docker_engine: str) -> AsyncIterator[Engine]:
+async def engine(docker_engine: str) -> AsyncIterator[Daemon]:
     """The engine that tests run on, without a backend."""
-    async with Engine(find_endpoint(docker_engine, None, {})) as opened:
+    async with Daemon(find_endpoint(docker_engine, None, {})) as opened:
         yield opened
 
 

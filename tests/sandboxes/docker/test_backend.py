@@ -20,10 +20,10 @@ from parts import spec as plain_spec
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, Owner, short_id
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.images import DockerImage
-from plimsoll.sandboxes.docker.labels import to_engine
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.images.image_store import DockerImage
+from plimsoll.sandboxes.docker.labels import to_docker
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 
 RUN = f"backend-{short_id()}"
@@ -35,7 +35,7 @@ def spec(**more: Any) -> SandboxSpec:
     return replace(plain, labels=replace(plain.labels, run=RUN))
 
 
-async def _left(engine: Engine) -> list[str]:
+async def _left(engine: Daemon) -> list[str]:
     """The containers, networks and volumes of this session's run."""
     label = f"plimsoll.run={RUN}"
     rows = (
@@ -87,7 +87,7 @@ async def test_an_image_of_another_backend_is_refused(docker: DockerBackend):
         await docker.create(Other(), spec())
 
 
-async def test_leaving_the_backend_closes_what_is_open(docker_engine: str, engine: Engine):
+async def test_leaving_the_backend_closes_what_is_open(docker_engine: str, engine: Daemon):
     async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(3)))
@@ -96,9 +96,9 @@ async def test_leaving_the_backend_closes_what_is_open(docker_engine: str, engin
     assert not any([(await sandbox.status()).alive for sandbox in made])
 
 
-async def test_entering_cancelled_at_any_moment_leaves_nothing(docker_engine: str, engine: Engine):
+async def test_entering_cancelled_at_any_moment_leaves_nothing(docker_engine: str, engine: Daemon):
     async def own() -> set[str]:
-        mine = f"plimsoll.owner={to_engine(spec().labels)['plimsoll.owner']}"
+        mine = f"plimsoll.owner={to_docker(spec().labels)['plimsoll.owner']}"
         return {row.id for row in await engine.containers(mine)}
 
     before = await own()
@@ -135,9 +135,9 @@ async def test_a_container_killed_or_removed_by_somebody_is_named(
     assert not await _left(docker.engine)
 
 
-async def test_what_a_dead_owner_left_is_gone_after_entering(docker_engine: str, engine: Engine):
-    dead = Owner(myself().host, 2**22 + 1, "long ago")
-    labels = to_engine(Labels(RUN, "left", dead, time.time() + 3600))
+async def test_what_a_dead_owner_left_is_gone_after_entering(docker_engine: str, engine: Daemon):
+    dead = Owner(this_process().host, 2**22 + 1, "long ago")
+    labels = to_docker(Labels(RUN, "left", dead, time.time() + 3600))
     await engine.create_container(
         {"Image": "debian:12", "Cmd": ["true"], "Labels": labels}, f"left-{short_id()}"
     )
@@ -149,11 +149,11 @@ async def test_what_a_dead_owner_left_is_gone_after_entering(docker_engine: str,
 
 @pytest.mark.parametrize("interrupted", [False, True])
 async def test_what_dead_runs_leave_is_removed_at_the_end_but_not_by_who_is_interrupted(
-    docker_engine: str, engine: Engine, interrupted: bool
+    docker_engine: str, engine: Daemon, interrupted: bool
 ):
     """It has little time, and needs it for its own."""
-    dead = Owner(myself().host, 2**22 + 1, "long ago")
-    labels = to_engine(Labels(RUN, "left", dead, time.time() + 3600))
+    dead = Owner(this_process().host, 2**22 + 1, "long ago")
+    labels = to_docker(Labels(RUN, "left", dead, time.time() + 3600))
     name = f"left-{short_id()}"
     with suppress(TimeoutError):
         async with DockerBackend(DockerOptions(host=docker_engine)):
@@ -167,9 +167,9 @@ async def test_what_dead_runs_leave_is_removed_at_the_end_but_not_by_who_is_inte
 OWNER = f"""
 import asyncio, sys, time
 from plimsoll.core.ids import Labels
-from plimsoll.core.network import PUBLIC
+from plimsoll.core.permissions import PUBLIC
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.host.owners import myself
 from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
 
 async def main():
@@ -194,7 +194,7 @@ def _start_owner(url: str) -> "subprocess.Popen[bytes]":
 
 
 async def test_containers_of_a_killed_process_end_at_once_and_are_reaped(
-    docker_engine: str, engine: Engine
+    docker_engine: str, engine: Daemon
 ):
     owner = await asyncio.to_thread(_start_owner, docker_engine)
     assert len(await _left(engine)) == 6  # and what holds on to the network

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from parts import need
-from plimsoll.sandboxes.docker.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 
 pytestmark = pytest.mark.timeout(300)
 Start = Callable[..., subprocess.Popen[str]]
@@ -69,7 +69,7 @@ def _sleepers(folder: Path, count: int, solve: str, toml: str = "") -> Path:
     return folder
 
 
-async def _of_run(engine: Engine, run: str) -> dict[str, int]:
+async def _of_run(engine: Daemon, run: str) -> dict[str, int]:
     label = f"plimsoll.run={run}"
     return {
         "containers": len(await engine.containers(label)),
@@ -85,7 +85,7 @@ async def test_after_kill_9_of_an_eval_the_next_start_leaves_nothing_of_it(
     (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{docker_engine}"\n')
     common = ("--backend", "docker", "--config", "engine.toml")
     killed = start("eval", "tasks", *common, "--concurrency", "16", "--out", "killed-run")
-    async with Engine(find_endpoint(docker_engine, None, {})) as engine:
+    async with Daemon(find_endpoint(docker_engine, None, {})) as engine:
         deadline = time.monotonic() + 120
         while (await _of_run(engine, "killed-run"))["containers"] < 16:
             assert time.monotonic() < deadline, killed.communicate(timeout=1)
@@ -178,6 +178,6 @@ async def test_an_interrupted_eval_removes_its_containers_though_the_engine_take
     assert running.returncode == 130, err
     assert json.loads(out)["results"] == []
     assert "removing the sandboxes of run; Ctrl-C again leaves them there" in err
-    async with Engine(find_endpoint(dockerd.url, None, {})) as engine:
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
         none = {"containers": 0, "networks": 0, "volumes": 0}
         assert await _of_run(engine, "run") == none

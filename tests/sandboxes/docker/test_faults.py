@@ -17,11 +17,12 @@ import pytest
 from faults import until
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable, TransferError
-from plimsoll.sandboxes.disks import Disk, Space
 from plimsoll.sandboxes.docker import backend as backend_module
-from plimsoll.sandboxes.docker import keeper, watch
+from plimsoll.sandboxes.docker import docker_container
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.daemon import api
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.host.disk_space import Disk, DiskSpace
 from plimsoll.sandboxes.protocol import ImageSource, Limits, Sandbox
 
 pytestmark = pytest.mark.timeout(300)
@@ -47,10 +48,10 @@ class Dockerd(Protocol):
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that are shorter than in real life, so that tests are."""
-    monkeypatch.setattr(watch, "_EVERY", 0.5)
-    monkeypatch.setattr(watch, "_ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr(keeper, "_WHY_SECONDS", 2.0)
-    monkeypatch.setattr(keeper, "_REMOVE_SECONDS", 6.0)
+    monkeypatch.setattr(api, "_PING_INTERVAL", 0.5)
+    monkeypatch.setattr(api, "_PING_SECONDS", 1.0)
+    monkeypatch.setattr(docker_container, "_WHY_SECONDS", 2.0)
+    monkeypatch.setattr(docker_container, "_REMOVE_SECONDS", 6.0)
     monkeypatch.setattr(backend_module, "_RETRY_EVERY", 0.5)
 
 
@@ -66,7 +67,7 @@ async def _running(sandbox: Sandbox) -> "asyncio.Task[object]":
     return task
 
 
-async def _containers(engine: Engine) -> int:
+async def _containers(engine: Daemon) -> int:
     return len(await engine.containers("plimsoll.run=test"))
 
 
@@ -116,7 +117,7 @@ async def test_what_could_not_be_removed_is_removed_later_and_before_the_end(doc
 async def test_the_disk_is_looked_at_from_a_sandbox_that_lives(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ):
-    noted: list[Space] = []
+    noted: list[DiskSpace] = []
     monkeypatch.setattr(Disk, "note", lambda _, space: noted.append(space))
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
@@ -182,7 +183,7 @@ async def test_an_engine_that_freezes_ends_its_sandboxes_in_time(dockerd: Docker
     finally:
         dockerd.signal(signal.SIGCONT)
     await backend.__aexit__(None, None, None)  # what could not be removed then is removed now
-    async with Engine(backend.engine.endpoint) as engine:
+    async with Daemon(backend.engine.endpoint) as engine:
         assert await _containers(engine) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from parts import spec
 from plimsoll.core.errors import SandboxUnsupported
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.containers import CAPABILITIES
+from plimsoll.sandboxes.docker.container_spec import CAPABILITIES
 from plimsoll.sandboxes.local.inside.commands import KEPT_CAPABILITIES
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, Mount, Sandbox
 

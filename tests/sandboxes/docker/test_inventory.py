@@ -14,17 +14,21 @@ import pytest
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, Owner, short_id
-from plimsoll.runs.cleaning import choose_all, choose_run
-from plimsoll.runs.inventories import Shelf, Stock
+from plimsoll.runs.cleanup import Shelf, Stock, choose_all, choose_run
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.endpoint import Endpoint, find_endpoint
-from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
 from plimsoll.sandboxes.docker.inventory import DockerInventory
-from plimsoll.sandboxes.docker.labels import to_engine
-from plimsoll.sandboxes.inventory import Item
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.docker.labels import to_docker
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
-from plimsoll.sandboxes.reaper import Reaped, doomed, reap, remove_all
+from plimsoll.sandboxes.reaper import (
+    RemovalResult,
+    Resource,
+    reap,
+    remove_all,
+    select_removable,
+)
 
 ELSEWHERE = Owner("elsewhere~00000000", 7, "boot:1")
 DEAD = Owner("elsewhere~00000000", 8, "boot:1")
@@ -36,7 +40,7 @@ LONG = 7200.0
 class Bench:
     """An engine, a run of the test's own, and what was made in it."""
 
-    engine: Engine
+    engine: Daemon
     run: str = field(default_factory=lambda: f"test-{short_id()}")
     images: list[str] = field(default_factory=list[str])
 
@@ -48,7 +52,7 @@ class Bench:
         self, owner: Owner, *, seconds: float = LONG, shared: bool = False
     ) -> dict[str, str]:
         labels = Labels(self.run, "task.1", owner, time.time() + seconds)
-        return to_engine(labels, shared=shared)
+        return to_docker(labels, shared=shared)
 
     async def container(
         self,
@@ -71,12 +75,14 @@ class Bench:
         self.images.append(name)
         return name
 
-    async def reap(self) -> Reaped:
+    async def reap(self) -> RemovalResult:
         """Reap the run, as an hour from now."""
-        doomed_ones = doomed(await self.mine(), time.time() + 3600, lambda owner: owner != DEAD)
+        doomed_ones = select_removable(
+            await self.mine(), time.time() + 3600, lambda owner: owner != DEAD
+        )
         return await remove_all(self.inventory, doomed_ones)
 
-    async def mine(self) -> list[Item]:
+    async def mine(self) -> list[Resource]:
         return [i for i in await self.inventory.items() if i.labels.run == self.run]
 
     async def left(self) -> set[str]:
@@ -100,7 +106,7 @@ def endpoint(docker_engine: str) -> Endpoint:
 
 @pytest.fixture
 async def bench(endpoint: Endpoint) -> AsyncIterator[Bench]:
-    async with Engine(endpoint) as engine:
+    async with Daemon(endpoint) as engine:
         bench = Bench(engine)
         yield bench
         for row in await engine.containers():
@@ -116,7 +122,7 @@ async def bench(endpoint: Endpoint) -> AsyncIterator[Bench]:
 async def test_reaping_takes_what_dead_owners_left_and_leaves_the_others(bench: Bench):
     dead = await bench.container(DEAD)
     late = await bench.container(ELSEWHERE, seconds=600)
-    mine = await bench.container(myself())
+    mine = await bench.container(this_process())
     elsewhere = await bench.container(ELSEWHERE)
     foreign = await bench.container(None)
     assert await bench.left() == {dead, late, mine, elsewhere}
@@ -143,14 +149,14 @@ async def test_a_sandbox_that_ended_with_its_owner_elsewhere_is_reaped_and_a_ser
         items = {item.name: item for item in await bench.mine()}
         assert abs((items[ended.id].ended or 0) - time.time()) < 600
         assert [name for name, item in items.items() if item.ended is not None] == [ended.id]
-        late = doomed(list(items.values()), time.time() + 2 * 3600)
+        late = select_removable(list(items.values()), time.time() + 2 * 3600)
         assert [item.name for item in late] == [ended.id]
         assert (await runs.exec("true")).ok
 
 
 async def test_networks_and_volumes_go_with_the_containers_that_use_them(bench: Bench):
     engine, names = bench.engine, [f"{bench.run}-a", f"{bench.run}-b"]
-    for name, owner in zip(names, (DEAD, myself()), strict=True):
+    for name, owner in zip(names, (DEAD, this_process()), strict=True):
         network = await engine.create_network(name, bench.labels(owner), internal=True)
         await engine.create_volume(name, bench.labels(owner))
         host: dict[str, object] = {"NetworkMode": network, "Binds": [f"{name}:/v"]}
@@ -161,13 +167,13 @@ async def test_networks_and_volumes_go_with_the_containers_that_use_them(bench: 
     assert reaped.failed == ()
     left = await bench.mine()
     assert sorted(item.kind for item in left) == ["network", "sandbox", "volume"]
-    assert {item.labels.owner for item in left} == {myself()}
+    assert {item.labels.owner for item in left} == {this_process()}
     (user,) = [item.id for item in left if item.kind == "sandbox"]
     assert all(item.used_by == (user,) for item in left if item.kind != "sandbox")
 
 
 async def test_an_expired_label_alone_takes_nothing_from_an_owner_that_lives_here(bench: Bench):
-    engine, me = bench.engine, myself()
+    engine, me = bench.engine, this_process()
     elsewhere = Owner("elsewhere~00000000", 7, "b:1")
     for owner, name in ((me, f"{bench.run}-mine"), (elsewhere, f"{bench.run}-far")):
         await engine.create_volume(name, bench.labels(owner, seconds=600))
@@ -195,7 +201,7 @@ async def test_what_is_shared_outlives_its_owner_until_it_expires(bench: Bench):
     await engine.create_volume(kept, bench.labels(DEAD, shared=True))
     for name in (expired, used):
         await engine.create_volume(name, bench.labels(DEAD, shared=True, seconds=600))
-    user = await bench.container(myself(), host={"Binds": [f"{used}:/v"]})
+    user = await bench.container(this_process(), host={"Binds": [f"{used}:/v"]})
     image, old = await bench.image(DEAD), await bench.image(DEAD, seconds=600)
     await bench.reap()
     assert {item.name or item.id for item in await bench.mine() if item.kind != "sandbox"} == {
@@ -210,7 +216,7 @@ async def test_what_is_shared_outlives_its_owner_until_it_expires(bench: Bench):
 
 
 async def test_a_container_of_a_shared_image_is_not_shared(bench: Bench):
-    image = await bench.image(myself())
+    image = await bench.image(this_process())
     dead = await bench.container(DEAD, image=image)
     assert dead in await bench.left()
     await bench.reap()
@@ -253,11 +259,11 @@ async def test_an_image_of_several_of_our_names_goes_with_all_of_them(bench: Ben
 
 
 async def test_a_run_is_removed_whole_but_for_what_it_shares(bench: Bench):
-    await bench.engine.create_volume(f"{bench.run}-v", bench.labels(myself()))
-    await bench.container(myself())
-    image = await bench.image(myself())
+    await bench.engine.create_volume(f"{bench.run}-v", bench.labels(this_process()))
+    await bench.container(this_process())
+    image = await bench.image(this_process())
     other = Bench(bench.engine)
-    theirs = await other.container(myself())
+    theirs = await other.container(this_process())
     stock = Stock((Shelf(bench.inventory, tuple(await bench.inventory.items())),), {}, time.time())
     ends: list[str] = []
     choice = choose_run(stock, bench.run)
@@ -301,10 +307,10 @@ async def test_sixteen_running_containers_are_reaped_in_a_few_seconds(bench: Ben
 OWNER = """
 import asyncio, os, sys, time
 from plimsoll.core.ids import Labels
-from plimsoll.sandboxes.docker.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.daemon.api import Engine
 from plimsoll.sandboxes.docker.labels import to_engine
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.host.owners import myself
 
 async def main():
     labels = to_engine(Labels(sys.argv[2], "task.1", myself(), time.time() + 600))
@@ -345,5 +351,5 @@ async def test_another_process_keeps_its_containers_while_it_lives(
 async def test_an_engine_that_is_not_there_is_one_clear_error():
     url = "tcp://127.0.0.1:1"
     with pytest.raises(SandboxUnavailable, match="cannot be reached"):
-        async with DockerInventory(Engine(find_endpoint(url, None, {}))) as inventory:
+        async with DockerInventory(Daemon(find_endpoint(url, None, {}))) as inventory:
             await inventory.items()

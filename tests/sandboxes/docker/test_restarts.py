@@ -14,15 +14,15 @@ from aiohttp import web
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.daemon.errors import DaemonError
 from plimsoll.sandboxes.docker.inventory import DockerInventory
-from plimsoll.sandboxes.docker.networks import remove_network
-from plimsoll.sandboxes.inventory import Item
+from plimsoll.sandboxes.docker.network.run_networks import remove_network
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.protocol import ImageSource
+from plimsoll.sandboxes.reaper import Resource
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,11 +74,11 @@ async def test_trials_that_wait_for_a_sandbox_wait_for_a_daemon_that_restarts(
         again = await pool.create(image, spec())
         assert (await again.exec("echo on")).stdout.text == "on\n"
         await again.close()
-    async with Engine(find_endpoint(dockerd.url, None, {})) as engine:
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
         assert await engine.containers("plimsoll.run=test") == []
 
 
-async def _first_container(engine: Engine) -> None:
+async def _first_container(engine: Daemon) -> None:
     """Wait until a start is under way."""
     deadline = time.monotonic() + 120
     while not await engine.containers("plimsoll.run=test"):
@@ -137,13 +137,13 @@ class StaleNetwork:
 
 
 @asynccontextmanager
-async def _served(stand_in: StaleNetwork, folder: Path) -> AsyncIterator[Engine]:
+async def _served(stand_in: StaleNetwork, folder: Path) -> AsyncIterator[Daemon]:
     server = web.AppRunner(web.Application())
     server.app.router.add_route("*", "/{path:.*}", stand_in.handle)
     await server.setup()
     try:
         await web.UnixSite(server, str(folder / "sock")).start()
-        async with Engine(find_endpoint(f"unix://{folder}/sock", None, {})) as engine:
+        async with Daemon(find_endpoint(f"unix://{folder}/sock", None, {})) as engine:
             yield engine
     finally:
         await server.cleanup()
@@ -156,11 +156,11 @@ async def test_endpoints_of_containers_that_are_gone_do_not_keep_a_network(tmp_p
             if remove == "close":
                 await remove_network(engine, "net")
             else:
-                await DockerInventory(engine).remove(Item("network", "net", spec().labels))
+                await DockerInventory(engine).remove(Resource("network", "net", spec().labels))
         assert stand_in.removed
 
 
 async def test_a_network_that_cannot_be_removed_says_what_to_do(tmp_path: Path):
     async with _served(StaleNetwork(curable=False), tmp_path) as engine:
-        with pytest.raises(EngineError, match=r"active endpoints.*restart the daemon"):
-            await DockerInventory(engine).remove(Item("network", "net", spec().labels))
+        with pytest.raises(DaemonError, match=r"active endpoints.*restart the daemon"):
+            await DockerInventory(engine).remove(Resource("network", "net", spec().labels))

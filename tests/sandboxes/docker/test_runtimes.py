@@ -8,7 +8,7 @@ import pytest
 from parts import need, spec, why_no_compose
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.engine import Engine
+from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.protocol import ImageSource
 
 COMPOSE = """
@@ -26,14 +26,14 @@ class _Container(msgspec.Struct, rename="pascal"):
     host_config: _HostConfig
 
 
-async def _runtimes(engine: Engine, run: str) -> list[str]:
+async def _runtimes(engine: Daemon, run: str) -> list[str]:
     rows = await engine.containers(f"plimsoll.run={run}", all=False)
     raw = [await engine.call("GET", f"/containers/{row.id}/json", "inspect") for row in rows]
     return [msgspec.json.decode(one, type=_Container).host_config.runtime for one in raw]
 
 
 @pytest.fixture
-async def gvisor(docker_engine: str, engine: Engine) -> DockerOptions:
+async def gvisor(docker_engine: str, engine: Daemon) -> DockerOptions:
     known = (await engine.info()).runtimes
     need("gvisor", None if "runsc" in known else f"the daemon at {docker_engine} has no runsc")
     return DockerOptions(host=docker_engine, runtime="runsc")

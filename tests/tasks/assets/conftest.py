@@ -12,11 +12,11 @@ from parts import need, spec
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import ImageSource, Mount, Sandbox
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.assets.manifest import Assets
-from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.assets.plan import Plan, make_plan
+from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.assets.stager import Outcome, Stager
+from plimsoll.tasks.assets.store import AssetStore
 
 
 @dataclass
@@ -83,10 +83,12 @@ def folder(tmp_path: Path) -> Path:
 def stage(folder: Path) -> Callable[..., Outcome]:
     """Stages a plan, or requests."""
 
-    def stage(*wanted: object, given: Given | None = None, plan: Plan | None = None) -> Outcome:
+    def stage(
+        *wanted: object, given: LocalSources | None = None, plan: Plan | None = None
+    ) -> Outcome:
         plan = plan or make_plan((), (), wanted)  # type: ignore[arg-type]
-        with Place.held(folder) as place:
-            return Stager(place, given or Given(), print).stage(plan)
+        with AssetStore.held(folder) as place:
+            return Stager(place, given or LocalSources(), print).stage(plan)
 
     return stage
 
@@ -102,7 +104,7 @@ async def offline(folder: Path, home: Path) -> AsyncIterator[Callable[..., objec
     image = await backend.build(ImageSource(reference="debian:12"))
 
     async def start() -> Sandbox:
-        assets = Assets.load(folder)
+        assets = StagedAssets.load(folder)
         path = f"{assets.path_prefix}:/usr/local/bin:/usr/bin:/bin"
         mounts = tuple(Mount(mount.source, mount.target) for mount in assets.mounts())
         return await backend.create(

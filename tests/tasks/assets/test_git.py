@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.assets.local_sources import LocalSources
+from plimsoll.tasks.fetches.fetch import Kind
 
 URL = "https://example.invalid/org/parsers"
 
@@ -29,7 +29,7 @@ def test_a_mirror_of_a_pinned_commit_holds_its_past_and_not_its_future(repo, sta
     future = repo.commit("a", "2")
     repo.git("tag", "v2")
 
-    outcome = stage(wanted(pinned), given=Given(git={URL: repo.path}))
+    outcome = stage(wanted(pinned), given=LocalSources(git={URL: repo.path}))
 
     assert outcome.complete, outcome.failures
     log = in_mirror(folder, outcome, "log", "--all", "--format=%H").split()
@@ -46,7 +46,7 @@ def test_tags_branches_and_short_commits_are_found(repo, stage, folder):
     repo.git("checkout", "-q", "trunk")
 
     outcome = stage(
-        wanted("v1"), wanted("side"), wanted(first[:9]), given=Given(git={URL: repo.path})
+        wanted("v1"), wanted("side"), wanted(first[:9]), given=LocalSources(git={URL: repo.path})
     )
 
     assert outcome.complete, outcome.failures
@@ -55,7 +55,7 @@ def test_tags_branches_and_short_commits_are_found(repo, stage, folder):
 
 
 def test_a_revision_that_is_not_there_is_named_and_the_others_are_staged(repo, stage):
-    outcome = stage(wanted("v1"), wanted("v9"), given=Given(git={URL: repo.path}))
+    outcome = stage(wanted("v1"), wanted("v9"), given=LocalSources(git={URL: repo.path}))
 
     (failure,) = outcome.failures
     assert failure.request.revision == "v9"
@@ -76,7 +76,7 @@ def test_a_bundle_and_a_bare_repository_stand_in_for_a_repository(repo, stage, t
     repo.git("clone", "-q", "--bare", str(repo.path), str(bare))
     other = "https://example.invalid/other"
 
-    given = Given(git={URL: tmp_path / "x.bundle", other: bare})
+    given = LocalSources(git={URL: tmp_path / "x.bundle", other: bare})
     outcome = stage(wanted(), wanted("v1", other), given=given)
 
     assert outcome.complete, outcome.failures
@@ -88,20 +88,20 @@ def test_a_repository_of_another_user_can_be_given(repo, stage):
     for path in (repo.path, repo.path / ".git"):
         os.chown(path, 65534, 65534)
 
-    outcome = stage(wanted(), given=Given(git={URL: repo.path}))
+    outcome = stage(wanted(), given=LocalSources(git={URL: repo.path}))
 
     assert outcome.complete, outcome.failures
 
 
 def test_a_later_pin_joins_the_earlier_ones_even_if_their_origin_is_gone(repo, stage, folder):
     first = repo.git("rev-parse", "HEAD")
-    stage(wanted(first), given=Given(git={URL: repo.path}))
+    stage(wanted(first), given=LocalSources(git={URL: repo.path}))
     other = repo.path.with_name("other")
     shutil.move(repo.path, other)
     repo.path = other
     second = repo.commit("c", "1")
 
-    outcome = stage(wanted(second), given=Given(git={URL: other}))
+    outcome = stage(wanted(second), given=LocalSources(git={URL: other}))
 
     assert outcome.complete, outcome.failures
     log = in_mirror(folder, outcome, "log", "--all", "--format=%H").split()
@@ -124,7 +124,7 @@ def test_a_repository_comes_over_http(repo, web, stage):
 async def test_an_unchanged_clone_works_in_a_sandbox_without_a_network(repo, stage, offline):
     pinned = repo.git("rev-parse", "HEAD")
     repo.commit("later", "1")
-    stage(wanted(pinned), given=Given(git={URL: repo.path}))
+    stage(wanted(pinned), given=LocalSources(git={URL: repo.path}))
     sandbox = await offline()
 
     for number, form in enumerate((URL, f"{URL}.git", f"{URL}/", f"{URL}.git/")):
@@ -150,7 +150,7 @@ async def test_an_unchanged_clone_works_in_a_sandbox_without_a_network(repo, sta
 
 
 async def test_a_repository_with_a_longer_name_is_left_alone(repo, stage, offline):
-    stage(wanted(), given=Given(git={URL: repo.path}))
+    stage(wanted(), given=LocalSources(git={URL: repo.path}))
     sandbox = await offline()
 
     done = await sandbox.exec(f"git clone {URL}-extra /srv/y")
@@ -160,7 +160,7 @@ async def test_a_repository_with_a_longer_name_is_left_alone(repo, stage, offlin
 
 
 async def test_the_systems_git_settings_are_read_and_can_be_written(repo, stage, offline):
-    stage(wanted(), given=Given(git={URL: repo.path}))
+    stage(wanted(), given=LocalSources(git={URL: repo.path}))
     sandbox = await offline()
 
     done = await sandbox.exec(
@@ -175,7 +175,7 @@ def test_a_bundle_without_a_head_has_a_main_branch(repo, stage, tmp_path):
     repo.git("branch", "before")
     repo.git("bundle", "create", "-q", str(tmp_path / "x.bundle"), "--branches")
 
-    outcome = stage(wanted(), given=Given(git={URL: tmp_path / "x.bundle"}))
+    outcome = stage(wanted(), given=LocalSources(git={URL: tmp_path / "x.bundle"}))
 
     assert outcome.complete, outcome.failures
     assert outcome.assets.assets[0].pin == repo.git("rev-parse", "HEAD")

@@ -6,10 +6,10 @@ import pytest
 
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import ASSETS_MOUNT, Asset, Request
-from plimsoll.tasks.assets.given import parse_given
-from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.local_sources import parse_local_sources
 from plimsoll.tasks.assets.manifest_file import read_manifest, write_manifest
-from plimsoll.tasks.lint.fetch import Fetch, Kind, Phase
+from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.fetches.fetch import Fetch, Kind, Phase
 
 DIGEST = f"sha256:{'0' * 64}"
 
@@ -26,7 +26,7 @@ def assets(tmp_path, *pairs):
     """Assets of requests that are each answered by one asset."""
     made = [asset(request.kind, f"x/{n}") for n, request in enumerate(pairs)]
     answered = [replace(r, assets=(a.path,)) for r, a in zip(pairs, made, strict=True)]
-    return Assets(tmp_path, tuple(made), tuple(answered))
+    return StagedAssets(tmp_path, tuple(made), tuple(answered))
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -58,7 +58,7 @@ def test_an_edit_that_is_wrong_is_named_with_its_line(tmp_path, line, words):
     (tmp_path / "assets.toml").write_text("\n".join(new))
 
     with pytest.raises(AssetError) as error:
-        Assets.load(tmp_path)
+        StagedAssets.load(tmp_path)
 
     assert words in str(error.value)
     assert f"assets.toml:{len(new)}: " in str(error.value)
@@ -66,7 +66,7 @@ def test_an_edit_that_is_wrong_is_named_with_its_line(tmp_path, line, words):
 
 def test_a_folder_without_a_manifest_says_how_to_get_one(tmp_path):
     with pytest.raises(AssetError, match="plimsoll stage TASKS --to"):
-        Assets.load(tmp_path)
+        StagedAssets.load(tmp_path)
 
 
 def test_a_mount_that_a_person_takes_out_stays_out(tmp_path):
@@ -74,7 +74,7 @@ def test_a_mount_that_a_person_takes_out_stays_out(tmp_path):
     file = tmp_path / "assets.toml"
     file.write_text(file.read_text().replace('mount = "/opt/x"\n', ""))
 
-    assert [mount.target for mount in Assets.load(tmp_path).mounts()] == [ASSETS_MOUNT]
+    assert [mount.target for mount in StagedAssets.load(tmp_path).mounts()] == [ASSETS_MOUNT]
 
 
 COVERED = [
@@ -121,7 +121,7 @@ def test_a_request_whose_asset_was_taken_out_covers_nothing(tmp_path):
 
 
 def test_the_environment_speaks_only_of_what_is_staged(tmp_path):
-    assert Assets(tmp_path, (), ()).env() == {}
+    assert StagedAssets(tmp_path, (), ()).env() == {}
     only_files = assets(tmp_path, Request(Kind.URL, ("https://h/f",)))
     assert only_files.env() == {}
     wheels = assets(tmp_path, Request(Kind.WHEELS, ("a",))).env()
@@ -135,7 +135,7 @@ def test_what_is_given_by_hand_is_found_whatever_signs_are_in_it(tmp_path):
     odd = tmp_path / "a=b"
     odd.write_text("")
 
-    given = parse_given([f"url:https://h/f?x=1&y={odd}", f"git:https://h/r.git={tmp_path}"])
+    given = parse_local_sources([f"url:https://h/f?x=1&y={odd}", f"git:https://h/r.git={tmp_path}"])
 
     assert given.urls == {"https://h/f?x=1&y": odd}
     assert given.git == {"https://h/r": tmp_path}
@@ -146,7 +146,7 @@ def test_a_manifest_of_another_version_is_said_to_be_one(tmp_path):
     file = tmp_path / "assets.toml"
     file.write_text(file.read_text().replace("version = 1", "version = 2"))
     with pytest.raises(AssetError, match=r"assets.toml:4: version: 2 is of another Plimsoll"):
-        Assets.load(tmp_path)
+        StagedAssets.load(tmp_path)
 
 
 def test_what_is_named_and_not_there_is_missing(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 
 from parts import need
 from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.assets.given import Given
+from plimsoll.tasks.assets.local_sources import LocalSources
+from plimsoll.tasks.assets.packages import host_python
 from plimsoll.tasks.assets.plan import Plan
-from plimsoll.tasks.assets.wheels import host_python
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.fetches.fetch import Kind
 
 
 def make_wheel(folder, name, version, needs=(), code="VALUE = 1\n"):
@@ -53,7 +53,7 @@ def test_wheels_come_with_what_they_need(tmp_path, stage, folder):
     make_wheel(tmp_path / "w", "plimalpha", "1.0", ["plimbeta>=2"])
     make_wheel(tmp_path / "w", "plimbeta", "2.5")
 
-    outcome = stage(wheels("plimalpha==1.0"), given=Given(wheels=tmp_path / "w"))
+    outcome = stage(wheels("plimalpha==1.0"), given=LocalSources(wheels=tmp_path / "w"))
 
     assert outcome.complete, outcome.failures
     assert [(a.source, a.pin) for a in outcome.assets.assets] == [
@@ -66,7 +66,9 @@ def test_wheels_come_with_what_they_need(tmp_path, stage, folder):
 def test_a_requirement_that_nothing_meets_is_named(tmp_path, stage):
     make_wheel(tmp_path / "w", "plimalpha", "1.0")
 
-    outcome = stage(wheels("plimalpha==3"), wheels("plimalpha"), given=Given(wheels=tmp_path / "w"))
+    outcome = stage(
+        wheels("plimalpha==3"), wheels("plimalpha"), given=LocalSources(wheels=tmp_path / "w")
+    )
 
     (failure,) = outcome.failures
     assert failure.request.what == ("plimalpha==3",)
@@ -80,7 +82,7 @@ def test_what_tasks_may_do_without_is_no_failure(tmp_path, stage):
     plan.add(wheels("plimalpha"))
     plan.add(wheels("setuptools", "wheel"), optional=True)
 
-    outcome = stage(plan=plan, given=Given(wheels=tmp_path / "w"))
+    outcome = stage(plan=plan, given=LocalSources(wheels=tmp_path / "w"))
 
     assert outcome.complete
     assert [asset.source for asset in outcome.assets.assets] == ["plimalpha"]
@@ -89,7 +91,7 @@ def test_what_tasks_may_do_without_is_no_failure(tmp_path, stage):
 async def test_pip_installs_from_the_wheels_without_a_network(tmp_path, stage, offline):
     make_wheel(tmp_path / "w", "plimalpha", "1.0", ["plimbeta"])
     make_wheel(tmp_path / "w", "plimbeta", "2.5", code="VALUE = 25\n")
-    stage(wheels("plimalpha"), given=Given(wheels=tmp_path / "w"))
+    stage(wheels("plimalpha"), given=LocalSources(wheels=tmp_path / "w"))
     sandbox = await offline()
 
     if not (await sandbox.exec("/usr/bin/python3 -m pip --version")).ok:

@@ -3,10 +3,10 @@
 import pytest
 
 from helpers import write_task_folder
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.assets.plan import image_python, make_plan, unstaged
-from plimsoll.tasks.assets.wheels import host_python
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.assets.local_sources import LocalSources
+from plimsoll.tasks.assets.packages import host_python
+from plimsoll.tasks.assets.plan import image_python, make_plan, unstaged_requests
+from plimsoll.tasks.fetches.fetch import Kind
 
 
 def a_task(folder, name, dockerfile="FROM debian:12\n", test="true", toml=""):
@@ -92,7 +92,7 @@ def test_what_only_tests_fetch_is_known_from_what_the_build_fetches(tmp_path):
 
 def test_something_given_by_hand_is_wanted_once(tmp_path):
     url = "https://example.invalid/repo"
-    given = Given(git={url: tmp_path, "https://example.invalid/more": tmp_path})
+    given = LocalSources(git={url: tmp_path, "https://example.invalid/more": tmp_path})
     task = a_task(tmp_path, "t", f"FROM debian:12\nRUN git clone -b v1 {url} /opt/x\n")
 
     requests = required(make_plan([task], (), given.requests()))
@@ -106,4 +106,4 @@ def test_something_given_by_hand_is_wanted_once(tmp_path):
 def test_what_is_not_staged_is_said_in_words(tmp_path):
     lines = "RUN git clone https://h.example/o/r /opt/r\nRUN apt-get install -y gcc\n"
     task = a_task(tmp_path, "t", f"FROM debian:12\n{lines}")
-    assert unstaged(task, None) == ("git https://h.example/o/r",)
+    assert unstaged_requests(task, None) == ("git https://h.example/o/r",)

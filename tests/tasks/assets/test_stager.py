@@ -12,13 +12,12 @@ import pytest
 from parts import need
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.assets.check import check_assets
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.assets.manifest import Assets
-from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.assets.plan import make_plan
-from plimsoll.tasks.assets.stager import Stager
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.assets.stager import Stager, check_assets
+from plimsoll.tasks.assets.store import AssetStore
+from plimsoll.tasks.fetches.fetch import Kind
 
 REPO = "https://example.invalid/repo"
 
@@ -34,7 +33,7 @@ def given_files(tmp_path, count, size=1000):
         file = tmp_path / f"file{number}"
         file.write_bytes(bytes([number]) * size)
         urls[f"https://example.invalid/{number}"] = file
-    return Given(urls=urls)
+    return LocalSources(urls=urls)
 
 
 def left_over(folder: Path) -> list[Path]:
@@ -42,7 +41,7 @@ def left_over(folder: Path) -> list[Path]:
 
 
 def test_a_second_run_fetches_nothing(tmp_path, repo, stage, folder):
-    given = Given(git={REPO: repo.path}, urls=given_files(tmp_path, 2).urls)
+    given = LocalSources(git={REPO: repo.path}, urls=given_files(tmp_path, 2).urls)
     first = stage(*given.requests(), given=given)
     before = (folder / "assets.toml").read_bytes()
 
@@ -57,7 +56,7 @@ def test_a_second_run_fetches_nothing(tmp_path, repo, stage, folder):
 def test_only_what_is_damaged_is_staged_again(tmp_path, stage, folder, how):
     given = given_files(tmp_path, 3)
     stage(*given.requests(), given=given)
-    asset = Assets.load(folder).assets[1]
+    asset = StagedAssets.load(folder).assets[1]
     damaged = folder / asset.path
     match how:
         case "change":
@@ -77,31 +76,31 @@ def test_only_what_is_damaged_is_staged_again(tmp_path, stage, folder, how):
 
 
 def test_a_damaged_checkout_gets_its_mount_back(tmp_path, repo, stage, folder):
-    given = Given(git={REPO: repo.path})
+    given = LocalSources(git={REPO: repo.path})
     plan = make_plan((), (), given.requests())
     (key,) = plan.wanted
     plan.clones["/opt/x"], plan.read_only["/opt/x"] = {key}, True
     stage(plan=plan, given=given)
-    (checkout,) = [asset for asset in Assets.load(folder).assets if asset.mount]
+    (checkout,) = [asset for asset in StagedAssets.load(folder).assets if asset.mount]
     (folder / checkout.path / "lib/parser.py").write_text("else\n")
 
     assert stage(given=given).complete
 
     assert check_assets(folder)[1] == {}
-    assert [mount.target for mount in Assets.load(folder).mounts()][1:] == ["/opt/x"]
+    assert [mount.target for mount in StagedAssets.load(folder).mounts()][1:] == ["/opt/x"]
 
 
 def test_damage_that_cannot_be_mended_is_named_and_not_promised(tmp_path, stage, folder):
     given = given_files(tmp_path, 2)
     stage(*given.requests(), given=given)
-    asset = Assets.load(folder).assets[0]
+    asset = StagedAssets.load(folder).assets[0]
     (folder / asset.path).unlink()
 
     outcome = stage()
 
     assert [failure.request.what[0] for failure in outcome.failures] == [asset.source]
-    assert [left.source for left in Assets.load(folder).assets] != [asset.source]
-    assert len(Assets.load(folder).assets) == 1
+    assert [left.source for left in StagedAssets.load(folder).assets] != [asset.source]
+    assert len(StagedAssets.load(folder).assets) == 1
 
 
 def test_shims_that_were_changed_are_named_and_mended(tmp_path, stage, folder):
@@ -118,8 +117,8 @@ def test_shims_that_were_changed_are_named_and_mended(tmp_path, stage, folder):
 STAGE = """
 import sys
 from pathlib import Path
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.assets.place import Place
+from plimsoll.tasks.assets.local_sources import Given
+from plimsoll.tasks.assets.store import Place
 from plimsoll.tasks.assets.plan import make_plan
 from plimsoll.tasks.assets.stager import Stager
 folder, repo, files = sys.argv[1:]
@@ -157,7 +156,7 @@ def test_a_stager_killed_at_any_moment_leaves_no_half_asset(tmp_path, repo, fold
 
     assert done.returncode == 0
     assert check_assets(folder)[1] == {}
-    assert len(Assets.load(folder).assets) == 41
+    assert len(StagedAssets.load(folder).assets) == 41
     assert left_over(folder) == []
 
 
@@ -181,8 +180,8 @@ def test_a_full_disk_is_said_and_the_old_state_stands(tmp_path, repo, stage, tin
     repo.commit("noise", os.urandom(3_000_000).hex())
 
     for given in (
-        Given(urls={"https://example.invalid/big": big}),
-        Given(git={REPO: repo.path}),
+        LocalSources(urls={"https://example.invalid/big": big}),
+        LocalSources(git={REPO: repo.path}),
     ):
         outcome = stage(*given.requests(), given=given)
 
@@ -207,33 +206,36 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(tmp_path, stage, t
 
 
 def test_two_stagers_do_not_meet(folder):
-    with Place.held(folder), pytest.raises(AssetError) as refused, Place.held(folder):
+    with AssetStore.held(folder), pytest.raises(AssetError) as refused, AssetStore.held(folder):
         pass
     assert f"pid {os.getpid()} on " in str(refused.value)
-    with Place.held(folder):
+    with AssetStore.held(folder):
         pass
 
 
 def test_what_is_not_writable_is_an_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(AssetError, match="file/assets"), Place.held(tmp_path / "file/assets"):
+    with pytest.raises(AssetError, match="file/assets"), AssetStore.held(tmp_path / "file/assets"):
         pass
 
 
 def test_the_stager_refuses_a_manifest_that_it_cannot_read(folder, stage):
     folder.mkdir()
     (folder / "assets.toml").write_text("version = 7\n")
-    with pytest.raises(AssetError, match=r"assets.toml:1: version"), Place.held(folder) as place:
-        Stager(place, Given(), print)
+    with (
+        pytest.raises(AssetError, match=r"assets.toml:1: version"),
+        AssetStore.held(folder) as place,
+    ):
+        Stager(place, LocalSources(), print)
 
 
 def test_a_damaged_checkout_is_mended_from_its_mirror_at_its_pin(tmp_path, repo, stage, folder):
-    given = Given(git={REPO: repo.path})
+    given = LocalSources(git={REPO: repo.path})
     plan = make_plan((), (), given.requests())
     (key,) = plan.wanted
     plan.clones["/opt/x"], plan.read_only["/opt/x"] = {key}, True
     stage(plan=plan, given=given)
-    (checkout,) = [asset for asset in Assets.load(folder).assets if asset.mount]
+    (checkout,) = [asset for asset in StagedAssets.load(folder).assets if asset.mount]
     (folder / checkout.path / "lib/parser.py").write_text("else\n")
     repo.commit("later", "1")
 
@@ -241,14 +243,14 @@ def test_a_damaged_checkout_is_mended_from_its_mirror_at_its_pin(tmp_path, repo,
 
     assert outcome.complete, outcome.failures
     assert check_assets(folder)[1] == {}
-    (mended,) = [asset for asset in Assets.load(folder).assets if asset.mount]
+    (mended,) = [asset for asset in StagedAssets.load(folder).assets if asset.mount]
     assert (mended.pin, mended.mount) == (checkout.pin, "/opt/x")
 
 
 def test_a_file_in_place_of_a_staged_folder_is_replaced(repo, stage, folder):
-    given = Given(git={REPO: repo.path})
+    given = LocalSources(git={REPO: repo.path})
     stage(*given.requests(), given=given)
-    (mirror,) = Assets.load(folder).assets
+    (mirror,) = StagedAssets.load(folder).assets
     (folder / mirror.path).rename(folder / "aside")
     (folder / mirror.path).write_text("a file\n")
 

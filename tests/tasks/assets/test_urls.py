@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.assets.local_sources import LocalSources
+from plimsoll.tasks.fetches.fetch import Kind
 
 URL = "https://example.invalid/data/set.txt"
 
@@ -22,7 +22,7 @@ def shims(tmp_path, folder, stage):
     """Runs a script with the shims first in PATH, and little else besides."""
     file = tmp_path / "set.txt"
     file.write_text("staged\n")
-    assert stage(wanted(), given=Given(urls={URL: file})).complete
+    assert stage(wanted(), given=LocalSources(urls={URL: file})).complete
     work = tmp_path / "work"
     work.mkdir()
 
@@ -154,7 +154,7 @@ async def test_a_script_is_piped_to_a_shell_in_a_sandbox_without_a_network(
     url = "https://example.invalid/install.sh"
     file = tmp_path / "install.sh"
     file.write_text("echo installed > /srv/done\n")
-    stage(wanted(url), given=Given(urls={url: file}))
+    stage(wanted(url), given=LocalSources(urls={url: file}))
     sandbox = await offline()
 
     done = await sandbox.exec(f"set -o pipefail; curl -LsSf {url} | sh && cat /srv/done")
@@ -171,7 +171,7 @@ def test_every_user_can_read_what_was_staged_under_a_strict_umask(tmp_path, stag
     file.chmod(0o600)
     before = os.umask(0o077)
     try:
-        outcome = stage(wanted(), given=Given(urls={URL: file}))
+        outcome = stage(wanted(), given=LocalSources(urls={URL: file}))
     finally:
         os.umask(before)
 

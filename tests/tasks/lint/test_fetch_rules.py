@@ -210,10 +210,10 @@ def test_the_solution_and_set_up_only_warn(rules):
 
 def test_what_is_staged_does_not_fire(make_task):
     from plimsoll.tasks.lint.linter import lint_task
-    from plimsoll.tasks.lint.subject import Settings
+    from plimsoll.tasks.lint.parsed_task import LintSettings
 
     task = make_task(script(ZERO["if and else"]))
-    staged = Settings(staged=lambda fetch: fetch.what == ("pytest",))
+    staged = LintSettings(staged=lambda fetch: fetch.what == ("pytest",))
     assert "fetch-then-zero" not in {finding.rule for finding in lint_task(task, staged)}
 
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 from tiny_model import make_model
 
-from plimsoll.core.versions import FIRST, Version
+from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.training.models import load_model
-from plimsoll.training.policies.batching import Batch
-from plimsoll.training.policies.generator import Generator
-from plimsoll.training.policies.rows import Row, Tokens
-from plimsoll.training.policies.sampling import Taste
+from plimsoll.training.policies.local.decoding_batch import DecodingBatch
+from plimsoll.training.policies.local.generator import Generator
+from plimsoll.training.policies.local.rows import Row, Tokens
+from plimsoll.training.policies.local.sampling import GenerationParams
 
 LETTERS = 90
 """Tokens of prompts are below."""
@@ -31,7 +31,7 @@ def row(ids: Sequence[int], tokens: int = 12, *, told: bool = False, **taste: An
         ids=list(ids),
         prompt=len(ids),
         limit=len(ids) + tokens,
-        taste=Taste(**taste),
+        taste=GenerationParams(**taste),
         seed=None,
         told=told,
     )
@@ -42,7 +42,7 @@ class Place:
     """A generator, and the model that it generates with."""
 
     model: Any
-    batch: Batch
+    batch: DecodingBatch
     generator: Generator
 
     async def ask(self, row: Row) -> Tokens:
@@ -77,13 +77,13 @@ async def generating(
     ends: frozenset[int] = frozenset(),
     updating: Literal["interrupt", "drain"] = "interrupt",
     seed: int = 0,
-    version: Version = FIRST,
+    version: Version = FIRST_VERSION,
     **shape: Any,
 ) -> AsyncGenerator[Place]:
     if not (folder / "config.json").exists():
         make_model(folder, **shape)
     model = load_model(folder, device="cpu").requires_grad_(False)
-    batch = Batch(model, version, ends=ends, most=most)
+    batch = DecodingBatch(model, version, ends=ends, most=most)
     generator = Generator(batch, seed=seed, updating=updating)
     generator.start()
     try:

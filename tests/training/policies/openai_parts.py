@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from weight_stand_in import MARK, SGLangStandIn, StandIn, Token, VLLMStandIn, serving
 
 from plimsoll.core.versions import Version
-from plimsoll.training.policies.openai import OpenAIPolicy
 from plimsoll.training.policies.protocol import Weights
+from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 
 __all__ = [
     "KINDS",

@@ -8,9 +8,9 @@ import torch
 
 from plimsoll.training import tiny
 from plimsoll.training.models import load_model, load_tokenizer
-from plimsoll.training.tiny.examples import examples
+from plimsoll.training.tiny.conversations import make_examples
+from plimsoll.training.tiny.instances import demo_tasks, other_instances
 from plimsoll.training.tiny.recipe import loss_of, make
-from plimsoll.training.tiny.sets import demo_tasks, other_instances
 
 LARGEST = 2_000_000
 
@@ -30,7 +30,7 @@ def greedy(folder: Path) -> list[list[int]]:
 
 
 def loss(folder: Path) -> float:
-    batch = examples(load_tokenizer(folder), other_instances(Random(9), 64), Random(9))
+    batch = make_examples(load_tokenizer(folder), other_instances(Random(9), 64), Random(9))
     with torch.no_grad():
         return loss_of(load_model(folder, device="cpu"), batch).item()
 

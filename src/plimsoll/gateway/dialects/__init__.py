@@ -1,1 +1,1 @@
-"""The wire formats that agents speak, one file each."""
+"""The wire formats that agents speak: Chat Completions, Messages, Responses."""

@@ -3,6 +3,11 @@
 What a policy is sent must be the same bytes in every turn for the same messages: tokens of a
 history are the prefix of the next one's only then. So each message is written by itself, from
 nothing but what it says.
+
+Results of tools as policies are told of them: as text.
+
+Few chat templates take an image in the message of a tool. It follows in a message of the user,
+after the last result of the turn, and the result says so.
 """
 
 import codecs
@@ -12,12 +17,19 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from plimsoll.core.text import without_halves
-from plimsoll.core.unreadable import UNREADABLE
-from plimsoll.gateway.dialects.counts import MOST_PARTS, check_count, check_values
-from plimsoll.gateway.forms import Refusal
-from plimsoll.trajectories.identity import raw_key
-from plimsoll.trajectories.messages import Image, Message, Other, Part, Role, Text, ToolCall
+from plimsoll.core.text import DECODE_ERRORS, replace_lone_surrogates
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.dialects.size_limits import MAX_PARTS, check_count, check_values
+from plimsoll.trajectories.messages import (
+    Image,
+    Message,
+    Other,
+    Part,
+    Role,
+    Text,
+    ToolCall,
+    raw_key,
+)
 
 __all__ = [
     "INVALID_ARGUMENTS",
@@ -30,6 +42,7 @@ __all__ = [
     "message_to_chat",
     "read_object",
     "sendable_arguments",
+    "split_result",
 ]
 
 T = TypeVar("T")
@@ -61,7 +74,7 @@ def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec
     try:
         return decode(data, _FIELDS, where)
     except Refusal:
-        mended = without_halves(data)
+        mended = replace_lone_surrogates(data)
         if mended is data:
             raise
         return decode(mended, _FIELDS, where)
@@ -138,7 +151,7 @@ def sendable_arguments(arguments: str) -> str:
         return "{}"
     try:
         _FIELDS.decode(arguments)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return encode({INVALID_ARGUMENTS: arguments}).decode()
     return arguments
 
@@ -242,7 +255,7 @@ _ROLES: dict[str, Role] = {"developer": "system", "function": "tool"}
 def chat_to_message(raw: bytes | msgspec.Raw, where: str = "message") -> Message:
     """A message of Chat Completions. Raises `Refusal` that names the field at fault."""
     chat = decode(raw, _MESSAGE, where)
-    check_count(len(chat.tool_calls or ()), MOST_PARTS, f"{where}.tool_calls")
+    check_count(len(chat.tool_calls or ()), MAX_PARTS, f"{where}.tool_calls")
     calls = [_read_call(call, call.function, where) for call in chat.tool_calls or ()]
     if chat.function_call is not None:
         calls.append(_read_call(None, chat.function_call, where))
@@ -272,7 +285,7 @@ def _read_content(chat: _ChatMessage, where: str) -> tuple[Part, ...]:
         return (Text(chat.refusal),) if chat.refusal else ()
     if isinstance(chat.content, str):
         return (Text(chat.content),) if chat.content else ()
-    check_count(len(chat.content), MOST_PARTS, f"{where}.content")
+    check_count(len(chat.content), MAX_PARTS, f"{where}.content")
     return tuple(
         _read_part(raw, f"{where}.content[{index}]") for index, raw in enumerate(chat.content)
     )
@@ -300,3 +313,17 @@ def _check_keys(part: _ChatPart, where: str) -> None:
         if name != part.type and getattr(part, name) not in (None, _NULL):
             message = f"{where}: a part of type `{part.type}` has no {name}"
             raise Refusal("bad_request", message, param=f"{where}.{name}")
+
+
+def split_result(parts: Iterable[Part]) -> tuple[str, list[Part]]:
+    """The text of a result, and what is to follow."""
+    texts: list[str] = []
+    following: list[Part] = []
+    for part in parts:
+        if isinstance(part, Text):
+            texts.append(part.text)
+            continue
+        kind = "image" if isinstance(part, Image) else "attachment"
+        texts.append(f"[{kind}: in the message that follows]")
+        following.append(part)
+    return "\n".join(text for text in texts if text), following

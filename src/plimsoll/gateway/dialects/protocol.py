@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from plimsoll.gateway.forms import Answer, Chunk, Refusal, RefusalKind, Request
-from plimsoll.gateway.openings import Opening
+from plimsoll.gateway.body_prefixes import BodyPrefix
+from plimsoll.gateway.completions import (
+    Answer,
+    Chunk,
+    Refusal,
+    RefusalKind,
+    Request,
+)
 
 __all__ = ["STATUSES", "Dialect", "EventStream"]
 
@@ -66,7 +72,7 @@ class Dialect(Protocol):
     @property
     def name(self) -> str: ...
 
-    def read(self, body: bytes, known: Opening | None = None, /) -> Request:
+    def read(self, body: bytes, known: BodyPrefix | None = None, /) -> Request:
         """Raises `Refusal` for what cannot be asked. `known`: what the body begins with, where
         that was read before."""
         ...

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from plimsoll.gateway.dialects.chat import ChatDialect
-from plimsoll.gateway.dialects.messages import MessagesDialect
+from plimsoll.gateway.dialects.chat.dialect import ChatDialect
+from plimsoll.gateway.dialects.messages.dialect import MessagesDialect
 from plimsoll.gateway.dialects.protocol import Dialect
-from plimsoll.gateway.dialects.responses import ResponsesDialect
+from plimsoll.gateway.dialects.responses.dialect import ResponsesDialect
 
 __all__ = ["CHAT", "DIALECTS", "MESSAGES", "RESPONSES", "speaks_anthropic"]
 

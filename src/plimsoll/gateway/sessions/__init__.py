@@ -1,1 +1,1 @@
-"""One trial's access to the policy: its key, its limits, its record."""
+"""Sessions: a trial's access to the policy, with its key, limits and trajectory."""

@@ -6,17 +6,17 @@ no client asks again after.
 
 import time
 
-from plimsoll.gateway.forms import Refusal
+from plimsoll.gateway.completions import Refusal
 
-__all__ = ["Failures"]
+__all__ = ["PolicyFailures"]
 
-MOST = 10
+MAX_IN_A_ROW = 10
 """In a row. Each stands for all that the upstream itself has tried."""
-REST_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 """After that long the policy may be asked once more: a person may still be there to do so."""
 
 
-class Failures:
+class PolicyFailures:
     """Counts those of one session. Requests that failed together count as one."""
 
     def __init__(self) -> None:
@@ -39,6 +39,6 @@ class Failures:
 
     def check(self) -> None:
         """Raise the refusal for one more request, where it is of no use."""
-        if self._in_a_row >= MOST and time.monotonic() - self._at < REST_SECONDS:
+        if self._in_a_row >= MAX_IN_A_ROW and time.monotonic() - self._at < RETRY_SECONDS:
             said = f"the policy has failed {self._in_a_row} times in a row; at last: {self.last}"
             raise Refusal("gave_up", said)

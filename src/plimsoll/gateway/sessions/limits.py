@@ -1,11 +1,21 @@
-"""What a session may use."""
+"""What a session may use.
 
+What a session has used of its limits, and the refusal once one is crossed.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-__all__ = ["MOST_BODY_BYTES", "MOST_CONCURRENT", "Limits"]
+import msgspec
 
-MOST_BODY_BYTES = 1 << 30
-MOST_CONCURRENT = 4096
+from plimsoll.core.stopwatch import Stopwatch, Timer
+from plimsoll.gateway.completions import Answer, Refusal
+
+__all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "Budget", "Limits"]
+
+MAX_BODY_BYTES = 1 << 30
+MAX_CONCURRENT = 4096
 """What a person may ask for: more than that is a slip, or fills the memory."""
 
 
@@ -25,3 +35,90 @@ class Limits:
     """Of one request, after it is decompressed."""
     media_hosts: tuple[str, ...] = ()
     """Hosts that a request may name images and other media of: see `MediaHosts`."""
+
+
+class Budget:
+    """Counts turns and tokens; time is that of the clock, from its making on."""
+
+    def __init__(
+        self, limits: Limits, clock: Stopwatch, on_time_up: Callable[[Refusal], None]
+    ) -> None:
+        self.turns = 0
+        self.prompt_tokens = 0
+        self.answer_tokens = 0
+        self._limits = limits
+        self._refusal: Refusal | None = None
+        self._overflow = ""
+        self._on_time_up = on_time_up
+        self.out_of_time = False
+        self._timer: Timer | None = None
+        if limits.seconds is not None:
+            late = partial(self._time_is_up, limits.seconds)
+            self._timer = clock.call_later(limits.seconds, late)
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.answer_tokens
+
+    @property
+    def spent(self) -> str:
+        """What is used up, or "": a limit, or the context of the policy at the last."""
+        return self._refusal.message if self._refusal is not None else self._overflow
+
+    def check(self, flying: int) -> None:
+        """Raise the refusal for one more request, where there may not be one."""
+        limits = self._limits
+        if self._refusal is None:
+            self._refusal = self._crossed()
+        if self._refusal is not None:
+            raise Refusal(self._refusal.kind, self._refusal.message)
+        if flying >= limits.concurrent:
+            raise Refusal("too_many", f"{flying} requests wait already, the session's limit")
+        if limits.turns is not None and self.turns + flying >= limits.turns:
+            raise Refusal("too_many", "the session's last turn is being answered")
+
+    def _crossed(self) -> Refusal | None:
+        limits = self._limits
+        if limits.turns is not None and self.turns >= limits.turns:
+            return Refusal("budget", f"the session's {limits.turns} turns are used up")
+        if limits.tokens is not None and self.tokens >= limits.tokens:
+            used = f"{self.tokens} tokens are used, of {limits.tokens} that the session has"
+            return Refusal("context_length", used)
+        return None
+
+    def add(self, answer: Answer) -> None:
+        self.turns += 1
+        self._overflow = ""
+        if answer.usage is not None:
+            self.prompt_tokens += answer.usage.prompt
+            self.answer_tokens += answer.usage.answer
+        elif answer.tokens is not None:
+            self.prompt_tokens += _length(answer.tokens.prompt)
+            self.answer_tokens += len(answer.tokens.answer)
+
+    def overflow(self, message: str) -> None:
+        """The policy's context is full. An agent may still shorten its conversation."""
+        self._overflow = message
+
+    def close(self) -> None:
+        self._on_time_up = _nothing
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_is_up(self, seconds: float) -> None:
+        self._timer = None
+        self.out_of_time = True
+        if self._refusal is None:
+            self._refusal = Refusal("budget", f"the session's {seconds:g} s are over")
+        self._on_time_up(self._refusal)
+
+
+def _nothing(_: Refusal) -> None:
+    """In place of the session, which would otherwise hold itself."""
+
+
+def _length(ids: list[int] | msgspec.Raw | None) -> int:
+    if isinstance(ids, msgspec.Raw):
+        return bytes(ids).count(b",") + 1
+    return len(ids or ())

@@ -3,24 +3,24 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from plimsoll.gateway.forms import Refusal
-from plimsoll.gateway.sessions.keys import digest_of, matches, new_key
-from plimsoll.gateway.sessions.presence import ended
+from plimsoll.gateway.access_keys import key_digest, matches, new_key
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.sessions.handlers import session_ended
 from plimsoll.gateway.sessions.session import Session
 
-__all__ = ["REMEMBERED", "Sessions"]
+__all__ = ["MAX_ENDED", "SessionRegistry"]
 
-REMEMBERED = 1000
+MAX_ENDED = 1000
 """Sessions that ended and are still told from those that never were."""
 
 
-class Sessions:
+class SessionRegistry:
     """Open sessions by id. Of those that ended the latest leave their key's digest behind."""
 
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
         self._ended: OrderedDict[str, bytes] = OrderedDict()
-        self._nobody = digest_of(new_key())
+        self._nobody = key_digest(new_key())
         self.on_end: Callable[[Session], None] | None = None
         """Told of each session that ends, before its trajectory is closed."""
 
@@ -36,7 +36,7 @@ class Sessions:
     def remove(self, session: Session) -> None:
         if self._open.pop(session.id, None) is not None:
             self._ended[session.id] = session.digest
-            if len(self._ended) > REMEMBERED:
+            if len(self._ended) > MAX_ENDED:
                 self._ended.popitem(last=False)
             if self.on_end is not None:
                 self.on_end(session)
@@ -51,5 +51,5 @@ class Sessions:
         if not matches(key, digest):
             raise Refusal("unauthorized", "the key is wrong, or the session is not there")
         if session is None or session.sealed:
-            raise ended()
+            raise session_ended()
         return session

@@ -11,21 +11,20 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from plimsoll.gateway.body_prefixes import Fingerprint
+from plimsoll.gateway.completions import Answer, Request
 from plimsoll.gateway.dialects.protocol import Dialect
-from plimsoll.gateway.forms import Answer, Request
-from plimsoll.gateway.openings import Fingerprint
-from plimsoll.gateway.sessions.clients import Client
-from plimsoll.gateway.sessions.pending import Pending
+from plimsoll.gateway.sessions.pending_request import Client, PendingRequest
 
-__all__ = ["Kept", "Retries", "Sameness"]
+__all__ = ["RecentAnswer", "RequestIdentity", "RetryCache"]
 
-KEEP_SECONDS = 30.0
-KEEP_ANSWERS = 4
-KEEP_BYTES = 256 * 1024
+CACHE_SECONDS = 30.0
+MAX_ANSWERS = 4
+MAX_ANSWER_BYTES = 256 * 1024
 """Of one answer; a longer one is asked for again."""
 
 
-class Sameness(NamedTuple):
+class RequestIdentity(NamedTuple):
     """Equal for requests of the same bytes."""
 
     path: str
@@ -33,7 +32,7 @@ class Sameness(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecentAnswer:
     """An answer that was given, without what it came as."""
 
     dialect: Dialect
@@ -50,14 +49,14 @@ class Kept:
         return self.dialect.write(self.request, self.answer)
 
 
-class Retries:
+class RetryCache:
     """What is in flight, and the latest answers, by their requests."""
 
     def __init__(self) -> None:
-        self._flying: dict[Sameness, Pending] = {}
-        self._kept: dict[Sameness, Kept] = {}
+        self._flying: dict[RequestIdentity, PendingRequest] = {}
+        self._kept: dict[RequestIdentity, RecentAnswer] = {}
 
-    def find(self, same: Sameness, client: Client) -> Pending | Kept | None:
+    def find(self, same: RequestIdentity, client: Client) -> PendingRequest | RecentAnswer | None:
         """What a request repeats, if it repeats one."""
         flying = self._flying.get(same)
         if flying is not None:
@@ -70,23 +69,25 @@ class Retries:
         answered = kept.client.connected or kept.client.delivered
         return None if client.first_try and answered else kept
 
-    def begin(self, same: Sameness, pending: Pending) -> None:
+    def begin(self, same: RequestIdentity, pending: PendingRequest) -> None:
         self._flying[same] = pending
         self._kept.pop(same, None)
 
-    def end(self, same: Sameness, pending: Pending, answer: Answer | None) -> None:
+    def end(self, same: RequestIdentity, pending: PendingRequest, answer: Answer | None) -> None:
         """Take note that a request is over, and keep its answer for a while if it has one."""
         if self._flying.get(same) is pending:
             del self._flying[same]
         wants_tokens = pending.request.wants_logprobs or pending.request.wants_ids
-        if answer is None or wants_tokens or _size(answer) > KEEP_BYTES:
+        if answer is None or wants_tokens or _size(answer) > MAX_ANSWER_BYTES:
             return
         slim = Answer(
             id=answer.id, message=answer.message, finish=answer.finish, usage=answer.usage
         )
-        until = time.monotonic() + KEEP_SECONDS
-        self._kept[same] = Kept(pending.dialect, pending.request, slim, pending.client, until)
-        if len(self._kept) > KEEP_ANSWERS:
+        until = time.monotonic() + CACHE_SECONDS
+        self._kept[same] = RecentAnswer(
+            pending.dialect, pending.request, slim, pending.client, until
+        )
+        if len(self._kept) > MAX_ANSWERS:
             del self._kept[next(iter(self._kept))]
 
     def expire(self, now: float) -> None:

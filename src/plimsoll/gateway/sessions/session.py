@@ -17,32 +17,35 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.stopwatch import Stopwatch
-from plimsoll.core.waiting import to_the_end
 from plimsoll.gateway.access import Access
+from plimsoll.gateway.access_keys import key_digest, new_key
+from plimsoll.gateway.body_prefixes import BodyPrefix, BodyPrefixes, Fingerprint
+from plimsoll.gateway.completions import Answer, Refusal, Request
 from plimsoll.gateway.dialects.protocol import Dialect
-from plimsoll.gateway.forms import Answer, Refusal, Request
 from plimsoll.gateway.media import CheckedHistory, check_media
 from plimsoll.gateway.media_hosts import MediaHosts
-from plimsoll.gateway.off_loop import LARGE, off_loop
-from plimsoll.gateway.openings import Fingerprint, Opening, Openings
-from plimsoll.gateway.sessions.budget import Budget
-from plimsoll.gateway.sessions.clients import Client
-from plimsoll.gateway.sessions.failures import Failures
-from plimsoll.gateway.sessions.keys import digest_of, new_key
-from plimsoll.gateway.sessions.limits import Limits
-from plimsoll.gateway.sessions.pending import FAILURES, Answered, Pending
-from plimsoll.gateway.sessions.presence import Presence, ended
-from plimsoll.gateway.sessions.retries import Kept, Retries, Sameness
+from plimsoll.gateway.parser_threads import LARGE_BODY_BYTES, run_in_thread
+from plimsoll.gateway.sessions.failures import PolicyFailures
+from plimsoll.gateway.sessions.handlers import Handlers, session_ended
+from plimsoll.gateway.sessions.limits import Budget, Limits
+from plimsoll.gateway.sessions.pending_request import (
+    FAILURE_OUTCOMES,
+    Answered,
+    Client,
+    PendingRequest,
+)
+from plimsoll.gateway.sessions.retries import RecentAnswer, RequestIdentity, RetryCache
 from plimsoll.gateway.sessions.seeds import Seeds
-from plimsoll.gateway.upstream_fields import refuse_places
-from plimsoll.gateway.upstreams.pauses import Pauses
-from plimsoll.gateway.upstreams.protocol import Call, Upstream
-from plimsoll.trajectories.done import Done
+from plimsoll.gateway.upstreams.gate import Pauses
+from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
+from plimsoll.gateway.upstreams.request_fields import refuse_location_fields
 from plimsoll.trajectories.graph import Place
 from plimsoll.trajectories.recorder import Recorder
+from plimsoll.trajectories.reported_tokens import Done
 
 __all__ = ["Session"]
 
@@ -51,10 +54,10 @@ log = logging.getLogger(__name__)
 COUNT_SECONDS = 60.0
 END_SECONDS = 5.0
 """How long a session that ends waits for its handlers to say so to their clients."""
-STUCK_SECONDS = 300.0
+STALLED_CLIENT_SECONDS = 300.0
 """How long a client may take nothing of its stream."""
 LEFT_WHILE_PAUSED = "a request was given up while the policy was paused for new weights"
-MOST_TROUBLES = 1000
+MAX_TROUBLES = 1000
 """What a trajectory takes of them: an agent that loops must not fill a disk."""
 
 
@@ -72,7 +75,7 @@ class Session:
         model: str,
         ids: bool,
         seeds: Seeds | None,
-        on_outcome: Callable[[Pending, Answer | Refusal, str], None],
+        on_outcome: Callable[[PendingRequest, Answer | Refusal, str], None],
         on_end: Callable[["Session"], None],
     ) -> None:
         self.id = id
@@ -84,26 +87,26 @@ class Session:
         """When a request last came or was answered."""
         self.clock = Stopwatch()
         """The time of the agent."""
-        self.presence = Presence(limits.concurrent, limits.body_bytes)
+        self.presence = Handlers(limits.concurrent, limits.body_bytes)
         self._media = MediaHosts(limits.media_hosts)
         self._key = new_key()
-        self.digest = digest_of(self._key)
+        self.digest = key_digest(self._key)
         self._recorder = recorder
         self._upstream = upstream
-        self._call = Call(id, ids)
+        self._call = CallContext(id, ids)
         self._seeds = seeds
         self._budget = Budget(limits, self.clock, self._out_of_time)
-        self._failures = Failures()
-        self._retries = Retries()
-        self._openings = Openings()
-        self._flying: dict[Pending, Sameness] = {}
+        self._failures = PolicyFailures()
+        self._retries = RetryCache()
+        self._openings = BodyPrefixes()
+        self._flying: dict[PendingRequest, RequestIdentity] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles = 0
         self._left_silent = 0.0
         self._on_outcome = on_outcome
         self._on_end = on_end
         self._ended: asyncio.Task[Path] | None = None
-        self._draining: set[Pending] = set()
+        self._draining: set[PendingRequest] = set()
         """Requests that a paused policy still answers."""
         self._pauses = pauses
         pauses.follow(self)
@@ -166,20 +169,22 @@ class Session:
     def access_at(self, server: str) -> Access:
         return Access(f"{server}/s/{self.id}", self._key, self.model)
 
-    async def ask(self, dialect: Dialect, path: str, body: bytes, client: Client) -> Pending | Kept:
+    async def ask(
+        self, dialect: Dialect, path: str, body: bytes, client: Client
+    ) -> PendingRequest | RecentAnswer:
         """What answers a request: a call of the upstream, or an answer given before.
 
         A large body is read off the loop. Raises `Refusal` for what cannot be asked, or not any
         more.
         """
-        large = len(body) > LARGE
-        print = await off_loop(Fingerprint.of, body) if large else Fingerprint.of(body)
-        same = Sameness(path, print)
+        large = len(body) > LARGE_BODY_BYTES
+        print = await run_in_thread(Fingerprint.of, body) if large else Fingerprint.of(body)
+        same = RequestIdentity(path, print)
         if (again := self._admit(same, client)) is not None:
             return again
         known = self._openings.find(body, print)
         if large:
-            request, place = await off_loop(self._place, dialect, body, known)
+            request, place = await run_in_thread(self._place, dialect, body, known)
             # The session may have ended meanwhile, or the same request begun.
             if (again := self._admit(same, client)) is not None:
                 return again
@@ -187,7 +192,7 @@ class Session:
             request, place = self._place(dialect, body, known)
         if request.opening is not None:
             self._openings.add(body, print, request.opening, instead=known)
-        pending = Pending(
+        pending = PendingRequest(
             request,
             dialect,
             place,
@@ -203,13 +208,13 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return pending
 
-    def _next_call(self) -> Call:
+    def _next_call(self) -> CallContext:
         return self._call if self._seeds is None else replace(self._call, seed=self._seeds.next())
 
-    def _admit(self, same: Sameness, client: Client) -> Pending | Kept | None:
+    def _admit(self, same: RequestIdentity, client: Client) -> PendingRequest | RecentAnswer | None:
         """What a request repeats, if it repeats one. Raises `Refusal` for one too many."""
         if self.sealed:
-            raise ended()
+            raise session_ended()
         self.used = time.monotonic()
         again = self._retries.find(same, client)
         if again is None:
@@ -217,11 +222,13 @@ class Session:
             self._failures.check()
         return again
 
-    def _place(self, dialect: Dialect, body: bytes, known: Opening | None) -> tuple[Request, Place]:
+    def _place(
+        self, dialect: Dialect, body: bytes, known: BodyPrefix | None
+    ) -> tuple[Request, Place]:
         """Read a body and find its place. Safe in a thread: a place is found by lookups alone,
         and what others add meanwhile is seen when it is committed."""
         request = dialect.read(body, known)
-        refuse_places(request.settings)
+        refuse_location_fields(request.settings)
         history = CheckedHistory(request.history, self._media)
         return request, self._recorder.place(history, request.tools)
 
@@ -240,12 +247,12 @@ class Session:
                 check_media(request.history.message(index), self._media)
             return request
 
-        return await off_loop(checked) if len(body) > LARGE else checked()
+        return await run_in_thread(checked) if len(body) > LARGE_BODY_BYTES else checked()
 
     async def count(self, request: Request) -> int:
         """How many tokens the prompt of a request has."""
         if self.sealed:
-            raise ended()
+            raise session_ended()
         self.used = time.monotonic()
         late = Refusal("timeout", "the upstream did not count the tokens in time")
         async with self.presence.within(COUNT_SECONDS, late):
@@ -255,7 +262,7 @@ class Session:
         """Let go of old answers, and ping who has heard nothing for `silence` seconds."""
         self._retries.expire(now)
         for pending in tuple(self._flying):
-            if pending.is_stuck(now, STUCK_SECONDS):
+            if pending.is_stuck(now, STALLED_CLIENT_SECONDS):
                 # The policy would be held up for as long as the client holds on.
                 pending.end(Refusal("ended", "the client does not take its answer"), "cancelled")
             elif now - pending.heard >= silence:
@@ -268,7 +275,7 @@ class Session:
         """
         if self._ended is None:
             self._ended = asyncio.create_task(self._end(ending, detail))
-        return await to_the_end(asyncio.shield(self._ended))
+        return await run_to_completion(asyncio.shield(self._ended))
 
     def pause(self, *, drains: bool) -> None:
         """The policy is paused. Where it drains, the requests that it was sent are still answered,
@@ -290,7 +297,7 @@ class Session:
         self._pauses.leave(self)
         self._budget.close()
         for pending in tuple(self._flying):
-            pending.end(ended(), "cancelled")
+            pending.end(session_ended(), "cancelled")
         await self.presence.clear(END_SECONDS)
         if self._tasks:
             _, deaf = await asyncio.wait(self._tasks, timeout=END_SECONDS)
@@ -302,7 +309,7 @@ class Session:
             ending, detail = self.ending.value, self.detail
         return await self._recorder.close(ending, detail)
 
-    def _record(self, pending: Pending, answered: Answered) -> None:
+    def _record(self, pending: PendingRequest, answered: Answered) -> None:
         answer = answered.answer
         usage = answer.usage
         assert pending.place is not None
@@ -327,7 +334,7 @@ class Session:
         self.refusal = ""
         self._left_silent = 0.0
 
-    def _over(self, pending: Pending, outcome: Answer | Refusal, what: str) -> None:
+    def _over(self, pending: PendingRequest, outcome: Answer | Refusal, what: str) -> None:
         self.used = time.monotonic()
         same = self._flying.pop(pending)
         self._retries.end(same, pending, outcome if isinstance(outcome, Answer) else None)
@@ -338,9 +345,9 @@ class Session:
         self._stop_clock()
         self._on_outcome(pending, outcome, what)
 
-    def _take_note(self, pending: Pending, refusal: Refusal, what: str) -> None:
+    def _take_note(self, pending: PendingRequest, refusal: Refusal, what: str) -> None:
         """Of what a request came to that the policy did not answer."""
-        if what in FAILURES:
+        if what in FAILURE_OUTCOMES:
             self._failures.add(refusal.message, pending.started)
         elif what == "cancelled" and self.clock.is_stopped:
             # Its patience was less than the pause, which is no fault of the agent.
@@ -354,7 +361,7 @@ class Session:
 
     def _trouble(self, what: str, detail: str, dialect: str) -> None:
         self._troubles += 1
-        if self._troubles > MOST_TROUBLES:
+        if self._troubles > MAX_TROUBLES:
             return
         try:
             self._recorder.trouble(what, detail, dialect)

@@ -1,1 +1,1 @@
-"""Where the policy answers: OpenAI-compatible servers, and scripts."""
+"""Upstreams: the servers that answer for the policy, and the gate before them."""

@@ -1,32 +1,145 @@
-"""Reads the answers of an OpenAI-compatible server: whole ones, and the pieces of streams."""
+"""Ids for tool calls of servers that give none: agents need one to say what a result is of.
+
+What is heavy in an answer, cut out before anything else is read.
+
+The ids of the prompt are as long as the prompt, and of a conversation that goes on nearly all of
+them are known. Log probabilities are longer than the answer by far. Scanning over them costs more
+than the rest of an exchange, so it is done once, or not at all.
+
+Reads the answers of an OpenAI-compatible server: whole ones, and the pieces of streams.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-from plimsoll.core.unreadable import UNREADABLE
+from plimsoll.core.ids import short_id
+from plimsoll.core.text import DECODE_ERRORS
 from plimsoll.core.versions import Version, read_version
-from plimsoll.gateway.forms import Answer, CallDelta, Chunk, TokenIds, Usage
-from plimsoll.gateway.upstreams.call_ids import (
-    new_call_id,
-    with_call_ids,
-    with_stream_call_ids,
+from plimsoll.gateway.completions import (
+    Answer,
+    CallDelta,
+    Chunk,
+    TokenIds,
+    Usage,
 )
-from plimsoll.gateway.upstreams.cutting import Cut, cut, cut_ids
-from plimsoll.gateway.upstreams.failures import Failed, from_error_event, garbage
-from plimsoll.gateway.upstreams.wire import (
+from plimsoll.gateway.upstreams.answer_fields import (
     Choice,
     ChunkBody,
     ChunkChoice,
-    Counts,
     Logprobs,
     LogprobValues,
-    Said,
+    MessageFields,
+    UsageFields,
     WholeBody,
     WireCall,
 )
+from plimsoll.gateway.upstreams.failures import UpstreamFailure, failure_from_event, invalid_answer
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 from plimsoll.trajectories.records import Finish
 
-__all__ = ["StreamReader", "read_answer"]
+__all__ = [
+    "CutAnswer",
+    "StreamReader",
+    "cut_answer",
+    "cut_prompt_ids",
+    "new_call_id",
+    "read_answer",
+    "with_call_ids",
+    "with_stream_call_ids",
+]
+
+_list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def new_call_id() -> str:
+    return f"call_{short_id()}"
+
+
+def with_stream_call_ids(data: bytes, ids: Sequence[str]) -> bytes:
+    """A piece of a stream, with these ids in its tool calls; an empty one is left out."""
+    body = _object.decode(data)
+    body["choices"] = with_call_ids(body["choices"], "delta", ids)
+    return msgspec.json.encode(body)
+
+
+def with_call_ids(
+    choices: msgspec.Raw, said: Literal["message", "delta"], ids: Sequence[str]
+) -> msgspec.Raw:
+    """The choices of an answer, with these ids in the tool calls of the first."""
+    listed = _list.decode(choices)
+    message = _object.decode(listed[0][said])
+    calls = _list.decode(message["tool_calls"])
+    for call, id in zip(calls, ids, strict=True):
+        if id:
+            call["id"] = _raw(id)
+    message["tool_calls"] = _raw(calls)
+    listed[0][said] = _raw(message)
+    return _raw(listed)
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+_IDS = b'"prompt_token_ids":'
+_LOGPROBS = b'"logprobs":{"content":['
+_AFTER = b']},"finish_reason":'
+
+
+class CutAnswer(msgspec.Struct, frozen=True):
+    """The parts of an answer. What was cut out of its data stands there as null."""
+
+    data: bytes
+    prompt_ids: msgspec.Raw | None = None
+    logprobs: msgspec.Raw | None = None
+
+
+def cut_answer(data: bytes) -> CutAnswer:
+    """Names are looked for as bytes. They cannot be a part of a text: quotes are escaped there.
+    What is not written as engines write it stays where it is."""
+    data, prompt_ids = _cut_last_array(data) or cut_prompt_ids(data)
+    start = data.find(_LOGPROBS)
+    # From the end, which is near: of an answer little comes after them.
+    end = data.rfind(_AFTER, start) if start >= 0 else -1
+    if end < 0:
+        return CutAnswer(data, prompt_ids)
+    data, logprobs = _cut_out(data, start + len(b'"logprobs":'), end + len(b"]}"))
+    return CutAnswer(data, prompt_ids, logprobs)
+
+
+def cut_prompt_ids(data: bytes) -> tuple[bytes, msgspec.Raw | None]:
+    """An answer, or a piece of one, without the ids of the prompt; and they.
+
+    They stand at the top or in the choice; some servers write null in the other place.
+    """
+    at = data.find(_IDS)
+    while at >= 0:
+        start = at + len(_IDS)
+        while data[start : start + 1] == b" ":
+            start += 1
+        # An array of numbers ends with its first bracket.
+        end = data.find(b"]", start) + 1
+        if end and data.rfind(b"[", start, end) == start:
+            return _cut_out(data, start, end)
+        at = data.find(_IDS, start)
+    return data, None
+
+
+def _cut_last_array(data: bytes) -> tuple[bytes, msgspec.Raw] | None:
+    """The same where no array comes after them: single bytes are found many times as fast."""
+    end = data.rfind(b"]")
+    start = data.rfind(b"[", 0, max(end, 0))
+    found = start >= 0 and data.endswith(_IDS, 0, start)
+    return _cut_out(data, start, end + 1) if found else None
+
+
+def _cut_out(data: bytes, start: int, end: int) -> tuple[bytes, msgspec.Raw]:
+    view = memoryview(data)
+    return b"".join((view[:start], b"null", view[end:])), msgspec.Raw(view[start:end])
+
 
 FINISHES: dict[str, Finish] = {
     "length": "length",
@@ -50,18 +163,18 @@ _SEVERAL = "it has several choices, and one was asked for"
 
 
 def read_answer(where: str, data: bytes) -> Answer:
-    """A whole answer. Raises `Failed` for what is none."""
+    """A whole answer. Raises `UpstreamFailure` for what is none."""
     try:
-        return _read(where, cut(data))
-    except UNREADABLE:
+        return _read(where, cut_answer(data))
+    except DECODE_ERRORS:
         pass  # it may be the cut that went wrong
     try:
-        return _read(where, Cut(data))
-    except UNREADABLE as error:
-        raise garbage(where, str(error)) from error
+        return _read(where, CutAnswer(data))
+    except DECODE_ERRORS as error:
+        raise invalid_answer(where, str(error)) from error
 
 
-def _read(where: str, parts: Cut) -> Answer:
+def _read(where: str, parts: CutAnswer) -> Answer:
     body = _whole.decode(parts.data)
     raw = _fields.decode(parts.data)
     if not body.choices:
@@ -69,13 +182,13 @@ def _read(where: str, parts: Cut) -> Answer:
     return _answer(where, raw, body, parts)
 
 
-def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut) -> Answer:
+def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: CutAnswer) -> Answer:
     choice = body.choices[0]
     if choice.index or len(body.choices) > 1:
-        raise garbage(where, _SEVERAL)
+        raise invalid_answer(where, _SEVERAL)
     said = choice.message
     if choice.finish_reason is None:
-        raise garbage(where, "it does not say why it ends")
+        raise invalid_answer(where, "it does not say why it ends")
     text = said.content or said.refusal or ""
     calls = tuple(_call(where, call) for call in said.tool_calls or ())
     if not all(call.id for call in said.tool_calls or ()):
@@ -96,19 +209,21 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut
     )
 
 
-def _no_choices(where: str, raw: dict[str, msgspec.Raw]) -> Failed:
+def _no_choices(where: str, raw: dict[str, msgspec.Raw]) -> UpstreamFailure:
     if "error" in raw:
-        return from_error_event(where, bytes(raw["error"]))
-    return garbage(where, "it has no choices")
+        return failure_from_event(where, bytes(raw["error"]))
+    return invalid_answer(where, "it has no choices")
 
 
 def _finish(where: str, reason: str) -> Finish:
     if reason in BROKEN:
-        raise Failed("upstream", f"the policy at {where} gave up its answer ({reason})", down=True)
+        raise UpstreamFailure(
+            "upstream", f"the policy at {where} gave up its answer ({reason})", down=True
+        )
     return FINISHES.get(reason, "stop")
 
 
-def _usage(counts: Counts | None) -> Usage | None:
+def _usage(counts: UsageFields | None) -> Usage | None:
     if counts is None:
         return None
     prompt, answer = counts.prompt_tokens_details, counts.completion_tokens_details
@@ -144,7 +259,7 @@ def _versions(where: str, stamps: list[tuple[str, int]] | None) -> tuple[tuple[V
     try:
         return tuple((read_version(text), count) for text, count in stamps or ())
     except ValueError as error:
-        raise garbage(where, f"token_versions: {error}") from error
+        raise invalid_answer(where, f"token_versions: {error}") from error
 
 
 def _ids_and_logprobs(
@@ -163,9 +278,9 @@ def _ids_and_logprobs(
 def _call(where: str, call: WireCall) -> ToolCall:
     name, arguments = call.function.name, call.function.arguments
     if not name:
-        raise garbage(where, "a tool call has no name")
+        raise invalid_answer(where, "a tool call has no name")
     if arguments is None:
-        raise garbage(where, f"the call of {name} has no arguments")
+        raise invalid_answer(where, f"the call of {name} has no arguments")
     return ToolCall(call.id or new_call_id(), name, arguments)
 
 
@@ -178,19 +293,19 @@ class StreamReader:
         self.finished = False
 
     def read(self, data: bytes) -> Chunk:
-        data, prompt = cut_ids(data)
+        data, prompt = cut_prompt_ids(data)
         try:
             body = _chunk.decode(data)
-        except UNREADABLE as error:
-            raise garbage(self._where, f"a piece of its stream: {error}") from error
+        except DECODE_ERRORS as error:
+            raise invalid_answer(self._where, f"a piece of its stream: {error}") from error
         if body.error and bytes(body.error) != b"null":
-            raise from_error_event(self._where, bytes(body.error))
+            raise failure_from_event(self._where, bytes(body.error))
         usage = _usage(body.usage) if body.usage is not None else None
         if not body.choices:
             return Chunk(data, usage=usage, prompt_ids=prompt, only_usage=True)
         choice = body.choices[0]
         if choice.index or len(body.choices) > 1:
-            raise garbage(self._where, _SEVERAL)
+            raise invalid_answer(self._where, _SEVERAL)
         return self._chunk(Chunk(data, usage=usage, prompt_ids=prompt), choice)
 
     def _chunk(self, chunk: Chunk, choice: ChunkChoice) -> Chunk:
@@ -205,7 +320,7 @@ class StreamReader:
             self.finished = True
         return chunk
 
-    def _fill(self, chunk: Chunk, said: Said) -> None:
+    def _fill(self, chunk: Chunk, said: MessageFields) -> None:
         chunk.text = said.content or said.refusal or ""
         chunk.reasoning = said.reasoning or said.reasoning_content or ""
         if said.tool_calls:
@@ -218,7 +333,7 @@ class StreamReader:
         name, id = call.function.name or "", call.id or ""
         if call.index not in self._named:
             if not name:
-                raise garbage(self._where, "a tool call has no name")
+                raise invalid_answer(self._where, "a tool call has no name")
             self._named.add(call.index)
             id = id or new_call_id()
         return CallDelta(call.index, id, name, call.function.arguments or "")

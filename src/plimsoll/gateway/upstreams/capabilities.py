@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from plimsoll.gateway.upstreams.openai import Asks
+from plimsoll.gateway.upstreams.openai_server import SupportedFields
 
-__all__ = ["Capabilities", "changes", "render", "said_of_training"]
+__all__ = ["Capabilities", "render_capabilities", "suggested_changes", "training_support"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class Capabilities:
         return not self.token_ids or (self.stream_ids and (self.tool_stream_ids or not self.tools))
 
     @property
-    def asks(self) -> Asks:
+    def asks(self) -> SupportedFields:
         """What requests to it may ask for."""
-        return Asks(self.logprobs, self.token_ids, self.stream_usage)
+        return SupportedFields(self.logprobs, self.token_ids, self.stream_usage)
 
 
-def render(found: Capabilities) -> list[str]:
+def render_capabilities(found: Capabilities) -> list[str]:
     """Says before a run what the upstream can return, and what to change where that is less
     than a run needs."""
     if found.problem:
@@ -64,9 +64,9 @@ def render(found: Capabilities) -> list[str]:
         f"streams    {_streams(found)}",
         f"count      {_count(found)}",
         f"evaluation {_evaluation(found)}",
-        f"training   {said_of_training(found)}",
+        f"training   {training_support(found)}",
     ]
-    return lines + [f"to change  {change}" for change in changes(found)]
+    return lines + [f"to change  {change}" for change in suggested_changes(found)]
 
 
 def _yes(value: bool) -> str:
@@ -97,7 +97,7 @@ def _evaluation(found: Capabilities) -> str:
     return "possible" if found.tools else "possible, for agents that call no tools"
 
 
-def said_of_training(found: Capabilities) -> str:
+def training_support(found: Capabilities) -> str:
     """Whether what it returns can be trained on, and what is missing where not."""
     if found.trains:
         return "possible"
@@ -110,7 +110,7 @@ def said_of_training(found: Capabilities) -> str:
     return f"not possible: it needs token ids and log probabilities; missing: {missing}"
 
 
-def changes(found: Capabilities) -> list[str]:
+def suggested_changes(found: Capabilities) -> list[str]:
     """What to change at the server, for all that is missing."""
     wanted: list[str] = []
     if not found.tools:

@@ -11,13 +11,19 @@ import os
 import aiohttp
 import msgspec
 
-from plimsoll.core.unreadable import UNREADABLE
-from plimsoll.gateway.forms import Refusal, RefusalKind
-from plimsoll.gateway.upstreams.wire import ABSENT
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.gateway.completions import Refusal, RefusalKind
+from plimsoll.gateway.upstreams.answer_fields import ABSENT
 
-__all__ = ["Failed", "from_error_event", "from_exception", "from_status", "garbage"]
+__all__ = [
+    "UpstreamFailure",
+    "failure_from_event",
+    "failure_from_exception",
+    "failure_from_status",
+    "invalid_answer",
+]
 
-TOO_LONG = (
+TOO_LONG_PHRASES = (
     "maximum context length",
     "context_length_exceeded",
     "exceed_context_size",
@@ -36,10 +42,10 @@ TOO_LONG = (
 """How servers (OpenAI, vLLM, llama.cpp, SGLang, transformers, TGI) say that a conversation is
 too long. There is no one code for it."""
 
-MESSAGE_LIMIT = 2000
+MAX_MESSAGE_CHARS = 2000
 
 
-class Failed(Refusal):
+class UpstreamFailure(Refusal):
     """A refusal that comes from an upstream, with what a choice between replicas needs."""
 
     def __init__(
@@ -77,59 +83,63 @@ class _ErrorBody(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_ErrorBody)
 
 
-def garbage(where: str, what: str) -> Failed:
+def invalid_answer(where: str, what: str) -> UpstreamFailure:
     """An answer that is not one."""
-    return Failed(
+    return UpstreamFailure(
         "upstream",
         f"the policy at {where} sent an answer that cannot be used: {what}",
         down=True,
     )
 
 
-def from_status(where: str, status: int, body: bytes, after: str | None = None) -> Failed:
+def failure_from_status(
+    where: str, status: int, body: bytes, after: str | None = None
+) -> UpstreamFailure:
     """The failure that an HTTP status stands for; `body` is the server's own account of it."""
-    said = _said(body)
+    said = _read_error(body)
     told = f"the policy at {where} answered {status}: {said.message or 'no message'}"
     if _is_too_long(said):
-        return Failed("context_length", said.message or told)
+        return UpstreamFailure("context_length", said.message or told)
     if status in (401, 403):
-        return Failed("upstream", f"{told}. Check the key of the upstream.", down=True)
+        return UpstreamFailure("upstream", f"{told}. Check the key of the upstream.", down=True)
     if status == 404:
         fix = "Check its URL (it ends in /v1) and the model's name."
-        return Failed("upstream", f"{told}. {fix}", down=True)
+        return UpstreamFailure("upstream", f"{told}. {fix}", down=True)
     if status in (429, 503):
         # A server that limits its load is well; one that says 503 may be starting or stopping.
         down = status == 503
-        return Failed("busy", told, again=True, down=down, after=_seconds(after))
+        return UpstreamFailure("busy", told, again=True, down=down, after=_seconds(after))
     if 400 <= status < 500 and status not in (408, 409):
-        return Failed("bad_request", said.message or told)
-    return Failed("upstream", told, again=status == 502, down=True)
+        return UpstreamFailure("bad_request", said.message or told)
+    return UpstreamFailure("upstream", told, again=status == 502, down=True)
 
 
-def from_error_event(where: str, error: bytes) -> Failed:
+def failure_from_event(where: str, error: bytes) -> UpstreamFailure:
     """An error that came inside a stream, after its status was sent."""
-    said = _said(b'{"error":' + error + b"}")
+    said = _read_error(b'{"error":' + error + b"}")
     code = said.code if isinstance(said.code, int) else 500
-    return from_status(where, code, b'{"error":' + error + b"}")
+    return failure_from_status(where, code, b'{"error":' + error + b"}")
 
 
-def from_exception(where: str, error: BaseException) -> Failed:
+def failure_from_exception(where: str, error: BaseException) -> UpstreamFailure:
     """The failure of a connection."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         message = f"the policy at {where} did not accept a connection in time"
-        return Failed("timeout", message, again=True, down=True)
+        return UpstreamFailure("timeout", message, again=True, down=True)
     if isinstance(error, asyncio.TimeoutError):
-        return Failed("timeout", f"the policy at {where} did not answer in time", down=True)
+        return UpstreamFailure(
+            "timeout", f"the policy at {where} did not answer in time", down=True
+        )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         message = f"the certificate of the policy at {where} is not trusted"
-        return Failed("upstream", message, down=True)
+        return UpstreamFailure("upstream", message, down=True)
     if isinstance(error, aiohttp.ClientConnectorError):
         message = f"the policy at {where} cannot be reached: {_reason(error.os_error)}"
-        return Failed("upstream", message, again=True, down=True)
+        return UpstreamFailure("upstream", message, again=True, down=True)
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
         message = f"the policy at {where} closed the connection before its answer was complete"
-        return Failed("upstream", message, again=True, down=True)
-    return garbage(where, f"it does not speak HTTP ({type(error).__name__})")
+        return UpstreamFailure("upstream", message, again=True, down=True)
+    return invalid_answer(where, f"it does not speak HTTP ({type(error).__name__})")
 
 
 def _reason(error: OSError) -> str:
@@ -139,11 +149,11 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _said(body: bytes) -> _Error:
+def _read_error(body: bytes) -> _Error:
     """Whatever the server says of the error, in whichever of the usual shapes."""
     try:
         whole = _decoder.decode(body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _Error(message=_cut(body.decode("utf-8", "replace").strip()))
     if isinstance(whole.error, str):
         return _Error(message=_cut(whole.error))
@@ -154,12 +164,12 @@ def _said(body: bytes) -> _Error:
 
 
 def _cut(message: str) -> str:
-    return message if len(message) <= MESSAGE_LIMIT else f"{message[:MESSAGE_LIMIT]}…"
+    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}…"
 
 
 def _is_too_long(said: _Error) -> bool:
     text = f"{said.type} {said.code} {said.message}".lower()
-    return any(words in text for words in TOO_LONG)
+    return any(words in text for words in TOO_LONG_PHRASES)
 
 
 def _seconds(after: str | None) -> float | None:

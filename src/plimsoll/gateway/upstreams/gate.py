@@ -1,20 +1,75 @@
-"""Holds requests while the weights of the policy change, and knows their version."""
+"""The pauses of a policy for new weights, told to those who keep time by it.
+
+Holds requests while the weights of the policy change, and knows their version.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from plimsoll.core.versions import FIRST, Version
-from plimsoll.gateway.forms import Answer, Chunk, Request
-from plimsoll.gateway.upstreams.pauses import Pauses
-from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.replica import ReplicaState
+from plimsoll.core.stopwatch import Stopwatch
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.gateway.completions import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.gateway.upstreams.replicas import ReplicaState
 
-__all__ = ["Gate", "Source"]
+__all__ = ["AnswerSource", "Gate", "PauseListener", "Pauses"]
 
 
-class Source(Protocol):
+class PauseListener(Protocol):
+    """Is told when the policy is paused, and when it goes on."""
+
+    def pause(self, *, drains: bool) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Pauses:
+    """Whether the policy is paused now.
+
+    With `drains` it still answers the requests that it was sent before the pause, and no others;
+    without, it answers none.
+    """
+
+    def __init__(self) -> None:
+        self.clock = Stopwatch()
+        """Stands still while the policy is paused."""
+        self.drains = False
+        self._followers: dict[PauseListener, None] = {}
+
+    @property
+    def is_paused(self) -> bool:
+        return self.clock.is_stopped
+
+    def begin(self, *, drains: bool) -> None:
+        """The policy is paused. Does nothing where it is already."""
+        if self.is_paused:
+            return
+        self.drains = drains
+        self.clock.stop()
+        for follower in tuple(self._followers):
+            follower.pause(drains=drains)
+
+    def end(self) -> None:
+        """The policy goes on. Does nothing where it is not paused."""
+        if not self.is_paused:
+            return
+        self.clock.go()
+        for follower in tuple(self._followers):
+            follower.resume()
+
+    def follow(self, follower: PauseListener) -> None:
+        """Tell it of pauses until `leave`; at once where the policy is paused now."""
+        self._followers[follower] = None
+        if self.is_paused:
+            follower.pause(drains=self.drains)
+
+    def leave(self, follower: PauseListener) -> None:
+        self._followers.pop(follower, None)
+
+
+class AnswerSource(Protocol):
     """What answers behind a gate."""
 
     @property
@@ -26,13 +81,13 @@ class Source(Protocol):
     @property
     def replicas(self) -> Sequence[ReplicaState]: ...
 
-    async def answer(self, request: Request, call: Call) -> Answer: ...
+    async def answer(self, request: Request, call: CallContext) -> Answer: ...
 
     def stream(
-        self, request: Request, call: Call
+        self, request: Request, call: CallContext
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]: ...
 
-    async def count(self, request: Request, call: Call) -> int: ...
+    async def count(self, request: Request, call: CallContext) -> int: ...
 
     async def close(self) -> None: ...
 
@@ -41,7 +96,7 @@ class Gate:
     """An `Upstream` that can be paused. Requests that come meanwhile wait; none is lost."""
 
     def __init__(
-        self, source: Source, version: Version = FIRST, pauses: Pauses | None = None
+        self, source: AnswerSource, version: Version = FIRST_VERSION, pauses: Pauses | None = None
     ) -> None:
         self.pauses = pauses or Pauses()
         """Those of the gate, and those that the servers behind it make by themselves."""
@@ -105,7 +160,7 @@ class Gate:
                 self.held -= 1
         return self._version
 
-    async def answer(self, request: Request, call: Call) -> Answer:
+    async def answer(self, request: Request, call: CallContext) -> Answer:
         await self._enter()
         try:
             return await self._source.answer(request, call)
@@ -114,7 +169,7 @@ class Gate:
 
     @asynccontextmanager
     async def stream(
-        self, request: Request, call: Call
+        self, request: Request, call: CallContext
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
         await self._enter()
         try:
@@ -124,7 +179,7 @@ class Gate:
         finally:
             self._leave()
 
-    async def count(self, request: Request, call: Call) -> int:
+    async def count(self, request: Request, call: CallContext) -> int:
         return await self._source.count(request, call)
 
     async def close(self) -> None:

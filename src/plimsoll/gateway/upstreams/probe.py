@@ -1,23 +1,49 @@
-"""Finds out by small requests what a server can return."""
+"""Finds out by small requests what a server can return.
 
+A look at all replicas of a policy before they are used as one.
+
+What one of them can do is asked of all. A replica that can do less, or serves something else,
+would spoil its share of the sessions without a word.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import msgspec
 
-from plimsoll.core.unreadable import UNREADABLE
-from plimsoll.gateway.forms import Answer, Chunk, NoHistory, Request
-from plimsoll.gateway.upstreams.address import normal_url
+from plimsoll.core.errors import PolicyError
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.gateway.completions import (
+    Answer,
+    Chunk,
+    NoHistory,
+    Request,
+)
+from plimsoll.gateway.upstreams.answer_fields import Choice
 from plimsoll.gateway.upstreams.capabilities import Capabilities
-from plimsoll.gateway.upstreams.failures import Failed, from_exception, from_status, garbage
-from plimsoll.gateway.upstreams.openai import CONNECTION_ERRORS, Asks, Server, Waits, http_session
-from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.wire import Choice
+from plimsoll.gateway.upstreams.failures import (
+    UpstreamFailure,
+    failure_from_exception,
+    failure_from_status,
+    invalid_answer,
+)
+from plimsoll.gateway.upstreams.openai_server import (
+    CONNECTION_ERRORS,
+    OpenAIServer,
+    SupportedFields,
+    Timeouts,
+    http_session,
+    normal_url,
+)
+from plimsoll.gateway.upstreams.protocol import CallContext
 
-__all__ = ["examine", "probe"]
+__all__ = ["probe", "probe_replicas", "probe_server"]
 
-CALL = Call("probe")
+CALL = CallContext("probe")
 HELLO = msgspec.Raw(b'[{"role":"user","content":"Say hello."}]')
 CALL_IT = msgspec.Raw(b'[{"role":"user","content":"What time is it? Call the tool now."}]')
 TOOLS = msgspec.Raw(
@@ -27,7 +53,12 @@ TOOLS = msgspec.Raw(
 CALL_TOKENS = (64, 512)
 """Of an answer that is to hold a call; the second where the first was cut off, as the answers of
 models that think before they call are."""
-LADDER = (Asks(True, True), Asks(True, False), Asks(False, True), Asks(False, False))
+FIELD_SETS = (
+    SupportedFields(True, True),
+    SupportedFields(True, False),
+    SupportedFields(False, True),
+    SupportedFields(False, False),
+)
 """What is asked for, the most first: a server may refuse fields that it does not know."""
 
 _CHECK = "Check its URL (it ends in /v1)."
@@ -65,21 +96,21 @@ async def probe(
     """Asks the server a few small things, each within so many seconds. Raises nothing for a
     server that cannot be used: `problem` says why."""
     try:
-        return await examine(url, model, key, within=within)
-    except Failed as failure:
+        return await probe_server(url, model, key, within=within)
+    except UpstreamFailure as failure:
         return Capabilities(url=normal_url(url), problem=failure.message)
 
 
-async def examine(
+async def probe_server(
     url: str, model: str | None = None, key: str | None = None, *, within: float = 30.0
 ) -> Capabilities:
-    """The same, for who has to know how the server failed: raises `Failed` where it did."""
+    """Probe a server; raises `UpstreamFailure` where it fails."""
     url = normal_url(url)
     async with http_session() as http:
         listed = await _models(http, url, key, min(within, 10.0))
-        if isinstance(listed, Failed) and not model:
+        if isinstance(listed, UpstreamFailure) and not model:
             raise listed
-        models = [] if isinstance(listed, Failed) else listed
+        models = [] if isinstance(listed, UpstreamFailure) else listed
         name = model or (models[0].id if len(models) == 1 else "")
         if not name:
             names = tuple(model.id for model in models)
@@ -91,7 +122,7 @@ async def examine(
 
 async def _models(
     http: aiohttp.ClientSession, url: str, key: str | None, within: float
-) -> list[_Model] | Failed:
+) -> list[_Model] | UpstreamFailure:
     """The models that a server names, or why it names none: who knows the name can do without.
     Raises what a request for an answer would meet, too."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -100,21 +131,21 @@ async def _models(
         async with http.get(f"{url}/models", headers=headers, timeout=timeout) as response:
             body = await response.read()
             if response.status in (401, 403):
-                raise from_status(url, response.status, body)
+                raise failure_from_status(url, response.status, body)
             if response.status != 200:
                 return _unlisted(url, response.status, body)
             return msgspec.json.decode(body, type=_Models).data
-    except UNREADABLE:
-        return garbage(url, f"/models is no list of models in JSON. {_CHECK}")
+    except DECODE_ERRORS:
+        return invalid_answer(url, f"/models is no list of models in JSON. {_CHECK}")
     except CONNECTION_ERRORS as error:
-        raise from_exception(url, error) from error
+        raise failure_from_exception(url, error) from error
 
 
-def _unlisted(url: str, status: int, body: bytes) -> Failed:
-    failure = from_status(url, status, body)
+def _unlisted(url: str, status: int, body: bytes) -> UpstreamFailure:
+    failure = failure_from_status(url, status, body)
     # What is said of a bad request speaks to who made it, and does not name the server.
     is_ours = failure.kind in ("bad_request", "context_length")
-    return garbage(url, f"/models answered {status}. {_CHECK}") if is_ours else failure
+    return invalid_answer(url, f"/models answered {status}. {_CHECK}") if is_ours else failure
 
 
 class _Probe:
@@ -127,15 +158,17 @@ class _Probe:
         self._url = url
         self._model = model
         self._key = key
-        self._waits = Waits(min(within, 10.0), within, within, within)
+        self._waits = Timeouts(min(within, 10.0), within, within, within)
 
     async def run(self, models: list[_Model]) -> Capabilities:
         asks, answer = await self._whole()
         tokens = answer.tokens
-        asks = Asks(logprobs=asks.logprobs and _has_logprobs(answer), token_ids=tokens is not None)
+        asks = SupportedFields(
+            logprobs=asks.logprobs and _has_logprobs(answer), token_ids=tokens is not None
+        )
         stream = await self._stream(asks)
         usage = stream is not None and any(chunk.usage for chunk in stream)
-        asks = Asks(asks.logprobs, asks.token_ids, stream_usage=usage)
+        asks = SupportedFields(asks.logprobs, asks.token_ids, stream_usage=usage)
         found = next((model for model in models if model.id == self._model), _Model(self._model))
         tools = await self._tools(asks, streams=stream is not None)
         if tools.complete and not (tools.called or found.stream_token_ids):
@@ -158,70 +191,70 @@ class _Probe:
             count=await self._count(),
         )
 
-    def _server(self, asks: Asks) -> Server:
-        return Server(
+    def _server(self, asks: SupportedFields) -> OpenAIServer:
+        return OpenAIServer(
             self._http, self._url, model=self._model, key=self._key, asks=asks, waits=self._waits
         )
 
-    async def _whole(self) -> tuple[Asks, Answer]:
+    async def _whole(self) -> tuple[SupportedFields, Answer]:
         """A whole answer, and what the server let itself be asked for."""
-        for asks in LADDER[:-1]:
-            with suppress(_Refused):
+        for asks in FIELD_SETS[:-1]:
+            with suppress(_FieldsRefused):
                 return asks, await self._answer(asks)
-        return LADDER[-1], await self._server(LADDER[-1]).answer(_request(HELLO), CALL)
+        return FIELD_SETS[-1], await self._server(FIELD_SETS[-1]).answer(_request(HELLO), CALL)
 
-    async def _answer(self, asks: Asks) -> Answer:
+    async def _answer(self, asks: SupportedFields) -> Answer:
         try:
             return await self._server(asks).answer(_request(HELLO), CALL)
-        except Failed as failure:
+        except UpstreamFailure as failure:
             if failure.kind == "bad_request":
-                raise _Refused from failure
+                raise _FieldsRefused from failure
             raise
 
-    async def _stream(self, asks: Asks) -> list[Chunk] | None:
+    async def _stream(self, asks: SupportedFields) -> list[Chunk] | None:
         """The pieces of a stream; None where the server streams nothing."""
         for usage in (True, False):
-            with suppress(Failed):
-                asked = Asks(asks.logprobs, asks.token_ids, usage)
+            with suppress(UpstreamFailure):
+                asked = SupportedFields(asks.logprobs, asks.token_ids, usage)
                 return await self._read(asked, _request(HELLO))
         return None
 
-    async def _read(self, asks: Asks, request: Request) -> list[Chunk]:
+    async def _read(self, asks: SupportedFields, request: Request) -> list[Chunk]:
         async with self._server(asks).stream(request, CALL) as pieces:
             return [chunk async for chunks in pieces for chunk in chunks]
 
-    async def _tools(self, asks: Asks, *, streams: bool) -> "_Tools":
+    async def _tools(self, asks: SupportedFields, *, streams: bool) -> "_ToolSupport":
         request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[0])
         try:
             if streams:
                 return _tools_in(await self._read(asks, request), asks)
             answer = await self._server(asks).answer(request, CALL)
-        except Failed as failure:
-            return _Tools(accepted=failure.kind == "timeout")
-        return _Tools(called=bool(answer.message.calls))
+        except UpstreamFailure as failure:
+            return _ToolSupport(accepted=failure.kind == "timeout")
+        return _ToolSupport(called=bool(answer.message.calls))
 
-    async def _tools_at_length(self, asks: Asks, seen: "_Tools") -> "_Tools":
+    async def _tools_at_length(self, asks: SupportedFields, seen: "_ToolSupport") -> "_ToolSupport":
         """The same where no call was seen, but might have been in a longer answer. No call is
         forced: engines take other ways to write one that is."""
         if seen.cut_off:
-            with suppress(Failed):
+            with suppress(UpstreamFailure):
                 request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[1])
                 return _tools_in(await self._read(asks, request), asks)
         return seen
 
     async def _count(self) -> bool:
         try:
-            return await self._server(LADDER[-1]).count(_request(HELLO)) > 0
-        except Failed:
+            return await self._server(FIELD_SETS[-1]).count(_request(HELLO)) > 0
+        except UpstreamFailure:
             return False
 
 
-class _Refused(Exception):
+class _FieldsRefused(Exception):
     """The server does not want these fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tools:
+class _ToolSupport:
     """What came of tools on offer."""
 
     accepted: bool = True
@@ -232,8 +265,8 @@ class _Tools:
     cut_off: bool = False
 
 
-def _tools_in(chunks: list[Chunk], asks: Asks) -> _Tools:
-    return _Tools(
+def _tools_in(chunks: list[Chunk], asks: SupportedFields) -> _ToolSupport:
+    return _ToolSupport(
         called=any(chunk.calls for chunk in chunks),
         complete=_is_complete(chunks, asks),
         cut_off=any(chunk.finish == "length" for chunk in chunks),
@@ -253,7 +286,7 @@ def _has_logprobs(answer: Answer) -> bool:
     return logprobs is not None and bool(logprobs.content)
 
 
-def _is_complete(chunks: list[Chunk], asks: Asks) -> bool:
+def _is_complete(chunks: list[Chunk], asks: SupportedFields) -> bool:
     """Whether a stream has as many ids and log probabilities as it counts tokens."""
     usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
     if usage is None or not any(chunk.prompt_ids for chunk in chunks):
@@ -261,3 +294,106 @@ def _is_complete(chunks: list[Chunk], asks: Asks) -> bool:
     ids = sum(len(chunk.ids or ()) for chunk in chunks)
     logprobs = sum(len(chunk.logprobs or ()) for chunk in chunks)
     return ids == usage.answer and (logprobs == ids or not asks.logprobs)
+
+
+log = logging.getLogger(__name__)
+
+COMPARED_FIELDS = {
+    "model": "the model",
+    "context": "the context",
+    "tools": "tools",
+    "logprobs": "log probabilities",
+    "token_ids": "token ids of answers",
+    "prompt_ids": "token ids of prompts",
+    "streams": "streams",
+    "stream_usage": "the usage in streams",
+    "count": "counting of tokens",
+}
+"""What must be the same of all. Whether the ids of a stream are complete may hang on what was
+said in it: there the least counts."""
+
+
+async def probe_replicas(
+    bases: Sequence[str], model: str | None = None, key: str | None = None
+) -> Capabilities:
+    """What may be asked of every replica. One that is away is warned of: it is used once it is
+    there. Raises `PolicyError` where none serves, and where one is not like the others."""
+    seen = await _probe_all(bases, model, key)
+    if _difference(seen):
+        # Under load a server may fail at this or that for a moment: what two looks find counts.
+        seen = await _probe_all(bases, model, key)
+    serving = _serving(seen)
+    if not serving:
+        raise PolicyError("; ".join(map(_problem, seen)))
+    if problem := _difference(seen):
+        raise PolicyError(problem)
+    for each in seen:
+        if _is_unavailable(each):
+            log.warning("%s; it is left out until it is up", _problem(each))
+    return replace(
+        serving[0],
+        stream_ids=all(each.stream_ids for each in serving),
+        tool_stream_ids=all(each.tool_stream_ids for each in serving),
+    )
+
+
+async def _probe_all(
+    bases: Sequence[str], model: str | None, key: str | None
+) -> list[Capabilities | UpstreamFailure]:
+    async with asyncio.TaskGroup() as group:
+        looks = [group.create_task(_probe_one(base, model, key)) for base in bases]
+    return [look.result() for look in looks]
+
+
+async def _probe_one(
+    base: str, model: str | None, key: str | None
+) -> Capabilities | UpstreamFailure:
+    try:
+        return await probe_server(base, model, key)
+    except UpstreamFailure as failure:
+        return failure
+
+
+def _problem(seen: Capabilities | UpstreamFailure) -> str:
+    return seen.message if isinstance(seen, UpstreamFailure) else seen.problem
+
+
+def _is_unavailable(seen: Capabilities | UpstreamFailure) -> bool:
+    """Whether it may be another time: it cannot be reached, is busy, or does not answer."""
+    return isinstance(seen, UpstreamFailure) and (seen.again or seen.kind == "timeout")
+
+
+def _serving(seen: Sequence[Capabilities | UpstreamFailure]) -> list[Capabilities]:
+    return [each for each in seen if isinstance(each, Capabilities) and not each.problem]
+
+
+def _difference(seen: Sequence[Capabilities | UpstreamFailure]) -> str:
+    """What is wrong with one that is there while another serves."""
+    serving = _serving(seen)
+    if not serving:
+        return ""
+    first = serving[0]
+    for each in seen:
+        if _problem(each) and not _is_unavailable(each):
+            return f"{_problem(each)} (the replica at {first.url} serves)"
+    return next((told for other in serving[1:] if (told := _differing(first, other))), "")
+
+
+def _differing(first: Capabilities, other: Capabilities) -> str:
+    differing = [
+        f"{name} ({_shown(getattr(other, field))}, not {_shown(getattr(first, field))})"
+        for field, name in COMPARED_FIELDS.items()
+        if getattr(other, field) != getattr(first, field)
+    ]
+    if not differing:
+        return ""
+    return (
+        f"the policy at {other.url} is not like the one at {first.url}: it differs in "
+        f"{', '.join(differing)}; start all replicas alike, or leave one out"
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not told" if value is None else str(value)

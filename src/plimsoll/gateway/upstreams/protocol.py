@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plimsoll.core.versions import Version
-from plimsoll.gateway.forms import Answer, Chunk, Request
+from plimsoll.gateway.completions import Answer, Chunk, Request
 
-__all__ = ["Call", "Upstream"]
+__all__ = ["CallContext", "Upstream"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallContext:
     """Whose request it is. Requests of one session go to one replica while it is up."""
 
     session: str
@@ -37,15 +37,15 @@ class Upstream(Protocol):
         that it returns, or by a later one."""
         ...
 
-    async def answer(self, request: Request, call: Call) -> Answer: ...
+    async def answer(self, request: Request, call: CallContext) -> Answer: ...
 
     def stream(
-        self, request: Request, call: Call
+        self, request: Request, call: CallContext
     ) -> AbstractAsyncContextManager[AsyncIterator[list[Chunk]]]:
         """Pieces as they arrive: those of one read from the network come together."""
         ...
 
-    async def count(self, request: Request, call: Call) -> int:
+    async def count(self, request: Request, call: CallContext) -> int:
         """How many tokens the prompt has. `Refusal("unsupported")` where nobody can say."""
         ...
 

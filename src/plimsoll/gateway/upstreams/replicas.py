@@ -1,4 +1,8 @@
-"""Several servers of the same policy as one.
+"""One server among several: its load, and whether it is trusted with requests now.
+
+Asks replicas in the background whether they serve: those that are down, and those that idle.
+
+Several servers of the same policy as one.
 
 A session stays with its replica, whose cache holds its conversation, for as long as that one
 is up and does not fail it; a new one goes to the least loaded. A request is sent again only
@@ -7,26 +11,196 @@ request: each is answered by another, or fails with its cause.
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 import aiohttp
 
 from plimsoll.core.stopwatch import Stopwatch
-from plimsoll.gateway.forms import Answer, Chunk, Request
-from plimsoll.gateway.upstreams.failures import Failed
-from plimsoll.gateway.upstreams.health import watch
-from plimsoll.gateway.upstreams.openai import Server
-from plimsoll.gateway.upstreams.protocol import Call
-from plimsoll.gateway.upstreams.replica import Replica, ReplicaState
+from plimsoll.gateway.completions import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.failures import UpstreamFailure
+from plimsoll.gateway.upstreams.openai_server import OpenAIServer
+from plimsoll.gateway.upstreams.protocol import CallContext
 
-__all__ = ["Replicas"]
+__all__ = ["Replica", "ReplicaState", "Replicas", "watch_health"]
 
-SESSIONS = 65_536
+MAX_FAILURES_IN_A_ROW = 3
+"""So many answers that speak against a server, and it is cooled down. A connection that fails
+is enough by itself."""
+FIRST_COOLDOWN = 1.0
+MAX_COOLDOWN = 30.0
+"""Less than a request waits for a replica: none gives up before one was looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A replica as metrics and health pages show it."""
+
+    url: str
+    up: bool = True
+    in_flight: int = 0
+    answered: int = 0
+    failures: int = 0
+    cooled: int = 0
+    """How often it was cooled down."""
+    last_failure: str = ""
+
+
+class Replica:
+    """Counts what happens to a server. Times are those of the event loop's clock."""
+
+    def __init__(self, server: OpenAIServer) -> None:
+        self.server = server
+        self.in_flight = 0
+        self.chosen = 0
+        """When it was last given a new session, counted in sessions."""
+        self.up = True
+        self.not_before = 0.0
+        """Until then it is left alone: it is cooled down, or asked for time itself."""
+        self.heard = 0.0
+        """When it last answered."""
+        self._answered = 0
+        self._failures = 0
+        self._in_a_row = 0
+        self._cooled = 0
+        self._cool_next = FIRST_COOLDOWN
+        self._last_failure = ""
+
+    @property
+    def state(self) -> ReplicaState:
+        return ReplicaState(
+            url=self.server.url,
+            up=self.up,
+            in_flight=self.in_flight,
+            answered=self._answered,
+            failures=self._failures,
+            cooled=self._cooled,
+            last_failure=self._last_failure,
+        )
+
+    def ready(self, now: float) -> bool:
+        return self.up and now >= self.not_before
+
+    async def answer(self, request: Request, call: CallContext) -> Answer:
+        self.in_flight += 1
+        try:
+            return await self.server.answer(request, call)
+        finally:
+            self.in_flight -= 1
+
+    @contextmanager
+    def busy(self) -> Generator[None]:
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    def answered(self, now: float) -> None:
+        """What it was asked for, it did: whatever was held against it is forgotten."""
+        self._answered += 1
+        self.well(now)
+        self.not_before = 0.0
+        self._in_a_row = 0
+        self._cool_next = FIRST_COOLDOWN
+
+    def well(self, now: float) -> None:
+        """It says that it serves, and may be asked. What it failed at is not made up for by that:
+        a server may be healthy and answer nobody."""
+        self.heard = now
+        self.up = True
+
+    def failed(self, failure: UpstreamFailure, now: float) -> None:
+        if failure.kind in ("bad_request", "context_length", "unsupported"):
+            self.heard = now
+            return
+        self._failures += 1
+        self._last_failure = failure.message
+        if failure.after is not None:
+            self.not_before = max(self.not_before, now + min(failure.after, MAX_COOLDOWN))
+        if failure.down:
+            self._in_a_row += 1
+            # Requests that fail together, once it is down, say nothing new of it.
+            if self.up and (failure.again or self._in_a_row >= MAX_FAILURES_IN_A_ROW):
+                self.cool(now)
+
+    def unwell(self, problem: str, now: float) -> None:
+        """A check found that it does not serve. What took it down before is still the reason."""
+        if self.up:
+            self._last_failure = problem
+        self.cool(now)
+
+    def warm(self) -> None:
+        """It may be checked or asked at once, and is cooled down from the start again."""
+        self.not_before = 0.0
+        self._cool_next = FIRST_COOLDOWN
+
+    def cool(self, now: float) -> None:
+        """Takes it out until a check finds it well; each time it is left alone for longer."""
+        if self.up:
+            self._cooled += 1
+        self.up = False
+        self.not_before = max(self.not_before, now + self._cool_next)
+        self._cool_next = min(self._cool_next * 2, MAX_COOLDOWN)
+
+
+CHECK_SECONDS = 0.5
+IDLE_CHECK_SECONDS = 15.0
+"""A replica that nobody has heard of for so long is asked before a session needs it."""
+CHECK_TIMEOUT = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+async def watch_health(
+    replicas: Sequence[Replica], changed: Callable[[], None], clock: Stopwatch
+) -> None:
+    """Runs until it is cancelled; calls `changed` when a replica comes back.
+
+    A replica that seemed down in a pause for new weights, while the clock stood still, is checked
+    again as soon as the pause is over.
+    """
+    was_paused = False
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        now = asyncio.get_running_loop().time()
+        if was_paused and not clock.is_stopped:
+            for replica in replicas:
+                replica.warm()
+        was_paused = clock.is_stopped
+        due = [replica for replica in replicas if _is_due(replica, now)]
+        if due:
+            await asyncio.gather(*(_check(replica, changed) for replica in due))
+
+
+def _is_due(replica: Replica, now: float) -> bool:
+    if not replica.up:
+        return now >= replica.not_before
+    return replica.in_flight == 0 and now - replica.heard > IDLE_CHECK_SECONDS
+
+
+async def _check(replica: Replica, changed: Callable[[], None]) -> None:
+    problem = await replica.server.problem(CHECK_TIMEOUT)
+    now = asyncio.get_running_loop().time()
+    was_up = replica.up
+    if problem:
+        replica.unwell(problem, now)
+        if was_up:
+            _log.warning("a replica is down: %s", problem)
+        return
+    replica.well(now)
+    if not was_up:
+        _log.info("the policy at %s is up again", replica.server.url)
+        changed()
+
+
+MAX_SESSIONS = 65_536
 """Of so many sessions it is known which replica they are with; the least recent is forgotten."""
-TRIES = 6
-PAUSE_FIRST = 0.2
+MAX_TRIES = 6
+FIRST_BACKOFF = 0.2
 
 
 class Replicas:
@@ -35,7 +209,7 @@ class Replicas:
     def __init__(
         self,
         http: aiohttp.ClientSession,
-        servers: Sequence[Server],
+        servers: Sequence[OpenAIServer],
         *,
         streams: bool = True,
         patience: float = 60.0,
@@ -49,7 +223,9 @@ class Replicas:
         self._patience = patience
         self._clock = clock or Stopwatch()
         self._back = asyncio.Event()
-        self._watch = asyncio.create_task(watch(self._replicas, self._came_back, self._clock))
+        self._watch = asyncio.create_task(
+            watch_health(self._replicas, self._came_back, self._clock)
+        )
         self.streams = streams
 
     @property
@@ -60,13 +236,13 @@ class Replicas:
     def replicas(self) -> list[ReplicaState]:
         return [replica.state for replica in self._replicas]
 
-    async def answer(self, request: Request, call: Call) -> Answer:
+    async def answer(self, request: Request, call: CallContext) -> Answer:
         attempts = self._attempts()
         while True:
             replica = await self._choose(call.session, attempts)
             try:
                 answer = await replica.answer(request, call)
-            except Failed as failure:
+            except UpstreamFailure as failure:
                 await self._failed(call.session, replica, failure, attempts)
             else:
                 replica.answered(_now())
@@ -74,7 +250,7 @@ class Replicas:
 
     @asynccontextmanager
     async def stream(
-        self, request: Request, call: Call
+        self, request: Request, call: CallContext
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
         async with aclosing(self._stream(request, call)) as pieces:
             # Entered once there is a first piece: until then a failure is still an error with
@@ -84,7 +260,7 @@ class Replicas:
             async with aclosing(_after(first, pieces)) as whole:
                 yield whole
 
-    async def count(self, request: Request, call: Call) -> int:
+    async def count(self, request: Request, call: CallContext) -> int:
         replica = await self._choose(call.session, self._attempts())
         return await replica.server.count(request)
 
@@ -93,7 +269,7 @@ class Replicas:
         await asyncio.gather(self._watch, return_exceptions=True)
         await self._http.close()
 
-    async def _stream(self, request: Request, call: Call) -> AsyncGenerator[list[Chunk]]:
+    async def _stream(self, request: Request, call: CallContext) -> AsyncGenerator[list[Chunk]]:
         attempts, kept = self._attempts(), [request]
         del request
         while True:
@@ -106,7 +282,7 @@ class Replicas:
                             attempts.delivered = True
                             kept.clear()
                             yield chunks
-            except Failed as failure:
+            except UpstreamFailure as failure:
                 await self._failed(call.session, replica, failure, attempts)
             else:
                 replica.answered(_now())
@@ -116,7 +292,7 @@ class Replicas:
         return _Attempts(self._clock, self._patience)
 
     async def _failed(
-        self, session: str, replica: Replica, failure: Failed, attempts: "_Attempts"
+        self, session: str, replica: Replica, failure: UpstreamFailure, attempts: "_Attempts"
     ) -> None:
         """Returns where the request may be sent again; raises the failure where not."""
         replica.failed(failure, _now())
@@ -147,7 +323,7 @@ class Replicas:
         replica = self._sessions.get(session)
         if replica is None or replica not in ready:
             replica = self._sessions[session] = self._least_loaded(ready)
-            if len(self._sessions) > SESSIONS:
+            if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session)
         return replica
@@ -175,7 +351,7 @@ class Replicas:
         left = attempts.left
         if left <= 0:
             reasons = "; ".join(replica.state.last_failure for replica in self._replicas)
-            raise Failed("busy", f"no replica of the policy is up: {reasons}")
+            raise UpstreamFailure("busy", f"no replica of the policy is up: {reasons}")
         times = [r.not_before - _now() for r in self._replicas if r.up]
         self._back.clear()
         try:
@@ -203,14 +379,14 @@ class _Attempts:
         """Seconds of the clock that it may still wait."""
         return self._until - self._clock.seconds
 
-    def allow(self, failure: Failed) -> bool:
+    def allow(self, failure: UpstreamFailure) -> bool:
         self._count += 1
         in_time = (failure.after or 0) < self.left
-        return failure.again and not self.delivered and self._count < TRIES and in_time
+        return failure.again and not self.delivered and self._count < MAX_TRIES and in_time
 
-    def pause(self, failure: Failed) -> float:
+    def pause(self, failure: UpstreamFailure) -> float:
         """How long to wait where the server did not say it: then its replica is left alone."""
-        return PAUSE_FIRST * 2 ** (self._count - 1) if failure.after is None else 0.0
+        return FIRST_BACKOFF * 2 ** (self._count - 1) if failure.after is None else 0.0
 
 
 async def _after(

@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from plimsoll.core.errors import UsageError
 
-__all__ = ["AdmissionPolicy", "Admitted", "Known", "Standing", "admit"]
+__all__ = ["AdmissionPolicy", "Admitted", "Standing", "ValidationState", "admit"]
 
 SHOWN = 10
 
 
-class Known(StrEnum):
+class ValidationState(StrEnum):
     """What a validation says of a task as it is now, on one backend."""
 
     VALID = "valid"
@@ -25,7 +25,7 @@ class Known(StrEnum):
 class Standing:
     """Where a task stands, and why it is in quarantine."""
 
-    known: Known
+    known: ValidationState
     reason: str = ""
 
     @property
@@ -62,7 +62,7 @@ def admit(
     left_out = {
         name: standing.said
         for name, standing in standings.items()
-        if policy.skip_quarantined and standing.known is Known.QUARANTINED
+        if policy.skip_quarantined and standing.known is ValidationState.QUARANTINED
     }
     rest = {name: standing for name, standing in standings.items() if name not in left_out}
     if not rest:
@@ -70,9 +70,9 @@ def admit(
             f"nothing was run: all {len(left_out):,} tasks are quarantined on {backend}\n"
             + _listed(left_out)
         )
-    doubtful = {n: s.said for n, s in rest.items() if s.known is not Known.VALID}
+    doubtful = {n: s.said for n, s in rest.items() if s.known is not ValidationState.VALID}
     if policy.require_validation and len(doubtful) > policy.allowed_share * len(rest):
-        quarantined = any(s.known is Known.QUARANTINED for s in rest.values())
+        quarantined = any(s.known is ValidationState.QUARANTINED for s in rest.values())
         raise UsageError(
             f"nothing was run: {len(doubtful):,} of {len(rest):,} tasks are not validated on the "
             f"backend {backend} (limit {policy.allowed_share:.0%})\n"

@@ -19,18 +19,18 @@ from plimsoll.sandboxes.container.frames import (
     LARGEST_REQUEST,
     WINDOW,
     Decoder,
-    Ended,
     Frame,
     FrameError,
     Kind,
+    RequestEnd,
     header,
     pack_fields,
     read_count,
-    read_ended,
     read_fields,
+    read_request_end,
 )
 
-__all__ = ["Channel", "Request", "Sink", "TunnelEnd", "Wire"]
+__all__ = ["Channel", "InitStream", "Request", "Sink", "TunnelEnd"]
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,12 @@ _EXPLAIN_SECONDS = 10.0
 _CLOSE_SECONDS = 10.0
 _TICK_SECONDS = 15.0
 _SILENCE_SECONDS = 30.0
-_LAST_WORDS = 4096
+_MAX_STDERR = 4096
 _READS_IN_A_ROW = 16
-_NONSENSE = "the sandbox's init does not make sense"
+_PROTOCOL_ERROR = "the sandbox's init does not make sense"
 
 
-class Wire(Protocol):
+class InitStream(Protocol):
     """The stream to an init, as its backend has it. It may raise anything when it is lost."""
 
     async def read(self) -> tuple[int, bytes] | None:
@@ -82,7 +82,7 @@ class Request:
 
     def __init__(self, channel: "Channel", number: int, sink: Sink | None) -> None:
         self.number = number
-        self.end: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[RequestEnd] = asyncio.get_running_loop().create_future()
         self.sink = sink
         self._channel = channel
         self._room = WINDOW
@@ -121,7 +121,7 @@ class Request:
             raise FrameError("more was consumed than was sent")
         self._wake()
 
-    def finish(self, said: Ended) -> None:
+    def finish(self, said: RequestEnd) -> None:
         if not self.end.done():
             self.end.set_result(said)
         self._wake()
@@ -140,7 +140,7 @@ class Request:
 class Channel:
     """Owns a wire. `why_gone` is asked once, when the wire ended without our doing."""
 
-    def __init__(self, wire: Wire, why_gone: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, wire: InitStream, why_gone: Callable[[], Awaitable[str]]) -> None:
         self._wire = wire
         self._why_gone = why_gone
         self._loop = asyncio.get_running_loop()
@@ -225,13 +225,13 @@ class Channel:
                 if stream == 1:
                     await self._take_all(decoder, chunk)
                 else:
-                    self._last_words = (self._last_words + chunk)[-_LAST_WORDS:]
+                    self._last_words = (self._last_words + chunk)[-_MAX_STDERR:]
                 reads += 1
                 if not reads % _READS_IN_A_ROW:
                     await asyncio.sleep(0)  # a wire with bytes at hand lets nobody else run
         except FrameError:
             log.debug("nonsense from a sandbox's init", exc_info=True)
-            self.close(_NONSENSE)
+            self.close(_PROTOCOL_ERROR)
         except Exception as error:  # noqa: BLE001 - whatever a wire raises, it is lost
             await self._ended_by_itself(error)
         else:
@@ -255,7 +255,7 @@ class Channel:
             elif (request := self._requests.get(number)) is not None and request.sink is not None:
                 return request.sink(Kind(kind), payload)
         elif kind == Kind.END:
-            said = read_ended(payload)
+            said = read_request_end(payload)
             if (request := self._requests.pop(number, None)) is not None:
                 request.finish(said)
         elif kind == Kind.CREDIT:

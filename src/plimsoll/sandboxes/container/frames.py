@@ -18,16 +18,16 @@ __all__ = [
     "LARGEST_REQUEST",
     "WINDOW",
     "Decoder",
-    "Ended",
     "Frame",
     "FrameError",
     "Kind",
+    "RequestEnd",
     "header",
     "pack_count",
     "pack_fields",
     "read_count",
-    "read_ended",
     "read_fields",
+    "read_request_end",
 ]
 
 LARGEST_DATA = 65_536
@@ -119,7 +119,7 @@ def read_count(payload: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RequestEnd:
     """How a request ended, as init says; what does not apply to it is not set."""
 
     exit: int | None = None
@@ -145,10 +145,10 @@ class Ended:
 
 
 _TEXTS = frozenset({"error", "nouser", "doubt"})
-_NUMBERS = frozenset(Ended.__dataclass_fields__) - _TEXTS - {"skipped"}
+_NUMBERS = frozenset(RequestEnd.__dataclass_fields__) - _TEXTS - {"skipped"}
 
 
-def read_ended(payload: bytes) -> Ended:
+def read_request_end(payload: bytes) -> RequestEnd:
     """Read the payload of an END. Keys that are not known are passed over."""
     fields = read_fields(payload)
     said: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def read_ended(payload: bytes) -> Ended:
             said[name] = _text(value)
         elif name == "skipped":
             skipped.append(_text(value))
-    return Ended(**said, skipped=tuple(skipped))
+    return RequestEnd(**said, skipped=tuple(skipped))
 
 
 def _number(value: bytes) -> int:

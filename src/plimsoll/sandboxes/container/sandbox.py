@@ -6,16 +6,16 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, Self
 
+from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.ids import Labels
-from plimsoll.core.network import NetworkPolicy
-from plimsoll.core.waiting import to_the_end
-from plimsoll.sandboxes.container.carrying import carry_in, carry_out, path_field
-from plimsoll.sandboxes.container.channel import Channel, Wire
-from plimsoll.sandboxes.container.execs import Command, run
-from plimsoll.sandboxes.container.frames import Ended, Kind
+from plimsoll.core.permissions import NetworkPolicy
+from plimsoll.sandboxes.container.channel import Channel, InitStream
+from plimsoll.sandboxes.container.commands import Command, run_command
+from plimsoll.sandboxes.container.frames import Kind, RequestEnd
+from plimsoll.sandboxes.container.tree_streams import path_field, stream_in, stream_out
 from plimsoll.sandboxes.container.tunnels import ADDRESS, Listener
-from plimsoll.sandboxes.disks import Disk, Space
+from plimsoll.sandboxes.host.disk_space import Disk, DiskSpace
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
@@ -26,10 +26,15 @@ from plimsoll.sandboxes.protocol import (
     SandboxStatus,
     Transfer,
 )
-from plimsoll.sandboxes.transfers import failed, packing, removed_on_failure, unpacking
+from plimsoll.sandboxes.transfers import (
+    pack_from_host,
+    remove_on_failure,
+    transfer_error,
+    unpack_to_host,
+)
 from plimsoll.sandboxes.trees import Rules
 
-__all__ = ["ContainerSandbox", "Keeper"]
+__all__ = ["ContainerHandle", "ContainerSandbox"]
 
 _ANSWER_SECONDS = 20.0
 _WALK_SECONDS = 120.0
@@ -38,7 +43,7 @@ _QUOTA_SLACK = 1.1
 _CLOSED = "the sandbox was closed"
 
 
-class Keeper(Protocol):
+class ContainerHandle(Protocol):
     """The backend's side of one sandbox."""
 
     @property
@@ -62,10 +67,10 @@ class ContainerSandbox:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: InitStream,
         spec: SandboxSpec,
         *,
-        keeper: Keeper,
+        keeper: ContainerHandle,
         env: Mapping[str, str],
         workdir: str,
         user: str,
@@ -92,10 +97,10 @@ class ContainerSandbox:
     @classmethod
     async def start(
         cls,
-        wire: Wire,
+        wire: InitStream,
         spec: SandboxSpec,
         *,
-        keeper: Keeper,
+        keeper: ContainerHandle,
         env: Mapping[str, str],
         workdir: str,
         user: str,
@@ -125,7 +130,7 @@ class ContainerSandbox:
                 made._channel.close(f"the sandbox's init did not answer within {ready_seconds:g} s")
             made._channel.ready.result()
         except BaseException:
-            await to_the_end(made.close())
+            await run_to_completion(made.close())
             raise
         return made
 
@@ -163,28 +168,28 @@ class ContainerSandbox:
             user=user or self._user,
             env=self._supplies.path_over({**self._env, **self._network_env, **(env or {})}),
         )
-        return await run(
+        return await run_command(
             self._channel, ordered, stdin=stdin, timeout=timeout, on_output=on_output, keep=keep
         )
 
     async def upload(self, source: Path, target: str) -> Transfer:
         what = f"upload of {source} to {target}"
         with self._naming_disk():
-            return await carry_in(self._channel, target, packing(source), what)
+            return await stream_in(self._channel, target, pack_from_host(source), what)
 
     async def download(
         self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
     ) -> Transfer:
-        here = unpacking(target, Rules(limit=limit, entries=entries))
-        async with removed_on_failure(target):
-            return await carry_out(self._channel, source, here, f"download of {source}")
+        here = unpack_to_host(target, Rules(limit=limit, entries=entries))
+        async with remove_on_failure(target):
+            return await stream_out(self._channel, source, here, f"download of {source}")
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
         what = f"{path} could not be emptied"
         said = await self._ask(Kind.EMPTY, path_field(path, what), f"{mode:o}".encode())
         if said.error or said.signal is not None:
             with self._naming_disk():
-                raise failed(f"{what}: {said.error or 'killed'}")
+                raise transfer_error(f"{what}: {said.error or 'killed'}")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         if self._channel.gone is not None:
@@ -203,7 +208,7 @@ class ContainerSandbox:
                 why = said.error or "init did not say where"
                 raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {why}")
         except BaseException:
-            await to_the_end(listener.close())
+            await run_to_completion(listener.close())
             raise
         listener.port = said.port
         return listener
@@ -232,12 +237,12 @@ class ContainerSandbox:
         end = self._channel.request(Kind.STATUS).end
         end.add_done_callback(lambda end: end.exception() or self._note_disk(end.result()))
 
-    def _note_disk(self, said: Ended) -> None:
+    def _note_disk(self, said: RequestEnd) -> None:
         """What a quota of its own leaves is not what the host's disk has left."""
         quota = (self._quota_mb or 0) * _QUOTA_SLACK * (1 << 20)
         if self._disk is not None and said.disk_size is not None and said.disk_size > quota:
             self._disk.note(
-                Space(
+                DiskSpace(
                     said.disk_size,
                     said.disk_free,
                     said.disk_available,
@@ -273,10 +278,10 @@ class ContainerSandbox:
             await self.set_network(self._network)  # the keeper may have served something for it
         return said.doubt or said.error
 
-    async def _ask(self, kind: Kind, *fields: bytes, seconds: float = _WALK_SECONDS) -> Ended:
+    async def _ask(self, kind: Kind, *fields: bytes, seconds: float = _WALK_SECONDS) -> RequestEnd:
         return await self._answer(self._channel.request(kind, fields).end, seconds)
 
-    async def _answer(self, end: "asyncio.Future[Ended]", seconds: float) -> Ended:
+    async def _answer(self, end: "asyncio.Future[RequestEnd]", seconds: float) -> RequestEnd:
         """What init says in time; a sandbox that does not answer is given up."""
         done, _ = await asyncio.wait([end], timeout=seconds)
         if not done:

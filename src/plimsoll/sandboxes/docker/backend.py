@@ -11,35 +11,37 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
+from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import BuildError, SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
-from plimsoll.core.network import NetworkMode
-from plimsoll.core.waiting import to_the_end
-from plimsoll.sandboxes.container.binary import init_binary
+from plimsoll.core.permissions import NetworkMode
+from plimsoll.sandboxes.container.init_binary import init_binary
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
-from plimsoll.sandboxes.disks import Disk, watching
-from plimsoll.sandboxes.docker.collection import collect
-from plimsoll.sandboxes.docker.compose import ComposeImage, Projects
-from plimsoll.sandboxes.docker.compose_keeper import ComposeKeeper, ComposeSandbox
-from plimsoll.sandboxes.docker.compose_layout import with_limits
-from plimsoll.sandboxes.docker.compose_project import Project
-from plimsoll.sandboxes.docker.containers import NO_NETWORK_MODE, Plan, limits_config
-from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineGone, Lost, full_disk
-from plimsoll.sandboxes.docker.files import Files
-from plimsoll.sandboxes.docker.images import DockerImage, Images
+from plimsoll.sandboxes.docker.compose.launcher import ComposeImage, ComposeLauncher
+from plimsoll.sandboxes.docker.compose.layout import merge_limits
+from plimsoll.sandboxes.docker.compose.project import ComposeProject, ComposeSandbox, MainContainer
+from plimsoll.sandboxes.docker.container_spec import NO_NETWORK_MODE, ContainerSpec, limits_config
+from plimsoll.sandboxes.docker.daemon.api import Daemon, watch_daemon
+from plimsoll.sandboxes.docker.daemon.errors import (
+    DaemonUnreachable,
+    ResourceRemoved,
+    full_disk_error,
+)
+from plimsoll.sandboxes.docker.docker_container import DockerContainer
+from plimsoll.sandboxes.docker.files.host_files import HostFiles
+from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore
+from plimsoll.sandboxes.docker.images.pruning import prune_images
 from plimsoll.sandboxes.docker.inventory import DockerInventory
-from plimsoll.sandboxes.docker.keeper import ContainerKeeper
-from plimsoll.sandboxes.docker.networks import Networks, name_servers
+from plimsoll.sandboxes.docker.network.run_networks import RunNetworks, name_servers
 from plimsoll.sandboxes.docker.options import DockerOptions
-from plimsoll.sandboxes.docker.turns import Turns
-from plimsoll.sandboxes.docker.watch import watch
-from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.locks import remove_unused
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.docker.single_flight import HostLocks
+from plimsoll.sandboxes.host.disk_space import Disk, watch_disk
+from plimsoll.sandboxes.host.locks import remove_stale_locks
+from plimsoll.sandboxes.host.owners import this_process
+from plimsoll.sandboxes.host.temporary import remove_leftovers, temporary_folder
+from plimsoll.sandboxes.local.host.home import Home
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
 from plimsoll.sandboxes.reaper import Reaper, reap
-from plimsoll.sandboxes.temporary import remove_leftovers, temporary_folder
 
 __all__ = ["DockerBackend", "DockerOptions"]
 
@@ -62,9 +64,9 @@ class DockerBackend:
     def __init__(self, options: DockerOptions | None = None) -> None:
         self._options = options or DockerOptions()
         self._warnings: dict[str, None] = {}
-        self._keepers: set[ContainerKeeper] = set()
+        self._keepers: set[DockerContainer] = set()
         """Of every container that there may be, from before it is made until it is removed."""
-        self._left: set[ContainerKeeper] = set()
+        self._left: set[DockerContainer] = set()
         """Those among them that could not be removed when they were to."""
         self._stack = AsyncExitStack()
         self._dns = self._options.dns
@@ -74,7 +76,7 @@ class DockerBackend:
         return tuple(self._warnings)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Daemon:
         """The engine, while the backend is entered."""
         return self._engine
 
@@ -91,24 +93,24 @@ class DockerBackend:
 
     async def _open(self) -> None:
         options = self._options
-        engine = Engine(options.endpoint(os.environ))
+        engine = Daemon(options.endpoint(os.environ))
         self._engine = await self._stack.enter_async_context(engine)
         info = await engine.info()
         _check_engine(engine, info.os_type)
         _check_runtime(engine, info.runtimes, options.runtime)
-        self._disk = Disk(lambda left: str(full_disk(str(engine.endpoint), left)))
+        self._disk = Disk(lambda left: str(full_disk_error(str(engine.endpoint), left)))
         inventory = DockerInventory(engine)
         reaping = asyncio.create_task(reap(inventory))
         self._stack.push_async_callback(_ended, reaping)
         await asyncio.to_thread(remove_leftovers)
-        await asyncio.to_thread(remove_unused, Home.find(options.home).locks)
-        turns = Turns(str(engine.endpoint), options.home)
-        self._files = Files(engine, init_binary(info.architecture), options.home)
+        await asyncio.to_thread(remove_stale_locks, Home.find(options.home).locks)
+        turns = HostLocks(str(engine.endpoint), options.home)
+        self._files = HostFiles(engine, init_binary(info.architecture), options.home)
         self._stack.push_async_callback(self._files.close)
-        self._networks = Networks(engine, self._files.ensure_image, turns)
+        self._networks = RunNetworks(engine, self._files.ensure_image, turns)
         self._stack.push_async_callback(self._networks.close)
-        self._images = Images(engine, os.environ, turns)
-        self._projects = Projects(engine, self._images, os.environ, options.runtime)
+        self._images = ImageStore(engine, os.environ, turns)
+        self._projects = ComposeLauncher(engine, self._images, os.environ, options.runtime)
         self._stack.push_async_callback(self._projects.close)
         await self._files.open()
         await self._prove_it_works()
@@ -116,8 +118,8 @@ class DockerBackend:
         if (error := reaping.exception()) is not None:
             self._warn(f"what dead runs left on the engine could not be removed: {error}")
         await self._stack.enter_async_context(Reaper(inventory))
-        await self._stack.enter_async_context(watching(self._look_at_disk))
-        for work in (watch(engine, self._hang_up), self._collect_images(), self._retry()):
+        await self._stack.enter_async_context(watch_disk(self._look_at_disk))
+        for work in (watch_daemon(engine, self._hang_up), self._collect_images(), self._retry()):
             self._stack.push_async_callback(_ended, asyncio.create_task(work))
 
     async def _look_at_disk(self) -> None:
@@ -132,7 +134,7 @@ class DockerBackend:
         """Keep the engine's disk from filling up with images of ours, for ever."""
         while True:
             try:
-                await collect(
+                await prune_images(
                     self._engine,
                     keep_bytes=self._options.keep_images_gb * 1e9,
                     keep_days=self._options.keep_images_days,
@@ -152,7 +154,7 @@ class DockerBackend:
 
     async def _prove_it_works(self) -> None:
         """Start and close one sandbox, so that an engine that cannot says so before any work."""
-        labels = Labels("probe", "probe", myself(), time.time() + 600)
+        labels = Labels("probe", "probe", this_process(), time.time() + 600)
         image = await self._files.ensure_image()
         sandbox = await self._start(await self._images.find(image), SandboxSpec(labels))
         try:
@@ -167,7 +169,7 @@ class DockerBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await to_the_end(self._close(exc_type, exc, traceback))
+        await run_to_completion(self._close(exc_type, exc, traceback))
 
     async def _close(
         self,
@@ -218,7 +220,7 @@ class DockerBackend:
         return await self._patiently(lambda: self._start(image, spec), SandboxUnavailable)
 
     async def _patiently(
-        self, work: Callable[[], Awaitable[_T]], again: type[SandboxUnavailable] = Lost
+        self, work: Callable[[], Awaitable[_T]], again: type[SandboxUnavailable] = ResourceRemoved
     ) -> _T:
         """Do work that leaves nothing behind when it fails, through restarts of the daemon.
 
@@ -235,9 +237,9 @@ class DockerBackend:
                 return await work()
             except (SandboxUnavailable, BuildError) as error:
                 deadline = deadline or time.monotonic() + self._options.wait_seconds
-                if isinstance(error, Lost):
+                if isinstance(error, ResourceRemoved):
                     self._forget(error)
-                was_away = isinstance(error, EngineGone) or not await self._answers()
+                was_away = isinstance(error, DaemonUnreachable) or not await self._answers()
                 if was_away:
                     if not await self._comes_back(deadline):
                         raise
@@ -247,7 +249,7 @@ class DockerBackend:
                 else:
                     raise
 
-    def _forget(self, lost: Lost) -> None:
+    def _forget(self, lost: ResourceRemoved) -> None:
         log.warning("%s; it is made anew", lost)
         for name in lost.names:
             self._networks.forget(name)
@@ -259,7 +261,7 @@ class DockerBackend:
         One on its way down still answers on the connections that there are.
         """
         try:
-            async with Engine(self._engine.endpoint):
+            async with Daemon(self._engine.endpoint):
                 return True
         except SandboxError:
             return False
@@ -282,20 +284,20 @@ class DockerBackend:
             spec,
             env={**main.env, **spec.env},
             workdir=spec.workdir or main.workdir,
-            limits=with_limits(spec.limits, main.limits),
+            limits=merge_limits(spec.limits, main.limits),
         )
         try:
             base = replace(image.main, user=main.user or image.main.user)
             return await self._start(base, own, project)
         except BaseException:
-            await to_the_end(self._projects.discard(project))
+            await run_to_completion(self._projects.discard(project))
             raise
 
     async def _start(
-        self, image: DockerImage, spec: SandboxSpec, project: Project | None = None
+        self, image: DockerImage, spec: SandboxSpec, project: ComposeProject | None = None
     ) -> ContainerSandbox:
         carried = await self._files.carry(image.reference, spec)
-        plan = Plan(
+        plan = ContainerSpec(
             name=f"plimsoll-{short_id()}",
             image=image.reference,
             labels=spec.labels,
@@ -308,9 +310,9 @@ class DockerBackend:
             runtime=self._options.runtime,
         )
         keeper = (
-            ContainerKeeper(self._engine, self._networks, plan)
+            DockerContainer(self._engine, self._networks, plan)
             if project is None
-            else ComposeKeeper(self._engine, self._networks, plan, project)
+            else MainContainer(self._engine, self._networks, plan, project)
         )
         self._keepers.add(keeper)
         try:
@@ -330,11 +332,11 @@ class DockerBackend:
             if spec.network.mode is NetworkMode.ALLOWLIST:
                 await sandbox.set_network(spec.network)
         except BaseException:
-            await to_the_end(self._discard(keeper))
+            await run_to_completion(self._discard(keeper))
             raise
         return sandbox
 
-    async def _discard(self, keeper: ContainerKeeper) -> None:
+    async def _discard(self, keeper: DockerContainer) -> None:
         """Remove what there is of a container, with its sandbox if it has one."""
         if keeper.sandbox is not None:
             with suppress(SandboxError):  # it may have failed earlier, and now succeed
@@ -379,7 +381,7 @@ class DockerBackend:
         return limits_config(limits, info, storage=storage)
 
 
-def _check_engine(engine: Engine, system: str) -> None:
+def _check_engine(engine: Daemon, system: str) -> None:
     if engine.api < _OLDEST_API:
         spoken, oldest = (".".join(map(str, x)) for x in (engine.api, _OLDEST_API))
         raise SandboxUnavailable(
@@ -394,7 +396,7 @@ def _check_engine(engine: Engine, system: str) -> None:
         )
 
 
-def _check_runtime(engine: Engine, known: Collection[str], runtime: str | None) -> None:
+def _check_runtime(engine: Daemon, known: Collection[str], runtime: str | None) -> None:
     if runtime is not None and runtime not in known:
         raise SandboxUnavailable(
             f"[docker] runtime: the Docker daemon at {engine.endpoint} has no runtime "

@@ -13,14 +13,19 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll.core.ids import Labels
-from plimsoll.sandboxes.docker.answers import ContainerRow, ImageRow, NetworkRow, Volume
-from plimsoll.sandboxes.docker.containers import INIT
-from plimsoll.sandboxes.docker.engine import Engine
-from plimsoll.sandboxes.docker.errors import EngineError
-from plimsoll.sandboxes.docker.labels import MARK, from_engine, is_shared
-from plimsoll.sandboxes.docker.networks import remove_network
-from plimsoll.sandboxes.inventory import Item
-from plimsoll.sandboxes.owners import is_here
+from plimsoll.sandboxes.docker.container_spec import INIT
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.errors import DaemonError
+from plimsoll.sandboxes.docker.daemon.responses import (
+    ContainerSummary,
+    ImageSummary,
+    NetworkSummary,
+    Volume,
+)
+from plimsoll.sandboxes.docker.labels import OWNER_LABEL, from_docker, is_shared
+from plimsoll.sandboxes.docker.network.run_networks import remove_network
+from plimsoll.sandboxes.host.owners import is_here
+from plimsoll.sandboxes.reaper import Resource
 
 __all__ = ["DockerInventory"]
 
@@ -42,7 +47,7 @@ class DockerInventory:
 
     name = "docker"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Daemon) -> None:
         self._engine = engine
 
     async def __aenter__(self) -> Self:
@@ -57,14 +62,14 @@ class DockerInventory:
     ) -> None:
         await self._engine.__aexit__(exc_type, exc, traceback)
 
-    async def items(self) -> Sequence[Item]:
+    async def items(self) -> Sequence[Resource]:
         engine = self._engine
         images, networks, volumes = await asyncio.gather(
-            engine.images(MARK), engine.networks(MARK), engine.volumes(MARK)
+            engine.images(OWNER_LABEL), engine.networks(OWNER_LABEL), engine.volumes(OWNER_LABEL)
         )
         # Containers come last: what began to use something in the meantime is seen.
         containers = await engine.containers()
-        inherited = {image.id: from_engine(image.labels) for image in images}
+        inherited = {image.id: from_docker(image.labels) for image in images}
         users = _users(containers, inherited)
         return [
             *_sandboxes(containers, inherited, await self._ends(containers)),
@@ -73,11 +78,11 @@ class DockerInventory:
             *_images(images, users),
         ]
 
-    async def _ends(self, containers: Sequence[ContainerRow]) -> Mapping[str, float]:
+    async def _ends(self, containers: Sequence[ContainerSummary]) -> Mapping[str, float]:
         """When sandboxes ended whose owners are elsewhere. Services of a task may end before it."""
         ends: dict[str, float] = {}
         for row in containers:
-            labels = from_engine(row.labels)
+            labels = from_docker(row.labels)
             if row.state != "exited" or row.command != INIT or labels is None:
                 continue
             if is_here(labels.owner) or (found := await self._engine.inspect(row.id)) is None:
@@ -86,7 +91,7 @@ class DockerInventory:
                 ends[row.id] = when
         return ends
 
-    async def remove(self, item: Item) -> None:
+    async def remove(self, item: Resource) -> None:
         match item.kind:
             case "sandbox":
                 await self._remove_container(item.id)
@@ -101,17 +106,17 @@ class DockerInventory:
         """Others may be at it too: then it is gone when they are done."""
         try:
             await self._engine.remove(container)
-        except EngineError as error:
+        except DaemonError as error:
             if error.status != 409 or not await self._goes(container):
                 raise
 
     async def _remove_network(self, network: str) -> None:
         try:
             await remove_network(self._engine, network, _NETWORK_SECONDS)
-        except EngineError as error:
+        except DaemonError as error:
             if "active endpoints" not in error.said:
                 raise
-            raise EngineError(
+            raise DaemonError(
                 f"{error}; if `docker network inspect` shows no container in it, restart the "
                 "daemon: it has lost count of the network's endpoints, and counts them anew",
                 error.status,
@@ -134,12 +139,12 @@ class DockerInventory:
             await self._engine.remove_image(name)
 
 
-def _is_ours(row: ContainerRow, inherited: Inherited) -> bool:
-    found = from_engine(row.labels)
+def _is_ours(row: ContainerSummary, inherited: Inherited) -> bool:
+    found = from_docker(row.labels)
     return found is not None and found != inherited.get(row.image_id)
 
 
-def _users(containers: Sequence[ContainerRow], inherited: Inherited) -> Users:
+def _users(containers: Sequence[ContainerSummary], inherited: Inherited) -> Users:
     """Who holds on to images, networks and volumes: our containers' ids, others' names."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for row in containers:
@@ -154,12 +159,12 @@ def _users(containers: Sequence[ContainerRow], inherited: Inherited) -> Users:
 
 
 def _sandboxes(
-    containers: Sequence[ContainerRow], inherited: Inherited, ends: Mapping[str, float]
-) -> Iterator[Item]:
+    containers: Sequence[ContainerSummary], inherited: Inherited, ends: Mapping[str, float]
+) -> Iterator[Resource]:
     for row in containers:
-        labels = from_engine(row.labels)
+        labels = from_docker(row.labels)
         if labels is not None and _is_ours(row, inherited):
-            yield Item(
+            yield Resource(
                 "sandbox",
                 row.id,
                 labels,
@@ -170,11 +175,11 @@ def _sandboxes(
             )
 
 
-def _networks(networks: Sequence[NetworkRow], users: Users) -> Iterator[Item]:
+def _networks(networks: Sequence[NetworkSummary], users: Users) -> Iterator[Resource]:
     for row in networks:
-        if (labels := from_engine(row.labels)) is not None:
+        if (labels := from_docker(row.labels)) is not None:
             by = users.get(("network", row.id), ()) + users.get(("network", row.name), ())
-            yield Item(
+            yield Resource(
                 "network",
                 row.id,
                 labels,
@@ -185,10 +190,10 @@ def _networks(networks: Sequence[NetworkRow], users: Users) -> Iterator[Item]:
             )
 
 
-def _volumes(volumes: Sequence[Volume], users: Users) -> Iterator[Item]:
+def _volumes(volumes: Sequence[Volume], users: Users) -> Iterator[Resource]:
     for row in volumes:
-        if (labels := from_engine(row.labels)) is not None:
-            yield Item(
+        if (labels := from_docker(row.labels)) is not None:
+            yield Resource(
                 "volume",
                 row.name,
                 labels,
@@ -198,14 +203,14 @@ def _volumes(volumes: Sequence[Volume], users: Users) -> Iterator[Item]:
             )
 
 
-def _images(images: Sequence[ImageRow], users: Users) -> Iterator[Item]:
+def _images(images: Sequence[ImageSummary], users: Users) -> Iterator[Resource]:
     for row in images:
         # An image without a name is listed with this one.
         names = [name for name in row.repo_tags or () if name != "<none>:<none>"]
         ours = [name for name in names if name.startswith(_OURS)]
         others = tuple(f"the name {name}" for name in names if name not in ours)
-        if (labels := from_engine(row.labels)) is not None:
-            yield Item(
+        if (labels := from_docker(row.labels)) is not None:
+            yield Resource(
                 "image",
                 row.id,
                 labels,
@@ -216,7 +221,7 @@ def _images(images: Sequence[ImageRow], users: Users) -> Iterator[Item]:
             )
 
 
-def _name(row: ContainerRow) -> str:
+def _name(row: ContainerSummary) -> str:
     return row.names[0].lstrip("/") if row.names else row.id[:12]
 
 

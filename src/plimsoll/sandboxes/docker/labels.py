@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from plimsoll.core.ids import Labels, Owner
 
-__all__ = ["MARK", "RUN", "SHARED", "TICKET", "from_engine", "is_shared", "to_engine"]
+__all__ = ["OWNER_LABEL", "RUN", "SHARED", "TICKET", "from_docker", "is_shared", "to_docker"]
 
 RUN = "plimsoll.run"
 TICKET = "plimsoll.ticket"
@@ -12,11 +12,11 @@ OWNER = "plimsoll.owner"
 EXPIRES = "plimsoll.expires"
 SHARED = "plimsoll.shared"
 """On what serves many runs, such as images: it outlives its owner, until it expires."""
-MARK = OWNER
+OWNER_LABEL = OWNER
 """Whatever carries this label was made by Plimsoll."""
 
 
-def to_engine(labels: Labels, *, shared: bool = False) -> dict[str, str]:
+def to_docker(labels: Labels, *, shared: bool = False) -> dict[str, str]:
     """Labels as the engine keeps them."""
     owner = labels.owner
     written = {
@@ -29,7 +29,7 @@ def to_engine(labels: Labels, *, shared: bool = False) -> dict[str, str]:
     return {**written, SHARED: "yes" if shared else "no"}
 
 
-def from_engine(written: Mapping[str, str] | None) -> Labels | None:
+def from_docker(written: Mapping[str, str] | None) -> Labels | None:
     """What the labels say; None where they are not ours or make no sense."""
     found = written or {}
     try:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.sandboxes.docker.endpoint import Endpoint, find_endpoint
+from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
 
 __all__ = ["DockerOptions"]
 

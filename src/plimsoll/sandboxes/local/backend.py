@@ -13,31 +13,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, short_id
-from plimsoll.core.waiting import to_the_end
-from plimsoll.sandboxes.disks import FolderDisk, OpenDisk, watching
-from plimsoll.sandboxes.local.base import HOST_PATHS, Base, host_base, root_base
-from plimsoll.sandboxes.local.builder import Builder
-from plimsoll.sandboxes.local.cgroups import Cgroup, Cgroups
+from plimsoll.sandboxes.host.disk_space import FolderDisk, OpenDisk, watch_disk
+from plimsoll.sandboxes.host.locks import remove_stale_locks
+from plimsoll.sandboxes.host.owners import this_process
+from plimsoll.sandboxes.host.temporary import remove_leftovers
 from plimsoll.sandboxes.local.channel import Channel
-from plimsoll.sandboxes.local.file_systems import find_file_system
-from plimsoll.sandboxes.local.forker import Forker
-from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.image import LocalImage
+from plimsoll.sandboxes.local.error_messages import (
+    disk_full_message,
+    slow_disk_message,
+    start_error,
+    tmpfs_full_message,
+)
+from plimsoll.sandboxes.local.host.cgroups import Cgroup, Cgroups
+from plimsoll.sandboxes.local.host.ext4 import find_file_system
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.sandboxes.local.host.init_spec import prepare_sandbox
+from plimsoll.sandboxes.local.host.removal_queue import RemovalQueue
+from plimsoll.sandboxes.local.host.resources import HostResources
+from plimsoll.sandboxes.local.host.upper_storage import DEFAULT_UPPER_MB, UpperMode, UpperStorage
+from plimsoll.sandboxes.local.host.zygote_client import ZygoteClient
+from plimsoll.sandboxes.local.images.base import (
+    HOST_PATHS,
+    Base,
+    host_base,
+    root_base,
+)
+from plimsoll.sandboxes.local.images.builder import Builder
+from plimsoll.sandboxes.local.images.image import LocalImage
 from plimsoll.sandboxes.local.inventory import LocalInventory
-from plimsoll.sandboxes.local.layout import lay_out
-from plimsoll.sandboxes.local.reasons import cannot_start, full_disk, full_memory, slow_home
-from plimsoll.sandboxes.local.remains import Remains
-from plimsoll.sandboxes.local.remover import Remover
 from plimsoll.sandboxes.local.sandbox import LocalSandbox, allows_network
-from plimsoll.sandboxes.local.serving import drop_socket
-from plimsoll.sandboxes.local.uppers import DEFAULT_MB, Upper, Uppers
-from plimsoll.sandboxes.locks import remove_unused
-from plimsoll.sandboxes.owners import myself
+from plimsoll.sandboxes.local.streams import close_unclaimed_socket
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, OnOutput, SandboxSpec
 from plimsoll.sandboxes.reaper import Reaper, reap
-from plimsoll.sandboxes.temporary import remove_leftovers
 
 __all__ = ["LocalBackend", "LocalOptions"]
 
@@ -58,9 +68,9 @@ class LocalOptions:
     home: Path | None = None
     allow_system_calls: frozenset[str] = frozenset()
     """The groups of system calls that a task may ask for; names of `core/system_calls.py`."""
-    upper: Upper = "auto"
+    upper: UpperMode = "auto"
     """Where the files that sandboxes write are kept."""
-    upper_mb: int = DEFAULT_MB
+    upper_mb: int = DEFAULT_UPPER_MB
     """What the files of a sandbox may take where they are kept in memory."""
 
 
@@ -72,7 +82,7 @@ class LocalBackend:
     def __init__(self, options: LocalOptions | None = None) -> None:
         self._options = options or LocalOptions()
         self._userns = not _has_capability(_CAP_SYS_ADMIN)
-        self._forker = Forker()
+        self._forker = ZygoteClient()
         self._live: set[LocalSandbox] = set()
         self._warnings: dict[str, None] = {}
         self._said_host_base = False
@@ -94,12 +104,12 @@ class LocalBackend:
         self._home = Home.open(self._options.home)
         self._disk = FolderDisk(
             self._home.sandboxes,
-            lambda left: full_disk(self._home.path, left),
+            lambda left: disk_full_message(self._home.path, left),
             as_root=not self._userns and _is_root(),
         )
-        self._remover = Remover(self.warn, lambda: self._disk.short)
+        self._remover = RemovalQueue(self.warn, lambda: self._disk.short)
         self._slow = find_file_system(self._home.sandboxes).slow
-        self._uppers = Uppers(
+        self._uppers = UpperStorage(
             self._home,
             self._options.upper,
             self._options.upper_mb,
@@ -109,7 +119,7 @@ class LocalBackend:
         inventory = LocalInventory(self._home)
         await reap(inventory)
         await asyncio.to_thread(remove_leftovers)
-        await asyncio.to_thread(remove_unused, self._home.locks)
+        await asyncio.to_thread(remove_stale_locks, self._home.locks)
         self._cgroups = Cgroups()
         self._builder = Builder(self, self._home)
         self._host_base = await asyncio.to_thread(
@@ -123,7 +133,7 @@ class LocalBackend:
             raise
         self._working = AsyncExitStack()
         await self._working.enter_async_context(Reaper(inventory))
-        await self._working.enter_async_context(watching(self._look_at_disk))
+        await self._working.enter_async_context(watch_disk(self._look_at_disk))
         return self
 
     async def _look_at_disk(self) -> None:
@@ -138,7 +148,7 @@ class LocalBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await to_the_end(self._close(exc_type, exc, traceback))
+        await run_to_completion(self._close(exc_type, exc, traceback))
 
     async def _close(
         self,
@@ -159,7 +169,7 @@ class LocalBackend:
     async def _prove_it_works(self) -> None:
         """Start and close one sandbox, so that a host that cannot says so before any work."""
         image = LocalImage(self._host_base)
-        spec = SandboxSpec(Labels("probe", "probe", myself(), time.time() + 60))
+        spec = SandboxSpec(Labels("probe", "probe", this_process(), time.time() + 60))
         await (await self.start(image, spec)).close()
         if self._uppers.may_use_memory:
             try:
@@ -198,7 +208,7 @@ class LocalBackend:
         )
         if self._slow and upper_mb is None:
             in_memory = self._options.upper == "tmpfs"
-            self.warn(slow_home(self._home.path, self._slow, in_memory=in_memory))
+            self.warn(slow_disk_message(self._home.path, self._slow, in_memory=in_memory))
         return await self.start(image, spec, upper_mb=upper_mb)
 
     def _limits_memory(self, limits: Limits) -> bool:
@@ -258,12 +268,12 @@ class LocalBackend:
             (life, their_life), (end, their_end) = _two_pairs()
             theirs.enter_context(their_life)
             theirs.enter_context(their_end)
-            remains = Remains(
+            remains = HostResources(
                 self._home.sandboxes / name, spec.labels.owner, cgroup, life, self._remover
             )
             channel = Channel(end)
             try:
-                inside = lay_out(
+                inside = prepare_sandbox(
                     self._home, self._home.sandboxes / name, image, spec, cgroup,
                     userns=self._userns, durable=durable, upper_mb=upper_mb,
                 )  # fmt: skip
@@ -273,10 +283,10 @@ class LocalBackend:
                 ready = await self._until_ready(channel)
                 disk = self._disk if upper_mb is None else self._memory(ready, image, upper_mb)
             except BaseException:
-                channel.ready.add_done_callback(drop_socket)
+                channel.ready.add_done_callback(close_unclaimed_socket)
                 channel.close("the sandbox did not start")
                 theirs.close()
-                await to_the_end(remains.clear())
+                await run_to_completion(remains.clear())
                 raise
         sandbox = LocalSandbox(
             spec,
@@ -297,7 +307,7 @@ class LocalBackend:
             raise SandboxUnavailable(f"cannot start a local sandbox: {os.strerror(errno.EMFILE)}")
         return OpenDisk(
             int(ready["fd"]),
-            lambda left: full_memory(mb, left),
+            lambda left: tmpfs_full_message(mb, left),
             lambda: self._uppers.outgrew(image.key),
         )
 
@@ -320,7 +330,7 @@ class LocalBackend:
             words = self._forker.last_words()
             raise SandboxUnavailable(f"the sandbox died while it started: {words}") from None
         if not said.get("ready"):
-            raise cannot_start(said, self._home.path)
+            raise start_error(said, self._home.path)
         return said
 
 

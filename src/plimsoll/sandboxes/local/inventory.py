@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll.core.errors import SandboxUnavailable
-from plimsoll.sandboxes.inventory import Item
-from plimsoll.sandboxes.local.home import Home
-from plimsoll.sandboxes.local.remains import clear_away, remains_in
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.sandboxes.local.host.resources import list_sandboxes, remove_sandbox
+from plimsoll.sandboxes.reaper import Resource
 
 __all__ = ["LocalInventory"]
 
@@ -32,17 +32,17 @@ class LocalInventory:
     ) -> None:
         pass
 
-    async def items(self) -> Sequence[Item]:
+    async def items(self) -> Sequence[Resource]:
         try:
-            return await asyncio.to_thread(remains_in, self._home)
+            return await asyncio.to_thread(list_sandboxes, self._home)
         except OSError as error:
             raise SandboxUnavailable(
                 f"{error.filename or self._home.path} cannot be read: {error.strerror}"
             ) from None
 
-    async def remove(self, item: Item) -> None:
+    async def remove(self, item: Resource) -> None:
         try:
-            await asyncio.to_thread(clear_away, self._home, item)
+            await asyncio.to_thread(remove_sandbox, self._home, item)
         except OSError as error:
             raise SandboxUnavailable(
                 f"{error.filename or item.id} cannot be removed: {error.strerror}"

@@ -9,21 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import (
     SandboxError,
     SandboxUnavailable,
     SandboxUnsupported,
 )
 from plimsoll.core.ids import Labels
-from plimsoll.core.network import NetworkMode, NetworkPolicy
-from plimsoll.core.waiting import to_the_end
+from plimsoll.core.permissions import NetworkMode, NetworkPolicy
 from plimsoll.sandboxes import trees
-from plimsoll.sandboxes.disks import FolderDisk, OpenDisk
+from plimsoll.sandboxes.host.disk_space import FolderDisk, OpenDisk
 from plimsoll.sandboxes.local.channel import Channel
-from plimsoll.sandboxes.local.inside.listening import ADDRESS
-from plimsoll.sandboxes.local.pump import Pump
-from plimsoll.sandboxes.local.remains import Remains
-from plimsoll.sandboxes.local.serving import LocalServed, drop_socket
+from plimsoll.sandboxes.local.host.resources import HostResources
+from plimsoll.sandboxes.local.inside.listener import ADDRESS
+from plimsoll.sandboxes.local.streams import LocalServed, OutputReader, close_unclaimed_socket
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
@@ -34,14 +33,14 @@ from plimsoll.sandboxes.protocol import (
     Transfer,
 )
 from plimsoll.sandboxes.transfers import (
-    Here,
-    Side,
-    failed,
-    packing,
-    removed_on_failure,
-    run_here,
-    transferred,
-    unpacking,
+    HostSide,
+    SideResult,
+    combine_sides,
+    pack_from_host,
+    remove_on_failure,
+    run_host_side,
+    transfer_error,
+    unpack_to_host,
 )
 
 __all__ = ["LocalSandbox", "allows_network"]
@@ -69,7 +68,7 @@ class LocalSandbox:
         spec: SandboxSpec,
         *,
         channel: Channel,
-        remains: Remains,
+        remains: HostResources,
         disk: FolderDisk | OpenDisk,
         env: Mapping[str, str],
         workdir: str,
@@ -86,7 +85,7 @@ class LocalSandbox:
         self._workdir = workdir
         self._user = user
         self._on_close = on_close
-        self._pumps: set[Pump] = set()
+        self._pumps: set[OutputReader] = set()
         self._served: set[LocalServed] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -136,7 +135,7 @@ class LocalSandbox:
             "stdin": bool(stdin),
         }
         started = time.monotonic()
-        out, err = Pump("stdout", keep, on_output), Pump("stderr", keep, on_output)
+        out, err = OutputReader("stdout", keep, on_output), OutputReader("stderr", keep, on_output)
         self._pumps = {pump for pump in self._pumps if pump.open} | {out, err}
         source = [_as_file(stdin)] if stdin else []
         try:
@@ -170,11 +169,11 @@ class LocalSandbox:
             done, _ = await asyncio.wait([reply], timeout=timeout)
         except asyncio.CancelledError:
             with contextlib.suppress(SandboxUnavailable):
-                await to_the_end(self._kill(number, reply))
+                await run_to_completion(self._kill(number, reply))
             raise
         if done:
             return reply.result(), False
-        return await to_the_end(self._kill(number, reply)), True
+        return await run_to_completion(self._kill(number, reply)), True
 
     async def _kill(self, number: int, reply: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
         """Kill what a request started, and wait for its end."""
@@ -208,7 +207,9 @@ class LocalSandbox:
             "mode": mode,
         }
         with self._disk.named():
-            return await self._transfer("unpack", target, packing(source, ignored), what, rules)
+            return await self._transfer(
+                "unpack", target, pack_from_host(source, ignored), what, rules
+            )
 
     async def download(
         self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
@@ -219,15 +220,15 @@ class LocalSandbox:
         self, source: str, target: Path, rules: trees.Rules, *, follow: bool = False
     ) -> Transfer:
         """Download by rules of the caller's own. What a failed one left is removed."""
-        here, what = unpacking(target, rules), f"download of {source}"
-        async with removed_on_failure(target):
+        here, what = unpack_to_host(target, rules), f"download of {source}"
+        async with remove_on_failure(target):
             return await self._transfer("pack", source, here, what, {"follow": follow})
 
     async def _transfer(
         self,
         op: str,
         path: str,
-        here: Here,
+        here: HostSide,
         what: str,
         rules: Mapping[str, object],
     ) -> Transfer:
@@ -241,22 +242,22 @@ class LocalSandbox:
             raise
         finally:
             os.close(theirs)
-        mine = run_here(here, ours)
+        mine = run_host_side(here, ours)
         try:
             await asyncio.wait([mine, reply])
         except asyncio.CancelledError:
             # With the sandbox's side dead the pipe breaks, and the thread ends by itself.
             with contextlib.suppress(SandboxUnavailable):
-                await to_the_end(self._kill(number, reply))
-            await to_the_end(mine)
+                await run_to_completion(self._kill(number, reply))
+            await run_to_completion(mine)
             raise
-        return transferred(what, Side.of(reply.result()), mine.result())
+        return combine_sides(what, SideResult.of(reply.result()), mine.result())
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
         said = await self._ask("empty", _EMPTY_SECONDS, path=path, mode=mode)
         if not said.get("done"):
             with self._disk.named():
-                raise failed(f"{path} could not be emptied: {said.get('error', 'killed')}")
+                raise transfer_error(f"{path} could not be emptied: {said.get('error', 'killed')}")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         allowed = allows_network(policy)
@@ -271,7 +272,7 @@ class LocalSandbox:
         try:
             said = await self._answer(reply, _ANSWER_SECONDS)
         except asyncio.CancelledError:
-            reply.add_done_callback(drop_socket)
+            reply.add_done_callback(close_unclaimed_socket)
             raise
         if "fd" not in said:
             why = said.get("error", "killed")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from plimsoll.core.ids import Labels
-from plimsoll.sandboxes.pool.keys import Key, source_key, spec_key
+from plimsoll.sandboxes.pool.keys import PoolKey, source_key, spec_key
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 
-__all__ = ["Demand", "Expectation", "Wanted", "Wants"]
+__all__ = ["Demand", "DemandEntry", "DemandSummary", "Expectation"]
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +39,7 @@ class Expectation:
 
 
 @dataclass(slots=True)
-class Wanted:
+class DemandEntry:
     """How many sandboxes of one key are expected to be asked for."""
 
     image: Image
@@ -48,14 +48,14 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Wants:
+class DemandSummary:
     """All that is expected, the first to be asked for first."""
 
-    by_key: dict[Key, Wanted] = field(default_factory=dict[Key, Wanted])
+    by_key: dict[PoolKey, DemandEntry] = field(default_factory=dict[PoolKey, DemandEntry])
     unknown: int = 0
     """Expected of images that are not known yet."""
 
-    def count(self, key: Key) -> int:
+    def count(self, key: PoolKey) -> int:
         return self.by_key[key].count if key in self.by_key else 0
 
 
@@ -77,24 +77,24 @@ class Demand:
     def built(self, source: ImageSource, image: Image) -> None:
         self._images[source_key(source)] = image
 
-    def serve(self, key: Key, labels: Labels) -> None:
+    def serve(self, key: PoolKey, labels: Labels) -> None:
         """Somebody asks for this key: the expectation with their labels, or the oldest, is met."""
         fitting = [one for one in self._expectations if one.remaining and self._key(one) == key]
         own = (one for one in fitting if one.spec.labels.ticket == labels.ticket)
         if fitting:
             next(own, fitting[0]).remaining -= 1
 
-    def wants(self) -> Wants:
+    def wants(self) -> DemandSummary:
         self._expectations = [one for one in self._expectations if one.remaining]
-        wants = Wants()
+        wants = DemandSummary()
         for one in self._expectations:
             if (image := self._images.get(one.source)) is None:
                 wants.unknown += one.remaining
             else:
-                key = Key(image.key, one.spec_key)
-                wants.by_key.setdefault(key, Wanted(image, one.spec)).count += one.remaining
+                key = PoolKey(image.key, one.spec_key)
+                wants.by_key.setdefault(key, DemandEntry(image, one.spec)).count += one.remaining
         return wants
 
-    def _key(self, one: Expectation) -> Key | None:
+    def _key(self, one: Expectation) -> PoolKey | None:
         image = self._images.get(one.source)
-        return None if image is None else Key(image.key, one.spec_key)
+        return None if image is None else PoolKey(image.key, one.spec_key)

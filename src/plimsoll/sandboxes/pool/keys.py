@@ -11,41 +11,41 @@ from typing import Any, cast
 
 from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 
-__all__ = ["Key", "key_of", "source_key", "spec_key"]
+__all__ = ["PoolKey", "pool_key", "source_key", "spec_key"]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class PoolKey:
     """A sandbox of one key serves whoever asks for that key."""
 
     image: str
     spec: str
 
 
-def key_of(image: Image, spec: SandboxSpec) -> Key:
-    return Key(image.key, spec_key(spec))
+def pool_key(image: Image, spec: SandboxSpec) -> PoolKey:
+    return PoolKey(image.key, spec_key(spec))
 
 
 def spec_key(spec: SandboxSpec) -> str:
-    return _digest(_plain(spec, without="labels"))
+    return _digest(_to_tuples(spec, without="labels"))
 
 
 def source_key(source: ImageSource) -> str:
-    return _digest(_plain(source))
+    return _digest(_to_tuples(source))
 
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()
 
 
-def _plain(value: object, *, without: str = "") -> object:
+def _to_tuples(value: object, *, without: str = "") -> object:
     """Nested tuples, whose text is the same where the values are equal."""
     if is_dataclass(value):
         names = (field.name for field in fields(value) if field.name != without)
-        return tuple((name, _plain(getattr(value, name))) for name in names)
+        return tuple((name, _to_tuples(getattr(value, name))) for name in names)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, object]", value).items()
-        return tuple(sorted((key, _plain(one)) for key, one in items))
+        return tuple(sorted((key, _to_tuples(one)) for key, one in items))
     if isinstance(value, tuple):
-        return tuple(_plain(one) for one in cast("tuple[object, ...]", value))
+        return tuple(_to_tuples(one) for one in cast("tuple[object, ...]", value))
     return value

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels
-from plimsoll.core.network import NetworkPolicy
-from plimsoll.sandboxes.pool.shelf import Pooled
+from plimsoll.core.permissions import NetworkPolicy
+from plimsoll.sandboxes.pool.stock import PooledSandbox
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
@@ -32,7 +32,7 @@ class Lease:
     """Made by `Pool.create`. Nothing gets through to the sandbox after it was closed."""
 
     def __init__(
-        self, pooled: Pooled, spec: SandboxSpec, on_close: Callable[["Lease"], None]
+        self, pooled: PooledSandbox, spec: SandboxSpec, on_close: Callable[["Lease"], None]
     ) -> None:
         self.pooled = pooled
         self.network: NetworkPolicy | None = spec.network

@@ -21,18 +21,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import PlimsollError, SandboxUnavailable
-from plimsoll.core.network import NetworkPolicy
-from plimsoll.core.waiting import to_the_end
-from plimsoll.sandboxes.pool.background import Background
-from plimsoll.sandboxes.pool.cleaning import put_back, take_baseline, why_dead
-from plimsoll.sandboxes.pool.demand import Demand, Expectation, Wants
-from plimsoll.sandboxes.pool.keys import Key, key_of
+from plimsoll.core.permissions import NetworkPolicy
+from plimsoll.sandboxes.pool.background_tasks import BackgroundTasks
+from plimsoll.sandboxes.pool.demand import Demand, DemandSummary, Expectation
+from plimsoll.sandboxes.pool.keys import PoolKey, pool_key
 from plimsoll.sandboxes.pool.lease import Lease
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
-from plimsoll.sandboxes.pool.shelf import Pooled, Shelf
+from plimsoll.sandboxes.pool.reset import liveness_error, reset_sandbox, take_baseline
 from plimsoll.sandboxes.pool.stats import Meter, PoolStats, Readings
-from plimsoll.sandboxes.pool.stock import Stock
+from plimsoll.sandboxes.pool.stock import KeyStock, PooledSandbox, Stock
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, OnOutput, Sandbox, SandboxSpec
 
 __all__ = ["Pool"]
@@ -42,7 +41,7 @@ TICKET = "pool"
 
 _DAY = 24 * 3600.0
 """So long a sandbox is handed out. By its labels it lives longer, for the last trial it serves."""
-_PATIENCE = 1.0
+_RESET_WAIT_SECONDS = 1.0
 """A reset that takes longer than this, and than a start, is not waited for."""
 _RESETS_AT_ONCE = max(2, os.cpu_count() or 1)
 """A reset is a walk over all files: more at once than there are cores make each come later."""
@@ -66,7 +65,7 @@ class Pool:
         self._leases: set[Lease] = set()
         self._used_once: set[str] = set()
         """Images whose sandboxes bring along what a reset does not reach."""
-        self._working = Background(self.warn)
+        self._working = BackgroundTasks(self.warn)
         """Starts and resets."""
         self._resets = asyncio.Semaphore(_RESETS_AT_ONCE)
         self._warnings: dict[str, None] = {}
@@ -109,7 +108,7 @@ class Pool:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            await to_the_end(self._drain())
+            await run_to_completion(self._drain())
         finally:
             await self._backend.__aexit__(exc_type, exc, traceback)
 
@@ -136,7 +135,7 @@ class Pool:
             return sandbox
         if self._closed:
             raise SandboxUnavailable(_POOL_CLOSED)
-        shelf = self._stock.shelf(key_of(image, spec), image, spec)
+        shelf = self._stock.shelf(pool_key(image, spec), image, spec)
         self._demand.serve(shelf.key, spec.labels)
         pooled = await self._take_warm(shelf)
         warm = pooled is not None
@@ -163,12 +162,12 @@ class Pool:
         self._meter.started(time.monotonic() - began)
         return sandbox
 
-    async def _take_warm(self, shelf: Shelf) -> Pooled | None:
+    async def _take_warm(self, shelf: KeyStock) -> PooledSandbox | None:
         """One that waits and still lives."""
         while shelf.warm:
             pooled = shelf.warm.popleft()
             try:
-                dead = _too_old(pooled) or await why_dead(pooled.sandbox)
+                dead = _too_old(pooled) or await liveness_error(pooled.sandbox)
             except BaseException:
                 self._stock.close(pooled)
                 raise
@@ -177,14 +176,14 @@ class Pool:
             self._retire(pooled, dead)
         return None
 
-    async def _wait_for_one(self, shelf: Shelf) -> Pooled:
+    async def _wait_for_one(self, shelf: KeyStock) -> PooledSandbox:
         """The next of its key that is ready, whoever it was begun for."""
         if self._closed:
             raise SandboxUnavailable(_POOL_CLOSED)
         if (refusal := shelf.refusal(time.monotonic())) is not None:
             raise refusal
         shelf = self._stock.still(shelf)
-        waiter: asyncio.Future[Pooled] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PooledSandbox] = asyncio.get_running_loop().create_future()
         shelf.waiters.append(waiter)
         self._pump()
         try:
@@ -217,13 +216,13 @@ class Pool:
             return f"it was used {self._options.uses} times"
         return _too_old(lease.pooled)
 
-    def _has_use_for(self, shelf: Shelf) -> bool:
+    def _has_use_for(self, shelf: KeyStock) -> bool:
         """Whether somebody waits for one more of these, or may be about to."""
         wants = self._demand.wants()
         worth = len(shelf.waiters) + self._worth_keeping(wants, shelf.key) + wants.unknown
         return worth > len(shelf.warm) + shelf.coming
 
-    def _worth_keeping(self, wants: Wants, key: Key) -> int:
+    def _worth_keeping(self, wants: DemandSummary, key: PoolKey) -> int:
         """How many of a key are worth keeping warm.
 
         A trial that has just ended makes way for another. Until that one has its lease, what
@@ -240,7 +239,7 @@ class Pool:
         work = asyncio.ensure_future(self._put_back(lease, shelf.spec.network))
         try:
             try:
-                patience = max(_PATIENCE, self._meter.usual_start)
+                patience = max(_RESET_WAIT_SECONDS, self._meter.usual_start)
                 done, _ = await asyncio.wait([work], timeout=patience)
             finally:
                 shelf.resetting -= 1
@@ -262,12 +261,12 @@ class Pool:
     async def _put_back(self, lease: Lease, network: NetworkPolicy) -> str:
         async with self._resets:
             began = time.monotonic()
-            doubt = await put_back(lease, network)
+            doubt = await reset_sandbox(lease, network)
         if not doubt:
             self._meter.reset(time.monotonic() - began)
         return doubt
 
-    def _offer(self, pooled: Pooled) -> None:
+    def _offer(self, pooled: PooledSandbox) -> None:
         """Hand out a sandbox that is ready, or keep it warm."""
         if self._closed or pooled.closing:
             self._stock.close(pooled)
@@ -275,7 +274,7 @@ class Pool:
         pooled.shelf = self._stock.still(pooled.shelf)
         pooled.shelf.hand_out(pooled)
 
-    def _retire(self, pooled: Pooled, reason: str) -> None:
+    def _retire(self, pooled: PooledSandbox, reason: str) -> None:
         """Close a sandbox that was meant to be used, and count why it is not."""
         _log.info("sandbox %s is not used again: %s", pooled.sandbox.id, reason)
         self._meter.retired(reason)
@@ -294,7 +293,7 @@ class Pool:
         self._trim(wants)
         self._start_ahead(wants)
 
-    def _trim(self, wants: Wants) -> None:
+    def _trim(self, wants: DemandSummary) -> None:
         """Close warm sandboxes that nobody expects. Whoever's image is not known may want any."""
         spare = wants.unknown
         for key, shelf in list(self._stock.shelves.items()):
@@ -306,7 +305,7 @@ class Pool:
             if shelf.is_empty and not wants.count(key):
                 del self._stock.shelves[key]
 
-    def _start_ahead(self, wants: Wants) -> None:
+    def _start_ahead(self, wants: DemandSummary) -> None:
         now = time.monotonic()
         for key, wanted in wants.by_key.items():
             shelf = self._stock.shelf(key, wanted.image, wanted.spec)
@@ -316,11 +315,11 @@ class Pool:
                     break
                 self._begin(shelf, ahead=True)
 
-    def _begin(self, shelf: Shelf, *, ahead: bool) -> None:
+    def _begin(self, shelf: KeyStock, *, ahead: bool) -> None:
         shelf.starting += 1
         self._working.begin(self._bring(shelf, ahead=ahead))
 
-    async def _bring(self, shelf: Shelf, *, ahead: bool) -> None:
+    async def _bring(self, shelf: KeyStock, *, ahead: bool) -> None:
         """Start a sandbox for whoever is first to take it."""
         try:
             if not ahead:
@@ -337,13 +336,13 @@ class Pool:
             shelf.starting -= 1
         self._pump()
 
-    async def _start(self, shelf: Shelf) -> Pooled:
+    async def _start(self, shelf: KeyStock) -> PooledSandbox:
         # Whoever is expected may have said so long ago.
         expires = max(shelf.spec.labels.expires, time.time() + _DAY) + _DAY
         labels = replace(shelf.spec.labels, ticket=TICKET, expires=expires)
         spec = replace(shelf.spec, labels=labels)
         for attempt in range(1, _MOST_STARTS + 1):
-            pooled = Pooled(await self._timed_create(shelf.image, spec), shelf)
+            pooled = PooledSandbox(await self._timed_create(shelf.image, spec), shelf)
             self._stock.add(pooled)
             try:
                 if self._options.reuse is Reuse.RESET:
@@ -360,7 +359,7 @@ class Pool:
                 raise
         raise AssertionError("unreachable")
 
-    async def _can_be_reset(self, pooled: Pooled) -> bool:
+    async def _can_be_reset(self, pooled: PooledSandbox) -> bool:
         if pooled.shelf.image.key in self._used_once:
             why = "it brings along services that a reset does not reach"
         else:
@@ -369,7 +368,7 @@ class Pool:
             self.warn(f"a sandbox is used once, not reset: {why} ({self.name})")
         return not why
 
-    def _start_failed(self, shelf: Shelf, reason: str) -> None:
+    def _start_failed(self, shelf: KeyStock, reason: str) -> None:
         now = time.monotonic()
         again = shelf.start_failed(reason, now)
         if again is not None:
@@ -378,7 +377,7 @@ class Pool:
             self.warn(str(refusal))
             shelf.tell(str(refusal))
 
-    def _start_refused(self, shelf: Shelf, error: Exception) -> None:
+    def _start_refused(self, shelf: KeyStock, error: Exception) -> None:
         """The backend does not do it, or a fault of ours: whoever waited longest is told."""
         shelf.refused = True
         waiter = next((one for one in shelf.waiters if not one.done()), None)
@@ -411,7 +410,7 @@ class Pool:
             _log.warning("%s", text)
 
 
-def _too_old(pooled: Pooled) -> str:
+def _too_old(pooled: PooledSandbox) -> str:
     """Whether it would expire before the trial of whoever asked last."""
     wanted = pooled.shelf.spec.labels.expires
     return "it is too old" if pooled.sandbox.labels.expires < wanted else ""

@@ -14,7 +14,7 @@ import msgspec
 
 from plimsoll.sandboxes.pool.options import Reuse
 
-__all__ = ["Figures", "Histogram", "Meter", "PoolStats", "Readings", "Span", "Trend"]
+__all__ = ["Histogram", "Meter", "PoolStats", "Quantiles", "Readings", "Span", "Trend"]
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -25,7 +25,7 @@ _MOST_REASONS = 20
 _OTHER = "other reasons"
 
 
-class Figures(msgspec.Struct, frozen=True):
+class Quantiles(msgspec.Struct, frozen=True):
     """How long something took, in seconds."""
 
     count: int
@@ -56,11 +56,11 @@ class PoolStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retired: dict[str, int] = {}
     """Sandboxes that were not used again, by reason."""
     failed_starts: int = 0
-    start: Figures | None = None
+    start: Quantiles | None = None
     start_over_time: list[Span] = []
-    reset: Figures | None = None
-    wait_warm: Figures | None = None
-    wait_cold: Figures | None = None
+    reset: Quantiles | None = None
+    wait_warm: Quantiles | None = None
+    wait_cold: Quantiles | None = None
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,10 +125,10 @@ class Histogram:
         raise ValueError("nothing was measured")
 
     @property
-    def figures(self) -> Figures | None:
+    def figures(self) -> Quantiles | None:
         if not self.count:
             return None
-        return Figures(self.count, self.quantile(0.5), self.quantile(0.99))
+        return Quantiles(self.count, self.quantile(0.5), self.quantile(0.99))
 
 
 @dataclass(slots=True)

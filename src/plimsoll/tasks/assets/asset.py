@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.fetches.fetch import Kind
 
 __all__ = ["ASSETS_MOUNT", "Asset", "AssetMount", "Request"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Asset
 from plimsoll.tasks.assets.commands import DiskFull, run
-from plimsoll.tasks.assets.place import Place
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.assets.store import AssetStore
+from plimsoll.tasks.fetches.fetch import Kind
 
 __all__ = ["STAGED_MARK", "Mirror", "stage_checkout", "stage_mirror"]
 
@@ -49,7 +49,7 @@ class _Remote:
 
 
 def stage_mirror(
-    place: Place,
+    place: AssetStore,
     source: str,
     revisions: Iterable[str | None],
     *,
@@ -86,7 +86,7 @@ def stage_mirror(
     return Mirror(asset, remote.branch, commits, failures)
 
 
-def stage_checkout(place: Place, mirror: Mirror, revision: str | None, target: str) -> Asset:
+def stage_checkout(place: AssetStore, mirror: Mirror, revision: str | None, target: str) -> Asset:
     """Check a mirror's commit out, to be mounted where a task clones to."""
     commit, source = mirror.commits[revision], mirror.asset.source
     path = f"checkouts/{_name(source)}-{commit}"

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from plimsoll.core.errors import AssetError
 from plimsoll.core.ids import short_id
+from plimsoll.core.toml_lines import line_of, show_key
 from plimsoll.tasks.assets.asset import Asset, Request
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.toml_lines import line_of, show_key
+from plimsoll.tasks.fetches.fetch import Kind
 
 __all__ = ["MANIFEST", "read_manifest", "write_file", "write_manifest"]
 

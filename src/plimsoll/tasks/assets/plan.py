@@ -1,26 +1,94 @@
-"""What a set of tasks fetches, each thing once, with the tasks that want it."""
+"""Which clones can be answered by a checkout mounted where they go.
+
+A mount is read-only, so only a folder that the build leaves as it was cloned qualifies. All
+others are cloned from the mirror, and can be written as ever.
+
+What a set of tasks fetches, each thing once, with the tasks that want it.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.assets.manifest import Assets
-from plimsoll.tasks.assets.mounting import clone_target, is_mountable
-from plimsoll.tasks.assets.requests import Unanswerable, helpful_requests, requests_of
-from plimsoll.tasks.assets.wheels import host_python
-from plimsoll.tasks.lint.fetch import Fetch, Kind, Phase
-from plimsoll.tasks.lint.fetches import find_fetches, task_builds
+from plimsoll.tasks.assets.packages import host_python
+from plimsoll.tasks.assets.requests import UnsupportedFetch, optional_requests, requests_of
+from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.dockerfile.stages import RunScript, Stage
+from plimsoll.tasks.fetches.fetch import Fetch, Kind, Phase
+from plimsoll.tasks.fetches.finder import find_fetches, task_builds
 from plimsoll.tasks.task import Task
 
-__all__ = ["Left", "Plan", "Wanted", "make_plan", "unstaged"]
+__all__ = [
+    "Plan",
+    "PlannedRequest",
+    "UnstagedFetch",
+    "clone_target",
+    "is_mountable",
+    "make_plan",
+    "unstaged_requests",
+]
+
+READERS = {
+    "", "[", "[[", "apt", "apt-get", "cat", "cd", "echo", "export", "git", "ls", "mkdir", "printf",
+    "set", "test", "true",
+}  # fmt: skip
+"""Commands that leave a cloned folder as it is."""
+
+
+def clone_target(fetch: Fetch) -> str | None:
+    """The absolute path that a clone goes to, where it is known."""
+    target = (fetch.target or "").rstrip("/")
+    known = target.startswith("/") and not any(sign in target for sign in "$*`~")
+    return target if fetch.kind is Kind.GIT and known else None
+
+
+def is_mountable(task: Task, fetch: Fetch) -> bool:
+    """Whether the task leaves the folder alone after it has cloned it."""
+    target = clone_target(fetch)
+    if target is None or fetch.phase not in (Phase.BUILD, Phase.SET_UP):
+        return False
+    # A folder right below the root is as a rule what the agent works in.
+    if len(PurePosixPath(target).parts) < 3 or _near(target, task.environment.workdir or ""):
+        return False
+    stages = [stage for build in task_builds(task) for stage in build.stages]
+    return all(_leaves_alone(stage, fetch, target) for stage in stages)
+
+
+def _leaves_alone(stage: Stage, fetch: Fetch, target: str) -> bool:
+    if _near(target, stage.workdir) or any(_near(target, copy.target) for copy in stage.copies):
+        return False
+    return all(
+        command.unwrapped().name in READERS
+        for run in stage.runs
+        if _touches(run, fetch, target)
+        for command in run.script.commands
+    )
+
+
+def _touches(run: RunScript, fetch: Fetch, target: str) -> bool:
+    words = [word for command in run.script.commands for word in command.args]
+    names = (target, *fetch.what)
+    return _within(run.cwd, target) or any(name in word for name in names for word in words)
+
+
+def _near(target: str, path: str) -> bool:
+    """One of them is the other, or lies in it; the root and its folders' own names aside."""
+    path = path.rstrip("/")
+    return _within(path, target) or (path.count("/") > 1 and _within(target, path))
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
 
 PYTHON_IMAGE = re.compile(r"python:?-?(\d\.\d+)")
 
 
 @dataclass(slots=True)
-class Wanted:
+class PlannedRequest:
     """A request, and the names of the tasks that make it."""
 
     request: Request
@@ -32,7 +100,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Left:
+class UnstagedFetch:
     """Fetches that staging does nothing for."""
 
     what: str
@@ -44,10 +112,10 @@ class Left:
 class Plan:
     """All of it. `clones` has for each path what is cloned there."""
 
-    wanted: dict[tuple[object, ...], Wanted] = field(
-        default_factory=dict[tuple[object, ...], Wanted]
+    wanted: dict[tuple[object, ...], PlannedRequest] = field(
+        default_factory=dict[tuple[object, ...], PlannedRequest]
     )
-    left: dict[str, Left] = field(default_factory=dict[str, Left])
+    left: dict[str, UnstagedFetch] = field(default_factory=dict[str, UnstagedFetch])
     clones: dict[str, set[tuple[object, ...]]] = field(
         default_factory=dict[str, set[tuple[object, ...]]]
     )
@@ -61,7 +129,7 @@ class Plan:
         shown_early: bool = False,
         optional: bool = False,
     ) -> None:
-        wanted = self.wanted.setdefault(request.key, Wanted(request))
+        wanted = self.wanted.setdefault(request.key, PlannedRequest(request))
         wanted.shown_early &= shown_early
         wanted.optional &= optional
         if task is not None:
@@ -103,12 +171,12 @@ def image_python(task: Task) -> str:
     return host_python()
 
 
-def unstaged(task: Task, assets: Assets | None) -> tuple[str, ...]:
+def unstaged_requests(task: Task, assets: StagedAssets | None) -> tuple[str, ...]:
     """What a task fetches that could be staged and is not, in words."""
     found: dict[str, None] = {}
     for fetch in find_fetches(task):
         if assets is None or not assets.covers(fetch):
-            with suppress(Unanswerable):
+            with suppress(UnsupportedFetch):
                 found |= dict.fromkeys(request.describe() for request in requests_of(fetch))
     return tuple(found)
 
@@ -125,9 +193,9 @@ def _drop_spare_uv(plan: Plan) -> None:
 def _add(plan: Plan, task: Task, fetch: Fetch, pythons: Sequence[str]) -> None:
     try:
         requests = requests_of(fetch)
-    except Unanswerable as error:
+    except UnsupportedFetch as error:
         what = f"{fetch.tool} {' '.join(fetch.what)}".strip()
-        left = plan.left.setdefault(f"{what}\0{error}", Left(what, str(error)))
+        left = plan.left.setdefault(f"{what}\0{error}", UnstagedFetch(what, str(error)))
         left.tasks.setdefault(task.name)
         return
     late = fetch.phase in (Phase.AGENT, Phase.TEST)
@@ -137,7 +205,7 @@ def _add(plan: Plan, task: Task, fetch: Fetch, pythons: Sequence[str]) -> None:
             plan.clones.setdefault(target, set()).add(one.key)
             alone = is_mountable(task, fetch)
             plan.read_only[target] = plan.read_only.get(target, True) and alone
-    for one in _for_pythons(helpful_requests(fetch), pythons):
+    for one in _for_pythons(optional_requests(fetch), pythons):
         plan.add(one, task.name, shown_early=late, optional=True)
 
 

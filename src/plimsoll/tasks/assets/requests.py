@@ -3,9 +3,15 @@
 import re
 
 from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.lint.fetch import Fetch, Kind
+from plimsoll.tasks.fetches.fetch import Fetch, Kind
 
-__all__ = ["Unanswerable", "canonical", "helpful_requests", "requests_of", "uv_requirement"]
+__all__ = [
+    "UnsupportedFetch",
+    "canonical_url",
+    "optional_requests",
+    "requests_of",
+    "uv_requirement",
+]
 
 UV_INSTALLER = re.compile(r"/uv(/.*)?/(uv-installer|install)\.sh$")
 UV_VERSION = re.compile(r"/(\d+\.\d+\.\d+)/")
@@ -17,11 +23,11 @@ BUILD_TOOLS = Request(Kind.WHEELS, ("setuptools", "wheel"))
 """What pip wants in order to build a source package that says nothing else."""
 
 
-class Unanswerable(Exception):
+class UnsupportedFetch(Exception):
     """A fetch that staging does nothing for, and why."""
 
 
-def canonical(url: str) -> str:
+def canonical_url(url: str) -> str:
     """A repository's URL without the endings that make no difference."""
     return url.strip().rstrip("/").removesuffix(".git").rstrip("/")
 
@@ -35,11 +41,11 @@ def uv_requirement(what: str) -> str:
 
 
 def requests_of(fetch: Fetch) -> tuple[Request, ...]:
-    """What must be staged for a fetch to work offline; `Unanswerable` where nothing would do."""
+    """The requests to stage for a fetch to work offline; raises `UnsupportedFetch`."""
     match fetch.kind:
         case Kind.GIT:
             if not fetch.what:
-                raise Unanswerable("which repositories it fetches cannot be seen")
+                raise UnsupportedFetch("which repositories it fetches cannot be seen")
             # A remote's name stands for a repository that was cloned, which is a fetch too.
             urls = [url for url in fetch.what if "://" in url or ":" in url.partition("/")[0]]
             return tuple(_git(url, fetch.revision) for url in urls)
@@ -55,10 +61,10 @@ def requests_of(fetch: Fetch) -> tuple[Request, ...]:
         case Kind.NPM:
             return (Request(Kind.NPM, _words(fetch.what)),)
         case Kind.OTHER:
-            raise Unanswerable(f"{fetch.tool} is not staged; put it into the image")
+            raise UnsupportedFetch(f"{fetch.tool} is not staged; put it into the image")
 
 
-def helpful_requests(fetch: Fetch) -> tuple[Request, ...]:
+def optional_requests(fetch: Fetch) -> tuple[Request, ...]:
     """What else a fetch may need, where the image does not have it."""
     if fetch.kind is not Kind.WHEELS:
         return ()
@@ -68,7 +74,7 @@ def helpful_requests(fetch: Fetch) -> tuple[Request, ...]:
 
 def _check_served(fetch: Fetch) -> None:
     if fetch.tool not in SERVED:
-        raise Unanswerable(f"only curl and wget read staged files, {fetch.tool} does not")
+        raise UnsupportedFetch(f"only curl and wget read staged files, {fetch.tool} does not")
 
 
 def _url(url: str) -> Request:
@@ -80,7 +86,7 @@ def _url(url: str) -> Request:
 def _git(url: str, revision: str | None) -> Request:
     name = _literal(revision).removeprefix("origin/") if revision else None
     pin = None if name in ("HEAD", "FETCH_HEAD") else name
-    return Request(Kind.GIT, (canonical(_literal(url)),), pin)
+    return Request(Kind.GIT, (canonical_url(_literal(url)),), pin)
 
 
 def _wheels(fetch: Fetch) -> tuple[Request, ...]:
@@ -94,10 +100,10 @@ def _wheels(fetch: Fetch) -> tuple[Request, ...]:
 
 def _words(what: tuple[str, ...]) -> tuple[str, ...]:
     if not what:
-        raise Unanswerable("what it installs cannot be seen")
+        raise UnsupportedFetch("what it installs cannot be seen")
     for word in what:
         if word.startswith((".", "/", "~")):
-            raise Unanswerable(f"{word} is a local path, whose dependencies cannot be seen")
+            raise UnsupportedFetch(f"{word} is a local path, whose dependencies cannot be seen")
     return tuple(sorted({_literal(word) for word in what}))
 
 
@@ -105,5 +111,5 @@ def _literal(word: str) -> str:
     """A word that is fit to hand to a command: no option, nothing left to expand."""
     word = word.strip()
     if not word or word.startswith("-") or any(sign in word for sign in "$`\n\t"):
-        raise Unanswerable(f'"{word}" is known only when the task runs')
+        raise UnsupportedFetch(f'"{word}" is known only when the task runs')
     return word

@@ -2,28 +2,30 @@
 
 Invariants: assets.toml names only whole assets; whatever ends the process, what was staged
 before stands; an asset that is there and sound is never fetched again.
+
+Verifies an assets folder against its assets.toml, without changing anything.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Asset, Request
 from plimsoll.tasks.assets.commands import DiskFull, is_disk_full
-from plimsoll.tasks.assets.derived import write_derived
+from plimsoll.tasks.assets.derived_files import damaged_derived_files, write_derived_files
 from plimsoll.tasks.assets.git import Mirror, stage_checkout, stage_mirror
-from plimsoll.tasks.assets.given import Given
-from plimsoll.tasks.assets.manifest import Assets
+from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.assets.manifest_file import MANIFEST, write_manifest
-from plimsoll.tasks.assets.npm import stage_npm
-from plimsoll.tasks.assets.place import Place, damage
+from plimsoll.tasks.assets.packages import host_python, stage_npm, stage_uv, stage_wheels
 from plimsoll.tasks.assets.plan import Plan
 from plimsoll.tasks.assets.requests import uv_requirement
+from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.assets.store import AssetStore, damage
 from plimsoll.tasks.assets.urls import stage_url
-from plimsoll.tasks.assets.wheels import host_python, stage_uv, stage_wheels
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.fetches.fetch import Kind
 
-__all__ = ["Failure", "Outcome", "Stager"]
+__all__ = ["Failure", "Outcome", "Stager", "check_assets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Failure:
 class Outcome:
     """What a run of the stager came to."""
 
-    assets: Assets
+    assets: StagedAssets
     staged: list[str] = field(default_factory=list[str])
     kept: int = 0
     failures: list[Failure] = field(default_factory=list[Failure])
@@ -54,7 +56,7 @@ class Outcome:
 class Stager:
     """One run over an assets folder that this process holds."""
 
-    def __init__(self, place: Place, given: Given, say: Callable[[str], None]) -> None:
+    def __init__(self, place: AssetStore, given: LocalSources, say: Callable[[str], None]) -> None:
         self._place = place
         self._given = given
         self._say = say
@@ -213,11 +215,18 @@ class Stager:
                 self._assets = self._assets.with_([replace(asset, mount=None)], [])
 
     def _commit(self) -> None:
-        write_derived(self._assets)
+        write_derived_files(self._assets)
         write_manifest(self._place.folder, self._assets.assets, self._assets.requests)
 
 
-def _load(place: Place) -> Assets:
+def _load(place: AssetStore) -> StagedAssets:
     if not (place.folder / MANIFEST).exists():
-        return Assets(place.folder, (), ())
-    return Assets.load(place.folder)
+        return StagedAssets(place.folder, (), ())
+    return StagedAssets.load(place.folder)
+
+
+def check_assets(folder: Path) -> tuple[StagedAssets, dict[str, str]]:
+    """The assets, and the paths of what is missing or damaged, each with what is wrong."""
+    assets = StagedAssets.load(folder)
+    wrong = {asset.path: found for asset in assets.assets if (found := damage(folder, asset))}
+    return assets, wrong | damaged_derived_files(assets)

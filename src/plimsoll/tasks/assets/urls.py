@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Asset
 from plimsoll.tasks.assets.commands import is_disk_full
-from plimsoll.tasks.assets.place import Place
-from plimsoll.tasks.lint.fetch import Kind
+from plimsoll.tasks.assets.store import AssetStore
+from plimsoll.tasks.fetches.fetch import Kind
 
 __all__ = ["stage_url"]
 
@@ -23,7 +23,7 @@ SECONDS = 60.0
 SCHEMES = ("http", "https", "ftp", "file")
 
 
-def stage_url(place: Place, url: str, given: Path | None) -> Asset:
+def stage_url(place: AssetStore, url: str, given: Path | None) -> Asset:
     """Download a file, or copy the one that is given for it."""
     with place.partial() as made:
         file = made / "file"

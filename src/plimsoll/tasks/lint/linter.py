@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.tasks.lint.finding import Finding, Severity
-from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.lint.parsed_task import LintSettings, ParsedTask
+from plimsoll.tasks.lint.rule import Finding, Rule, Severity, Violation
 from plimsoll.tasks.lint.rules import RULES
-from plimsoll.tasks.lint.subject import Settings, Subject
 from plimsoll.tasks.loader import InvalidTask, LoadedTasks
 from plimsoll.tasks.task import Task
 
-__all__ = ["ALL_RULES", "Linted", "lint_invalid", "lint_task", "lint_tasks"]
+__all__ = ["ALL_RULES", "LintResult", "lint_invalid", "lint_task", "lint_tasks"]
 
 PLACED = re.compile(r"(?:(?P<file>.+?):(?P<line>\d+): |(?P<only>.+?): )(?P<message>.*)", re.DOTALL)
 
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Linted:
+class LintResult:
     """A task with what was found in it."""
 
     task: str
@@ -29,7 +28,7 @@ class Linted:
     findings: tuple[Finding, ...]
 
 
-def _nothing(_subject: Subject) -> Iterator[Place]:
+def _nothing(_subject: ParsedTask) -> Iterator[Violation]:
     return iter(())
 
 
@@ -50,29 +49,29 @@ NOT_CHECKED = Rule(
 ALL_RULES: tuple[Rule, ...] = (INVALID_TASK, NOT_CHECKED, *RULES)
 
 
-def lint_tasks(loaded: LoadedTasks, settings: Settings | None = None) -> Iterator[Linted]:
+def lint_tasks(loaded: LoadedTasks, settings: LintSettings | None = None) -> Iterator[LintResult]:
     """Lint tasks one by one, in the order of their paths."""
     every: list[Task | InvalidTask] = [*loaded.tasks, *loaded.invalid]
     for task in sorted(every, key=lambda one: one.path):
         found = lint_task(task, settings) if isinstance(task, Task) else lint_invalid(task)
-        yield Linted(task.name, task.path, found)
+        yield LintResult(task.name, task.path, found)
 
 
-def lint_task(task: Task, settings: Settings | None = None) -> tuple[Finding, ...]:
+def lint_task(task: Task, settings: LintSettings | None = None) -> tuple[Finding, ...]:
     """Everything that the rules find in a task, by file and line."""
-    subject = Subject(task, settings or Settings())
+    subject = ParsedTask(task, settings or LintSettings())
     found = dict.fromkeys(finding for rule in RULES for finding in _findings(rule, subject))
     return tuple(sorted(found, key=lambda finding: (finding.file, finding.line or 0)))
 
 
-def _findings(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _findings(rule: Rule, subject: ParsedTask) -> Iterator[Finding]:
     """What a rule finds. A task that breaks a rule's check is a finding, not the end of lint."""
     try:
         yield from rule.findings(subject)
     except Exception as error:
         logger.debug("rule %s on %s", rule.id, subject.task.path, exc_info=error)
         message = f"{rule.id} could not be checked: {type(error).__name__}: {error}"
-        yield NOT_CHECKED.finding(subject.task.name, Place("task.toml", None, message))
+        yield NOT_CHECKED.finding(subject.task.name, Violation("task.toml", None, message))
 
 
 def lint_invalid(task: InvalidTask) -> tuple[Finding, ...]:
@@ -83,10 +82,10 @@ def lint_invalid(task: InvalidTask) -> tuple[Finding, ...]:
 def _invalid(name: str, folder: Path, problem: str) -> Finding:
     match = PLACED.fullmatch(problem)
     if match is None:
-        return INVALID_TASK.finding(name, Place("task.toml", None, problem))
+        return INVALID_TASK.finding(name, Violation("task.toml", None, problem))
     path = Path(match["file"] or match["only"])
     if not path.is_relative_to(folder):
-        return INVALID_TASK.finding(name, Place("task.toml", None, problem))
+        return INVALID_TASK.finding(name, Violation("task.toml", None, problem))
     line = int(match["line"]) if match["line"] else None
     file = path.relative_to(folder).as_posix()
-    return INVALID_TASK.finding(name, Place(file, line, match["message"]))
+    return INVALID_TASK.finding(name, Violation(file, line, match["message"]))

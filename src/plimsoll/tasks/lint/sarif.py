@@ -5,9 +5,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from plimsoll import __version__
-from plimsoll.tasks.lint.finding import Finding
-from plimsoll.tasks.lint.linter import Linted
-from plimsoll.tasks.lint.rule import Rule
+from plimsoll.tasks.lint.linter import LintResult
+from plimsoll.tasks.lint.rule import Finding, Rule
 
 __all__ = ["sarif"]
 
@@ -16,7 +15,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 Json = dict[str, object]
 
 
-def sarif(linted: Sequence[Linted], rules: Sequence[Rule], root: Path) -> Json:
+def sarif(linted: Sequence[LintResult], rules: Sequence[Rule], root: Path) -> Json:
     """One run with all rules and findings; files are named relative to `root`."""
     index = {rule.id: at for at, rule in enumerate(rules)}
     results = [

@@ -1,19 +1,41 @@
-"""The sinks that a config asks for."""
+"""What shows figures elsewhere.
+
+The sinks that a config asks for.
+"""
 
 import asyncio
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
+from plimsoll.config.file import Config
+from plimsoll.config.training import MetricsConfig
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.config import Config
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.training_config import MetricsConfig
-from plimsoll.training.metrics.sink import Sink, why
-from plimsoll.training.own_thread import OwnThread
+from plimsoll.training.dedicated_thread import DedicatedThread
 
-__all__ = ["check_sinks", "make_sinks"]
+__all__ = ["Sink", "check_sinks", "failure_reason", "make_sinks"]
+
+
+class Sink(Protocol):
+    """Takes figures. It may fail: a run never ends for it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def failure_reason(error: Exception, within: float) -> str:
+    """Why a sink is left out, which had so many seconds."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {within:g} s"
+    return str(error) or type(error).__name__
+
 
 _SECONDS = 120.0
 """For a sink to be there. It may log in somewhere."""
@@ -40,13 +62,15 @@ async def make_sinks(config: Config, directory: RunDirectory, *, begin: int) -> 
     makers = _makers(config, directory, begin)
     found: list[Sink] = []
     for name, make in makers.items():
-        thread = OwnThread(name)  # a daemon: one that hangs holds up no end of a process
+        thread = DedicatedThread(name)  # a daemon: one that hangs holds up no end of a process
         try:
             async with asyncio.timeout(_SECONDS):
                 found.append(await thread.do(make))
         except Exception as error:  # noqa: BLE001 - whatever a sink's own code raises: it is left out
             _log.warning(
-                "no figures go to %s: %s; metrics.jsonl has them", name, why(error, _SECONDS)
+                "no figures go to %s: %s; metrics.jsonl has them",
+                name,
+                failure_reason(error, _SECONDS),
             )
         finally:
             thread.close()

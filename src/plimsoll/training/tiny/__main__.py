@@ -5,7 +5,7 @@ from pathlib import Path
 
 from plimsoll.training.tiny import folder
 from plimsoll.training.tiny.recipe import make
-from plimsoll.training.tiny.tasks import write_demo
+from plimsoll.training.tiny.task_folders import write_demo
 
 parser = argparse.ArgumentParser(prog="python -m plimsoll.training.tiny", description=__doc__)
 parser.add_argument("folder", type=Path, nargs="?", default=folder(), help="for the policy")

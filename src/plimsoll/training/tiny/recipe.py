@@ -16,15 +16,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from plimsoll.training.doors import backward
-from plimsoll.training.forward import backbone_of, head_of
+from plimsoll.training.learner.optimizer import Optimizer, Schedule
+from plimsoll.training.learner.scorer import backbone_of, head_of
+from plimsoll.training.learner.torch_calls import backward
 from plimsoll.training.models import quietly
-from plimsoll.training.optimizer import Optimizer
-from plimsoll.training.schedule import Schedule
-from plimsoll.training.tiny.examples import Examples, examples
-from plimsoll.training.tiny.kinds import Instance
-from plimsoll.training.tiny.sets import other_instances
-from plimsoll.training.tiny.talks import talk
+from plimsoll.training.tiny.conversations import Examples, make_conversation, make_examples
+from plimsoll.training.tiny.instances import Instance, other_instances
 from plimsoll.training.tiny.tokenizer import make_tokenizer
 
 __all__ = ["make"]
@@ -55,7 +52,7 @@ def make(folder: Path, *, seed: int = 0, say: Callable[[str], None]) -> list[flo
 def texts(instances: Iterable[Instance], random: Random) -> Iterator[str]:
     """All that is said about them."""
     for instance in instances:
-        for turn in talk(instance, random):
+        for turn in make_conversation(instance, random):
             yield from (turn.told, turn.answer)
 
 
@@ -97,7 +94,7 @@ def learn(
     optimizer = Optimizer(model, rate=RATE, weight_decay=0.0, clip_gradient=1.0)
     share = Schedule("cosine", warmup=20, final=0.1, steps=BATCHES)
     for number in range(1, BATCHES + 1):
-        loss = loss_of(model, examples(tokenizer, other_instances(random, BATCH), random))
+        loss = loss_of(model, make_examples(tokenizer, other_instances(random, BATCH), random))
         backward(loss)
         optimizer.clip()
         optimizer.step(share(number))

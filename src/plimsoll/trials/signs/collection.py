@@ -2,11 +2,11 @@
 
 import re
 
-from plimsoll.trials.runners import RunnerCount
-from plimsoll.trials.signs.asked import Asked
+from plimsoll.trials.runner_counts import RunnerCount
+from plimsoll.trials.signs.deliverables import Deliverables
+from plimsoll.trials.signs.missing_tools import is_tool
 from plimsoll.trials.signs.output import Blame, Output, Sign, shorten
-from plimsoll.trials.signs.tools import is_tool
-from plimsoll.trials.signs.tracebacks import Failure, Owner, Places
+from plimsoll.trials.signs.tracebacks import Failure, Owner, PathOwners
 from plimsoll.trials.verdicts import Evidence
 
 __all__ = [
@@ -34,7 +34,7 @@ _ABOUT_THE_WORK = frozenset(
 _PATH = re.compile(r"No such file or directory: '([^'\n]{1,500})'")
 
 
-def python_does_not_parse(output: Output, failure: Failure, places: Places) -> Sign | None:
+def python_does_not_parse(output: Output, failure: Failure, places: PathOwners) -> Sign | None:
     """A Python file with a syntax error: the task's if it is under /tests, else the work's."""
     if failure.kind not in _SYNTAX:
         return None
@@ -48,7 +48,7 @@ def python_does_not_parse(output: Output, failure: Failure, places: Places) -> S
     return Sign(blame, clause, output.evidence(failure.position))
 
 
-def collection_failed(output: Output, failure: Failure, places: Places) -> Sign | None:
+def collection_failed(output: Output, failure: Failure, places: PathOwners) -> Sign | None:
     """Another error while a test module was loaded. It may speak of the work: a file not made."""
     if failure.kind in _SYNTAX or failure.kind.endswith(("ImportError", "ModuleNotFoundError")):
         return None
@@ -64,7 +64,7 @@ def collection_failed(output: Output, failure: Failure, places: Places) -> Sign 
     return Sign(Blame.GRADER, clause, evidence)
 
 
-def _misses_a_file_of_the_work(failure: Failure, places: Places) -> bool:
+def _misses_a_file_of_the_work(failure: Failure, places: PathOwners) -> bool:
     match = _PATH.search(failure.message)
     if failure.kind != "FileNotFoundError" or match is None:
         return False
@@ -79,7 +79,7 @@ _INTERNAL = re.compile(r"^INTERNALERROR> ([\w.]{1,100}(?:Error|Exception)\b[^\n]
 _FIXTURE = re.compile(r"^E {7}fixture '([^'\n]{1,200})' not found", re.M)
 
 
-def runner_refused(output: Output, asked: Asked) -> Sign | None:
+def runner_refused(output: Output, asked: Deliverables) -> Sign | None:
     """pytest that did not start: a file, a plugin, an option or a fixture that is not there."""
     text = output.text
     if match := _NOT_FOUND.search(text):
@@ -103,7 +103,7 @@ def runner_refused(output: Output, asked: Asked) -> Sign | None:
     return None
 
 
-def nothing_collected(name: str, counts: list[RunnerCount], asked: Asked) -> Sign | None:
+def nothing_collected(name: str, counts: list[RunnerCount], asked: Deliverables) -> Sign | None:
     """A runner that found no test, or stopped before the first. Not where the agent writes them."""
     for count in counts:
         if not count.collected_nothing and not count.interrupted:

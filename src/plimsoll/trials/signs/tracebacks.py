@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from plimsoll.trials.signs.asked import Asked
+from plimsoll.trials.signs.deliverables import Deliverables
 from plimsoll.trials.signs.output import Output
 
-__all__ = ["Failure", "Frame", "Owner", "Places", "failures"]
+__all__ = ["Failure", "Frame", "Owner", "PathOwners", "failures"]
 
 _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d{1,9})(?:, in (\S{1,200}))?')
 _SHORT_FRAME = re.compile(r"(\S[^\n:]{0,500}):(\d{1,9}): in (\S{1,200})")
@@ -58,7 +58,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class _Open:
+class _PartialFailure:
     """A failure whose frames are being read."""
 
     native: bool
@@ -71,23 +71,25 @@ def failures(output: Output) -> list[Failure]:
     if not any(word in output.text for word in ('File "', ": in ", "ERROR collecting")):
         return []
     found: list[Failure] = []
-    current: _Open | None = None
+    current: _PartialFailure | None = None
     for position, line in _lines(output.text):
         bare, prefix = _unprefixed(line)
         if bare.startswith("Traceback (most recent call last)"):
-            current = _Open(native=True, prefix=prefix)
+            current = _PartialFailure(native=True, prefix=prefix)
             continue
         if line.startswith(("_____", "=====")):
             # With --tb=line the module that was collected is all that is said of the place.
             header = _COLLECTING.match(line)
-            current = _Open(native=False, frames=[Frame(header[1], 0)]) if header else None
+            current = (
+                _PartialFailure(native=False, frames=[Frame(header[1], 0)]) if header else None
+            )
         elif short := _SHORT_FRAME.match(line):
             if current is None or current.native:
-                current = _Open(native=False)
+                current = _PartialFailure(native=False)
             current.frames.append(Frame(short[1], int(short[2])))
         elif full := _FRAME.match(bare):
             # A script that does not parse is printed without the header.
-            current = current or _Open(native=True, prefix=prefix)
+            current = current or _PartialFailure(native=True, prefix=prefix)
             current.frames.append(Frame(full[1], int(full[2])))
         elif current and (raised := _raised(current, line, bare)):
             if current.frames:
@@ -111,7 +113,7 @@ def _unprefixed(line: str) -> tuple[str, str]:
     return (line[match.end() :], match[0]) if match else (line, "")
 
 
-def _raised(current: _Open, line: str, bare: str) -> re.Match[str] | None:
+def _raised(current: _PartialFailure, line: str, bare: str) -> re.Match[str] | None:
     """The line that names the exception: flush with the header, or after pytest's `E`."""
     if current.native and not current.prefix:
         return _RAISED.match(line)
@@ -120,10 +122,10 @@ def _raised(current: _Open, line: str, bare: str) -> re.Match[str] | None:
     return _RAISED.match(bare)
 
 
-class Places:
+class PathOwners:
     """Whose a path is. Relative paths are resolved by what pytest says of its test modules."""
 
-    def __init__(self, text: str, asked: Asked) -> None:
+    def __init__(self, text: str, asked: Deliverables) -> None:
         self._asked = asked
         roots = _ROOT.findall(text)
         self._modules: set[str] = set(_TEST_MODULE.findall(text))

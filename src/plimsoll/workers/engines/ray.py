@@ -24,12 +24,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from plimsoll.core.errors import PlimsollError, UsageError, WorkerError
-from plimsoll.sandboxes.removal import remove_folder
-from plimsoll.sandboxes.temporary import remove_leftovers
+from plimsoll.sandboxes.host.temporary import remove_leftovers
+from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Credentials, Exit, Invitation, Opening
-from plimsoll.workers.line import fetch_environment
-from plimsoll.workers.scratch import make_folder
+from plimsoll.workers.worker.connection import fetch_environment
+from plimsoll.workers.worker.scratch import make_folder
 
 __all__ = ["RayEngine", "RayOptions"]
 

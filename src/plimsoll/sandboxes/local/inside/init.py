@@ -16,8 +16,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plimsoll.sandboxes import removal, trees
-from plimsoll.sandboxes.local.inside import commands, listening, rlimits, syscalls, wire
+from plimsoll.sandboxes import trees
+from plimsoll.sandboxes.local.inside import (
+    commands,
+    listener,
+    rlimits,
+    syscalls,
+    wire,
+)
+from plimsoll.sandboxes.trees import removal
 
 __all__ = ["Init"]
 
@@ -81,7 +88,7 @@ class Init:
                 self._reply(number, count=len(others))
             case "listen":
                 port, netns = int(request["port"]), None if request["network"] else self._netns
-                self._spawn(number, lambda end: listening.listen(port, end, netns))
+                self._spawn(number, lambda end: listener.listen(port, end, netns))
             case "pack":
                 self._spawn(number, lambda end: _pack(request, fds[0], end))
             case "unpack":

@@ -12,7 +12,12 @@ import signal
 import socket
 import sys
 
-from plimsoll.sandboxes.local.inside import keeper, seccomp, syscalls, wire
+from plimsoll.sandboxes.local.inside import (
+    monitor,
+    seccomp,
+    syscalls,
+    wire,
+)
 
 __all__ = ["main"]
 
@@ -60,7 +65,7 @@ def _fork_keeper(spec: dict[str, object], fds: list[int], requests: socket.socke
         requests.close()
         os.setsid()
         channel, life = (socket.socket(fileno=x) for x in fds)
-        keeper.keep(spec, channel, life)
+        monitor.keep(spec, channel, life)
     except BaseException as error:  # noqa: BLE001 - the last words of a forked process
         wire.last_words("keeper", error)
     finally:

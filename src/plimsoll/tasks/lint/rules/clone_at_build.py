@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.lint.rules.fetching import Effect, described, grade_without
-from plimsoll.tasks.lint.subject import Subject
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for found in subject.build_fetches:
         fetch = found.fetch
         if fetch.kind is not Kind.GIT or not subject.fails(fetch):
@@ -19,9 +18,9 @@ def _check(subject: Subject) -> Iterator[Place]:
         message = f"{described(fetch)} in the build has no network here"
         if any(grade_without(graded, fetch) is Effect.ZERO for graded in subject.steps):
             message += f"; the grader needs {fetch.target} and writes 0 without it"
-            yield Place(fetch.file, fetch.line, message, Severity.ERROR)
+            yield Violation(fetch.file, fetch.line, message, Severity.ERROR)
         else:
-            yield Place(fetch.file, fetch.line, message)
+            yield Violation(fetch.file, fetch.line, message)
 
 
 RULE = Rule(

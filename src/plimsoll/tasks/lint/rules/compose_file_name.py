@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 
 __all__ = ["RULE"]
 
 NAMES = ("docker-compose.yml", "compose.yaml", "compose.yml")
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     if subject.task.compose_file is not None:
         return
     for name in NAMES:
         if (subject.task.environment_dir / name).is_file():
-            yield Place(f"environment/{name}", None, f"{name} is not read; docker-compose.yaml is")
+            yield Violation(
+                f"environment/{name}", None, f"{name} is not read; docker-compose.yaml is"
+            )
 
 
 RULE = Rule(

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.build import Build, Stage
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.scan import Found
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.dockerfile.stages import DockerfileBuild, Stage
+from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.fetches.scanner import FoundFetch
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 
 __all__ = ["INVALID", "UNPINNED", "built_future"]
 
@@ -16,16 +15,16 @@ BRANCHES = {"main", "master", "develop", "dev", "trunk", "HEAD", "latest", "stab
 LINE = re.compile(r"^[^:]*:(\d+): (.*)", re.DOTALL)
 
 
-def _check_invalid(subject: Subject) -> Iterator[Place]:
+def _check_invalid(subject: ParsedTask) -> Iterator[Violation]:
     for build in subject.builds:
         if build.problem is not None:
             match = LINE.match(build.problem)
             line = int(match[1]) if match else None
-            yield Place(build.file, line, match[2] if match else build.problem)
+            yield Violation(build.file, line, match[2] if match else build.problem)
 
 
-def _check_unpinned(subject: Subject) -> Iterator[Place]:
-    found: list[Found] = list(subject.build_fetches)
+def _check_unpinned(subject: ParsedTask) -> Iterator[Violation]:
+    found: list[FoundFetch] = list(subject.build_fetches)
     for graded in subject.steps:
         found += subject.set_up_fetches(graded.step)
         found += graded.fetches
@@ -36,14 +35,14 @@ def _check_unpinned(subject: Subject) -> Iterator[Place]:
         revision = (fetch.revision or "").removeprefix("origin/")
         if not revision or revision in BRANCHES:
             at = f"at {revision}" if revision else "at whatever is newest"
-            yield Place(fetch.file, fetch.line, f"{fetch.what[0]} is cloned {at}")
+            yield Violation(fetch.file, fetch.line, f"{fetch.what[0]} is cloned {at}")
 
 
-def _is_clone(found: Found) -> bool:
+def _is_clone(found: FoundFetch) -> bool:
     return found.command is None or "clone" in found.command.args
 
 
-def built_future(subject: Subject) -> Iterator[Place]:
+def built_future(subject: ParsedTask) -> Iterator[Violation]:
     """Clones into the work's folder that are set back to an older commit, later ones kept."""
     for build in subject.builds[:1]:
         for found in subject.build_fetches:
@@ -54,21 +53,21 @@ def built_future(subject: Subject) -> Iterator[Place]:
                 continue
             message = f"{fetch.what[0] if fetch.what else 'a repository'} is set back to "
             message += f"{fetch.revision}, and its later commits stay in the image"
-            yield Place(fetch.file, fetch.line, message)
+            yield Violation(fetch.file, fetch.line, message)
 
 
-def _shallow(found: Found) -> bool:
+def _shallow(found: FoundFetch) -> bool:
     args = found.command.args if found.command is not None else ()
     depth = any(arg.startswith(("--depth", "--single-branch", "--revision")) for arg in args)
     return depth or "clone" not in args
 
 
-def _is_work(subject: Subject, target: str) -> bool:
+def _is_work(subject: ParsedTask, target: str) -> bool:
     workdir = subject.image.workdir
     return workdir == target or workdir.startswith(f"{target}/") or target.startswith(f"{workdir}/")
 
 
-def _cleaned(build: Build) -> bool:
+def _cleaned(build: DockerfileBuild) -> bool:
     """Some later command takes the history away or prunes it."""
     return any(_prunes(stage) for stage in build.stages)
 

@@ -2,37 +2,36 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.runners import is_runner, runner_name
-from plimsoll.tasks.lint.simulation import Assumed, Simulation
-from plimsoll.tasks.lint.subject import GradedStep, Subject
-from plimsoll.tasks.lint.syntax import Command
+from plimsoll.tasks.grader.test_runners import is_runner, runner_name
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.lint.simulation.simulator import AssumedResult, Simulator
+from plimsoll.tasks.shell.syntax import Command
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         for name, source in graded.grader.scripts.items():
             for command in source.script.commands:
                 if is_runner(command) and _always_passes(graded, name, command):
                     message = f"{runner_name(command)} may fail and the reward is positive still"
-                    yield Place(source.file, command.line, message)
+                    yield Violation(source.file, command.line, message)
 
 
 def _always_passes(graded: GradedStep, name: str, failing: Command) -> bool:
     """With this runner failing and every other passing, nothing but a positive reward follows."""
     reached = False
 
-    def assume(script: str, command: Command) -> Assumed | None:
+    def assume(script: str, command: Command) -> AssumedResult | None:
         nonlocal reached
         if (script, command.index) == (name, failing.index):
             reached = True
-            return Assumed(False, fetch=0)
-        return Assumed(True) if is_runner(command) else None
+            return AssumedResult(False, fetch=0)
+        return AssumedResult(True) if is_runner(command) else None
 
-    ends = [end for end in Simulation(graded.grader, assume).run() if 0 in end.failed]
+    ends = [end for end in Simulator(graded.grader, assume).run() if 0 in end.failed]
     return reached and bool(ends) and all((end.reward or 0) > 0 for end in ends)
 
 

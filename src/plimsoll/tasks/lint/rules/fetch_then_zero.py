@@ -2,22 +2,21 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.lint.rules.fetching import Effect, described, failing_tests, grade_without
-from plimsoll.tasks.lint.subject import Subject
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         for failing in failing_tests(subject, graded):
             if failing.effect is Effect.ZERO:
                 fetch = failing.fetch
                 message = f"{described(fetch)} has no network here; the grader goes on to a 0"
-                yield Place(fetch.file, fetch.line, message)
+                yield Violation(fetch.file, fetch.line, message)
     for graded in subject.steps:
         earlier = [
             (one.fetch, "the build")
@@ -32,7 +31,7 @@ def _check(subject: Subject) -> Iterator[Place]:
         for fetch, phase in earlier:
             if grade_without(graded, fetch) is Effect.ZERO:
                 message = f"{described(fetch)} has no network in {phase}; without {fetch.target}"
-                yield Place(fetch.file, fetch.line, f"{message} the grader writes 0")
+                yield Violation(fetch.file, fetch.line, f"{message} the grader writes 0")
 
 
 RULE = Rule(

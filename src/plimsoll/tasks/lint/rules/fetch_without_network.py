@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.fetches.scanner import FoundFetch
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.lint.rules.fetching import Effect, described, failing_tests, grade_without
-from plimsoll.tasks.lint.scan import Found
-from plimsoll.tasks.lint.subject import Subject
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for found in subject.build_fetches:
         # Clones have a rule of their own.
         if found.fetch.kind is not Kind.GIT and subject.fails(found.fetch):
@@ -27,22 +26,22 @@ def _check(subject: Subject) -> Iterator[Place]:
                 yield _place(found, "the solution")
         for failing in failing_tests(subject, graded):
             if failing.effect is Effect.LOUD:
-                yield _place(Found(failing.fetch, None), "the tests")
+                yield _place(FoundFetch(failing.fetch, None), "the tests")
         for found in subject.hook_fetches(step):
             if subject.fails(found.fetch, step.verifier_network, subject.image):
                 yield _place(found, "a collect command")
 
 
-def _loud(subject: Subject, found: Found, phase: str) -> Iterator[Place]:
+def _loud(subject: ParsedTask, found: FoundFetch, phase: str) -> Iterator[Violation]:
     """What ends in a 0 is reported as that."""
     effects = [grade_without(graded, found.fetch) for graded in subject.steps]
     if Effect.ZERO not in effects:
         yield _place(found, phase)
 
 
-def _place(found: Found, phase: str) -> Place:
+def _place(found: FoundFetch, phase: str) -> Violation:
     fetch = found.fetch
-    return Place(fetch.file, fetch.line, f"{described(fetch)} in {phase} has no network here")
+    return Violation(fetch.file, fetch.line, f"{described(fetch)} in {phase} has no network here")
 
 
 RULE = Rule(

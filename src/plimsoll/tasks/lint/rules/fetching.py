@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plimsoll.tasks.lint.fetch import Fetch, Kind
-from plimsoll.tasks.lint.image import programs_of
-from plimsoll.tasks.lint.scan import Found
-from plimsoll.tasks.lint.simulation import Assumed, Simulation
-from plimsoll.tasks.lint.state import State
-from plimsoll.tasks.lint.subject import GradedStep, Subject
-from plimsoll.tasks.lint.syntax import Command
+from plimsoll.tasks.fetches.fetch import Fetch, Kind
+from plimsoll.tasks.fetches.scanner import FoundFetch
+from plimsoll.tasks.lint.image_contents import programs_of
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.simulation.simulator import AssumedResult, Simulator
+from plimsoll.tasks.lint.simulation.state import State
+from plimsoll.tasks.shell.syntax import Command
 
 __all__ = ["Effect", "Failing", "described", "failing_tests", "grade_without"]
 
@@ -36,7 +36,7 @@ class Failing:
     effect: Effect
 
 
-def failing_tests(subject: Subject, graded: GradedStep) -> list[Failing]:
+def failing_tests(subject: ParsedTask, graded: GradedStep) -> list[Failing]:
     """The fetches of a step's tests that have no network, each with its effect."""
     network = graded.step.verifier_network
     found = [one for one in graded.fetches if subject.fails(one.fetch, network, graded.image)]
@@ -87,7 +87,7 @@ def grade_without(graded: GradedStep, fetch: Fetch) -> Effect:
 
 def _simulate(
     graded: GradedStep,
-    found: Sequence[Found],
+    found: Sequence[FoundFetch],
     commands: Mapping[tuple[str, int], int],
     broken: Mapping[str, frozenset[int]],
     start: State,
@@ -96,16 +96,16 @@ def _simulate(
     """Run the tests with every fetch failing, or only one of them."""
     image = graded.image
 
-    def assume(script: str, command: Command) -> Assumed | None:
+    def assume(script: str, command: Command) -> AssumedResult | None:
         number = commands.get((script, command.index))
         if number is None:
             return None
         if only not in (None, number):
-            return Assumed(True)
+            return AssumedResult(True)
         fetch = found[number].fetch
-        return Assumed(False, number, frozenset(_left_out(fetch) - image.programs))
+        return AssumedResult(False, number, frozenset(_left_out(fetch) - image.programs))
 
-    return Simulation(graded.grader, assume, frozenset(image.programs), broken).run(start)
+    return Simulator(graded.grader, assume, frozenset(image.programs), broken).run(start)
 
 
 def _left_out(fetch: Fetch) -> set[str]:
@@ -116,7 +116,7 @@ def _left_out(fetch: Fetch) -> set[str]:
     return programs_of(fetch) | paths
 
 
-def _effect(number: int, found: Found, ends: Iterable[State]) -> Effect:
+def _effect(number: int, found: FoundFetch, ends: Iterable[State]) -> Effect:
     reached = [end for end in ends if number in end.failed]
     if not reached:
         return Effect.NONE

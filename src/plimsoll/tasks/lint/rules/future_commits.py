@@ -6,11 +6,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.lint.rules.dockerfiles import built_future
-from plimsoll.tasks.lint.sources import label
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.text_files import relative_name
 
 __all__ = ["RULE"]
 
@@ -18,13 +17,13 @@ SECONDS = 20.0
 MAX_FOLDERS = 2000
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for folder in _repositories(subject.task.environment_dir):
         later = _later_commits(folder)
         if later:
             commits = "1 commit" if later == 1 else f"{later:,} commits"
             message = f"the repository holds {commits} that HEAD does not lead to"
-            yield Place(label(folder, subject.task.path), None, message)
+            yield Violation(relative_name(folder, subject.task.path), None, message)
     yield from built_future(subject)
 
 

@@ -4,14 +4,13 @@ import re
 import sys
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.image import IMPORT_NAMES, package_name
-from plimsoll.tasks.lint.python_files import PythonFile
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.runners import python_module
-from plimsoll.tasks.lint.sources import files_below, read_text
-from plimsoll.tasks.lint.subject import GradedStep, Subject
+from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.grader.python_file import PythonFile
+from plimsoll.tasks.grader.test_runners import python_module
+from plimsoll.tasks.lint.image_contents import IMPORT_NAMES, package_name
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.text_files import files_below, read_text
 
 __all__ = ["RULE"]
 
@@ -23,7 +22,7 @@ ALSO_KNOWN = {
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         installed = _installed_by_tests(graded)
         if installed is None:
@@ -35,7 +34,7 @@ def _check(subject: Subject) -> Iterator[Place]:
         yield from _commands(graded, installed)
 
 
-def _imports(graded: GradedStep, source: PythonFile, known: set[str]) -> Iterator[Place]:
+def _imports(graded: GradedStep, source: PythonFile, known: set[str]) -> Iterator[Violation]:
     seen: set[str] = set()
     for found in source.imports:
         name = found.module
@@ -47,12 +46,12 @@ def _imports(graded: GradedStep, source: PythonFile, known: set[str]) -> Iterato
         there = graded.image.has_module(name)
         if there is False:
             severity = Severity.ERROR if found.at_top else Severity.WARNING
-            yield Place(source.file, found.line, _message(name), severity)
+            yield Violation(source.file, found.line, _message(name), severity)
         elif there is None and graded.image.bare and not graded.image.opaque and found.at_top:
-            yield Place(source.file, found.line, f"{_message(name)} by name", Severity.WARNING)
+            yield Violation(source.file, found.line, f"{_message(name)} by name", Severity.WARNING)
 
 
-def _commands(graded: GradedStep, installed: set[str]) -> Iterator[Place]:
+def _commands(graded: GradedStep, installed: set[str]) -> Iterator[Violation]:
     for source in graded.grader.scripts.values():
         for command in source.script.commands:
             plain = command.unwrapped()
@@ -60,7 +59,7 @@ def _commands(graded: GradedStep, installed: set[str]) -> Iterator[Place]:
             if name == "pytest" and name not in installed and not graded.image.has_module(name):
                 if graded.image.has_module(name) is None:
                     continue
-                yield Place(source.file, command.line, _message(name), Severity.ERROR)
+                yield Violation(source.file, command.line, _message(name), Severity.ERROR)
 
 
 def _message(name: str) -> str:
@@ -82,7 +81,7 @@ def _installed_by_tests(graded: GradedStep) -> set[str] | None:
     return found if not found or found == {"pytest"} else None
 
 
-def _own_modules(subject: Subject, graded: GradedStep) -> set[str]:
+def _own_modules(subject: ParsedTask, graded: GradedStep) -> set[str]:
     """Modules of the work itself and of the tests: files that are there, or that are spoken of."""
     names: set[str] = set()
     for file in graded.grader.files:
@@ -100,7 +99,7 @@ def _own_modules(subject: Subject, graded: GradedStep) -> set[str]:
     return names - {"pytest"}
 
 
-def _looks_elsewhere(subject: Subject, source: PythonFile) -> bool:
+def _looks_elsewhere(subject: ParsedTask, source: PythonFile) -> bool:
     """Its `sys.path` leads to something that the build clones or downloads."""
     targets = [found.fetch.target for found in subject.build_fetches if found.fetch.target]
     targets += [

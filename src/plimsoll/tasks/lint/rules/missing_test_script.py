@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     if subject.task.environment.os == "windows":
         return
     for step in subject.task.steps:
         if step.test_script is None:
             file = (step.folder / "tests/test.sh").relative_to(subject.task.path).as_posix()
             where = f" of step {step.name}" if subject.task.is_multi_step else ""
-            yield Place(file, None, f"test.sh{where} is missing")
+            yield Violation(file, None, f"test.sh{where} is missing")
 
 
 RULE = Rule(

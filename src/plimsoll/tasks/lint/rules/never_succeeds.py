@@ -3,18 +3,17 @@
 import re
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.shell import parse_script
-from plimsoll.tasks.lint.sources import label, read_text
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.shell.parser import parse_script
+from plimsoll.tasks.text_files import read_text, relative_name
 
 __all__ = ["SET_UP", "SLEEPS"]
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _check_set_up(subject: Subject) -> Iterator[Place]:
+def _check_set_up(subject: ParsedTask) -> Iterator[Violation]:
     for step in subject.task.steps:
         path = step.workdir / "setup.sh" if step.workdir is not None else None
         text = read_text(path) if path is not None else None
@@ -24,11 +23,11 @@ def _check_set_up(subject: Subject) -> Iterator[Place]:
             if not command.conditional:
                 if re.fullmatch(r"[1-9]\d*", command.args[0] if command.args else ""):
                     message = f"setup.sh always ends with {command.args[0]}"
-                    yield Place(label(path, subject.task.path), command.line, message)
+                    yield Violation(relative_name(path, subject.task.path), command.line, message)
                 break
 
 
-def _check_sleeps(subject: Subject) -> Iterator[Place]:
+def _check_sleeps(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         main = graded.grader.main
         if main is None:
@@ -38,7 +37,7 @@ def _check_sleeps(subject: Subject) -> Iterator[Place]:
             seconds = sum(map(_seconds, command.args))
             if not command.conditional and not command.redirects and seconds >= limit:
                 message = f"sleeps for {seconds:g} s; the verifier has {limit:g} s"
-                yield Place(main.file, command.line, message)
+                yield Violation(main.file, command.line, message)
 
 
 def _seconds(word: str) -> float:

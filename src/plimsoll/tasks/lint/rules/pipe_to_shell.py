@@ -3,16 +3,15 @@
 import posixpath
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.shell import SHELLS
-from plimsoll.tasks.lint.subject import Subject
-from plimsoll.tasks.lint.syntax import Command, Script
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.shell.parser import SHELLS
+from plimsoll.tasks.shell.syntax import Command, Script
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for build in subject.builds:
         for stage in build.stages:
             for run in stage.runs:
@@ -22,14 +21,14 @@ def _check(subject: Subject) -> Iterator[Place]:
             yield from _in(source.script, source.file, False)
 
 
-def _in(script: Script, file: str, pipefail: bool) -> Iterator[Place]:
+def _in(script: Script, file: str, pipefail: bool) -> Iterator[Violation]:
     for command in script.commands:
         plain = command.unwrapped()
         if plain.name == "set" and "pipefail" in plain.args:
             pipefail = plain.args[max(plain.args.index("pipefail") - 1, 0)].startswith("-")
         if plain.name in ("curl", "wget") and not pipefail and _feeds_shell(plain):
             message = f"`{plain.name} … | {plain.pipeline[-1]}` without pipefail hides a failure"
-            yield Place(file, plain.line, message)
+            yield Violation(file, plain.line, message)
 
 
 def _feeds_shell(plain: Command) -> bool:

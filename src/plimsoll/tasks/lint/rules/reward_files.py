@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterator
 from typing import cast
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.runners import HOUSEKEEPING, JUDGES, is_runner
-from plimsoll.tasks.lint.simulation import Write
-from plimsoll.tasks.lint.sources import read_text
-from plimsoll.tasks.lint.state import State, is_known, reward_value
-from plimsoll.tasks.lint.subject import GradedStep, Subject
+from plimsoll.tasks.grader.test_runners import HOUSEKEEPING, JUDGES, is_runner
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.lint.simulation.simulator import RewardWrite
+from plimsoll.tasks.lint.simulation.state import State, is_known, reward_value
+from plimsoll.tasks.text_files import read_text
 
 __all__ = ["INVALID", "MISSPELT", "NEGATIVE", "NO_REWARD"]
 
@@ -24,7 +23,7 @@ NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 BUILTINS = {"exit", "return", "set", "source", ".", "break", "continue", "local", "trap", "if"}
 
 
-def _line(writes: tuple[Write, ...], kind: str, text: str) -> tuple[str, int] | None:
+def _line(writes: tuple[RewardWrite, ...], kind: str, text: str) -> tuple[str, int] | None:
     found = next((w for w in writes if w.kind == kind and w.text == text and w.file), None)
     return (found.file, found.line) if found is not None else None
 
@@ -32,7 +31,7 @@ def _line(writes: tuple[Write, ...], kind: str, text: str) -> tuple[str, int] | 
 # Rewards that are no rewards
 
 
-def _check_invalid(subject: Subject) -> Iterator[Place]:
+def _check_invalid(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         ends, writes = graded.ways.ends, graded.ways.writes
         low, high = subject.task.reward_range
@@ -46,7 +45,7 @@ def _check_invalid(subject: Subject) -> Iterator[Place]:
                 everywhere = all(getattr(other, kind) == text for other in ends)
                 place = _line(writes, kind, text)
                 if problem and place and (text or everywhere):
-                    yield Place(*place, f"reward.{kind} {problem}")
+                    yield Violation(*place, f"reward.{kind} {problem}")
         yield from _differing(ends, writes)
 
 
@@ -77,7 +76,7 @@ def _out_of_range(value: float, low: float, high: float) -> str | None:
     return f"is written as {value:g}, beyond {low:g} to {high:g}" if value > high else None
 
 
-def _differing(ends: tuple[State, ...], writes: tuple[Write, ...]) -> Iterator[Place]:
+def _differing(ends: tuple[State, ...], writes: tuple[RewardWrite, ...]) -> Iterator[Violation]:
     for end in ends:
         first, second = reward_value(end.txt, None), reward_value(None, end.json)
         if first is None or second is None or math.isclose(first, second, abs_tol=1e-9):
@@ -85,24 +84,24 @@ def _differing(ends: tuple[State, ...], writes: tuple[Write, ...]) -> Iterator[P
         place = _line(writes, "json", end.json or "")
         if place is not None:
             message = f"reward.json says {second:g} where reward.txt says {first:g}"
-            yield Place(*place, message)
+            yield Violation(*place, message)
             return
 
 
-def _check_negative(subject: Subject) -> Iterator[Place]:
+def _check_negative(subject: ParsedTask) -> Iterator[Violation]:
     low, _ = subject.task.reward_range
     for graded in subject.steps:
         for write in graded.ways.writes:
             value = write.value
             if value is not None and value < low and write.file:
                 message = f"reward.{write.kind} is written as {value:g}, below {low:g}"
-                yield Place(write.file, write.line, message)
+                yield Violation(write.file, write.line, message)
 
 
 # Rewards that are nowhere
 
 
-def _check_misspelt(subject: Subject) -> Iterator[Place]:
+def _check_misspelt(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         if any(end.has_reward for end in graded.ways.ends):
             continue
@@ -114,11 +113,11 @@ def _check_misspelt(subject: Subject) -> Iterator[Place]:
                 for target in targets:
                     if meant := _meant(target):
                         message = f"{target} is written; {meant} is read"
-                        yield Place(source.file, plain.line, message)
+                        yield Violation(source.file, plain.line, message)
         for source in graded.grader.pythons.values():
             for text, line in source.constants:
                 if not source.writes_reward and (meant := _meant(text)):
-                    yield Place(source.file, line, f"{text} is written; {meant} is read")
+                    yield Violation(source.file, line, f"{text} is written; {meant} is read")
 
 
 def _meant(path: str) -> str | None:
@@ -129,7 +128,7 @@ def _meant(path: str) -> str | None:
     return close[0] if close else None
 
 
-def _check_no_reward(subject: Subject) -> Iterator[Place]:
+def _check_no_reward(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         main = graded.grader.main
         if main is None or _speaks_of_reward(graded):
@@ -141,7 +140,7 @@ def _check_no_reward(subject: Subject) -> Iterator[Place]:
             for command in main.script.commands
         )
         severity = Severity.WARNING if elsewhere else Severity.ERROR
-        yield Place(main.file, None, "no file of the tests writes a reward", severity)
+        yield Violation(main.file, None, "no file of the tests writes a reward", severity)
 
 
 def _speaks_of_reward(graded: GradedStep) -> bool:

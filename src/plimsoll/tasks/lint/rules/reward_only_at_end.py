@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.runners import JUDGES, is_runner
-from plimsoll.tasks.lint.simulation import Assumed, Simulation
-from plimsoll.tasks.lint.subject import GradedStep, Subject
-from plimsoll.tasks.lint.syntax import Command
+from plimsoll.tasks.grader.test_runners import JUDGES, is_runner
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.lint.simulation.simulator import AssumedResult, Simulator
+from plimsoll.tasks.shell.syntax import Command
 
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         main = graded.grader.main
         if main is None:
@@ -22,7 +21,7 @@ def _check(subject: Subject) -> Iterator[Place]:
                 name = command.unwrapped().name
                 shown = "the check" if name in ("[", "[[") else f"`{name}`"
                 message = f"when {shown} fails, `set -e` ends the script before a reward is written"
-                yield Place(main.file, command.line, message)
+                yield Violation(main.file, command.line, message)
                 break
 
 
@@ -35,12 +34,12 @@ def _ends_without_reward(graded: GradedStep, failing: Command) -> bool:
     """Its failure ends the script at once with no reward, its success leads to one."""
 
     def outcome(passes: bool) -> list[bool]:
-        def assume(script: str, command: Command) -> Assumed | None:
+        def assume(script: str, command: Command) -> AssumedResult | None:
             if (script, command.index) == ("test.sh", failing.index):
-                return Assumed(passes, fetch=0)
-            return Assumed(True) if is_runner(command) else None
+                return AssumedResult(passes, fetch=0)
+            return AssumedResult(True) if is_runner(command) else None
 
-        ends = Simulation(graded.grader, assume).run()
+        ends = Simulator(graded.grader, assume).run()
         return [end.has_reward for end in ends if 0 in end.failed and end.errexit]
 
     failed = outcome(False)

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.options import expand
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.scan import script_env
-from plimsoll.tasks.lint.shell import parse_script
-from plimsoll.tasks.lint.state import reward_name
-from plimsoll.tasks.lint.subject import Subject
-from plimsoll.tasks.lint.syntax import (
+from plimsoll.tasks.fetches.scanner import script_env
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.lint.simulation.state import reward_name
+from plimsoll.tasks.shell.options import expand
+from plimsoll.tasks.shell.parser import parse_script
+from plimsoll.tasks.shell.syntax import (
     AndOr,
     Block,
     Command,
@@ -23,20 +22,20 @@ from plimsoll.tasks.lint.syntax import (
 __all__ = ["RULE"]
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         for write in graded.ways.writes:
             if write.before_tests and write.value == 0 and write.file:
                 message = f"reward.{write.kind} is set to 0 before anything is tested"
-                yield Place(write.file, write.line, message)
+                yield Violation(write.file, write.line, message)
         for source in graded.grader.scripts.values():
             for trap in source.script.named("trap"):
                 if len(trap.args) > 1 and _trap_writes_zero(trap.args[0]):
                     message = f"a trap on {' '.join(trap.args[1:])} writes 0 however it came to it"
-                    yield Place(source.file, trap.line, message)
+                    yield Violation(source.file, trap.line, message)
             for command in _for_want_of_one(source.script):
                 message = "0 is written where the tests have left no reward"
-                yield Place(source.file, command.line, message)
+                yield Violation(source.file, command.line, message)
 
 
 def _trap_writes_zero(text: str) -> bool:

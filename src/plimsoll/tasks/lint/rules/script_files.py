@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.sources import files_below, label
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.text_files import files_below, relative_name
 
 __all__ = ["CRLF", "NO_SHEBANG"]
 
 
-def _scripts(subject: Subject) -> Iterator[tuple[str, bytes]]:
+def _scripts(subject: ParsedTask) -> Iterator[tuple[str, bytes]]:
     for graded in subject.steps:
         for source in graded.grader.scripts.values():
             yield source.file, source.raw
@@ -22,23 +21,23 @@ def _scripts(subject: Subject) -> Iterator[tuple[str, bytes]]:
             others += files_below(graded.step.workdir, "setup.sh")
         for path in others:
             try:
-                yield label(path, subject.task.path), path.read_bytes()
+                yield relative_name(path, subject.task.path), path.read_bytes()
             except OSError:
                 continue
 
 
-def _check_crlf(subject: Subject) -> Iterator[Place]:
+def _check_crlf(subject: ParsedTask) -> Iterator[Violation]:
     for file, raw in _scripts(subject):
         at = raw.find(b"\r\n")
         if at >= 0:
-            yield Place(file, raw.count(b"\n", 0, at) + 1, "lines end with CR LF")
+            yield Violation(file, raw.count(b"\n", 0, at) + 1, "lines end with CR LF")
 
 
-def _check_shebang(subject: Subject) -> Iterator[Place]:
+def _check_shebang(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         main = graded.grader.main
         if main is not None and not main.raw.removeprefix(b"\xef\xbb\xbf").startswith(b"#!"):
-            yield Place(main.file, 1, "no #! line")
+            yield Violation(main.file, 1, "no #! line")
 
 
 CRLF = Rule(

@@ -2,25 +2,24 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.fetch import Kind
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
+from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.lint.rules.fetching import UV_FILES
-from plimsoll.tasks.lint.state import State
-from plimsoll.tasks.lint.subject import GradedStep, Subject
-from plimsoll.tasks.lint.transitions import with_options
+from plimsoll.tasks.lint.simulation.effects import with_options
+from plimsoll.tasks.lint.simulation.state import State
 
 __all__ = ["RULE"]
 
 RUST_FILES = tuple(f"{home}/.cargo/env" for home in ("$HOME", "${HOME}", "~", "/root"))
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         yield from _in(graded)
 
 
-def _in(graded: GradedStep) -> Iterator[Place]:
+def _in(graded: GradedStep) -> Iterator[Violation]:
     made: set[str] = set()
     fetches = {(f.fetch.file, f.fetch.line): f.fetch for f in graded.fetches}
     for source in graded.grader.scripts.values():
@@ -38,7 +37,7 @@ def _in(graded: GradedStep) -> Iterator[Place]:
                 path = plain.args[0]
                 if any(path == known or path.startswith(f"{known}/") for known in made):
                     message = f"`{plain.name} {path}` reads a file that only the fetch makes"
-                    yield Place(source.file, command.line, message)
+                    yield Violation(source.file, command.line, message)
 
 
 RULE = Rule(

@@ -2,53 +2,52 @@
 
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.sources import read_text
-from plimsoll.tasks.lint.subject import Subject
-from plimsoll.tasks.toml_lines import KeyPath, line_of
+from plimsoll.core.toml_lines import KeyPath, line_of
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.text_files import read_text
 
 __all__ = ["NOTHING_CARRIED", "NOT_GIVEN", "UNENFORCED", "UNKNOWN_KEY"]
 
 
-def _line(subject: Subject, *path: str | int) -> int | None:
+def _line(subject: ParsedTask, *path: str | int) -> int | None:
     key: KeyPath = path
     return line_of(read_text(subject.task.file) or "", key)
 
 
-def _check_unknown(subject: Subject) -> Iterator[Place]:
+def _check_unknown(subject: ParsedTask) -> Iterator[Violation]:
     for key in subject.task.unknown_keys:
         suggestion = key.suggestion
         hint = f"; did you mean {suggestion}?" if suggestion else ""
         severity = Severity.ERROR if suggestion else Severity.WARNING
-        yield Place("task.toml", key.line, f"unknown key {key.key}{hint}", severity)
+        yield Violation("task.toml", key.line, f"unknown key {key.key}{hint}", severity)
 
 
-def _check_limits(subject: Subject) -> Iterator[Place]:
+def _check_limits(subject: ParsedTask) -> Iterator[Violation]:
     environment, backend = subject.task.environment, subject.settings.backend
     if backend != "local":
         return
     if environment.gpus:
         message = f"gpus = {environment.gpus}: the {backend} backend gives none, no trial can start"
-        yield Place("task.toml", _line(subject, "environment", "gpus"), message, Severity.ERROR)
+        yield Violation("task.toml", _line(subject, "environment", "gpus"), message, Severity.ERROR)
     if environment.storage_mb is not None:
         key = "storage_mb" if _line(subject, "environment", "storage_mb") else "storage"
         message = f"{key} is not enforced by the {backend} backend"
-        yield Place("task.toml", _line(subject, "environment", key), message)
+        yield Violation("task.toml", _line(subject, "environment", key), message)
 
 
-def _check_given(subject: Subject) -> Iterator[Place]:
+def _check_given(subject: ParsedTask) -> Iterator[Violation]:
     environment = subject.task.environment
     for key in environment.not_given:
         message = f"{key}: no agent is given any, every trial that asks a policy is void"
-        yield Place("task.toml", _line(subject, "environment", key), message)
+        yield Violation("task.toml", _line(subject, "environment", key), message)
     if environment.gpu_types:
         message = "gpu_types is not heeded: a trial gets whatever GPU the engine has"
         line = _line(subject, "environment", "gpu_types")
-        yield Place("task.toml", line, message, Severity.WARNING)
+        yield Violation("task.toml", line, message, Severity.WARNING)
 
 
-def _check_separate(subject: Subject) -> Iterator[Place]:
+def _check_separate(subject: ParsedTask) -> Iterator[Violation]:
     for index, step in enumerate(subject.task.steps):
         if not step.separate_verifier or step.artifacts or step.verifier.collect:
             continue
@@ -57,7 +56,7 @@ def _check_separate(subject: Subject) -> Iterator[Place]:
         place = ("steps", index, "verifier") if subject.task.is_multi_step else ("verifier",)
         line = _line(subject, *place) or _line(subject, "verifier")
         message = "the verifier runs in a sandbox of its own and no artifact is carried over"
-        yield Place("task.toml", line, message)
+        yield Violation("task.toml", line, message)
 
 
 UNKNOWN_KEY = Rule(

@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.runners import python_module
-from plimsoll.tasks.lint.subject import GradedStep, Subject
-from plimsoll.tasks.lint.syntax import Command
+from plimsoll.tasks.grader.test_runners import python_module
+from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
+from plimsoll.tasks.shell.syntax import Command
 
 __all__ = ["MISSING_FILE", "NO_TESTS"]
 
@@ -32,7 +31,7 @@ MAKERS = {
 }
 
 
-def _check_missing(subject: Subject) -> Iterator[Place]:
+def _check_missing(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         if graded.step.separate_verifier:
             continue
@@ -44,7 +43,7 @@ def _check_missing(subject: Subject) -> Iterator[Place]:
                     continue
                 for word in plain.args:
                     if _is_missing(word, graded, made):
-                        yield Place(source.file, command.line, f"{word} is not among the tests")
+                        yield Violation(source.file, command.line, f"{word} is not among the tests")
 
 
 def _is_missing(word: str, graded: GradedStep, made: list[str]) -> bool:
@@ -70,7 +69,7 @@ def _made(graded: GradedStep) -> list[str]:
     return made + [text for text in texts if text.startswith("/tests/")]
 
 
-def _check_no_tests(subject: Subject) -> Iterator[Place]:
+def _check_no_tests(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         for source in graded.grader.scripts.values():
             for command in source.script.commands:
@@ -79,7 +78,7 @@ def _check_no_tests(subject: Subject) -> Iterator[Place]:
                     fnmatchcase(posixpath.basename(name), pattern) for name in graded.grader.files
                 ):
                     message = f"unittest looks for {pattern} in /tests, and no file is named so"
-                    yield Place(source.file, command.line, message)
+                    yield Violation(source.file, command.line, message)
 
 
 def _discovers(command: Command) -> str | None:

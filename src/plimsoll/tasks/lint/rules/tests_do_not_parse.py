@@ -5,28 +5,27 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
-from plimsoll.tasks.lint.finding import Severity
-from plimsoll.tasks.lint.grader import ScriptFile
-from plimsoll.tasks.lint.rule import Place, Rule
-from plimsoll.tasks.lint.subject import Subject
+from plimsoll.tasks.grader.grader import ScriptFile
+from plimsoll.tasks.lint.parsed_task import ParsedTask
+from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 
 __all__ = ["RULE"]
 
 BASH_MESSAGE = re.compile(r"line (\d+): (.*)")
 
 
-def _check(subject: Subject) -> Iterator[Place]:
+def _check(subject: ParsedTask) -> Iterator[Violation]:
     for graded in subject.steps:
         for source in graded.grader.pythons.values():
             if source.problem is not None:
                 problem = source.problem
-                yield Place(source.file, problem.line, f"not valid Python: {problem.message}")
+                yield Violation(source.file, problem.line, f"not valid Python: {problem.message}")
         for script in graded.grader.scripts.values():
             if script.script.errors:
                 yield from _not_a_script(script)
 
 
-def _not_a_script(source: ScriptFile) -> Iterator[Place]:
+def _not_a_script(source: ScriptFile) -> Iterator[Violation]:
     """The grammar is not bash itself: what it stumbles over counts only if bash does too."""
     bash = shutil.which("bash")
     shell = (source.script.shebang or "bash").split("/")[-1].split()[-1]
@@ -41,7 +40,9 @@ def _not_a_script(source: ScriptFile) -> Iterator[Place]:
         return
     match = BASH_MESSAGE.search(done.stderr.decode("utf-8", "replace"))
     line = int(match[1]) if match else source.script.errors[0]
-    yield Place(source.file, line, f"not a valid script: {match[2] if match else 'syntax error'}")
+    yield Violation(
+        source.file, line, f"not a valid script: {match[2] if match else 'syntax error'}"
+    )
 
 
 RULE = Rule(

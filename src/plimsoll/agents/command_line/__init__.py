@@ -1,0 +1,1 @@
+"""Command-line agents: programs that run inside the sandbox."""

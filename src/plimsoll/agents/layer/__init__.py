@@ -1,0 +1,1 @@
+"""The agent layer: programs of command-line agents, installed once with `plimsoll bake`."""

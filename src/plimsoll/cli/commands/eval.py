@@ -1,0 +1,148 @@
+"""`plimsoll eval`: run an agent over tasks and show what came of it."""
+
+from pathlib import Path
+
+import click
+
+from plimsoll.cli import options
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Exit status:
+  0    every trial is graded
+  2    bad usage, or an invalid task
+  3    at least one trial is void, or the breaker stopped the run
+  130  interrupted (143: terminated)
+"""
+
+
+@click.command("eval", epilog=EPILOG)
+@click.argument("path", type=options.PATH)
+@click.option(
+    "--agent",
+    default="oracle",
+    show_default=True,
+    metavar="NAME",
+    help="oracle, nop, shell, claude-code, codex, opencode, qwen-code or mini-swe-agent.",
+)
+@click.option(
+    "--policy",
+    multiple=True,
+    metavar="URL",
+    help="An OpenAI-compatible server that answers for the policy, again for each replica;"
+    " or scripted:FILE.  [default: [policy] urls]",
+)
+@click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
+@click.option(
+    "--turns",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most answers a trial may have.  [default: no limit]",
+)
+@click.option(
+    "--agent-layer",
+    "layer",
+    type=options.PATH,
+    metavar="DIR",
+    help="Where `plimsoll bake` put the agents.  [default: [agents] layer]",
+)
+@options.backend
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="How often each task is tried.",
+)
+@options.concurrency
+@options.pool
+@options.task
+@options.json_output
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="DIR",
+    help="The run directory.  [default: runs/eval-<time>]",
+)
+@options.config
+@options.assets
+@click.option("--skip-invalid", is_flag=True, help="Name invalid tasks and run the rest.")
+@click.option(
+    "--validated",
+    is_flag=True,
+    help="Refuse to start unless every task is validated on the backend.",
+)
+@click.option("--skip-quarantined", is_flag=True, help="Name quarantined tasks and run the rest.")
+@click.option(
+    "--validation",
+    type=options.PATH,
+    metavar="DIR",
+    help="Where validate wrote to.  [default: .plimsoll beside the tasks]",
+)
+@click.option(
+    "--canary-every",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="An oracle trial of a solvable task for every N trials, 0 for none."
+    "  [default: 200, 0 in shorter runs]",
+)
+@click.option("--keep-going", is_flag=True, help="Run to the end whatever the breaker finds.")
+def command(
+    path: Path,
+    agent: str,
+    policy: tuple[str, ...],
+    model: str | None,
+    turns: int | None,
+    layer: Path | None,
+    backend: str,
+    attempts: int,
+    concurrency: int | None,
+    pool: str | None,
+    pattern: str | None,
+    as_json: bool,
+    out: Path | None,
+    config: Path | None,
+    assets: Path | None,
+    skip_invalid: bool,
+    validated: bool,
+    skip_quarantined: bool,
+    validation: Path | None,
+    canary_every: int | None,
+    keep_going: bool,
+) -> int:
+    """Run an agent over the task or the folder of tasks at PATH.
+
+    Every trial is graded or void. A mean is over graded trials only. What each trial did
+    is kept in the run directory, one folder an attempt. A run that would be worthless
+    stops by itself and says why.
+    """
+    # Imported here: `plimsoll --help` needs none of it.
+    from plimsoll.cli.terminal.evaluation import evaluate
+    from plimsoll.config.run import default_concurrency
+    from plimsoll.runs.evaluation.eval_run import Request
+
+    request = Request(
+        path=path,
+        agent=agent,
+        backend=backend,
+        attempts=attempts,
+        concurrency=concurrency or default_concurrency(),
+        pool=pool,
+        pattern=pattern,
+        out=out,
+        config=config,
+        assets=assets,
+        skip_invalid=skip_invalid,
+        validated=validated,
+        validation=validation,
+        skip_quarantined=skip_quarantined,
+        canary_every=canary_every,
+        keep_going=keep_going,
+        policy=policy,
+        model=model,
+        turns=turns,
+        layer=layer,
+    )
+    return evaluate(request, as_json=as_json)

@@ -1,0 +1,107 @@
+"""`plimsoll simulate`: what each rule of admission costs and keeps, under the same rollouts."""
+
+import math
+from pathlib import Path
+
+import click
+
+from plimsoll.cli import options
+
+__all__ = ["command"]
+
+KINDS = ("constant", "lognormal", "stragglers", "hung")
+MOST = 4096
+"""Of anything that is counted or measured: what is more would not come to an end."""
+_COUNT, _ANY = click.IntRange(1, MOST), click.IntRange(0, MOST)
+
+EPILOG = """\b
+Exit status:
+  0    it was simulated
+  2    bad usage, or a plot that cannot be written
+"""
+
+
+@click.command("simulate", epilog=EPILOG)
+@click.option(
+    "--durations",
+    type=click.Choice(KINDS),
+    default="lognormal",
+    show_default=True,
+    help="How long rollouts take, in units of their median.",
+)
+@click.option("--batch-groups", type=_COUNT, default=8, show_default=True, help="B.")
+@click.option("--tau", type=_ANY, default=2, show_default=True, help="Batches ahead of training.")
+@click.option("--eta", type=_ANY, default=8, show_default=True, help="The bound on age.")
+@click.option("--group-size", type=_COUNT, default=1, show_default=True, help="Rollouts a group.")
+@click.option(
+    "--max-running", type=int, help="Rollouts at once.  [default: (τ + 1)·B groups of them]"
+)
+@click.option("--steps", type=click.IntRange(2, 100_000), default=200, show_default=True)
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(0, MOST, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How long the trainer takes for a batch.",
+)
+@click.option(
+    "--slack",
+    type=click.FloatRange(0, MOST),
+    default=0.5,
+    show_default=True,
+    help="How long a group that is in the way of others is waited for.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--no-restart", is_flag=True, help="Without a restart in the middle of each run.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
+@click.option(
+    "--plot",
+    type=options.FILE,
+    metavar="FILE",
+    help="Draw it too, as SVG.",
+)
+def command(
+    durations: str,
+    batch_groups: int,
+    tau: int,
+    eta: int,
+    group_size: int,
+    max_running: int | None,
+    steps: int,
+    step_seconds: float,
+    slack: float,
+    seed: int,
+    no_restart: bool,
+    as_json: bool,
+    plot: Path | None,
+) -> int:
+    """Simulate training under several rules, and compare speed, age, waste and bias.
+
+    A virtual clock; the row `plimsoll` is made by the code that keeps the books of real runs.
+    """
+    # Imported here: `plimsoll --help` needs none of it.
+    from plimsoll.cli.views.simulation import show
+    from plimsoll.core.errors import UsageError
+    from plimsoll.ledger.settings import Settings
+    from plimsoll.ledger.simulator.scenario import Plan, named
+
+    if math.isnan(step_seconds) or math.isnan(slack):
+        raise UsageError("--step-seconds and --slack are numbers of seconds, not nan")
+    rollouts = (tau + 1) * batch_groups * group_size if max_running is None else max_running
+    settings = Settings(
+        batch_groups=batch_groups,
+        max_running=rollouts,
+        depth=tau,
+        max_staleness=eta,
+        group_size=group_size,
+    )
+    plan = Plan(
+        settings=settings,
+        steps=steps,
+        durations=named(durations),
+        step_seconds=step_seconds,
+        slack=slack,
+        seed=seed,
+        check_every=100,
+    )
+    return show(plan, restart=not no_restart, as_json=as_json, plot=plot)

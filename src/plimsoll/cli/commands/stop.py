@@ -1,0 +1,51 @@
+"""`plimsoll stop`: end a run in order, or at once."""
+
+import click
+
+from plimsoll.cli import options
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Exit status:
+  0    it has ended, or was not running
+  2    bad usage: no such run, or it cannot be reached from here
+"""
+
+
+@click.command("stop", epilog=EPILOG)
+@click.argument("run")
+@click.option("--now", is_flag=True, help="Do not wait for running trials.")
+@options.json_output
+def command(run: str, now: bool, as_json: bool) -> int:
+    """Stop RUN, the directory of a run or its name below runs/, and wait for its end.
+
+    No trial is started any more. Running ones have the run's grace period, then they are void
+    and tried again by `plimsoll resume`.
+    """
+    # Imported here: `plimsoll --help` needs none of it.
+    import json
+
+    from plimsoll.runs.controller_process import (
+        controller,
+        end_run,
+        find_run,
+        look_for_run,
+    )
+
+    directory = find_run(run)
+    owner = controller(directory)
+    if owner is not None:
+        if not (now or as_json):
+            click.echo(f"stopping {directory.path} (pid {owner.pid}): running trials end first")
+        end_run(owner, directory, now=now)
+    if as_json:
+        pid = None if owner is None else owner.pid
+        click.echo(json.dumps({"run": directory.name, "pid": pid, "running": False}))
+    elif owner is None:
+        click.echo(f"{directory.path} is not running")
+    elif look_for_run(run) is None:
+        click.echo(f"{directory.path} has ended before it began: there is nothing to go on with")
+    else:
+        click.echo(f"{directory.path} has ended · go on: plimsoll resume {directory.path}")
+    return 0

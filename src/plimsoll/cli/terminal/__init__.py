@@ -1,0 +1,1 @@
+"""The terminal: console, streams, signals, progress, runs in the foreground."""

@@ -1,0 +1,106 @@
+"""What `plimsoll eval` prints, in order, around a run. Results go to stdout, the rest to stderr."""
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from plimsoll.cli.terminal.interrupts import Interrupts, RemoteSandboxes
+from plimsoll.cli.terminal.progress import showing_progress
+from plimsoll.cli.terminal.tables import print_all
+from plimsoll.cli.views.evaluation import (
+    closing,
+    console,
+    first_line,
+    plain,
+)
+from plimsoll.runs.backends import BACKENDS
+from plimsoll.runs.evaluation.eval_run import EvalRun, Request, exit_code
+from plimsoll.runs.results import Summary
+from plimsoll.tasks.problems import UnknownKey
+
+__all__ = ["evaluate", "outliving", "warn_of_unknown_keys"]
+
+SHOWN_UNKNOWN_KEYS = 10
+
+
+def evaluate(request: Request, *, as_json: bool) -> int:
+    """Run an evaluation to its end or to a signal, and return the exit status."""
+    run = EvalRun.prepare(request)
+    err = console(stderr=True)
+    # With --json, stdout holds the object alone.
+    out = err if as_json else console(stderr=False)
+    _begin(run, out, err)
+    with Interrupts(outliving=outliving(request.backend, run.directory.name, err)) as interrupts:
+        try:
+            interrupts.run(_run(run, err))
+        finally:
+            summary = run.finish()
+        if as_json:
+            click.echo(msgspec.json.encode(summary))
+        _end(run, summary, out, interrupted=interrupts.signal is not None)
+        return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
+
+
+def outliving(backend: str, run: str, err: Console) -> RemoteSandboxes | None:
+    """What of a run is not gone with this process: containers are an engine's."""
+
+    def say(text: str) -> None:
+        err.print(Text(text, style="yellow"), soft_wrap=True)
+
+    return None if backend == "local" else RemoteSandboxes(run, say)
+
+
+async def _run(run: EvalRun, err: Console) -> None:
+    async with showing_progress(run, err):
+        await run.run()
+
+
+def _begin(run: EvalRun, out: Console, err: Console) -> None:
+    """The first line, then what is wrong with the tasks."""
+    request, selection = run.request, run.selection
+    backend = BACKENDS[request.backend]
+    tasks = len(selection.tasks) - len(run.left_out)
+    line = first_line(backend, _actor(run), tasks, request.attempts)
+    out.print(line, soft_wrap=True)
+    if run.left_out:
+        said = f"not run: {len(run.left_out):,} quarantined tasks, named at the end"
+        err.print(Text(said, style="yellow"), soft_wrap=True)
+    if count := run.quarantined:
+        said = f"warning: quarantined tasks: {count:,}; --skip-quarantined leaves them out"
+        err.print(Text(said, style="yellow"), soft_wrap=True)
+    for problem in selection.problems:
+        err.print(Text(f"not run: {plain(problem)}", style="yellow"), soft_wrap=True)
+    warn_of_unknown_keys(selection.unknown_keys, err)
+
+
+def _actor(run: EvalRun) -> str:
+    """Who acts, and who answers for the policy."""
+    if run.service is None:
+        return f"agent {run.request.agent}"
+    first, *more = run.service.urls
+    others = f" and {len(more)} more" if more else ""
+    return f"agent {run.request.agent} · policy {first}{others}"
+
+
+def warn_of_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:
+    """Name the first few, and count the others."""
+    for key in keys[:SHOWN_UNKNOWN_KEYS]:
+        err.print(Text(f"warning: {plain(key.describe())}", style="yellow"), soft_wrap=True)
+    if (more := len(keys) - SHOWN_UNKNOWN_KEYS) > 0:
+        err.print(Text(f"warning: and {more} more unknown keys", style="yellow"))
+
+
+def _end(run: EvalRun, summary: Summary, out: Console, *, interrupted: bool) -> None:
+    lines = closing(
+        run.evaluation,
+        run.directory,
+        skipped=run.selection.problems,
+        interrupted=interrupted,
+        left_out=run.left_out,
+        diagnosis=run.diagnosis,
+        pool=summary.pool,
+    )
+    print_all(out, lines)

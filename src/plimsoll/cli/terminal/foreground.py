@@ -1,0 +1,215 @@
+"""What `plimsoll run` and `plimsoll resume` do around a run: signals, progress, the end."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Protocol
+
+import click
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll.cli.terminal.interrupts import Interrupts
+from plimsoll.cli.terminal.streams import lossy_stream
+from plimsoll.cli.views.evaluation import console, plain
+from plimsoll.cli.views.run import closing
+from plimsoll.cli.views.status import progress_line, steps_table
+from plimsoll.core.errors import PlimsollError
+from plimsoll.runs.rollouts import Rollouts
+
+__all__ = ["ForegroundRun", "Screen", "run_in_foreground"]
+
+LIVE_SECONDS = 0.25
+LINE_SECONDS = 10.0
+BAR_WIDTH = 20
+
+
+class Screen:
+    """Where a command prints: what it was asked for, and what it says meanwhile."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.err = console(stderr=True)
+        # With --json, stdout holds the object alone.
+        self.out = self.err if as_json else console(stderr=False)
+        if not as_json:
+            self.out.file = lossy_stream(sys.stdout)  # whatever is redirected later
+
+
+class ForegroundRun(Protocol):
+    """A run that a command drives."""
+
+    @property
+    def rollouts(self) -> Rollouts | None:
+        """None before it is made."""
+        ...
+
+    @property
+    def doing(self) -> str:
+        """What goes on, where it is not rolling out."""
+        ...
+
+    @property
+    def lingers(self) -> bool:
+        """Whether something is at work that does not end with the run."""
+        ...
+
+    @property
+    def weights(self) -> Path | None:
+        """The folder of weights that stays after its end, if one does."""
+        ...
+
+    async def run(self, screen: Screen) -> None: ...
+
+
+def run_in_foreground(driven: ForegroundRun, *, as_json: bool) -> int:
+    """Run to the end or to a signal, and return the exit status."""
+    screen = Screen(as_json=as_json)
+    with Interrupts(lambda: _drain(driven, screen.err)) as interrupts:
+        failed = ""
+        # Some libraries print what they notice, such as the death of a node.
+        with redirect_stdout(sys.stderr), _warnings(screen.err):
+            try:
+                interrupts.run(_run(driven, screen))
+            except PlimsollError as error:
+                # Before that, it is the command or its config that cannot be used.
+                if not _has_begun(driven):
+                    raise
+                failed = str(error)
+        code = _end(driven, screen, interrupts, as_json=as_json)
+        if failed:
+            screen.err.print(Text(f"plimsoll: {plain(failed)}"), soft_wrap=True)
+            code = 3
+        if driven.lingers:
+            # It could not be ended, and Python would wait for it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code
+
+
+def _has_begun(driven: ForegroundRun) -> bool:
+    return driven.rollouts is not None and driven.rollouts.has_begun
+
+
+def _end(driven: ForegroundRun, screen: Screen, interrupts: Interrupts, *, as_json: bool) -> int:
+    """Say how it ended."""
+    rollouts = driven.rollouts
+    if rollouts is None or not rollouts.is_over:
+        said = "ended before anything was started"
+        if rollouts is not None and _has_begun(driven):
+            said = f"ended at once · go on: plimsoll resume {rollouts.directory.path}"
+        screen.err.print(Text(said, style="yellow"), soft_wrap=True)
+        return interrupts.exit_code or 1
+    summary = rollouts.summary
+    if as_json:
+        click.echo(msgspec.json.encode(summary))
+    for line in closing(summary, rollouts.held_out, driven.weights):
+        screen.out.print(line, soft_wrap=True)
+    if interrupts.exit_code is not None and not summary.done:
+        return interrupts.exit_code
+    return 0 if summary.done and not summary.problems else 3
+
+
+def _drain(driven: ForegroundRun, err: Console) -> bool:
+    """What the first signal does."""
+    rollouts = driven.rollouts
+    if rollouts is None or not rollouts.stop():
+        return False
+    grace = rollouts.plan.config.workers.grace_seconds
+    said = f"stopping: running trials have {grace:g} s; once more ends them now"
+    err.print(Text(said, style="yellow"), soft_wrap=True)
+    return True
+
+
+async def _run(driven: ForegroundRun, screen: Screen) -> None:
+    async with _showing(driven, screen.err):
+        await driven.run(screen)
+
+
+@asynccontextmanager
+async def _showing(driven: ForegroundRun, err: Console) -> AsyncGenerator[None]:
+    """Show how the run is going for as long as the block lasts."""
+    shower = asyncio.create_task((_live if err.is_terminal else _lines)(driven, err))
+    try:
+        yield
+    finally:
+        shower.cancel()
+        with suppress(asyncio.CancelledError):
+            await shower
+
+
+def _line(driven: ForegroundRun) -> str:
+    rollouts = driven.rollouts
+    if rollouts is None or not rollouts.has_begun:
+        return driven.doing
+    line = progress_line(rollouts.status())
+    return f"{driven.doing} · {line}" if driven.doing else line
+
+
+async def _live(driven: ForegroundRun, err: Console) -> None:
+    with Live(console=err, auto_refresh=False, transient=True) as shown:
+        while True:
+            shown.update(Group(*await _parts(driven)), refresh=True)
+            await asyncio.sleep(LIVE_SECONDS)
+
+
+async def _parts(driven: ForegroundRun) -> list[RenderableType]:
+    """The last steps, how far it is, and how it goes."""
+    rollouts, line = driven.rollouts, Text(_line(driven))
+    if rollouts is None or not rollouts.has_begun:
+        return [line]
+    status = rollouts.status()
+    # Read in a thread: the run directory may be on a slow file system.
+    metrics = rollouts.directory.metrics
+    table = await asyncio.to_thread(steps_table, metrics, status.step, status.heldout)
+    parts: list[RenderableType] = [] if table is None else [table]
+    if status.steps is None:
+        return [*parts, line]
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH), line)
+    return [*parts, bar]
+
+
+async def _lines(driven: ForegroundRun, err: Console) -> None:
+    """For logs and pipes: what it begins to do, and a line every so often."""
+    loop = asyncio.get_running_loop()
+    doing, said = "", loop.time()
+    while True:
+        kind = driven.doing.partition(" · ")[0]
+        is_new = kind not in ("", doing)
+        if is_new or loop.time() - said >= LINE_SECONDS:
+            line = kind if is_new else _line(driven)
+            if line:
+                err.print(line, soft_wrap=True)
+            said = loop.time()
+        doing = kind
+        await asyncio.sleep(LIVE_SECONDS)
+
+
+@contextmanager
+def _warnings(err: Console) -> Generator[None]:
+    """What the package warns of is shown as it happens."""
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said = f"warning: {plain(record.getMessage())}"
+            err.print(Text(said, style="yellow"), soft_wrap=True)
+            if record.exc_info:
+                # Nobody raised it on purpose: what it says is for whoever mends it.
+                trace = logging.Formatter().formatException(record.exc_info)
+                err.print(Text(plain(trace)), soft_wrap=True)
+
+    log, handler = logging.getLogger("plimsoll"), Shown(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)

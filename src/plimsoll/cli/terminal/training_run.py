@@ -1,0 +1,51 @@
+"""Runs that train, as `plimsoll run` and `plimsoll resume` drive them. Imports torch."""
+
+import signal
+from pathlib import Path
+
+from plimsoll.cli.terminal.foreground import Screen
+from plimsoll.cli.terminal.start import say_begun, say_plan
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.training.trainer import Trainer, follow_rank_zero
+
+__all__ = ["TrainingRun", "follow"]
+
+
+def follow(config: Path) -> int:
+    """A rank of torchrun that is not the first does as the first one says, and prints nothing."""
+    # A terminal sends Ctrl-C to all: the first rank ends the others in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_rank_zero(config)
+    return 0
+
+
+class TrainingRun:
+    """Trains on batch after batch."""
+
+    def __init__(self, config: Path, *, out: Path | None, keep_going: bool) -> None:
+        self._trainer = Trainer(config, out=out, keep_going=keep_going)
+
+    @property
+    def rollouts(self) -> Rollouts | None:
+        return self._trainer.rollouts
+
+    @property
+    def doing(self) -> str:
+        return self._trainer.doing
+
+    @property
+    def lingers(self) -> bool:
+        return self._trainer.is_learning
+
+    @property
+    def weights(self) -> Path | None:
+        return self._trainer.weights
+
+    async def run(self, screen: Screen) -> None:
+        def planned(rollouts: Rollouts) -> None:
+            say_plan(rollouts.plan, screen, self._trainer.told)
+
+        def restored(rollouts: Rollouts) -> None:
+            say_begun(rollouts, screen)
+
+        await self._trainer.run(planned=planned, restored=restored)

@@ -1,0 +1,294 @@
+"""How an evaluation looks on a screen: its first line, its progress, its closing table.
+
+Where no trial is graded no number is shown, only a dash.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll import __version__
+from plimsoll.cli.terminal.tables import LEAST
+from plimsoll.core.text import safe_line
+from plimsoll.runs.breaker.canaries import Canaries
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.evaluation.eval_loop import Evaluation, Running
+from plimsoll.runs.results import Diagnosis, Summary, Tally
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
+from plimsoll.trials.verdicts import CAUSES, Cause
+
+__all__ = [
+    "NONE",
+    "closing",
+    "console",
+    "count",
+    "diagnosed",
+    "duration",
+    "figure",
+    "first_line",
+    "live",
+    "pace",
+    "plain",
+    "pool_line",
+    "progress_line",
+]
+
+NONE = "–"
+SHOWN_RUNNING = 12
+
+
+def console(*, stderr: bool) -> Console:
+    """A console that shows text as it is. Lines that go to a file are not folded."""
+    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = 240
+    return made
+
+
+def plain(text: str) -> str:
+    """Text from a task or its grader, as one line that cannot move a terminal's cursor."""
+    return safe_line(text)
+
+
+def figure(value: float | None) -> str:
+    """A reward for a person. What is not a whole number is never rounded to one."""
+    if value is None:
+        return NONE
+    short = f"{value:.2f}"
+    return short if float(short) == value or not float(short).is_integer() else f"{value:.6g}"
+
+
+def count(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
+    version = ".".join(__version__.split(".")[:2])
+    many = count(tasks, "task")
+    return Text(f"plimsoll {version} · {backend} · {doing} · {many} × {attempts}")
+
+
+def progress_line(evaluation: Evaluation) -> str:
+    """What has been done so far, in one line."""
+    tally = evaluation.tally
+    parts = [f"{tally.trials:,}/{evaluation.total:,} trials", f"graded {tally.graded:,}"]
+    if tally.mean_reward is not None:
+        parts.append(f"mean {figure(tally.mean_reward)}")
+    parts.append(f"void {_causes(tally.void)}")
+    return " · ".join((*parts, *pace(evaluation)))
+
+
+def pace(evaluation: Evaluation) -> Iterable[str]:
+    """How fast it goes, and how long it will take; nothing before the first trial."""
+    done, seconds = evaluation.tally.trials, evaluation.seconds
+    if not done or seconds <= 0:
+        return
+    yield f"{60 * done / seconds:.0f} trials/min"
+    left = (evaluation.total - done) * seconds / done
+    if left > 0:
+        yield f"{duration(left)} left"
+
+
+def live(evaluation: Evaluation, line: str | None = None) -> RenderableType:
+    """The progress and the trials under way, the longest-running first."""
+    running = sorted(evaluation.running.values(), key=lambda one: one.since)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    for one in running[:SHOWN_RUNNING]:
+        table.add_row(_name(one), one.phase, duration(one.seconds))
+    if len(running) > SHOWN_RUNNING:
+        table.add_row(f"… and {len(running) - SHOWN_RUNNING} more", "", "")
+    return Group(_bar(evaluation), Text(line or progress_line(evaluation)), table)
+
+
+def _bar(evaluation: Evaluation) -> Table:
+    """The bar on a line of its own, which it does not end itself."""
+    line = Table.grid()
+    line.add_row(
+        ProgressBar(
+            total=evaluation.total,
+            completed=evaluation.tally.trials,
+            width=40,
+            style="dim",
+            complete_style="default",
+            finished_style="default",
+        )
+    )
+    return line
+
+
+def closing(
+    evaluation: Evaluation,
+    directory: RunDirectory,
+    *,
+    skipped: Sequence[str],
+    interrupted: bool,
+    left_out: Mapping[str, str] | None = None,
+    diagnosis: Diagnosis | None = None,
+    pool: PoolStats | None = None,
+) -> Iterable[RenderableType]:
+    """Everything that is said at the end: the table, why trials are void, where to look."""
+    tally = evaluation.tally
+    if tally.trials:
+        yield _table(tally)
+        for cause in tally.void:
+            yield Text()
+            yield from _void_lines(tally, Cause(cause), directory)
+    if skipped:
+        yield Text()
+        yield Text(f"not run, not valid ({len(skipped)} problems):", style="yellow")
+        yield from (Text(f"  {plain(problem)}") for problem in skipped)
+    if left_out:
+        yield Text()
+        yield Text(f"not run, quarantined ({len(left_out)}):", style="yellow")
+        yield from (Text(f"  {plain(name)}  {plain(why)}") for name, why in left_out.items())
+    yield Text()
+    if diagnosis is not None:
+        yield from diagnosed(diagnosis)
+        yield Text()
+    if evaluation.canaries is not None:
+        yield Text(_canaries(evaluation.canaries))
+    if pool is not None:
+        yield Text(pool_line(pool))
+    if (asked := _asked(evaluation.summary)) is not None:
+        yield Text(asked)
+    yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
+    yield Text(f"look: {_look(tally, directory)}")
+
+
+def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
+    """Why the breaker tripped, what to do about it, and how to go on."""
+    did = "stopped by the breaker" if diagnosis.stopped else "the breaker, told to keep going"
+    yield Text(f"{did}: {diagnosis.rule} · {plain(diagnosis.said)}", style="yellow")
+    example = [f"e.g. {diagnosis.look}"] if diagnosis.look else []
+    parts = (
+        ("evidence", [*diagnosis.evidence, *example]),
+        ("remedy", diagnosis.remedies),
+        ("go on", diagnosis.go_on),
+    )
+    for head, lines in parts:
+        for number, line in enumerate(lines):
+            yield Text(f"  {'' if number else head:<10} {plain(line)}")
+
+
+def pool_line(stats: PoolStats) -> str:
+    """How the run's sandboxes were had."""
+    pooled = stats.reuse is not Reuse.NONE
+    parts: list[str] = []
+    if pooled:
+        leases = stats.hits + stats.cold_starts
+        parts.append(f"{stats.hits:,} of {leases:,} leases found one ready")
+    measured = {"start": stats.start, "reset": stats.reset}
+    if pooled:
+        measured |= {"wait warm": stats.wait_warm, "cold": stats.wait_cold}
+    parts += [f"{what} {_figures(one)}" for what, one in measured.items() if one is not None]
+    if stats.failed_starts:
+        parts.append(f"failed starts {stats.failed_starts:,}")
+    if stats.retired:
+        reasons = ", ".join(f"{plain(why)} ({count:,})" for why, count in stats.retired.items())
+        parts.append(f"retired: {reasons}")
+    return f"{f'pool {stats.reuse}' if pooled else 'sandboxes'}: {' · '.join(parts)}"
+
+
+def _figures(figures: Quantiles) -> str:
+    return f"p50 {_short(figures.p50)} p99 {_short(figures.p99)}"
+
+
+def _short(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else duration(seconds)
+
+
+def _canaries(canaries: Canaries) -> str:
+    run = canaries.good + canaries.failed
+    if not run:
+        return f"canaries: none yet, one in {canaries.every:,} trials of a task that can be solved"
+    return f"canaries: {canaries.good:,} of {run:,} good, one in {canaries.every:,} trials"
+
+
+def _asked(summary: Summary) -> str | None:
+    """What the policy was asked; nothing where the agent asks none."""
+    if summary.turns is None:
+        return None
+    prompts, answers = summary.prompt_tokens or 0, summary.answer_tokens or 0
+    turns = f"{summary.turns:,} {'turn' if summary.turns == 1 else 'turns'}"
+    return f"policy: {turns} · tokens: prompts {prompts:,}, answers {answers:,}"
+
+
+def _table(tally: Tally) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("task", overflow="fold", min_width=LEAST)
+    table.add_column("graded", justify="right", no_wrap=True)
+    table.add_column("mean", justify="right", no_wrap=True)
+    table.add_column("void", overflow="fold", min_width=LEAST)
+    tasks = tally.by_task()
+    for name, of_task in tasks.items():
+        table.add_row(plain(name), *_cells(of_task))
+    if len(tasks) > 1:
+        table.add_row(f"all {len(tasks):,} tasks", *_cells(tally), style="bold")
+    return table
+
+
+def _cells(tally: Tally) -> tuple[Text, Text, Text]:
+    """Graded, mean and void of a tally; yellow where something is void."""
+    return (
+        Text(f"{tally.graded:,}/{tally.trials:,}"),
+        Text(figure(tally.mean_reward)),
+        Text(_causes(tally.void), style="yellow" if tally.void else ""),
+    )
+
+
+def _void_lines(tally: Tally, cause: Cause, directory: RunDirectory) -> Iterable[Text]:
+    rule = CAUSES[cause]
+    yield Text(f"void: {cause} · {rule.meaning}", style="yellow")
+    for name, of_task in tally.by_task().items():
+        rows = [row for row in of_task.rows if row.cause is cause]
+        if rows:
+            count = f"{len(rows)} of {of_task.trials}"
+            where = directory.folder_of(rows[0])
+            yield Text(f"  {plain(name)} ({count})  {plain(rows[0].reason or '')}  → {where}")
+    yield Text(f"  remedy: {rule.remedy}")
+
+
+def _spent(evaluation: Evaluation, interrupted: bool) -> str:
+    done, total, seconds = evaluation.tally.trials, evaluation.total, evaluation.seconds
+    if interrupted:
+        return (
+            f"interrupted after {duration(seconds)}: {done:,} of {total:,} trials finished "
+            "and are kept; the others are not counted"
+        )
+    rate = evaluation.summary.trials_per_minute
+    if done < total:
+        return f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run"
+    noun = "trial" if done == 1 else "trials"
+    return f"{done:,} {noun} in {duration(seconds)} · {rate:,.0f} trials/min"
+
+
+def _look(tally: Tally, directory: RunDirectory) -> str:
+    """Where to look next: the summary, and a trial, a void one if there is any."""
+    rows = sorted(tally.rows, key=lambda row: row.cause is None)
+    if not rows:
+        return str(directory.summary)
+    trial = directory.folder_of(rows[0])
+    return f"{directory.summary} · {shlex.join(('plimsoll', 'show', str(trial)))}"
+
+
+def _causes(void: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {count:,}" for cause, count in void.items()) or NONE
+
+
+def _name(one: Running) -> str:
+    return plain(one.ticket.label)

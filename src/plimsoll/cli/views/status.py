@@ -1,0 +1,208 @@
+"""How a run fares, in one line and in a table.
+
+The last steps of a run that trains, in a table.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll import __version__
+from plimsoll.cli.terminal.tables import print_table
+from plimsoll.cli.views.evaluation import (
+    NONE,
+    console,
+    duration,
+    figure,
+    plain,
+    pool_line,
+)
+from plimsoll.runs.controller_process import controller
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.status import Status, read_status
+from plimsoll.sandboxes.host.owners import host_name
+from plimsoll.training.metrics.step_metrics import StepMetrics, last_metrics
+from plimsoll.workers.controller.roster import WorkerStatus
+
+__all__ = ["progress_line", "show", "steps_table", "voids"]
+
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN_BARS = 24
+
+
+def show(directory: RunDirectory, *, as_json: bool) -> int:
+    """Print the status of a run and return the exit status."""
+    status = read_status(directory.status)
+    owner = controller(directory)
+    if owner is None and status.state != "ended":
+        status = msgspec.structs.replace(status, state="killed", workers=[], workers_wait="")
+    if as_json:
+        click.echo(msgspec.json.encode(status))
+        return 0
+    out = console(stderr=False)
+    version = ".".join(__version__.split(".")[:2])
+    where = "" if owner is None else f" · pid {owner.pid} on {host_name(owner)}"
+    out.print(f"plimsoll {version} · run {directory.path} · {status.state}{where}", soft_wrap=True)
+    for name, text in _lines(status):
+        out.print(Text(f"{name:<12}{plain(text)}"), soft_wrap=True)
+    for table in (
+        steps_table(directory.metrics, status.step, status.heldout),
+        _workers(status.workers) if status.workers else None,
+    ):
+        if table is not None:
+            out.print()
+            print_table(out, table)
+    out.print()
+    out.print(Text(_look(directory, is_alive=owner is not None, status=status)), soft_wrap=True)
+    return 0
+
+
+def progress_line(status: Status) -> str:
+    """How it goes, in one line."""
+    of = "" if status.steps is None else f"/{status.steps}"
+    last = status.rewards[-1] if status.rewards else None
+    parts = [
+        f"step {status.step}{of}",
+        " ".join(filter(None, ("reward", bars(status.rewards), figure(last)))),
+        f"age {status.age} (≤ {status.max_staleness})",
+        f"void {voids(status.void)}",
+        f"{status.trials_per_second:.1f} trials/s",
+    ]
+    waits = [status.workers_wait] if status.workers_wait else []
+    return "   ".join((*parts, *_left(status), *waits))
+
+
+def voids(void: Mapping[str, int]) -> str:
+    """How many are void, and why."""
+    if not void:
+        return "0"
+    causes = ", ".join(f"{cause} {count:,}" for cause, count in void.items())
+    return f"{sum(void.values()):,} ({causes})"
+
+
+def bars(rewards: Sequence[float | None]) -> str:
+    """The last rewards as a line of bars, from the least of them to the greatest."""
+    shown = rewards[-SHOWN_BARS:]
+    known = [reward for reward in shown if reward is not None]
+    if len(known) < 2:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    top = len(BARS) - 1
+    return "".join(
+        " " if reward is None else BARS[round(top * (reward - low) / span) if span else top // 2]
+        for reward in shown
+    )
+
+
+def _left(status: Status) -> Iterator[str]:
+    """How long it will take, where that can be told from the trials of this life of the run."""
+    done = len([r for r in status.rewards if r is not None])
+    if status.steps is None or not status.step or not done or status.state != "running":
+        return
+    per_step = status.trials / status.step
+    if status.trials_per_second > 0 and (left := status.steps - status.step) > 0:
+        yield f"{duration(left * per_step / status.trials_per_second)} left"
+
+
+def _lines(status: Status) -> Iterator[tuple[str, str]]:
+    ago = duration(max(0.0, time.time() - status.at))
+    yield "progress", progress_line(status)
+    yield "as of", f"{ago} ago · running for {duration(status.seconds)}"
+    if status.why:
+        yield "ended", status.why
+    yield (
+        "trials",
+        (
+            f"{status.trials:,}: graded {status.graded:,}, void {voids(status.void)} · "
+            f"{status.running:,} run, {status.waiting:,} wait"
+        ),
+    )
+    yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
+    yield "canaries", status.canaries
+    if status.ledger:
+        yield "ledger", status.ledger
+    if status.pool is not None:
+        head, _, figures = pool_line(status.pool).partition(": ")
+        yield head, figures
+    for warning in status.warnings:
+        yield "warning", warning
+    if status.heldout:
+        yield "held-out", " → ".join(f"{figure(r)} (step {n})" for n, r in status.heldout.items())
+    for task, why in status.out.items():
+        yield "out", f"{task}: {why}"
+
+
+def _workers(workers: Sequence[WorkerStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    heads = ("worker", "where", "phase", "running", "finished", "memory", "lag", "up", "alive")
+    for head in heads:
+        right = head in ("running", "finished", "memory", "lag", "up")
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    for one in workers:
+        counts = ", ".join(f"{plain(kind)} {number:,}" for kind, number in one.counts.items())
+        table.add_row(
+            plain(one.worker),
+            plain(one.where),
+            one.phase,
+            f"{one.running:,}",
+            f"{one.finished:,}",
+            f"{one.rss_mb:,.0f} MB",
+            f"{1000 * one.lag:,.0f} ms",
+            duration(one.up_seconds),
+            counts or NONE,
+        )
+    return table
+
+
+def _look(directory: RunDirectory, *, is_alive: bool, status: Status) -> str:
+    path = directory.path
+    if is_alive:
+        return f"look: plimsoll ledger {path} · plimsoll stop {path}"
+    again = "" if status.steps is not None and status.step >= status.steps else " · go on: "
+    return f"look: plimsoll ledger {path}" + (again and f"{again}plimsoll resume {path}")
+
+
+SHOWN_STEPS = 8
+STEP_HEADS = (
+    *("step", "reward", "held-out", "flat", "entropy", "kl", "gradient", "age"),
+    *("wait", "update", "tokens/s"),
+)
+
+
+def steps_table(metrics: Path, step: int, heldout: Mapping[int, float | None]) -> Table | None:
+    """Up to a step, from the run's own journal; None where there are none."""
+    lines = last_metrics(metrics, SHOWN_STEPS, up_to=step)
+    if not lines:
+        return None
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for head in STEP_HEADS:
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("", style="yellow", no_wrap=True)
+    for line in lines:
+        table.add_row(*_step_row(line, heldout))
+    return table
+
+
+def _step_row(line: StepMetrics, heldout: Mapping[int, float | None]) -> tuple[str, ...]:
+    update = line.update
+    return (
+        str(line.step),
+        figure(line.reward),
+        figure(heldout[line.step]) if line.step in heldout else "",
+        f"{line.flat_groups}/{line.groups}",
+        *(_short(value) for value in (update.entropy, update.kl, update.grad_norm)),
+        str(line.age),
+        f"{line.seconds.wait:.1f} s",
+        f"{line.seconds.update:.1f} s",
+        f"{line.tokens_per_second:,.0f}",
+        plain(update.skipped),
+    )
+
+
+def _short(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2g}"

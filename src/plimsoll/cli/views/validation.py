@@ -1,0 +1,166 @@
+"""What `plimsoll validate` prints around its run. Results go to stdout, the rest to stderr."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from plimsoll.cli.terminal.evaluation import outliving, warn_of_unknown_keys
+from plimsoll.cli.terminal.interrupts import Interrupts
+from plimsoll.cli.terminal.progress import showing_progress
+from plimsoll.cli.terminal.tables import LEAST, print_all
+from plimsoll.cli.views.evaluation import (
+    console,
+    duration,
+    figure,
+    first_line,
+    pace,
+    plain,
+)
+from plimsoll.runs.backends import BACKENDS
+from plimsoll.runs.breaker.diagnosis import remedies
+from plimsoll.runs.evaluation.eval_run import command_line
+from plimsoll.runs.validation.records import Attempt, TaskRecord
+from plimsoll.runs.validation.validate_run import Report, ValidateRequest, ValidateRun
+
+__all__ = ["validate"]
+
+
+def validate(request: ValidateRequest, *, as_json: bool) -> int:
+    """Validate tasks to the end or to a signal, and return the exit status."""
+    run = ValidateRun.prepare(request)
+    err = console(stderr=True)
+    # With --json, stdout holds the object alone.
+    out = err if as_json else console(stderr=False)
+    tasks = len(run.loaded.tasks) + len(run.loaded.invalid)
+    doing = "validate with oracle and nop"
+    out.print(first_line(BACKENDS[request.backend], doing, tasks, request.repeat), soft_wrap=True)
+    warn_of_unknown_keys(run.unknown_keys, err)
+    with Interrupts(outliving=outliving(request.backend, run.directory.name, err)) as interrupts:
+        try:
+            interrupts.run(_run(run, err))
+        finally:
+            report = run.finish()
+        if as_json:
+            click.echo(msgspec.json.encode(report))
+        print_all(out, _closing(run, report, interrupted=interrupts.signal is not None))
+        if interrupts.exit_code is not None:
+            return interrupts.exit_code
+    return 1 if report.quarantined or report.not_finished else 0
+
+
+async def _run(run: ValidateRun, err: Console) -> None:
+    def line() -> str:
+        results, evaluation = run.results(), run.evaluation
+        valid = sum(record.ok for record in results)
+        parts = [
+            f"{evaluation.tally.trials:,}/{evaluation.total:,} trials",
+            f"valid {valid:,}",
+            f"quarantined {len(results) - valid:,}",
+        ]
+        return " · ".join((*parts, *pace(evaluation)))
+
+    async with showing_progress(run, err, line):
+        await run.run()
+
+
+def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable[RenderableType]:
+    """The table, why tasks are quarantined, what was written, and how to go on."""
+    if report.results:
+        yield _table(report.results)
+    bad = [record for record in report.results if not record.ok]
+    if bad:
+        yield Text()
+        yield Text(f"quarantined on {report.backend} ({len(bad):,}):", style="yellow")
+        for record in bad:
+            look = run.look(record)
+            where = f"  → {look}" if look else ""
+            yield Text(f"  {plain(record.task)}  {plain(record.reason or '')}{where}")
+        path = shlex.quote(str(run.request.path))
+        for remedy in remedies([record.reason or "" for record in bad], path):
+            yield Text(f"  remedy: {plain(remedy)}")
+    flaky = [record for record in report.results if record.flaky]
+    if flaky:
+        yield Text()
+        yield Text(f"flaky, outcomes differ ({len(flaky):,}):", style="yellow")
+        yield from (Text(f"  {plain(one.task)}  {plain(one.flaky or '')}") for one in flaky)
+    yield Text()
+    if (trip := run.evaluation.breaker.trip) is not None:
+        yield Text(f"stopped by the breaker: {trip.rule} · {plain(trip.said)}", style="yellow")
+    if report.not_finished:
+        why = "interrupted: " if interrupted else ""
+        said = f"{why}{len(report.not_finished):,} of {report.tasks:,} tasks were not finished"
+        yield Text(f"{said} and keep the record they had", style="yellow")
+    yield Text(_spent(run, report))
+    yield Text(f"wrote: {_short(report.validation)} · {_short(report.quarantine)}")
+    yield Text(f"go on: {_next(run, report)}")
+
+
+def _spent(run: ValidateRun, report: Report) -> str:
+    evaluation = run.evaluation
+    return (
+        f"{report.valid:,} valid, {report.quarantined:,} quarantined, {report.flaky:,} flaky"
+        f" · {evaluation.tally.trials:,} trials in {duration(evaluation.seconds)}"
+    )
+
+
+def _short(file: str) -> str:
+    """From the current folder, where it is below that."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _next(run: ValidateRun, report: Report) -> str:
+    """To validate once more where it did not come to its end, else to run what is valid."""
+    request = run.request
+    same: dict[str, object] = {
+        "--backend": request.backend,
+        "--pool": request.pool,
+        "--task": request.pattern,
+        "--config": request.config,
+        "--assets": request.assets,
+    }
+    if report.not_finished:
+        repeat = request.repeat if request.repeat > 1 else None
+        return command_line(
+            "validate", request.path, same | {"--repeat": repeat, "--out": request.out}
+        )
+    bad = len(run.loaded.invalid)
+    more: dict[str, object] = {
+        "--validation": request.out,
+        "--validated": True,
+        "--skip-invalid": bad > 0,
+        "--skip-quarantined": report.quarantined > bad,
+    }
+    return command_line("eval", request.path, same | more)
+
+
+def _table(results: Sequence[TaskRecord]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("task", overflow="fold", min_width=LEAST)
+    for name in ("oracle", "nop", "maximum"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for record in results:
+        verdict = Text("valid") if record.ok else Text("quarantined", style="yellow")
+        if record.flaky:
+            verdict.append(", flaky", style="yellow")
+        cells = (_cell(record.oracle), _cell(record.nop), figure(record.maximum))
+        table.add_row(plain(record.task), *cells, verdict)
+    return table
+
+
+def _cell(attempts: Sequence[Attempt]) -> str:
+    """What an agent got: one reward, or the lowest and the highest; void where any is."""
+    rewards = [one.reward for one in attempts if one.reward is not None]
+    if len(rewards) < len(attempts):
+        return "void"
+    if not rewards:
+        return figure(None)
+    low, high = min(rewards), max(rewards)
+    return figure(low) if low == high else f"{figure(low)} to {figure(high)}"

@@ -1,0 +1,1 @@
+"""The config file plimsoll.toml: every table, loaded, checked and dumped."""

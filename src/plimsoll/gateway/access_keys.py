@@ -1,0 +1,33 @@
+"""The key that a request carries.
+
+Secret keys: made here, kept as digests, compared in constant time.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+from aiohttp import hdrs, web
+
+__all__ = ["key_digest", "matches", "new_key", "request_key"]
+
+
+def request_key(http: web.BaseRequest) -> str:
+    """As OpenAI's clients send it or as Anthropic's do; "" where there is none."""
+    bearer = http.headers.get(hdrs.AUTHORIZATION, "")
+    if bearer[:7].lower() == "bearer ":
+        return bearer[7:].strip()
+    return http.headers.get("x-api-key", "").strip()
+
+
+def new_key() -> str:
+    """A key that nobody guesses; its prefix lets scanners for leaked secrets know it."""
+    return f"sk-plimsoll-{secrets.token_urlsafe(32)}"
+
+
+def key_digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def matches(key: str, digest: bytes) -> bool:
+    return hmac.compare_digest(key_digest(key), digest)

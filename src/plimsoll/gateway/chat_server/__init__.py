@@ -1,0 +1,1 @@
+"""A Chat Completions server in front of an inference engine."""

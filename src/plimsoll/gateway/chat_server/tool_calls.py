@@ -1,0 +1,158 @@
+"""Finds the tool calls of an answer, where they are written as <tool_call>{JSON}</tool_call>.
+
+Answers with tool calls, as the model wrote them.
+
+A template writes a call that comes back in its own layout, which need not be the model's. Where an
+agent sends an answer back unchanged, the model reads its own words again, and with them the same
+tokens.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.gateway.upstreams.answers import new_call_id
+from plimsoll.trajectories.messages import json_digest
+
+__all__ = ["OPENING_TAG", "AnswerTexts", "ParsedCall", "StreamedText", "read_calls"]
+
+OPENING_TAG = "<tool_call>"
+CALL_PATTERN = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+
+
+class _Written(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_written = msgspec.json.Decoder(_Written)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A tool call of an answer."""
+
+    id: str
+    name: str
+    arguments: str
+    """The JSON as the model wrote it."""
+
+    def wire(self, index: int | None = None) -> dict[str, object]:
+        function = {"name": self.name, "arguments": self.arguments}
+        call: dict[str, object] = {"id": self.id, "type": "function", "function": function}
+        return call if index is None else {"index": index, **call}
+
+
+def read_calls(text: str) -> tuple[str, list[ParsedCall]]:
+    """The text before the calls, and they. A call that cannot be read leaves all of it text."""
+    before, opens, rest = text.partition(OPENING_TAG)
+    if not opens:
+        return text, []
+    try:
+        calls = [_call(found) for found in CALL_PATTERN.findall(opens + rest)]
+    except DECODE_ERRORS:
+        return text, []
+    return before, calls
+
+
+def _call(found: str) -> ParsedCall:
+    written = _written.decode(found.strip().encode())
+    arguments = bytes(written.arguments).decode()
+    if arguments.startswith('"'):  # some write the JSON of the arguments as a text
+        arguments = msgspec.json.decode(arguments, type=str)
+    return ParsedCall(new_call_id(), written.name, arguments)
+
+
+class StreamedText:
+    """An answer as it comes: says what of it is text for sure, and keeps back what may be calls."""
+
+    def __init__(self, *, tools: bool) -> None:
+        self._tools = tools
+        self._heard: list[str] = []
+        self._held = ""
+
+    @property
+    def text(self) -> str:
+        """All that was heard."""
+        return "".join(self._heard)
+
+    def hear(self, text: str) -> str:
+        if not self._tools:
+            return text
+        self._heard.append(text)
+        text = self._held + text
+        at = text.find(OPENING_TAG)
+        if at < 0:
+            at = len(text) - _partial_tag_length(text)
+        self._held = text[at:]
+        return text[:at]
+
+    def end(self) -> tuple[str, list[ParsedCall]]:
+        """What was kept back: text that was no call after all, and calls."""
+        return read_calls(self._held) if self._tools else ("", [])
+
+
+def _partial_tag_length(text: str) -> int:
+    """How many letters at the end may be the beginning of a call."""
+    lengths = range(min(len(OPENING_TAG) - 1, len(text)), 0, -1)
+    return next((size for size in lengths if text.endswith(OPENING_TAG[:size])), 0)
+
+
+MAX_CHARACTERS = 16_000_000
+"""Of answers that are kept."""
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct):
+    id: str
+    function: _Function
+
+
+class AnswerTexts:
+    """What was said, by the id of its first call."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._letters = 0
+
+    def keep(self, text: str, calls: Sequence[ParsedCall]) -> None:
+        said = [(call.id, call.name, call.arguments) for call in calls]
+        self._kept[calls[0].id] = text, _calls_digest(said)
+        self._letters += len(text)
+        while self._letters > MAX_CHARACTERS and len(self._kept) > 1:
+            self._letters -= len(self._kept.popitem(last=False)[1][0])
+
+    def restored(self, messages: list[dict[str, object]]) -> list[dict[str, object]]:
+        """The messages, with the model's own words where they came back as they were."""
+        return [self._own_words(message) if self._kept else message for message in messages]
+
+    def _own_words(self, message: dict[str, object]) -> dict[str, object]:
+        if message.get("role") != "assistant" or not message.get("tool_calls"):
+            return message
+        try:
+            calls = msgspec.convert(message["tool_calls"], list[_Call])
+        except msgspec.ValidationError:
+            return message
+        text, same = self._kept.get(calls[0].id, ("", b""))
+        said = [(call.id, call.function.name, call.function.arguments) for call in calls]
+        content = cast(object, message.get("content")) or ""
+        before = text.partition(OPENING_TAG)[0]
+        if not isinstance(content, str) or content.strip() != before.strip():
+            return message
+        return {"role": "assistant", "content": text} if _calls_digest(said) == same else message
+
+
+def _calls_digest(calls: Sequence[tuple[str, str, str]]) -> bytes:
+    return b"".join(
+        b"%s %s %s" % (id.encode(), name.encode(), json_digest(arguments))
+        for id, name, arguments in calls
+    )

@@ -1,0 +1,212 @@
+"""Messages of the chat dialect that servers would not take as they are, and what is sent instead.
+
+Nearly every message goes on as it came. Two kinds do not: roles that chat templates do not know,
+and calls whose arguments are no JSON. A policy writes such a call now and then, an agent keeps it
+in its history, and a server that parses it fails on every request from then on.
+
+The messages of a chat request, of which those that were read before are not read again.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from plimsoll.gateway.body_prefixes import BodyPrefix
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.dialects.encoding import (
+    chat_to_message,
+    decode,
+    encode,
+    read_object,
+    sendable_arguments,
+)
+from plimsoll.gateway.dialects.size_limits import MAX_MESSAGES, check_count
+from plimsoll.trajectories.messages import Message, raw_key
+
+__all__ = ["ChatBody", "RawHistory", "read_chat_body", "repaired_messages"]
+
+
+class _Function(msgspec.Struct):
+    arguments: str | dict[str, msgspec.Raw] | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function | None = None
+
+
+class _Calls(msgspec.Struct):
+    tool_calls: list[_Call] | None = None
+
+
+class _Head(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_CALLS = msgspec.json.Decoder(_Calls)
+_CALL_FIELDS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+# Nearly every client writes the role first; then nothing else needs to be parsed for it.
+_PLAIN = re.compile(rb'\{"role": ?"(?:system|user|tool)"')
+_ANSWER = re.compile(rb'\{"role": ?"assistant"')
+
+_SENT_AS = {"developer": msgspec.Raw(b'"system"'), "function": msgspec.Raw(b'"tool"')}
+
+
+def repaired_messages(messages: Sequence[msgspec.Raw]) -> dict[int, msgspec.Raw]:
+    """What is sent instead of some messages, by their place. Raises `Refusal` for what is no
+    message."""
+    plain = _PLAIN.match
+    return {
+        index: instead
+        for index, raw in enumerate(messages)
+        if plain(raw) is None and (instead := _replacement(raw, f"messages[{index}]")) is not None
+    }
+
+
+def _replacement(raw: msgspec.Raw, where: str) -> msgspec.Raw | None:
+    role = "assistant" if _ANSWER.match(raw) else decode(raw, _HEAD, where).role
+    if role in _SENT_AS:
+        return msgspec.Raw(encode({**read_object(raw, where), "role": _SENT_AS[role]}))
+    if role == "assistant" and b'"tool_calls"' in bytes(raw):
+        return _with_sendable_calls(raw, where)
+    return None
+
+
+def _with_sendable_calls(raw: msgspec.Raw, where: str) -> msgspec.Raw | None:
+    calls = decode(raw, _CALLS, where).tool_calls or ()
+    broken = {
+        index: sent for index, call in enumerate(calls) if (sent := _sendable(call)) is not None
+    }
+    if not broken:
+        return None
+    fields = read_object(raw, where)
+    listed = _CALL_FIELDS.decode(fields["tool_calls"])
+    for index, sent in broken.items():
+        function = read_object(listed[index]["function"], where)
+        function["arguments"] = msgspec.Raw(encode(sent))
+        listed[index]["function"] = msgspec.Raw(encode(function))
+    fields["tool_calls"] = msgspec.Raw(encode(listed))
+    return msgspec.Raw(encode(fields))
+
+
+def _sendable(call: _Call) -> str | None:
+    arguments = call.function.arguments if call.function is not None else None
+    if not isinstance(arguments, str):
+        return None
+    sent = sendable_arguments(arguments)
+    return None if sent == arguments else sent
+
+
+_MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
+
+_REST = b'{"messages":['
+
+TRIES = 8
+"""Places that may look like the messages before they come. A body that is made of such places
+must not hold up everybody: it is read from its beginning in every turn."""
+
+
+class RawHistory:
+    """Messages of a chat request, each read only when somebody asks for it."""
+
+    __slots__ = ("_array", "_keys", "_last")
+
+    def __init__(
+        self, array: msgspec.Raw, keys: tuple[bytes, ...], last: Sequence[msgspec.Raw]
+    ) -> None:
+        self._array = array
+        self._keys = keys
+        self._last = last
+        """The messages that were cut out of the array already: so many at its end."""
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def key(self, index: int) -> bytes:
+        return self._keys[index]
+
+    def message(self, index: int) -> Message:
+        from_end = index - len(self._keys)
+        if -from_end > len(self._last):
+            self._last = _MESSAGES.decode(self._array)
+        return chat_to_message(self._last[from_end], f"messages[{index}]")
+
+
+class ChatBody(msgspec.Struct, frozen=True):
+    """A body, cut into its messages and all other fields."""
+
+    fields: dict[str, msgspec.Raw]
+    history: RawHistory
+    messages: msgspec.Raw
+    """As they are to be sent."""
+    opening: BodyPrefix | None
+
+
+def read_chat_body(body: bytes, known: BodyPrefix | None) -> ChatBody:
+    """Raises `Refusal` for what is no conversation."""
+    if known is not None:
+        # What fails here is read from the beginning, for an error that names the right place.
+        try:
+            return _go_on(body, known) or _read(body)
+        except Refusal:
+            pass
+    return _read(body)
+
+
+def _read(body: bytes) -> ChatBody:
+    fields = read_object(body)
+    if "messages" not in fields:
+        raise Refusal("bad_request", "messages is missing", param="messages")
+    before = {name: raw.copy() for name, raw in _until_messages(fields)}
+    array = fields.pop("messages")
+    messages = decode(array, _MESSAGES, "messages")
+    if not messages:
+        raise Refusal("bad_request", "messages is empty", param="messages")
+    check_count(len(messages), MAX_MESSAGES, "messages")
+    keys = tuple(raw_key(message) for message in messages)
+    history, sent = RawHistory(array, keys, messages), repaired_messages(messages)
+    if sent:
+        whole = encode([sent.get(index, raw) for index, raw in enumerate(messages)])
+        return ChatBody(fields, history, msgspec.Raw(whole), None)
+    return ChatBody(fields, history, array, _opening(body, before, array, keys))
+
+
+def _go_on(body: bytes, known: BodyPrefix) -> ChatBody | None:
+    """Reads the messages after those that are known; None where that does not go."""
+    at = known.size + (body[known.size] == ord(","))
+    rest = _REST + body[at:]
+    fields = read_object(rest)
+    array = fields.pop("messages")
+    new = decode(array, _MESSAGES, "messages")
+    check_count(len(known.keys) + len(new), MAX_MESSAGES, "messages")
+    end = at + len(array) - 2
+    is_first = rest.startswith(array, len(_REST) - 1)  # not another field of this name
+    if not is_first or bool(new) != (at > known.size) or repaired_messages(new):
+        return None
+    keys = known.keys + tuple(raw_key(message) for message in new)
+    messages = msgspec.Raw(memoryview(body)[known.start : end + 1])
+    opening = BodyPrefix(known.start, end, known.fields, keys)
+    return ChatBody({**known.fields, **fields}, RawHistory(messages, keys, new), messages, opening)
+
+
+def _until_messages(fields: dict[str, msgspec.Raw]) -> list[tuple[str, msgspec.Raw]]:
+    names = list(fields)
+    return [(name, fields[name]) for name in names[: names.index("messages")]]
+
+
+def _opening(
+    body: bytes, before: dict[str, msgspec.Raw], array: msgspec.Raw, keys: tuple[bytes, ...]
+) -> BodyPrefix | None:
+    """Where the array is in the body is not told by whoever cut it out."""
+    start = -1
+    for _ in range(TRIES):
+        at = body.find(b'"messages"', start + 1)
+        start = body.find(b"[", at) if at >= 0 else -1
+        if start < 0:
+            return None
+        if body.startswith(array, start):
+            return BodyPrefix(start, start + len(array) - 1, before, keys)
+    return None

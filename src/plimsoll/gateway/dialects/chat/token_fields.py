@@ -1,0 +1,103 @@
+"""Token ids and log probabilities in answers of the chat dialect: for those who asked for them.
+
+The gateway has the policy return them on its own account. To an agent that did not ask they are
+many times the bytes of its answer.
+"""
+
+from typing import Any
+
+import msgspec
+
+from plimsoll.gateway.completions import Answer, Chunk, Request
+from plimsoll.gateway.dialects.encoding import encode
+
+__all__ = ["TOKEN_FIELDS", "answer_token_fields", "prompt_token_fields", "without_tokens"]
+
+TOKEN_FIELDS = ("logprobs", "token_ids", "token_versions", "prompt_token_ids")
+"""The fields of a choice that say something of its tokens."""
+
+_LOGPROBS = b'},"logprobs":{'
+"""Right after what was said: otherwise the end of that would be taken for theirs."""
+_AFTER_LOGPROBS = b']},"finish_reason":'
+_IDS = b'"token_ids":['
+_VERSIONS = b',"token_versions":['
+_NULL = msgspec.Raw(b"null")
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+def prompt_token_fields(request: Request, answer: Answer) -> dict[str, Any]:
+    """What the first object of an answer says of the prompt's tokens."""
+    tokens = answer.tokens
+    if not request.wants_ids or tokens is None or tokens.prompt is None:
+        return {}
+    return {"prompt_token_ids": tokens.prompt}
+
+
+def answer_token_fields(request: Request, answer: Answer) -> dict[str, Any]:
+    """What the choice of a whole answer says of its tokens."""
+    fields: dict[str, Any] = {}
+    if request.wants_logprobs and (logprobs := _logprobs(answer)) is not None:
+        fields["logprobs"] = logprobs
+    if request.wants_ids and answer.tokens is not None:
+        fields["token_ids"] = answer.tokens.answer
+        if answer.tokens.versions:
+            stamps = [(str(version), count) for version, count in answer.tokens.versions]
+            fields["token_versions"] = stamps
+    return fields
+
+
+def _logprobs(answer: Answer) -> msgspec.Raw | None:
+    if answer.logprobs is not None or answer.raw is None:
+        return answer.logprobs
+    return _CHOICES.decode(answer.raw["choices"])[0].get("logprobs")
+
+
+def without_tokens(chunk: Chunk, request: Request) -> bytes:
+    """A piece of a stream, without what was not asked for.
+
+    Names are looked for as bytes, from the end, which is near: that is many times as fast as to
+    parse the piece. They cannot be a part of a text: quotes are escaped there. Only a piece that is
+    not written as engines write it is parsed.
+    """
+    data: bytes | None = chunk.data
+    if chunk.ids is not None and not request.wants_ids:
+        data = _without_ids(data, stamped=bool(chunk.versions))
+    if data is not None and chunk.logprobs is not None and not request.wants_logprobs:
+        data = _without_logprobs(data)
+    return _parsed_without(chunk.data, request) if data is None else data
+
+
+def _without_ids(data: bytes, *, stamped: bool) -> bytes | None:
+    at = data.rfind(_IDS)
+    if at < 0:
+        return None
+    start = at + len(_IDS) - 1
+    # An array of numbers ends with its first bracket.
+    stop = data.find(b"]", start) + 1
+    if stamped:
+        if not data.startswith(_VERSIONS, stop):
+            return None
+        stop = data.find(b"]]", stop) + 2
+    return b"".join((data[:start], b"null", data[stop:]))
+
+
+def _without_logprobs(data: bytes) -> bytes | None:
+    stop = data.rfind(_AFTER_LOGPROBS)
+    at = data.rfind(_LOGPROBS, 0, max(stop, 0))
+    if at < 0:
+        return None
+    start = at + len(_LOGPROBS) - 1
+    return b"".join((data[:start], b"null", data[stop + len(b"]}") :]))
+
+
+def _parsed_without(data: bytes, request: Request) -> bytes:
+    fields = _FIELDS.decode(data)
+    choices = _CHOICES.decode(fields["choices"])
+    for choice in choices:
+        for name in TOKEN_FIELDS:
+            wanted = request.wants_logprobs if name == "logprobs" else request.wants_ids
+            if name in choice and not wanted:
+                choice[name] = _NULL
+    return encode({**fields, "choices": choices})

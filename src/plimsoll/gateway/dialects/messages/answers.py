@@ -1,0 +1,242 @@
+"""Answers as Anthropic's Messages has them: blocks, a reason to stop, usage.
+
+Streams of Anthropic's Messages: blocks that open, grow and close, one after the other.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.gateway.completions import (
+    Answer,
+    CallDelta,
+    Chunk,
+    Refusal,
+    Request,
+    Usage,
+)
+from plimsoll.gateway.dialects.encoding import encode, sendable_arguments
+from plimsoll.gateway.dialects.messages.errors import anthropic_error
+from plimsoll.gateway.sse import sse_event
+from plimsoll.trajectories.records import Finish
+
+__all__ = [
+    "SIGNATURE",
+    "MessagesStream",
+    "answer_blocks",
+    "chunk_stop_sequence",
+    "messages_usage",
+    "stop_fields",
+    "stop_sequence",
+]
+
+SIGNATURE = "plimsoll"
+"""Clients want a signature with every thought, and send it back. Nothing here depends on it."""
+
+_REASONS: dict[Finish, str] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "refused": "refusal",
+}
+
+
+class _Choice(msgspec.Struct):
+    stop_reason: int | str | None = None
+
+
+class _Body(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def answer_blocks(request: Request, answer: Answer) -> list[dict[str, Any]]:
+    """The content of a whole answer."""
+    message = answer.message
+    content: list[dict[str, Any]] = []
+    if message.reasoning and request.wants_reasoning:
+        thought = {"type": "thinking", "thinking": message.reasoning, "signature": SIGNATURE}
+        content.append(thought)
+    if message.text:
+        content.append({"type": "text", "text": message.text})
+    for call in message.calls:
+        given = msgspec.Raw(sendable_arguments(call.arguments).encode())
+        content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+    return content
+
+
+def stop_fields(answer: Answer, word: str | None) -> dict[str, Any]:
+    """`stop_reason` and `stop_sequence`; `word` is the stop sequence that was met."""
+    if word is not None and answer.finish == "stop":
+        return {"stop_reason": "stop_sequence", "stop_sequence": word}
+    # Some servers end an answer that makes calls with a plain stop.
+    finish = "tool_calls" if answer.message.calls and answer.finish == "stop" else answer.finish
+    return {"stop_reason": _REASONS[finish], "stop_sequence": None}
+
+
+def stop_sequence(request: Request, answer: Answer) -> str | None:
+    """The stop sequence that ended a whole answer, where the upstream says which."""
+    if answer.raw is None or "stop" not in request.settings:
+        return None
+    return chunk_stop_sequence(request, encode({"choices": answer.raw.get("choices")}))
+
+
+def chunk_stop_sequence(request: Request, data: bytes) -> str | None:
+    """The same for the last piece of a stream."""
+    if "stop" not in request.settings:
+        return None
+    try:
+        choices = _BODY.decode(data).choices
+    except DECODE_ERRORS:
+        return None
+    reason = choices[0].stop_reason if choices else None
+    return reason if isinstance(reason, str) else None
+
+
+def messages_usage(usage: Usage | None) -> dict[str, Any]:
+    counted = usage or Usage(0, 0)
+    return {
+        "input_tokens": max(0, counted.prompt - counted.cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counted.cached,
+        "output_tokens": counted.answer,
+    }
+
+
+_PING = sse_event(b'{"type":"ping"}', "ping")
+
+_CHUNKS_PER_PING = 64
+"""Pieces that are taken in without a word before the client is told that more is to come."""
+
+
+class MessagesStream:
+    """Writes texts and thoughts as they come. The arguments of a call wait until they are
+    whole: a client that is sent half a JSON object fails, rather than answer the call."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._events: list[bytes] = []
+        self._index = -1
+        self._open: str | int | None = None
+        """`text`, `thinking`, or which call the open block is of."""
+        self._growing: list[str] = []
+        """What the open block is still to be sent."""
+        self._calls = 0
+        self._word: str | None = None
+        self._silent = 0
+
+    def start(self) -> bytes:
+        message: dict[str, Any] = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._request.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": messages_usage(None),
+        }
+        self._send("message_start", {"message": message})
+        return self._taken()
+
+    def chunks(self, chunks: Sequence[Chunk]) -> bytes:
+        for chunk in chunks:
+            if chunk.reasoning and self._request.wants_reasoning:
+                self._grow("thinking", chunk.reasoning)
+            if chunk.text:
+                self._grow("text", chunk.text)
+            for delta in chunk.calls:
+                self._call(delta)
+            if chunk.finish is not None:
+                self._word = chunk_stop_sequence(self._request, chunk.data)
+        if isinstance(self._open, str):
+            self._flush(self._open)
+        return self._taken() or self._keep_open(len(chunks))
+
+    def end(self, answer: Answer) -> bytes:
+        self._close()
+        ending = {"delta": stop_fields(answer, self._word), "usage": messages_usage(answer.usage)}
+        self._send("message_delta", ending)
+        self._send("message_stop", {})
+        return self._taken()
+
+    def ping(self) -> bytes:
+        return _PING
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return sse_event(anthropic_error(refusal), "error")
+
+    def whole(self, answer: Answer) -> bytes:
+        """A stream that says all that `answer` does."""
+        message = answer.message
+        calls = [
+            CallDelta(index, call.id, call.name, call.arguments)
+            for index, call in enumerate(message.calls)
+        ]
+        chunk = Chunk(b"", message.text, message.reasoning, calls)
+        self._word = stop_sequence(self._request, answer)
+        return b"".join((self.start(), self.chunks([chunk]), self.end(answer)))
+
+    def _grow(self, kind: str, text: str) -> None:
+        if self._open != kind:
+            thought = {"thinking": "", "signature": ""}
+            self._begin(kind, thought if kind == "thinking" else {"text": ""})
+        self._growing.append(text)
+
+    def _call(self, delta: CallDelta) -> None:
+        if self._open != delta.index:
+            if delta.index < self._calls:
+                # The block is closed, and a client has seen it so.
+                raise Refusal("upstream", "the upstream's stream went back to an earlier call")
+            self._begin("tool_use", {"id": delta.id, "name": delta.name, "input": {}})
+            self._open, self._calls = delta.index, delta.index + 1
+        self._growing.append(delta.arguments)
+
+    def _begin(self, kind: str, block: dict[str, Any]) -> None:
+        self._close()
+        self._open = kind
+        self._index += 1
+        opened = {"index": self._index, "content_block": {"type": kind, **block}}
+        self._send("content_block_start", opened)
+
+    def _close(self) -> None:
+        if self._open is None:
+            return
+        if isinstance(self._open, int):
+            arguments = sendable_arguments("".join(self._growing))
+            self._delta({"type": "input_json_delta", "partial_json": arguments})
+        else:
+            self._flush(self._open)
+        if self._open == "thinking":
+            self._delta({"type": "signature_delta", "signature": SIGNATURE})
+        self._send("content_block_stop", {"index": self._index})
+        self._open = None
+        self._growing.clear()
+
+    def _flush(self, kind: str) -> None:
+        if self._growing:
+            self._delta({"type": f"{kind}_delta", kind: "".join(self._growing)})
+            self._growing.clear()
+
+    def _delta(self, delta: dict[str, Any]) -> None:
+        self._send("content_block_delta", {"index": self._index, "delta": delta})
+
+    def _send(self, name: str, fields: dict[str, Any]) -> None:
+        self._events.append(sse_event(encode({"type": name, **fields}), name))
+
+    def _keep_open(self, taken: int) -> bytes:
+        self._silent += taken
+        if self._silent < _CHUNKS_PER_PING:
+            return b""
+        self._silent = 0
+        return _PING
+
+    def _taken(self) -> bytes:
+        taken = b"".join(self._events)
+        self._events.clear()
+        return taken

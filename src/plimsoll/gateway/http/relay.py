@@ -1,0 +1,59 @@
+"""Connections that come from inside a sandbox, carried to the server."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from plimsoll.core.cancellation import run_to_completion
+
+__all__ = ["relay"]
+
+CHUNK_BYTES = 1 << 17
+
+
+async def relay(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    serve: Callable[[], asyncio.BaseProtocol],
+) -> None:
+    """Join a connection with a new one of the server, until both ends are done.
+
+    The server's end is a socket of this process alone: nothing listens for it.
+    """
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.connect_accepted_socket(serve, theirs)
+        inner_reader, inner_writer = await asyncio.open_connection(sock=ours)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+    copies = [
+        asyncio.create_task(_copy(reader, inner_writer)),
+        asyncio.create_task(_copy(inner_reader, writer)),
+    ]
+    try:
+        # The server's end closes when it has nothing more to say; then nobody hears the other.
+        await asyncio.wait(copies[1:])
+    finally:
+        await run_to_completion(_shut(copies, inner_writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one side is lost; an end is passed on."""
+    try:
+        while data := await reader.read(CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except ConnectionError:
+        writer.transport.abort()
+
+
+async def _shut(copies: list[asyncio.Task[None]], writer: asyncio.StreamWriter) -> None:
+    for copy in copies:
+        copy.cancel()
+    await asyncio.wait(copies)
+    writer.transport.abort()

@@ -1,0 +1,126 @@
+"""Reading a request's body: in pieces, decompressed, and never more than a limit."""
+
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import zstandard
+from aiohttp import hdrs, web
+
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.parser_threads import LARGE_BODY_BYTES, run_in_thread
+from plimsoll.gateway.sessions.handlers import Handlers
+
+__all__ = ["read_body", "request_body"]
+
+READ_SECONDS = 60.0
+"""For a body to arrive, once its request has."""
+
+
+async def read_body(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
+    """The body, for a caller that parses it in no time. Raises as `request_body` does."""
+    async with request_body(http, limit, presence) as body:
+        return body
+
+
+@asynccontextmanager
+async def request_body(
+    http: web.BaseRequest, limit: int, presence: Handlers
+) -> AsyncGenerator[bytes]:
+    """The decompressed body, for as long as it is parsed.
+
+    A large or compressed one holds its room in the intake and the session's turn in the threads
+    until then. Raises `Refusal` for a body that is too large, too slow, or compressed in a way
+    that cannot be undone.
+    """
+    length = http.content_length
+    if length is not None and length > limit:
+        raise _too_large(limit)
+    async with AsyncExitStack() as stack:
+        if http.content.is_eof():
+            sent = http.content.read_nowait()  # it has arrived already, as most do
+        else:
+            sent = await _await(http, limit, presence, stack)
+        if len(sent) > limit:
+            raise _too_large(limit)
+        encoding = http.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
+        if encoding == "identity" and len(sent) <= LARGE_BODY_BYTES:
+            yield sent
+            return
+        async with presence.within(READ_SECONDS, _full()):
+            await stack.enter_async_context(presence.heavy)
+        if encoding != "identity":
+            sent = await run_in_thread(_decompress, sent, encoding, limit)
+        yield sent
+
+
+async def _await(
+    http: web.BaseRequest, limit: int, presence: Handlers, stack: AsyncExitStack
+) -> bytes:
+    """The body as it is sent. The room that it takes is given back when the stack is closed."""
+    async with presence.within(READ_SECONDS, _full()):
+        size = http.content_length
+        await stack.enter_async_context(presence.intake.room(limit if size is None else size))
+    return await _read(http, limit, presence)
+
+
+def _full() -> Refusal:
+    return Refusal("too_many", "the bodies of other requests are on their way, and take too long")
+
+
+async def _read(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
+    pieces: list[bytes] = []
+    left = limit
+    if http.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+        # The client holds its body back until it is told that it is wanted.
+        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    late = Refusal("bad_request", "the body of the request did not arrive in time")
+    async with presence.within(READ_SECONDS, late):
+        while piece := await http.content.readany():
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(limit)
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    try:
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            return _inflate(body, limit)
+        if encoding == "zstd":
+            return _unzstd(body, limit)
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise Refusal("bad_request", f"the body is not valid {encoding}: {error}") from None
+    raise Refusal("unsupported", f"bodies compressed by {encoding} are not read; gzip and zstd are")
+
+
+def _inflate(body: bytes, limit: int) -> bytes:
+    """Of gzip or deflate, whichever its first bytes say; some clients send deflate bare."""
+    bare = body[:1] not in (b"\x1f", b"\x78")
+    stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+    out = stream.decompress(body, limit + 1)
+    if len(out) > limit:
+        raise _too_large(limit)
+    if not stream.eof:
+        raise zlib.error("it ends too early")
+    return out
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    window = max(limit, 1 << 20).bit_length()
+    with zstandard.ZstdDecompressor(max_window_size=1 << min(window, 30)).stream_reader(
+        body, read_across_frames=True
+    ) as reader:
+        pieces: list[bytes] = []
+        left = limit
+        while piece := reader.read(1 << 18):
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(limit)
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("too_large", f"the body is larger than {limit} bytes, the session's limit")

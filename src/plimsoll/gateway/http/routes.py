@@ -1,0 +1,50 @@
+"""Which path means what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from plimsoll.gateway.dialects.protocol import Dialect
+from plimsoll.gateway.dialects.registry import CHAT, DIALECTS, MESSAGES, speaks_anthropic
+
+__all__ = ["Endpoint", "Route", "find_route"]
+
+Action = Literal["exchange", "count", "models"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What is asked for below a session's address."""
+
+    action: Action
+    method: str
+    dialect: Dialect
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A path below a session's address."""
+
+    session: str
+    path: str
+    endpoint: Endpoint | None
+    """None where there is nothing at the path."""
+
+
+_ENDPOINTS = {path: Endpoint("exchange", "POST", dialect) for path, dialect in DIALECTS.items()}
+_ENDPOINTS["/v1/messages/count_tokens"] = Endpoint("count", "POST", MESSAGES)
+_OPENAI_MODELS = Endpoint("models", "GET", CHAT)
+_ANTHROPIC_MODELS = Endpoint("models", "GET", MESSAGES)
+
+
+def find_route(path: str, headers: Mapping[str, str]) -> Route | None:
+    """The parts of `/s/SESSION/...`; None for paths that are not a session's."""
+    if not path.startswith("/s/"):
+        return None
+    session, slash, rest = path[3:].partition("/")
+    rest = slash + rest
+    endpoint = _ENDPOINTS.get(rest)
+    if endpoint is None and (rest == "/v1/models" or rest.startswith("/v1/models/")):
+        endpoint = _ANTHROPIC_MODELS if speaks_anthropic(headers) else _OPENAI_MODELS
+    return Route(session, rest, endpoint)

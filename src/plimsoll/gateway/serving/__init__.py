@@ -1,1 +1,0 @@
-"""A server of Chat Completions before an engine that generates."""

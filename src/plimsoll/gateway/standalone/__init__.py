@@ -1,0 +1,1 @@
+"""The standalone gateway: `plimsoll gateway`, its admin API, health and metrics."""

@@ -1,0 +1,193 @@
+"""The calls of a standalone gateway's admin: sessions are opened, looked at and ended, the policy
+is paused.
+
+What a standalone gateway is told of its policy: to hold requests, and which version serves.
+"""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+from aiohttp import hdrs, web
+
+from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.core.versions import Version, read_version
+from plimsoll.gateway.access_keys import matches, request_key
+from plimsoll.gateway.completions import Refusal
+from plimsoll.gateway.http.replies import json_reply
+from plimsoll.gateway.http.request_body import read_body
+from plimsoll.gateway.sessions.handlers import Handlers
+from plimsoll.gateway.sessions.limits import MAX_BODY_BYTES, MAX_CONCURRENT, Limits
+from plimsoll.gateway.sessions.registry import SessionRegistry
+from plimsoll.gateway.sessions.session import Session
+from plimsoll.gateway.standalone.session_records import SessionRecords
+from plimsoll.gateway.upstreams.gate import Gate
+
+__all__ = ["Admin", "Opener", "apply_policy_command", "policy_status"]
+
+BODY_BYTES = 1 << 20
+MAX_ADMIN_CALLS = 64
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Concurrent = Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENT)]
+BodyBytes = Annotated[int, msgspec.Meta(ge=1, le=MAX_BODY_BYTES)]
+
+
+class LimitsSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """`Limits`, as they are asked for."""
+
+    turns: Count | None = None
+    tokens: Count | None = None
+    seconds: Seconds | None = None
+    concurrent: Concurrent = Limits().concurrent
+    body_bytes: BodyBytes = Limits().body_bytes
+
+    def limits(self) -> Limits:
+        return Limits(
+            turns=self.turns,
+            tokens=self.tokens,
+            seconds=self.seconds,
+            concurrent=self.concurrent,
+            body_bytes=self.body_bytes,
+        )
+
+
+class SessionSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """A session, as it is asked for."""
+
+    limits: LimitsSpec = msgspec.field(default_factory=LimitsSpec)
+    about: dict[str, str] = {}
+    model: str | None = None
+
+
+Opener = Callable[[Limits, dict[str, str], str | None], Awaitable[Session]]
+"""Opens a session: its limits, what it is about, the model's name."""
+
+_SESSION_SPEC = msgspec.json.Decoder(SessionSpec)
+
+
+class Admin:
+    """`POST /sessions`, `GET` and `DELETE` of `/sessions/ID`, `GET` and `POST` of `/policy`: each
+    with the admin's key."""
+
+    def __init__(
+        self,
+        sessions: SessionRegistry,
+        register: SessionRecords,
+        open_session: Opener,
+        gate: Gate,
+        key_digest: bytes,
+    ) -> None:
+        self._sessions = sessions
+        self._gate = gate
+        self._register = register
+        self._open_session = open_session
+        self._digest = key_digest
+        self._presence = Handlers(MAX_ADMIN_CALLS, BODY_BYTES)
+
+    async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
+        """Of `/policy`, and paths that begin with `/sessions`."""
+        if not matches(request_key(http), self._digest):
+            raise Refusal("unauthorized", "this call needs the admin's key as a bearer token")
+        if path == "/policy":
+            return await self._policy(http)
+        if path == "/sessions":
+            if http.method != hdrs.METH_POST:
+                raise Refusal("wrong_method", "/sessions takes POST only")
+            return await self._open(http)
+        id = path.removeprefix("/sessions/")
+        if self._register.status(id) is None:
+            raise Refusal("not_found", "there is no such session, or it ended long ago")
+        if http.method not in (hdrs.METH_GET, hdrs.METH_DELETE):
+            raise Refusal("wrong_method", f"{path[:200]} takes GET and DELETE only")
+        session = self._sessions.get(id)
+        if http.method == hdrs.METH_DELETE and session is not None:
+            with _storage_errors():
+                await session.end()
+        return json_reply(msgspec.json.encode(self._register.status(id)))
+
+    async def _policy(self, http: web.BaseRequest) -> web.Response:
+        if http.method not in (hdrs.METH_GET, hdrs.METH_POST):
+            raise Refusal("wrong_method", "/policy takes GET and POST only")
+        if http.method == hdrs.METH_POST:
+            await apply_policy_command(
+                self._gate, await read_body(http, BODY_BYTES, self._presence)
+            )
+        return json_reply(msgspec.json.encode(policy_status(self._gate)))
+
+    async def _open(self, http: web.BaseRequest) -> web.Response:
+        body = await read_body(http, BODY_BYTES, self._presence)
+        try:
+            wanted = _SESSION_SPEC.decode(body or b"{}")
+        except DECODE_ERRORS as error:
+            raise Refusal("bad_request", f"the body cannot be read: {error}") from None
+        with _storage_errors():
+            session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)
+        access = session.access_at(f"http://{http.host}")
+        said = {
+            "id": session.id,
+            "key": access.key,
+            "model": access.model,
+            "root": access.root,
+            "openai": access.openai,
+            "anthropic": access.anthropic,
+            "trajectory": self._register.path(session),
+        }
+        return json_reply(msgspec.json.encode(said), 201)
+
+
+@contextmanager
+def _storage_errors() -> Generator[None]:
+    """A disk that is full, or no more files to open, is told to whoever asked."""
+    try:
+        yield
+    except TrajectoryError as error:
+        raise Refusal("busy", str(error)) from error
+
+
+MAX_VERSION = 10**15
+"""Of a version's numbers: a trajectory has room for no more."""
+VersionText = Annotated[str, msgspec.Meta(max_length=40)]
+
+
+class _PolicyCommand(msgspec.Struct, forbid_unknown_fields=True):
+    paused: bool
+    version: VersionText | None = None
+
+
+_POLICY_COMMAND = msgspec.json.Decoder(_PolicyCommand)
+
+
+async def apply_policy_command(gate: Gate, body: bytes) -> None:
+    """Does what the body says. Raises `Refusal` for what it cannot mean, and changes nothing."""
+    try:
+        wanted = _POLICY_COMMAND.decode(body)
+        version = None if wanted.version is None else _version(wanted.version)
+    except DECODE_ERRORS as error:
+        raise Refusal("bad_request", f"the body cannot be read: {error}") from None
+    if not wanted.paused:
+        gate.resume(version)
+    elif version is None:
+        await gate.pause()
+    else:
+        message = "a version is said when requests may pass again, with paused false"
+        raise Refusal("bad_request", message, param="version")
+
+
+def policy_status(gate: Gate) -> dict[str, object]:
+    return {
+        "paused": gate.paused,
+        "version": str(gate.version),
+        "model": gate.model,
+        "in_flight": gate.in_flight,
+        "held": gate.held,
+    }
+
+
+def _version(text: str) -> Version:
+    version = read_version(text)
+    if max(version.lineage, version.number) > MAX_VERSION:
+        raise ValueError(f"{text!r} is no version")
+    return version

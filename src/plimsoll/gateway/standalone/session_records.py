@@ -1,0 +1,81 @@
+"""The sessions of a standalone gateway by their ids, those that ended among them."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.endings import Ending
+from plimsoll.gateway.sessions.registry import MAX_ENDED, SessionRegistry
+from plimsoll.gateway.sessions.session import Session
+
+__all__ = ["SessionRecords", "SessionStatus"]
+
+
+class SessionStatus(msgspec.Struct):
+    """Where a session stands, or stood when it ended."""
+
+    id: str
+    exchanges: int
+    tokens: int
+    in_flight: int
+    ending: Ending | None
+    detail: str
+    failure: str
+    ended: bool
+    trajectory: str
+    """Where its trajectory is once it is closed."""
+    closed: bool = False
+
+
+class SessionRecords:
+    """Knows where each session writes, and of the latest that ended how they stood at the last.
+
+    A session may end by itself: who opened it still finds what came of it.
+    """
+
+    def __init__(self, sessions: SessionRegistry) -> None:
+        self._sessions = sessions
+        self._paths: dict[str, Path] = {}
+        self._ended: OrderedDict[str, SessionStatus] = OrderedDict()
+        sessions.on_end = self._keep
+
+    def add(self, session: Session, path: Path) -> None:
+        self._paths[session.id] = path
+
+    def path(self, session: Session) -> str:
+        """Where the trajectory of an open session is once it is closed."""
+        return str(self._paths[session.id])
+
+    def status(self, id: str) -> SessionStatus | None:
+        """None for a session that never was, or ended long ago."""
+        session = self._sessions.get(id)
+        if session is not None and id in self._paths:
+            found = self._status(session, ended=False)
+        else:
+            found = self._ended.get(id)
+        if found is not None:
+            # The file is closed a moment after the session has ended, unless its disk is full.
+            found.closed = Path(found.trajectory).exists()
+        return found
+
+    def _keep(self, session: Session) -> None:
+        if session.id not in self._paths:
+            return  # it was opened by other means than an admin's call
+        self._ended[session.id] = self._status(session, ended=True)
+        del self._paths[session.id]
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def _status(self, session: Session, *, ended: bool) -> SessionStatus:
+        return SessionStatus(
+            id=session.id,
+            exchanges=session.exchanges,
+            tokens=session.tokens,
+            in_flight=session.in_flight,
+            ending=session.ending,
+            detail=session.detail,
+            failure=session.failure,
+            ended=ended,
+            trajectory=self.path(session),
+        )

@@ -1,0 +1,91 @@
+"""Makes the upstream of a run from what a person gives: URLs of servers, or a script."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.gate import Gate, Pauses
+from plimsoll.gateway.upstreams.openai_server import (
+    OpenAIServer,
+    Timeouts,
+    http_session,
+    normal_url,
+)
+from plimsoll.gateway.upstreams.probe import probe_replicas
+from plimsoll.gateway.upstreams.replicas import Replicas
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.gateway.upstreams.scripted.script import load_script
+
+__all__ = ["KEY_VARIABLE", "make_upstream", "probe_policy"]
+
+KEY_VARIABLE = "PLIMSOLL_POLICY_KEY"
+"""The environment variable that holds the key of the policy's servers."""
+SCRIPTED = "scripted:"
+
+
+async def probe_policy(
+    urls: Sequence[str], *, model: str | None = None, key: str | None = None
+) -> Capabilities | None:
+    """What all servers that serve can return; None for a script.
+
+    Raises `PolicyError` where none serves or one is not like the others, and `UsageError` for
+    what names none.
+    """
+    if len(urls) == 1 and urls[0].startswith(SCRIPTED):
+        load_script(Path(urls[0].removeprefix(SCRIPTED)))
+        return None
+    return await probe_replicas(_bases(urls), model, key or _key())
+
+
+async def make_upstream(
+    urls: Sequence[str],
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    version: Version = FIRST_VERSION,
+    waits: Timeouts | None = None,
+    patience: float = 60.0,
+    capabilities: Capabilities | None = None,
+    plain: bool = False,
+) -> Gate:
+    """Several URLs are replicas of one policy. What may be asked of them is found by a look at
+    each, unless it is known. `patience` is how long a request waits, in seconds, while none of
+    them is up; the time of a pause does not count. `plain` has answers sampled from the model as
+    it is. `scripted:FILE` is a script."""
+    if len(urls) == 1 and urls[0].startswith(SCRIPTED):
+        return Gate(ScriptedPolicy(Path(urls[0].removeprefix(SCRIPTED))), version)
+    bases = _bases(urls)
+    key = key or _key()
+    found = capabilities or await probe_replicas(bases, model, key)
+    http = http_session()
+    servers = [
+        OpenAIServer(
+            http,
+            base,
+            model=found.model,
+            key=key,
+            asks=found.asks,
+            waits=waits,
+            context=found.context,
+            plain=plain,
+        )
+        for base in bases
+    ]
+    pauses = Pauses()
+    replicas = Replicas(
+        http, servers, streams=found.streams_all, patience=patience, clock=pauses.clock
+    )
+    return Gate(replicas, version, pauses)
+
+
+def _bases(urls: Sequence[str]) -> list[str]:
+    if not urls or any(url.startswith(SCRIPTED) for url in urls):
+        raise UsageError("a policy is one or more URLs, or one scripted:FILE")
+    return [normal_url(url) for url in urls]
+
+
+def _key() -> str | None:
+    return os.environ.get(KEY_VARIABLE)

@@ -1,0 +1,151 @@
+"""A policy that answers after a script or a function, in this process. For tests and demos."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.gateway.chat_server.wire_format import TokenOptions
+from plimsoll.gateway.completions import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
+from plimsoll.gateway.upstreams.failures import UpstreamFailure, failure_from_status, invalid_answer
+from plimsoll.gateway.upstreams.openai_server import LENGTH_FIELDS
+from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.gateway.upstreams.replicas import ReplicaState
+from plimsoll.gateway.upstreams.scripted.byte_tokens import prompt_ids
+from plimsoll.gateway.upstreams.scripted.model import Reply, ScriptedModel
+from plimsoll.gateway.upstreams.scripted.request import ScriptedRequest, read_request
+from plimsoll.gateway.upstreams.scripted.script import Script, Turn, load_script
+
+__all__ = ["ScriptedPolicy"]
+
+WHERE = "the script"
+
+_Tokens = Annotated[int, msgspec.Meta(ge=1)]
+_tokens: "msgspec.json.Decoder[int | None]" = msgspec.json.Decoder(_Tokens | None)
+
+
+class ScriptedPolicy:
+    """An `Upstream` that returns token ids and log probabilities, and fails where told to.
+
+    A function is given what was asked, and says the text or the `Turn` that answers it.
+    """
+
+    def __init__(
+        self,
+        script: Path | Script | Callable[[ScriptedRequest], Turn | str],
+        *,
+        version: Version = FIRST_VERSION,
+        pace: float = 0.0,
+    ) -> None:
+        self._engine = ScriptedModel(load_script(script) if isinstance(script, Path) else script)
+        self._failed: Counter[str] = Counter()
+        self._pace = pace
+        """Seconds between the pieces of a stream."""
+        self.version = version
+
+    @property
+    def model(self) -> str:
+        return self._engine.model
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        """One, that is always up."""
+        return [ReplicaState(url=WHERE)]
+
+    async def ready(self) -> Version:
+        return self.version
+
+    async def answer(self, request: Request, call: CallContext) -> Answer:
+        reply = await self._reply(request, call)
+        if self._fails(reply):
+            raise await _failure(reply)
+        return read_answer(WHERE, self._engine.body(reply, _wants(request, call)))
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, call: CallContext
+    ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
+        reply = await self._reply(request, call)
+        fails = self._fails(reply)
+        if fails and not _begins(reply):
+            raise await _failure(reply)
+        pieces = self._pieces(reply, _wants(request, call), fails=fails)
+        try:
+            yield pieces
+        finally:
+            await pieces.aclose()
+
+    async def count(self, request: Request, call: CallContext) -> int:
+        return len(prompt_ids(_asked(request, call)))
+
+    async def close(self) -> None:
+        pass
+
+    async def _reply(self, request: Request, call: CallContext) -> Reply:
+        reply = self._engine.reply(_asked(request, call))
+        await asyncio.sleep(reply.turn.delay)
+        return reply
+
+    async def _pieces(
+        self, reply: Reply, wants: TokenOptions, *, fails: bool
+    ) -> AsyncGenerator[list[Chunk]]:
+        reader = StreamReader(WHERE)
+        events = list(self._engine.events(reply, wants))
+        for event in events[: len(events) // 2] if fails else events:
+            yield [reader.read(event)]
+            await asyncio.sleep(self._pace)
+        if fails:
+            raise await _failure(reply)
+
+    def _fails(self, reply: Reply) -> bool:
+        if reply.turn.failure is None:
+            return False
+        self._failed[reply.key] += 1
+        return reply.turn.times is None or self._failed[reply.key] <= reply.turn.times
+
+
+def _asked(request: Request, call: CallContext) -> ScriptedRequest:
+    try:
+        limit = next(
+            (request.settings[name] for name in LENGTH_FIELDS if name in request.settings), None
+        )
+        tokens = None if limit is None else _tokens.decode(limit)
+        return read_request(request.messages, request.tools, call.session, limit=tokens)
+    except DECODE_ERRORS as error:
+        raise UpstreamFailure("bad_request", f"the request cannot be read: {error}") from error
+
+
+def _wants(request: Request, call: CallContext) -> TokenOptions:
+    ids, logprobs = request.wants_ids, request.wants_logprobs
+    return TokenOptions(ids=call.ids or ids, logprobs=call.ids or logprobs)
+
+
+def _begins(reply: Reply) -> bool:
+    """Whether a stream that is to fail begins first."""
+    failure = reply.turn.failure
+    return not isinstance(failure, int) and failure not in ("hang", "drop")
+
+
+async def _failure(reply: Reply) -> UpstreamFailure:
+    """What the gateway would make of this failure of a server."""
+    failure = reply.turn.failure
+    if isinstance(failure, int):
+        return failure_from_status(WHERE, failure, b'{"error":{"message":"as the script says"}}')
+    if failure in ("hang", "stall", "slow"):
+        await asyncio.Event().wait()
+    if failure in ("drop", "cut"):
+        return UpstreamFailure(
+            "upstream", f"the policy at {WHERE} closed the connection", down=True
+        )
+    return invalid_answer(WHERE, f"{failure}, as the script says")

@@ -1,0 +1,170 @@
+"""A script: what a scripted policy says, from a TOML file that a person writes.
+
+    aside = "ok"                        # to requests that offer no tools: titles, topic checks
+    otherwise = "Done."                 # when all turns are taken
+
+    [[turns]]                           # in order, as the conversation goes on
+    reasoning = "Look first."
+    text = "I look at the files."
+    run = "ls"                          # by whichever tool for commands the agent offers
+
+    [[turns]]
+    calls = [{ name = ["Write", "write_file"], arguments = { path = "a.txt", content = "x" } }]
+
+    [[turns]]
+    submit = true                       # says that it is done, in the way this agent asks for
+    text = "Done."
+
+    [[rules]]                           # before the turns, whatever the turn; the first that fits
+    when = "title"                      # a text, or /a pattern/; in the last message
+    where = "conversation"              # or there: last, system, conversation
+    tools = false                       # only for requests without tools; true: only with
+    text = "A title"
+
+    [[turns]]
+    failure = "cut"                     # one of `Fault`, or an HTTP status
+    times = 1                           # so often, then the answer; without it, always
+    text = "At last."
+    delay = 0.5                         # seconds before the answer
+
+A turn is taken once its answer stands in the conversation. So a script needs no memory: the
+same request gets the same answer, and requests beside the conversation do not disturb it.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from plimsoll.core.errors import UsageError
+from plimsoll.gateway.upstreams.scripted.request import RequestMessage, ScriptedRequest
+
+__all__ = ["CallSpec", "Fault", "Rule", "Script", "Turn", "load_script"]
+
+LATER_CALL = re.compile(r"call_[1-9]\d*_")
+"""The id of a call that is not the first of its answer."""
+
+Fault = Literal["drop", "hang", "stall", "cut", "half-event", "garbage", "bad-call", "slow"]
+"""drop        the connection is closed before the first byte
+hang        no byte ever comes
+stall, cut  half of the answer comes, then nothing, or the end of the connection
+half-event  a stream ends within an event
+garbage     what comes is no JSON
+bad-call    a tool call without a name
+slow        the answer comes a few bytes at a time
+"""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CallSpec(_Table):
+    """A tool call."""
+
+    name: str | list[str]
+    """Where there are several: the first that the request offers."""
+    arguments: dict[str, JsonValue] | str = {}
+    """A text where they are to be no valid JSON."""
+
+
+class Turn(_Table):
+    """One answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    run: str = ""
+    calls: tuple[CallSpec, ...] = ()
+    submit: bool = False
+    delay: float = Field(default=0.0, ge=0)
+    failure: Fault | int | None = None
+    times: int | None = Field(default=None, ge=1)
+    finish: Literal["stop", "length", "content_filter"] = "stop"
+
+
+class Rule(Turn):
+    """An answer to certain requests, whatever the turn."""
+
+    when: str = ""
+    where: Literal["last", "system", "conversation"] = "last"
+    tools: bool | None = None
+
+    def fits(self, asked: ScriptedRequest) -> bool:
+        if self.tools is not None and self.tools != bool(asked.tools):
+            return False
+        text = _text_of(asked, self.where)
+        if len(self.when) > 2 and self.when.startswith("/") and self.when.endswith("/"):
+            return re.search(self.when[1:-1], text) is not None
+        return self.when.lower() in text.lower()
+
+
+class Script(_Table):
+    """What is said to whom."""
+
+    turns: tuple[Turn, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    aside: str = "ok"
+    otherwise: str = "Done."
+
+    def turn(self, asked: ScriptedRequest) -> Turn:
+        for rule in self.rules:
+            if rule.fits(asked):
+                return rule
+        calls = any(turn.run or turn.calls for turn in self.turns)
+        if calls and not asked.tools:
+            return Turn(text=self.aside)
+        taken = self._taken(asked.messages)
+        if taken < len(self.turns):
+            return self.turns[taken]
+        return Turn(text=self.otherwise, submit=True)
+
+    def _taken(self, messages: list[RequestMessage]) -> int:
+        """How many turns the conversation holds. What others said in its name is no turn."""
+        taken = 0
+        for message in messages:
+            if taken < len(self.turns) and message.role == "assistant":
+                taken += _is_answer(message, self.turns[taken])
+        return taken
+
+
+def _is_answer(message: RequestMessage, turn: Turn) -> bool:
+    if message.tool_calls and (turn.run or turn.calls or turn.submit):
+        # Some agents send the calls of one answer back as several messages.
+        return LATER_CALL.match(message.tool_calls[0].id) is None
+    if turn.run or turn.calls:
+        return False
+    return not message.tool_calls and message.text.strip() == turn.text.strip()
+
+
+def _text_of(asked: ScriptedRequest, where: str) -> str:
+    if where == "last":
+        return asked.last
+    if where == "conversation":
+        return asked.conversation
+    return "\n".join(m.text for m in asked.messages if m.role in ("system", "developer"))
+
+
+def load_script(path: Path) -> Script:
+    """Reads a script. A mistake in it names the file and the key."""
+    try:
+        return Script.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"the script {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the script {path} is not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        told = f"{key}: {first['msg']}"
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(_table_at(first["loc"]).model_fields)
+            told = f"unknown key {key} (known here: {known})"
+        raise UsageError(f"the script {path}: {told}") from error
+
+
+def _table_at(loc: tuple[int | str, ...]) -> type[_Table]:
+    """What the key at a place of the file was to be one of."""
+    lines: dict[str, type[_Table]] = {"turns": Turn, "rules": Rule, "calls": CallSpec}
+    return next((lines[part] for part in reversed(loc[:-1]) if part in lines), Script)

@@ -1,0 +1,108 @@
+"""How a command of a script is run by the tools that an agent offers.
+
+Agents name their tool for commands differently and want other arguments: a string, a list of
+words, a description beside it. The tool's own JSON schema says which.
+"""
+
+import re
+
+import msgspec
+
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.gateway.upstreams.answer_fields import ABSENT
+from plimsoll.gateway.upstreams.scripted.request import RequestTool
+
+__all__ = ["end_line", "offers_submit", "run_call"]
+
+SHELLS = (
+    "bash",
+    "shell_command",
+    "exec_command",
+    "shell",
+    "local_shell",
+    "run_shell_command",
+    "execute_bash",
+    "run_command",
+    "terminal",
+)
+COMMANDS = ("command", "cmd", "script", "code", "input")
+
+END_LINE = re.compile(r"\b[A-Z]+_TASK_AND_SUBMIT_[A-Z_]+\b")
+"""What an agent wants to see printed when the work is done."""
+
+
+class _Property(msgspec.Struct):
+    type: str | list[str] | None = None
+    enum: list[msgspec.Raw] | None = None
+    default: msgspec.Raw = ABSENT
+
+
+class _Schema(msgspec.Struct):
+    properties: dict[str, _Property] = {}
+    required: list[str] = []
+
+
+_schema = msgspec.json.Decoder(_Schema)
+
+_FILLED: dict[str, object] = {
+    "string": "as the script says",
+    "boolean": False,
+    "integer": 60,
+    "number": 60,
+    "array": [],
+    "object": {},
+}
+
+
+def run_call(command: str, tools: list[RequestTool]) -> tuple[str, dict[str, object]] | None:
+    """The call that runs the command: a tool's name and arguments. None where no tool can."""
+    for tool in _in_order(tools):
+        schema = _read_schema(tool)
+        name = next((name for name in COMMANDS if name in schema.properties), None)
+        if name is None:
+            continue
+        arguments: dict[str, object] = {name: _command(command, schema.properties[name])}
+        for other in schema.required:
+            if other not in arguments:
+                arguments[other] = _fill(schema.properties.get(other, _Property()))
+        return tool.name, arguments
+    return None
+
+
+def offers_submit(tools: list[RequestTool]) -> bool:
+    return any(tool.name == "submit" for tool in tools)
+
+
+def end_line(conversation: str) -> str:
+    """The line by which the agent wants to be told that all is done; empty where there is none."""
+    found = END_LINE.search(conversation)
+    return found.group() if found else ""
+
+
+def _in_order(tools: list[RequestTool]) -> list[RequestTool]:
+    """Known shells first, then any other tool that takes a command."""
+    rank = {name: index for index, name in enumerate(SHELLS)}
+    return sorted(tools, key=lambda tool: rank.get(tool.name.lower(), len(rank)))
+
+
+def _read_schema(tool: RequestTool) -> _Schema:
+    try:
+        return _schema.decode(tool.parameters)
+    except DECODE_ERRORS:
+        return _Schema()
+
+
+def _command(command: str, wanted: _Property) -> object:
+    return ["bash", "-lc", command] if _type(wanted) == "array" else command
+
+
+def _fill(wanted: _Property) -> object:
+    given = bytes(wanted.default) or (bytes(wanted.enum[0]) if wanted.enum else b"")
+    if given:
+        return msgspec.json.decode(given)
+    return _FILLED.get(_type(wanted), "")
+
+
+def _type(wanted: _Property) -> str:
+    kind = wanted.type
+    return (kind[0] if kind else "") if isinstance(kind, list) else (kind or "string")

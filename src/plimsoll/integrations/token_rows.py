@@ -1,0 +1,56 @@
+"""What a trainer that takes one prompt and one completion a row is given of a trajectory."""
+
+from dataclasses import dataclass
+
+from plimsoll.runs.storage import read_stored
+from plimsoll.trajectories.samples import Sample
+
+__all__ = ["TokenRow", "token_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A sample, cut before the first and after the last token that is trained on."""
+
+    prompt: list[int]
+    completion: list[int]
+    mask: list[int]
+    """For each token of the completion: 1 where the policy generated it, 0 for what it was told."""
+    logprobs: list[float]
+    """As the server returned them; 0 where the mask is 0."""
+    turns: int = 0
+    """Answers of the policy in it."""
+    oldest: int = 0
+    newest: int = 0
+    """The numbers of the versions that generated the trained tokens."""
+
+    @property
+    def trained(self) -> int:
+        return sum(self.mask)
+
+
+def token_rows(trajectory: str) -> list[TokenRow]:
+    """Every sample with a token to train on, the one with the most of them last.
+
+    A trajectory has several where the agent went back, or asked beside its conversation.
+    """
+    if not trajectory:
+        return []
+    lines = [
+        _token_row(sample) for sample in read_stored(trajectory).branches() if any(sample.mask)
+    ]
+    return sorted(lines, key=lambda line: line.trained)
+
+
+def _token_row(sample: Sample) -> TokenRow:
+    begin, end = sample.mask.index(1), sample.mask.rindex(1) + 1
+    numbers = [version.number for version in sample.versions if version is not None]
+    return TokenRow(
+        prompt=list(sample.ids[:begin]),
+        completion=list(sample.ids[begin:end]),
+        mask=list(sample.mask[begin:end]),
+        logprobs=list(sample.logprobs[begin:end]),
+        turns=len(sample.trained),
+        oldest=min(numbers),
+        newest=max(numbers),
+    )

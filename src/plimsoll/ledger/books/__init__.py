@@ -1,0 +1,1 @@
+"""The books: the state that the events of a ledger add up to."""

@@ -1,0 +1,1 @@
+"""The journal: events in one SQLite file, its writer, lock and location."""

@@ -1,0 +1,270 @@
+"""The journal: events, appended to one SQLite file, each at most once.
+
+WAL, one writer: a thread that takes whatever has come in since its last commit and writes it
+as one transaction. `Consumed`, `Committed` and `RolledBack` are on the disk itself before
+their write returns; of the others the operating system keeps a crash of this process from
+losing any. Each row carries a digest of all rows up to it, so that a row that was changed, or
+is gone, is seen.
+"""
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.events import Committed, Consumed, Event, RolledBack
+from plimsoll.ledger.journal.connection import broken, connect, create
+
+__all__ = ["Journal", "Snapshot", "is_durable"]
+
+_APPLICATION = 0x504C4C31
+"""Marks a SQLite file as a Plimsoll ledger."""
+_SCHEMA = """
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    subject TEXT NOT NULL,
+    data BLOB NOT NULL,
+    digest BLOB NOT NULL
+);
+CREATE INDEX events_by_subject ON events (subject, seq);
+CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, digest BLOB NOT NULL, books BLOB NOT NULL);
+"""
+_VERSION = 1
+_NOTHING = b"\x00" * 16
+_Row = tuple[int, str, str, bytes, bytes]
+
+_decoder = msgspec.msgpack.Decoder(Event)
+_encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The books as they were after an event, so that not all events need be read again."""
+
+    seq: int
+    books: bytes
+    is_whole: bool
+    """Whether it is what was written, after the very events that are there."""
+
+
+def is_durable(event: Event) -> bool:
+    """Whether it must be on the disk before anybody relies on it."""
+    return isinstance(event, Consumed | Committed | RolledBack)
+
+
+class Journal:
+    """One file. Use it from one thread at a time."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._level = ""
+        row = self._one("SELECT seq, digest FROM events ORDER BY seq DESC LIMIT 1")
+        self.seq: int = row[0] if row is not None else 0
+        self._digest: bytes = row[1] if row is not None else _NOTHING
+
+    @classmethod
+    def create(cls, path: Path) -> "Journal":
+        """A new one: whole, or not there. An existing file is never overwritten."""
+        part = path.with_name(f"{path.name}.part")
+        try:
+            part.unlink(missing_ok=True)
+            connection = create(part)
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+                if mode != "wal":
+                    raise LedgerError(
+                        f"cannot create the ledger {path}: its file system has no shared memory, "
+                        "which SQLite's write-ahead log needs; name a folder on a local disk with "
+                        "[storage] ledger"
+                    )
+                connection.executescript(
+                    f"BEGIN; PRAGMA application_id={_APPLICATION};"
+                    f"PRAGMA user_version={_VERSION}; {_SCHEMA} COMMIT;"
+                )
+            finally:
+                connection.close()
+            os.link(part, path)
+            part.unlink()
+        except FileExistsError:
+            part.unlink()
+            raise LedgerError(f"{path} exists already") from None
+        except OSError as error:
+            raise LedgerError(f"cannot create the ledger {path}: {error.strerror}") from None
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot create the ledger {path}: {error}") from None
+        return cls.open(path, writable=True)
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool = False) -> "Journal":
+        """Open one that is there. What is no ledger, or a broken one, is refused untouched."""
+        connection = connect(path, "rw" if writable else "ro")
+        try:
+            marks = [connection.execute(f"PRAGMA {name}").fetchone()[0]
+                     for name in ("application_id", "user_version")]  # fmt: skip
+            if marks[0] != _APPLICATION:
+                raise LedgerError(f"{path} is a database of something else, not a ledger")
+            if marks[1] != _VERSION:
+                raise LedgerError(
+                    f"{path} was written by another version of Plimsoll: its format is "
+                    f"{marks[1]}, this one reads {_VERSION}"
+                )
+            return cls(path, connection)
+        except sqlite3.Error as error:
+            connection.close()
+            raise _unreadable(path, error) from None
+        except LedgerError:
+            connection.close()
+            raise
+
+    def append(self, events: Iterable[tuple[Event, str]]) -> int:
+        """Write events, each with the group it is about, as one transaction.
+
+        One whose id is there already is left out; how many were not.
+        """
+        events = list(events)
+        try:
+            self._sync_level("FULL" if any(is_durable(event) for event, _ in events) else "NORMAL")
+            with _transaction(self._connection):
+                rows = self._rows(events)
+                self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot write the ledger {self.path}: {error}") from None
+        if rows:
+            self.seq, self._digest = rows[-1][0], rows[-1][4]
+        return len(rows)
+
+    def _rows(self, events: list[tuple[Event, str]]) -> list[_Row]:
+        seq, digest = self.seq, self._digest
+        rows: dict[str, _Row] = {}
+        known = "SELECT 1 FROM events WHERE id = ?"
+        for event, subject in events:
+            name = event.id
+            if name not in rows and self._one(known, (name,)) is None:
+                data = _encoder.encode(event)
+                seq, digest = seq + 1, _chain(digest, data)
+                rows[name] = (seq, name, subject, data, digest)
+        return list(rows.values())
+
+    def _sync_level(self, level: str) -> None:
+        if level != self._level:
+            self._connection.execute(f"PRAGMA synchronous={level}")
+            self._level = level
+
+    @contextlib.contextmanager
+    def as_of_now(self) -> Generator[None]:
+        """Read what is there now, whatever a writer adds meanwhile."""
+        try:
+            self._connection.execute("BEGIN")
+            self._one("SELECT 1 FROM events LIMIT 1")  # here it begins
+        except sqlite3.Error as error:
+            raise _unreadable(self.path, error) from None
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        """Events in order, each checked against the digest that was written with it."""
+        digest = self._digest_at(after)
+        last = after
+        try:
+            rows = self._connection.execute(
+                "SELECT seq, data, digest FROM events WHERE seq > ? ORDER BY seq", (after,)
+            )
+            for seq, data, written in rows:
+                digest = _chain(digest, data)
+                if seq != last + 1 or digest != written:
+                    raise broken(self.path, f"event {last + 1} is not what was written")
+                last = seq
+                yield seq, _decoder.decode(data)
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            raise broken(self.path, f"after event {last}: {error}") from None
+
+    def filed(self) -> Iterator[tuple[str, str]]:
+        """The id and the subject that each event is found by, in their order."""
+        yield from self._connection.execute("SELECT id, subject FROM events ORDER BY seq")
+
+    def about(self, subject: str) -> list[Event]:
+        """All events about one group."""
+        try:
+            rows = self._connection.execute(
+                "SELECT data FROM events WHERE subject = ? ORDER BY seq", (subject,)
+            )
+            return [_decoder.decode(data) for (data,) in rows]
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            raise broken(self.path, f"of {subject}: {error}") from None
+
+    def keep_snapshot(self, books: bytes) -> None:
+        """Keep the books as they are after the last event; older ones go."""
+        try:
+            with _transaction(self._connection):
+                self._connection.execute("DELETE FROM snapshots")
+                self._connection.execute(
+                    "INSERT INTO snapshots VALUES (?, ?, ?)",
+                    (self.seq, _chain(self._digest, books), books),
+                )
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot write the ledger {self.path}: {error}") from None
+
+    def snapshot(self) -> Snapshot | None:
+        """The last one, if it and the event that it was taken after are still the same."""
+        try:
+            row = self._one("SELECT seq, digest, CAST(books AS BLOB) FROM snapshots LIMIT 1")
+            if row is None:
+                return None
+            seq, digest, books = row
+            return Snapshot(seq, books, is_whole=_chain(self._digest_at(seq), books) == digest)
+        except (sqlite3.Error, TypeError) as error:
+            raise broken(self.path, f"its snapshot: {error}") from None
+
+    @property
+    def since_snapshot(self) -> int:
+        """How many events came after the last one."""
+        row = self._one("SELECT seq FROM snapshots LIMIT 1")
+        return self.seq - (row[0] if row is not None else 0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _digest_at(self, seq: int) -> bytes:
+        if seq == 0:
+            return _NOTHING
+        row = self._one("SELECT digest FROM events WHERE seq = ?", (seq,))
+        if row is None:
+            raise broken(self.path, f"it has no event {seq}")
+        return row[0]
+
+    def _one(self, query: str, values: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+        return self._connection.execute(query, values).fetchone()
+
+
+def _chain(digest: bytes, data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16, key=digest).digest()
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # a full disk has rolled it back by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> LedgerError:
+    """What SQLite says when a file cannot be opened is not that it is damaged."""
+    if isinstance(error, sqlite3.OperationalError):
+        return LedgerError(f"cannot open the ledger {path}: {error}")
+    return broken(path, str(error))

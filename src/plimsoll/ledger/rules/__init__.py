@@ -1,0 +1,1 @@
+"""The rules: admission, batching, retries and stragglers."""

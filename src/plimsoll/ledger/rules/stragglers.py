@@ -1,0 +1,60 @@
+"""What is done about a group that is due and still runs.
+
+In this order: it is waited for within its slack; its rollouts go on with newer weights from
+a turn boundary, so many times; members that are too old are withheld where others are not; it is
+given up and its prompt comes again; after so many times its task is out.
+"""
+
+from enum import StrEnum
+
+from plimsoll.ledger.books.group import Group, MemberState
+from plimsoll.ledger.settings import Settings
+
+__all__ = ["MOST_RESUMES", "Remedy", "remedy_for", "too_old"]
+
+MOST_RESUMES = 3
+"""A rollout that hangs would otherwise be made younger for ever. One that only takes long has had
+the time of many others by then."""
+
+
+class Remedy(StrEnum):
+    """The remedies, in the order in which they are tried."""
+
+    WAIT = "wait"
+    RESUME = "resume"
+    WITHHOLD = "withhold"
+    REQUEUE = "requeue"
+    QUARANTINE = "quarantine"
+
+
+def remedy_for(
+    group: Group, settings: Settings, upto: int, *, slack_left: bool, can_resume: bool
+) -> Remedy:
+    """The first remedy that applies to a group that heads up to a number make due.
+
+    `slack_left` is the caller's clock speaking.
+    """
+    old = too_old(group, upto)
+    if not old and group.waits:
+        # Nobody has begun it: whoever does will do so with the weights of now.
+        return Remedy.RESUME
+    if slack_left:
+        return Remedy.WAIT
+    resumes = max(member.resumes for member in group.members)
+    if can_resume and old and resumes < MOST_RESUMES:
+        return Remedy.RESUME
+    usable = sum(m.state is not MemberState.VOID and not m.withheld for m in group.members)
+    if usable > len(old):
+        return Remedy.WITHHOLD
+    if group.requeues >= settings.requeues:
+        return Remedy.QUARANTINE
+    return Remedy.REQUEUE
+
+
+def too_old(group: Group, upto: int) -> tuple[str, ...]:
+    """Tickets that would be trained on and whose head is not after a number."""
+    return tuple(
+        group.ticket(place)
+        for place, member in enumerate(group.members)
+        if not member.withheld and member.head is not None and member.head.number <= upto
+    )

@@ -1,0 +1,1 @@
+"""The simulator: the rules of the ledger driven by random workloads and faults."""

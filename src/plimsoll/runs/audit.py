@@ -1,0 +1,98 @@
+"""The audit of a run: the proof of its ledger, and whether its records are of the same trials.
+
+After a power cut a ticket may have two trials: one that the ledger has lost, whose files are still
+there, and the one that was graded. Their ids tell them apart.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group, MemberState, split_ticket
+from plimsoll.ledger.events import Admitted, Finished, GroupVoided
+from plimsoll.ledger.journal.journal import Journal
+from plimsoll.ledger.ledger import read_books
+from plimsoll.ledger.report import Report, find_ledger, make_report
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.json_lines import read_lines
+from plimsoll.runs.results import Row
+
+__all__ = ["audit"]
+
+
+class _Verdict(msgspec.Struct):
+    """As much of `verdict.json` as tells whose it is."""
+
+    trial: str = ""
+
+
+def audit(run: Path, task: str | None = None) -> Report:
+    """The report on a run, or on a ledger by itself, with all that is wrong with it."""
+    report = make_report(run, check=True, task=task)
+    directory = RunDirectory(run)
+    if report.problems or not directory.results.is_file():
+        return report
+    journal = Journal.open(find_ledger(run))
+    try:
+        with journal.as_of_now():
+            graded, books = _graded(journal), read_books(journal)
+    finally:
+        journal.close()
+    rows = {row.ticket: row for row in read_lines(directory.results, Row) if row.trial}
+    problems = [
+        f"{ticket}: the ledger graded the trial {trial}, and {directory.results} has the row of "
+        f"the trial {rows[ticket].trial}"
+        for ticket, trial in graded.items()
+        if ticket in rows and rows[ticket].trial != trial
+    ]
+    problems += _foreign_verdicts(directory, books, rows)
+    return msgspec.structs.replace(report, problems=problems)
+
+
+def _graded(journal: Journal) -> dict[str, str]:
+    """The trial that each ticket was graded by, of groups that train and were not given up."""
+    graded: dict[str, str] = {}
+    left_out: set[str] = set()
+    for _, event in journal.read():
+        match event:
+            case Finished() if event.trial:
+                graded[event.ticket] = event.trial
+            case GroupVoided():
+                left_out.add(event.group)
+            case Admitted(purpose="eval"):
+                left_out.add(event.group)
+            case _:
+                pass
+    return {
+        ticket: trial
+        for ticket, trial in graded.items()
+        if (parts := split_ticket(ticket)) is not None and parts[0] not in left_out
+    }
+
+
+def _foreign_verdicts(directory: RunDirectory, books: Books, rows: dict[str, Row]) -> list[str]:
+    """Folders of rollouts that are about to be trained on, with the verdict of another trial."""
+    wrong: list[str] = []
+    for row in (rows.get(ticket) for group in books.groups.values() for ticket in _final(group)):
+        if row is None:
+            continue
+        file = directory.folder_of(row) / "verdict.json"
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=_Verdict)
+        except (OSError, msgspec.MsgspecError):
+            continue  # a power cut may take it: nothing is trained on by it
+        if found.trial not in ("", row.trial):
+            wrong.append(
+                f"{row.ticket}: {file} is of the trial {found.trial}, not of {row.trial}, which "
+                "was graded"
+            )
+    return wrong
+
+
+def _final(group: Group) -> list[str]:
+    return [
+        group.ticket(place)
+        for place, member in enumerate(group.members)
+        if member.state is MemberState.GRADED
+    ]

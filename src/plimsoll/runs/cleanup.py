@@ -1,0 +1,243 @@
+"""Which inventories a config has, opened together: what is there, and who could not be asked.
+
+What `plimsoll clean` is to remove, and what it leaves and why.
+
+The last look at the sandboxes of a run: workers that had to be killed left theirs.
+"""
+
+import asyncio
+import difflib
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll.config.file import Config
+from plimsoll.core.errors import SandboxError, UsageError
+from plimsoll.core.ids import Owner
+from plimsoll.runs.backends import BACKENDS, docker_extra, docker_options
+from plimsoll.sandboxes.host.owners import is_alive, is_here
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.sandboxes.local.inventory import LocalInventory
+from plimsoll.sandboxes.reaper import (
+    RESOURCE_KINDS,
+    Inventory,
+    Resource,
+    in_use,
+    reap,
+    remove_all,
+    select_removable,
+)
+
+__all__ = [
+    "ALL",
+    "Choice",
+    "Left",
+    "Shelf",
+    "Stock",
+    "choose_all",
+    "choose_expired",
+    "choose_run",
+    "find_inventory",
+    "of_live_owners",
+    "of_others",
+    "open_stock",
+    "reap_at_end",
+]
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """One backend's inventory, open, and what is in it."""
+
+    inventory: Inventory
+    items: tuple[Resource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What is there, on every backend that could be asked."""
+
+    shelves: tuple[Shelf, ...]
+    unreached: dict[str, str]
+    """Backends that could not be asked, and why."""
+    now: float
+
+    @property
+    def backends(self) -> list[str]:
+        return [shelf.inventory.name for shelf in self.shelves]
+
+
+@asynccontextmanager
+async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None]:
+    """Ask one backend, or all. Only one that was named must answer."""
+    if backend not in (ALL, *BACKENDS):
+        raise UsageError(f"no backend is called {backend!r}: choose {', '.join((ALL, *BACKENDS))}")
+    shelves: list[Shelf] = []
+    unreached: dict[str, str] = {}
+    async with AsyncExitStack() as opened:
+        for name in BACKENDS if backend == ALL else [backend]:
+            try:
+                inventory = await opened.enter_async_context(find_inventory(name, config))
+                shelves.append(Shelf(inventory, tuple(await inventory.items())))
+            except (SandboxError, UsageError) as error:
+                if backend != ALL:
+                    raise
+                unreached[name] = str(error)
+        yield Stock(tuple(shelves), unreached, time.time())
+
+
+def find_inventory(name: str, config: Config) -> Inventory:
+    """That of one backend, to be entered."""
+    if name == "local":
+        home = config.local.home
+        return LocalInventory(Home.find(None if home is None else Path(home)))
+    return _docker(config)
+
+
+def _docker(config: Config) -> Inventory:
+    with docker_extra():
+        from plimsoll.sandboxes.docker.daemon.api import Daemon
+        from plimsoll.sandboxes.docker.inventory import DockerInventory
+    return DockerInventory(Daemon(docker_options(config).endpoint(os.environ)))
+
+
+_SHOWN_RUNS = 10
+OnEnd = Callable[[str, Resource, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Something that is not removed, and why."""
+
+    backend: str
+    item: Resource
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What goes and what stays."""
+
+    going: tuple[Shelf, ...]
+    left: tuple[Left, ...] = ()
+    shared: int = 0
+    """How much the run made that serves others too, and stays."""
+
+    @property
+    def items(self) -> Iterator[tuple[str, Resource]]:
+        """All that goes, with its backend, in the order of removal."""
+        return ((s.inventory.name, item) for s in self.going for item in s.items)
+
+    async def carry_out(self, on_end: OnEnd) -> None:
+        """Remove it; `on_end` is told each with why it could not be, or ""."""
+        for shelf in self.going:
+            name = shelf.inventory.name
+            await remove_all(
+                shelf.inventory, shelf.items, lambda item, why, name=name: on_end(name, item, why)
+            )
+
+
+def choose_expired(stock: Stock) -> Choice:
+    """Just what the reaper would remove."""
+    return Choice(
+        tuple(
+            Shelf(s.inventory, tuple(select_removable(s.items, stock.now))) for s in stock.shelves
+        )
+    )
+
+
+def choose_all(stock: Stock) -> Choice:
+    """Everything, shared things too, but what others hold on to or are just making."""
+
+    def wanted(item: Resource) -> bool:
+        labels = item.labels
+        return bool(labels.run) or labels.expires < stock.now or not is_alive(labels.owner)
+
+    return _choose(stock, wanted)
+
+
+def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
+    """All of one run but what it shares with others. `is_known`: it need not have anything."""
+    names = sorted({i.labels.run for s in stock.shelves for i in s.items if i.labels.run})
+    if run not in names and not is_known:
+        raise UsageError(_no_such_run(run, names, stock))
+    chosen = _choose(stock, lambda item: item.labels.run == run and not item.shared)
+    shared = sum(i.shared and i.labels.run == run for s in stock.shelves for i in s.items)
+    return Choice(chosen.going, chosen.left, shared)
+
+
+def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Resource]]:
+    """What goes although its owner lives, or may live: on another host it cannot be asked."""
+    found: dict[Owner, list[Resource]] = {}
+    for _, item in choice.items:
+        owner = item.labels.owner
+        if is_alive(owner) and (is_here(owner) or item.labels.expires >= now):
+            found.setdefault(owner, []).append(item)
+    return found
+
+
+def of_others(living: Iterable[Owner], own: int) -> list[Owner]:
+    """Live processes of this host, where they are more than the `own` that a run can have.
+
+    The label says only the last name of a run's directory, and another's may be called the same.
+    """
+    here = [owner for owner in living if is_here(owner)]
+    return here if len(here) > own else []
+
+
+def _choose(stock: Stock, wanted: Callable[[Resource], bool]) -> Choice:
+    going: list[Shelf] = []
+    left: list[Left] = []
+    for shelf in stock.shelves:
+        chosen = sorted(
+            filter(wanted, shelf.items), key=lambda item: RESOURCE_KINDS.index(item.kind)
+        )
+        kept = in_use(chosen)
+        going.append(Shelf(shelf.inventory, tuple(i for i in chosen if i not in kept)))
+        left += (
+            Left(shelf.inventory.name, item, f"used by {', '.join(_named(users, shelf.items))}")
+            for item, users in kept.items()
+        )
+    return Choice(tuple(going), tuple(left))
+
+
+def _named(users: Sequence[str], items: Sequence[Resource]) -> Iterator[str]:
+    """Who uses something, for a person: our own containers by their run."""
+    ours = {item.id: item for item in items}
+    for user in users:
+        item = ours.get(user)
+        yield user if item is None else f"{item.name or item.id} of run {item.labels.run}"
+
+
+def _no_such_run(run: str, names: Sequence[str], stock: Stock) -> str:
+    said = f"no run is called {run!r}" if run.strip() else "the name of the run is empty"
+    close = [name for name in names if run.strip() and run in name]
+    close += (n for n in difflib.get_close_matches(run, names, _SHOWN_RUNS) if n not in close)
+    shown = (close or list(names))[:_SHOWN_RUNS]
+    more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+    here = f"runs here: {', '.join(shown)}{more}" if names else "no run has anything here"
+    not_asked = "".join(f"; {name} was not asked: {why}" for name, why in stock.unreached.items())
+    return f"{said}; {here}{not_asked}"
+
+
+_SECONDS = 20.0
+"""What it may take: whoever starts next does the rest."""
+log = logging.getLogger(__name__)
+
+
+async def reap_at_end(config: Config) -> None:
+    """Remove what nobody owns any more, on this host or the config's engine. Ends no run."""
+    try:
+        async with asyncio.timeout(_SECONDS), find_inventory(config.run.backend, config) as stock:
+            await reap(stock)
+    except (SandboxError, UsageError, TimeoutError) as error:
+        log.warning(
+            "what killed workers may have left was not removed (%s); plimsoll clean does",
+            str(error) or f"it takes longer than {_SECONDS:g} s",
+        )

@@ -1,0 +1,208 @@
+"""Who drives a run: `controller.json` names the process, by which it is found, asked and ended."""
+
+import logging
+import os
+import select
+import signal
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.journal.location import (
+    LOCK,
+    POINTER,
+    find,
+    has_ledger,
+)
+from plimsoll.ledger.journal.lock import is_held
+from plimsoll.runs.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
+from plimsoll.sandboxes.host.owners import (
+    host_name,
+    is_alive,
+    is_here,
+    this_process,
+)
+from plimsoll.workers.worker import scratch
+
+__all__ = [
+    "check_idle",
+    "check_not_elsewhere",
+    "claim",
+    "controller",
+    "end_run",
+    "find_run",
+    "leftovers",
+    "look_for_evaluation",
+    "look_for_run",
+    "release",
+]
+
+_SHOWN_RUNS = 10
+_APART_SECONDS = 0.3
+"""Two signals in a row may be seen as one."""
+_WORD_SECONDS = 15.0
+"""Before it is said what is waited for, and again each time after four times as long."""
+
+_log = logging.getLogger(__name__)
+
+
+def find_run(name: str) -> RunDirectory:
+    """The run of that name below `runs/`, or in that folder. Raises where there is none."""
+    if (found := look_for_run(name)) is None:
+        if (other := look_for_evaluation(name)) is not None:
+            look = other.summary if other.summary.exists() else other.results
+            raise UsageError(
+                f"{other.path} is the directory of an evaluation: it has no ledger and no status, "
+                f"and cannot be stopped or resumed; look: {look}"
+            )
+        said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
+        raise UsageError(f"{said}; {_known()}")
+    return found
+
+
+def look_for_run(name: str) -> RunDirectory | None:
+    """The run of that name below `runs/`, or in that folder; None where there is none.
+
+    Raises where the name stands for two.
+    """
+    found = [path for path in _places(name) if (path / CONFIG).is_file() and has_ledger(path)]
+    if len({path.resolve() for path in found}) > 1:
+        raise UsageError(f"{name!r} is two runs: say ./{found[0]} or {found[1]}")
+    return RunDirectory(found[0]) if found else None
+
+
+def look_for_evaluation(name: str) -> RunDirectory | None:
+    """The same of an evaluation, which has results and no ledger."""
+    for path in _places(name):
+        directory = RunDirectory(path)
+        has_results = directory.results.is_file() and directory.trials.is_dir()
+        if has_results and not has_ledger(path):
+            return directory
+    return None
+
+
+def _places(name: str) -> tuple[Path, ...]:
+    if not name.strip():
+        return ()
+    return (Path(name),) if "/" in name else (Path(name), RUNS / name)
+
+
+def leftovers(directory: RunDirectory) -> list[Path]:
+    """What a run that was killed left in its directory, or its workers elsewhere on this host,
+    and nobody will read."""
+    files = [*sorted(directory.path.glob(f"*{PART}")), directory.controller]
+    return [*filter(Path.exists, files), *scratch.leftovers(directory.name)]
+
+
+def claim(directory: RunDirectory) -> None:
+    """Note that this process drives the run. The ledger's lock keeps others out."""
+    write_whole(directory.controller, msgspec.json.encode(this_process()), lasting=True)
+
+
+def release(directory: RunDirectory) -> None:
+    directory.controller.unlink(missing_ok=True)
+
+
+def controller(directory: RunDirectory) -> Owner | None:
+    """The process that drives the run, where one does, or may on another host."""
+    try:
+        owner = msgspec.json.decode(directory.controller.read_bytes(), type=Owner)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if is_here(owner):
+        return owner if is_alive(owner) else None
+    # A container that is gone counts as another host for ever; the lock went with its process.
+    return None if _is_held(directory) is False else owner
+
+
+def _is_held(directory: RunDirectory) -> bool | None:
+    """Whether a process holds the run's ledger; None where that cannot be asked from here."""
+    if not (directory.path / POINTER).exists():
+        return is_held(directory.path / LOCK)
+    try:
+        return is_held(find(directory.path).lock)
+    except LedgerError:
+        return None  # it is on another host
+
+
+def check_idle(directory: RunDirectory) -> None:
+    """Refuse a run that is driven by a process that lives, or may live."""
+    if (owner := controller(directory)) is None:
+        return
+    said = f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}"
+    if is_here(owner):
+        raise UsageError(f"{said}; `plimsoll stop {directory.path}` ends it")
+    raise UsageError(f"{said}: {_elsewhere(directory)}")
+
+
+def check_not_elsewhere(directory: RunDirectory) -> None:
+    """Refuse a run that a process of another host drives, or may drive: its lock may be there."""
+    owner = controller(directory)
+    if owner is not None and not is_here(owner):
+        check_idle(directory)
+
+
+def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
+    """Ask the process that drives a run to end, and wait for it. `now`: without running trials."""
+    if not is_here(owner):
+        raise UsageError(
+            f"{directory.path} is driven by pid {owner.pid} on {host_name(owner)}: "
+            f"{_elsewhere(directory)}"
+        )
+    try:
+        # By a descriptor: the number could be another process's by the time of a signal.
+        descriptor = os.pidfd_open(owner.pid)
+    except OSError:
+        return  # it has ended just now
+    try:
+        if is_alive(owner):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            # One that was stopped, by Ctrl-Z say, would never hear of it.
+            signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            if now and not _ends(descriptor, within=_APART_SECONDS):
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            _wait(descriptor, owner, directory)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise UsageError(
+            f"pid {owner.pid}, which drives {directory.path}, belongs to another user"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _elsewhere(directory: RunDirectory) -> str:
+    """What to do about a process that cannot be reached from here."""
+    if _is_held(directory):
+        return "stop it there"
+    return (
+        "stop it there; whether it lives cannot be asked from here: if that host or container is "
+        f"gone, remove {directory.controller}"
+    )
+
+
+def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:
+    """Until it has ended, however long that takes; but not without a word."""
+    within = _WORD_SECONDS
+    while not _ends(process, within=within):
+        _log.warning(
+            "%s: still waiting for pid %d, which was asked to end and has not: `plimsoll status "
+            "%s` shows what runs; `kill -9 %d` ends it at once, and it can be resumed all the same",
+            *(directory.path, owner.pid, directory.path, owner.pid),
+        )
+        within *= 4
+
+
+def _ends(process: int, *, within: float) -> bool:
+    """Wait for the end of a process; whether it came in time."""
+    return bool(select.select([process], [], [], within)[0])
+
+
+def _known() -> str:
+    names = sorted(path.parent.name for path in RUNS.glob(f"*/{CONFIG}"))
+    shown = ", ".join(names[-_SHOWN_RUNS:])
+    more = f" and {len(names) - _SHOWN_RUNS:,} more" if len(names) > _SHOWN_RUNS else ""
+    return f"runs here: {shown}{more}" if names else f"there is no run in {RUNS}/"

@@ -1,0 +1,1 @@
+"""Evaluations: `plimsoll eval`, and the held-out tasks of a run."""

@@ -1,0 +1,242 @@
+"""What a run says of itself: its status now, a line for each step, its summary at the end."""
+
+import asyncio
+import contextlib
+import shlex
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.versions import Version
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.audit import audit
+from plimsoll.runs.batches import Batch
+from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
+from plimsoll.runs.breaker.monitor import BreakerMonitor
+from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.evaluation.held_out import HeldOutResult
+from plimsoll.runs.plan import Plan, validate_command
+from plimsoll.runs.pooling import measured, reuse_of
+from plimsoll.runs.results import Diagnosis, mean
+from plimsoll.runs.scheduler import Scheduler
+from plimsoll.runs.status import RunSummary, Status, Step
+from plimsoll.sandboxes.pool.stats import PoolStats
+from plimsoll.tasks.assets.plan import unstaged_requests
+from plimsoll.workers.controller.supervisor import Supervisor
+
+__all__ = ["Reporter"]
+
+_SHOWN_STEPS = 60
+_STATUS_SECONDS = 1.0
+_CHECKED_EVENTS = 200_000
+"""A longer journal is not proven at the end of a run: it would take a while."""
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Looks at the parts of a run, and writes down what they are like."""
+
+    plan: Plan
+    directory: RunDirectory
+    ledger: Ledger
+    supervisor: Supervisor
+    watching: BreakerMonitor
+    controller: Scheduler
+    steps: list[Step]
+    """Those that were committed, in earlier lives of the run too."""
+    held_out: list[HeldOutResult]
+    """The evaluations, in earlier lives too, in the order of their steps."""
+    ledger_at: str = ""
+    """Where the ledger is and why, if it is not in the run directory."""
+    began: float = field(default_factory=time.monotonic)
+    _last: float = field(default_factory=time.monotonic)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _ended: bool = False
+    _waited: float = 0.0
+    _before: float = 0.0
+    """What the steps of earlier lives took."""
+
+    def __post_init__(self) -> None:
+        self._before = sum(step.seconds for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Of all lives, as far as they came to a step: like the steps and trials told with it."""
+        return self._before + time.monotonic() - self.began
+
+    @property
+    def trials_per_second(self) -> float:
+        life = time.monotonic() - self.began
+        return round(self.controller.finished / life, 3) if life > 0 else 0.0
+
+    def waited(self, seconds: float) -> None:
+        """The trainer has waited for a batch."""
+        self._waited += seconds
+
+    async def evaluated(self, measured: HeldOutResult) -> None:
+        """An evaluation is over."""
+        self.held_out.append(measured)
+        await self.directory.append_held_out(measured)
+
+    async def step(self, batch: Batch, version: Version, skipped: str = "") -> Step:
+        """Keep a line of a step that is about to be committed, as this version."""
+        members = [member for group in batch.groups for member in group.members]
+        now = time.monotonic()
+        made = Step(
+            step=batch.step,
+            version=str(version),
+            reward=batch.reward,
+            age=batch.age,
+            groups=len(batch.groups),
+            graded=sum(member.reward is not None for member in members),
+            withheld=sum(member.withheld for member in members),
+            seconds=round(now - self._last, 3),
+            waited=round(self._waited, 3),
+            sandbox_seconds=batch.sandbox_seconds,
+            skipped=skipped,
+        )
+        self._last, self._waited = now, 0.0
+        # One that could not be committed at first is told again.
+        self.steps[:] = [*(step for step in self.steps if step.step < made.step), made]
+        await self.directory.append_step(made)
+        return made
+
+    def status(self) -> Status:
+        books, controller = self.ledger.books, self.controller
+        last = self.steps[-_SHOWN_STEPS:]
+        return Status(
+            run=self.directory.name,
+            state=controller.state,
+            why=controller.why,
+            at=time.time(),
+            seconds=round(self.seconds, 1),
+            step=books.version.number,
+            steps=self.plan.steps,
+            version=str(books.version),
+            rewards=[step.reward for step in last],
+            age=last[-1].age if last else 0,
+            max_staleness=self.plan.settings.max_staleness,
+            trials=self._trials,
+            graded=books.tally.graded,
+            void=self._void,
+            trials_per_second=self.trials_per_second,
+            running=controller.running,
+            waiting=max(0, books.running - controller.running),
+            buffered=books.buffered,
+            requeued=books.tally.requeued,
+            out=self._out,
+            heldout={one.step: one.reward for one in self.held_out},
+            canaries=_canaries(self.watching),
+            ledger=self.ledger_at,
+            workers=self.supervisor.status(),
+            workers_wait=self.supervisor.waiting,
+            pool=self._pool,
+            warnings=self.supervisor.gathered.warnings,
+        )
+
+    async def keep_status(self) -> None:
+        """Write the status each second, until it is cancelled."""
+        while True:
+            await asyncio.to_thread(self._write, self.status())
+            await asyncio.sleep(_STATUS_SECONDS)
+
+    def end_status(self) -> None:
+        """Write it a last time. Whatever else is about to write it comes too late."""
+        last = msgspec.structs.replace(self.status(), state="ended", workers=[], workers_wait="")
+        self._write(last, is_last=True)
+
+    def summary(self) -> RunSummary:
+        """The whole run, once nothing of it runs any more."""
+        books, controller = self.ledger.books, self.controller
+        # The last line may be of a step that was not committed.
+        rewards = [step.reward for step in self.steps if step.step <= books.version.number]
+        return RunSummary(
+            run=self.directory.name,
+            path=str(self.directory.path),
+            ended=controller.why,
+            done=controller.is_done,
+            steps=books.version.number,
+            version=str(books.version),
+            trials=self._trials,
+            graded=books.tally.graded,
+            void=self._void,
+            reward=mean(reward for reward in rewards if reward is not None),
+            rewards=rewards,
+            heldout_before=self.held_out[0].reward if self.held_out else None,
+            heldout_after=self.held_out[-1].reward if len(self.held_out) > 1 else None,
+            skipped=dict(Counter(step.skipped for step in self.steps if step.skipped)),
+            max_age=max(books.tally.token_ages, default=0),
+            eta=self.plan.settings.max_staleness,
+            seconds=round(self.seconds, 1),
+            trials_per_second=self.trials_per_second,
+            left_over=books.buffered,
+            quarantined=list(self._out),
+            out=self._out,
+            problems=self._problems(),
+            breaker=self.diagnosis(),
+            pool=self._pool,
+            warnings=self.supervisor.gathered.warnings,
+        )
+
+    def diagnosis(self) -> Diagnosis | None:
+        """Why the breaker tripped, if it did."""
+        breaker = self.watching.breaker
+        if (trip := breaker.trip) is None:
+            return None
+        look, fetched = None, ()
+        if (row := trip.example) is not None:
+            look = str(self.directory.folder_of(row))
+            fetched = unstaged_requests(self.plan.tasks[row.task], self.plan.assets)
+        resume = f"plimsoll resume {shlex.quote(str(self.directory.path))}"
+        around = Circumstances(
+            path=shlex.quote(self.plan.config.run.tasks or ""),
+            validate=validate_command(self.plan.config),
+            unstaged=fetched,
+            again=resume,
+            keep_going=f"{resume} --keep-going",
+        )
+        return diagnose(trip, around, look=look, stopped=breaker.tripped)
+
+    @property
+    def _pool(self) -> PoolStats | None:
+        return measured(self.supervisor.gathered.meter.stats(reuse_of(self.plan.config)))
+
+    @property
+    def _trials(self) -> int:
+        tally = self.ledger.books.tally
+        return tally.graded + sum(tally.tickets_by_cause.values())
+
+    @property
+    def _out(self) -> dict[str, str]:
+        return {**self.plan.left_out, **self.ledger.books.quarantined}
+
+    @property
+    def _void(self) -> dict[str, int]:
+        causes = self.ledger.books.tally.tickets_by_cause
+        return {cause.value: causes[cause] for cause in sorted(causes, key=lambda c: -causes[c])}
+
+    def _problems(self) -> list[str] | None:
+        if self.ledger.position > _CHECKED_EVENTS:
+            return None
+        return audit(self.directory.path).problems
+
+    def _write(self, status: Status, *, is_last: bool = False) -> None:
+        # A thread that nobody waits for any more may still be at the one before.
+        with self._writing:
+            if self._ended:
+                return
+            self._ended = is_last
+            # The results would not be kept either, and say so; a status can be missed.
+            with contextlib.suppress(UsageError):
+                write_whole(self.directory.status, msgspec.json.encode(status))
+
+
+def _canaries(watching: BreakerMonitor) -> str:
+    canaries = watching.canaries
+    if canaries is None:
+        return "none"
+    return f"{canaries.good:,} of {canaries.good + canaries.failed:,} good"

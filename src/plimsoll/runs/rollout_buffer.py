@@ -1,0 +1,160 @@
+"""What is kept of rollouts until their group is trained on: a row each, on the disk first."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.books.group import Group, Member, MemberState
+from plimsoll.runs.batches import Batch, BatchGroup, Rollout
+from plimsoll.runs.directory import RunDirectory, last_use
+from plimsoll.runs.json_lines import read_lines
+from plimsoll.runs.results import Row, voided
+from plimsoll.trials.verdicts import Cause, Void
+
+__all__ = ["RolloutBuffer", "attempt_of"]
+
+
+class RolloutBuffer:
+    """The rows of graded members of live groups."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._rows: dict[str, Row] = {}
+        self._folders: dict[str, str] = {}
+        """Of void members too, by their tickets."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @classmethod
+    def load(cls, directory: RunDirectory, books: Books) -> "RolloutBuffer":
+        """Those that a run had when it ended, in whatever way."""
+        made = cls(directory)
+        for row in read_lines(directory.results, Row):
+            found = books.find(row.ticket) if row.ticket else None
+            # A power cut may leave the row of a trial that the ledger knows nothing of, and take
+            # that of the trial which the ticket's grade is of.
+            if found is not None and found[1].trial in ("", row.trial):
+                made._note(row, is_graded=found[1].state is MemberState.GRADED)
+        return made
+
+    def _note(self, row: Row, *, is_graded: bool) -> None:
+        """The last row of a ticket counts: one may say that the grade before is worth nothing."""
+        self._rows.pop(row.ticket, None)
+        if is_graded and row.reward is not None:
+            self._rows[row.ticket] = row
+        self._folders[row.ticket] = row.folder
+
+    async def add(self, row: Row) -> None:
+        """A trial has come to its end; returns when its line is in the file."""
+        self._note(row, is_graded=True)
+        await self._directory.append(row)
+
+    def take(self, tickets: Iterable[str]) -> list[Row]:
+        """The rows of these, which are kept here no longer: their grades may be worth nothing."""
+        return [row for ticket in tickets if (row := self._rows.pop(ticket, None)) is not None]
+
+    async def void(self, rows: Iterable[Row], verdict: Void) -> None:
+        """Note that the grades of these are worth nothing."""
+        await self._append(voided(row, verdict.cause, verdict.reason) for row in rows)
+
+    def missing(self, books: Books) -> list[str]:
+        """Graded members of live groups of which there is no row: what they said is not found."""
+        return [
+            group.ticket(place)
+            for group in books.groups.values()
+            for place, member in enumerate(group.members)
+            if member.state is MemberState.GRADED and group.ticket(place) not in self._rows
+        ]
+
+    async def note_lost(self, books: Books) -> int:
+        """Note tickets that ran when the run was killed; how many."""
+        lost = [
+            self._lost(group, place)
+            for group in books.groups.values()
+            for place, member in enumerate(group.members)
+            if member.state is MemberState.RUNNING
+        ]
+        await self._append(lost)
+        return len(lost)
+
+    async def _append(self, rows: Iterable[Row]) -> None:
+        """All at once, in their order."""
+        await asyncio.gather(*(self._directory.append(row) for row in rows))
+
+    def forget(self, books: Books) -> None:
+        """Drop what belongs to groups that are no more."""
+        self.drop([ticket for ticket in self._folders if books.find(ticket) is None])
+
+    def drop(self, tickets: Iterable[str]) -> None:
+        """Forget these tickets: they are over, or were tried again under another name."""
+        for ticket in tickets:
+            self._rows.pop(ticket, None)
+            self._folders.pop(ticket, None)
+
+    def batch(self, groups: Iterable[Group], books: Books) -> Batch:
+        """What a trainer is given of groups."""
+        return Batch(
+            step=books.version.number + 1,
+            version=books.version,
+            groups=tuple(self._group(group) for group in groups),
+        )
+
+    def _group(self, group: Group) -> BatchGroup:
+        members = [self._rollout(group, place, one) for place, one in enumerate(group.members)]
+        return BatchGroup(id=group.id, task=group.task, prompt=group.prompt, members=tuple(members))
+
+    def _rollout(self, group: Group, place: int, member: Member) -> Rollout:
+        ticket = group.ticket(place)
+        row = self._rows.get(ticket)
+        is_graded = member.state is MemberState.GRADED
+        if is_graded and row is None:
+            # Taken for one that said nothing, it would be trained on as such.
+            raise LedgerError(
+                f"{ticket} is graded and about to be trained on, and what it said is not known: "
+                f"a bug in Plimsoll; go on with the run, and it is looked for in "
+                f"{self._directory.results}, or made again"
+            )
+        return Rollout(
+            ticket=ticket,
+            task=group.task,
+            reward=member.reward if is_graded else None,
+            trajectory=self._directory.stored(row.trajectory) if row is not None else "",
+            head=member.head,
+            oldest=member.oldest,
+            newest=member.newest,
+            withheld=member.withheld,
+            seconds=member.seconds,
+            sandbox_seconds=row.sandbox_seconds if row is not None else None,
+            folder=self._folder(group, ticket),
+            trial=member.trial if is_graded else "",
+        )
+
+    def _folder(self, group: Group, ticket: str) -> Path:
+        if name := self._folders.get(ticket):
+            return self._directory.path / name
+        return self._directory.rollout(group.task, ticket)
+
+    def _lost(self, group: Group, place: int) -> Row:
+        ticket = group.ticket(place)
+        folder = last_use(self._directory.rollout(group.task, ticket))
+        return Row(
+            task=group.task,
+            attempt=attempt_of(group, place),
+            verdict="void",
+            reward=None,
+            rewards=None,
+            ending=None,
+            cause=Cause.LOST,
+            reason="the run was killed while it ran",
+            seconds=0.0,
+            ticket=ticket,
+            folder=self._directory.inside(folder),
+        )
+
+
+def attempt_of(group: Group, place: int) -> int:
+    """The number of a trial among those of its prompt's task, counted from 1."""
+    return group.prompt * len(group.members) + place + 1

@@ -1,0 +1,77 @@
+"""Validation when a run begins: what is not known of its tasks is found out.
+
+In the run's own process, before workers are started: a run of tasks that cannot be graded
+starts nothing else. Records go where `plimsoll validate` keeps them, so that it is done once.
+"""
+
+import itertools
+from datetime import datetime
+from pathlib import Path
+
+from plimsoll.runs.backends import check_compose
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.task_sets import TaskSet
+from plimsoll.runs.validation.records import RecordFolder
+from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
+from plimsoll.tasks.loader import LoadedTasks
+from plimsoll.tasks.task import Task
+
+__all__ = ["ValidationAtStart"]
+
+
+class ValidationAtStart:
+    """Validates the tasks of a run. `doing` says how far it is."""
+
+    def __init__(self, plan: Plan, directory: RunDirectory) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._doing = ""
+        self._run: ValidateRun | None = None
+
+    @property
+    def doing(self) -> str:
+        if self._run is None:
+            return ""
+        evaluation = self._run.evaluation
+        return f"{self._doing} · {evaluation.tally.trials:,}/{evaluation.total:,} trials"
+
+    async def run(self) -> Plan:
+        """The plan without the tasks that fail. Raises where those are most."""
+        for tasks, name in ((self._plan.trained, "tasks"), (self._plan.held_out, "heldout")):
+            if unknown := tasks.unknown():
+                self._run = self._make(tasks, unknown, name)
+                self._doing = f"validating {name} with oracle and nop"
+                try:
+                    await self._run.run()
+                finally:
+                    # What has finished is known, however this ends.
+                    self._run.finish()
+                    self._run = None
+        return self._plan.validated()
+
+    def _make(self, tasks: TaskSet, unknown: tuple[Task, ...], name: str) -> ValidateRun:
+        config = self._plan.config
+        assert tasks.candidates is not None, "tasks come from a folder"
+        request = ValidateRequest(
+            path=tasks.candidates.path,
+            backend=config.run.backend,
+            repeat=1,
+            concurrency=config.workers.concurrency,
+            pattern=None,
+            out=None,
+            config=None,
+        )
+        check_compose(request.backend, unknown)
+        RecordFolder.of(request.path).check_writable()
+        made = RunDirectory.create(self._folder(name), now=datetime.now())
+        return ValidateRun.make(request, config, LoadedTasks(unknown, ()), made)
+
+    def _folder(self, name: str) -> Path:
+        """One that holds nothing: a run that goes on may have tasks that have changed."""
+        folder = self._directory.path / "validation"
+        return next(
+            path
+            for number in itertools.count(1)
+            if not (path := folder / (name if number == 1 else f"{name}-{number}")).exists()
+        )

@@ -1,0 +1,246 @@
+"""What is known of tasks on a backend: the oracle reaches the maximum there, and nop does not.
+
+    <folder>/validation.json    a record of each task on each backend, with all its verdicts
+    <folder>/quarantine.txt     those that a run should leave alone, and why
+
+The folder is `.plimsoll` beside the tasks, or one that a person names. A task is known by its
+path from there. Its record holds a digest of its whole folder, and the key of the assets: a
+changed task is not validated, nor one that is to run with other assets.
+"""
+
+import fcntl
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.breaker.admission import Standing, ValidationState
+from plimsoll.runs.validation.quarantine import NAME as QUARANTINE
+from plimsoll.runs.validation.quarantine import Quarantine
+from plimsoll.tasks.folder_digest import digest_folders
+from plimsoll.trials.verdicts import Cause
+
+__all__ = ["Attempt", "RecordFolder", "TaskRecord", "TaskRecords", "digest_task", "judge_task"]
+
+FOLDER = ".plimsoll"
+NAME = "validation.json"
+_FORMAT = 1
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one trial of the oracle or of nop."""
+
+    reward: float | None
+    cause: Cause | None
+    reason: str | None
+
+    @property
+    def outcome(self) -> float | str | None:
+        """What must be equal each time: the reward, or the cause of a void."""
+        return self.reward if self.reward is not None else self.cause
+
+    @property
+    def said(self) -> str:
+        return f"void: {self.cause}" if self.reward is None else f"{self.reward:g}"
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one task on one backend."""
+
+    task: str
+    """Its folder, from the folder beside which the records stand."""
+    backend: str
+    ok: bool
+    reason: str | None
+    """Why it is quarantined."""
+    flaky: str | None
+    """How its outcomes differ, where they do."""
+    maximum: float | None
+    oracle: list[Attempt]
+    nop: list[Attempt]
+    digest: str
+    date: str
+    assets: str = ""
+    """The key of the assets that it was validated with; empty without any."""
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    tasks: list[TaskRecord]
+
+
+def digest_task(folder: Path) -> str:
+    """Names all that a task's folder holds."""
+    try:
+        return digest_folders([folder])
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename or folder}: {error.strerror}") from error
+
+
+def judge_task(
+    maximum: float, oracle: Sequence[Attempt], nop: Sequence[Attempt]
+) -> tuple[str | None, str | None]:
+    """Why a task is to be quarantined, and how it is flaky; None where it is not."""
+    return _fault(maximum, oracle, nop), _flaky(oracle, nop)
+
+
+def _fault(maximum: float, oracle: Sequence[Attempt], nop: Sequence[Attempt]) -> str | None:
+    for agent, attempts in (("the oracle", oracle), ("nop", nop)):
+        void = [one for one in attempts if one.reward is None]
+        if void:
+            times = "" if len(void) == len(attempts) else f", {len(void)} of {len(attempts)} times"
+            return f"{agent} is void{times}: {void[0].cause}: {void[0].reason}"
+    low = min(one.reward for one in oracle if one.reward is not None)
+    if low < maximum:
+        return f"the oracle is graded {low:g}, and the task's maximum is {maximum:g}"
+    high = max(one.reward for one in nop if one.reward is not None)
+    if high >= maximum:
+        return f"nop is graded {high:g}: the task gives its maximum for nothing"
+    return None
+
+
+def _flaky(oracle: Sequence[Attempt], nop: Sequence[Attempt]) -> str | None:
+    differing = [
+        f"{agent} {', '.join(one.said for one in attempts)}"
+        for agent, attempts in (("oracle", oracle), ("nop", nop))
+        if len({one.outcome for one in attempts}) > 1
+    ]
+    return "; ".join(differing) or None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFolder:
+    """Where the records of the tasks at a path are kept, and what their names start from."""
+
+    root: Path
+    folder: Path
+
+    @classmethod
+    def of(cls, path: Path, given: Path | None = None) -> "RecordFolder":
+        """Beside the tasks, never inside one: there they would change its digest."""
+        # Not resolved: a task that is a link keeps the name that the set gives it.
+        here = Path(os.path.abspath(path))  # noqa: PTH100
+        root = here.parent if (here / "task.toml").exists() else here
+        return cls(root, root / FOLDER if given is None else given)
+
+    def key(self, task: Path) -> str:
+        return Path(os.path.abspath(task)).relative_to(self.root).as_posix()  # noqa: PTH100
+
+    def check_writable(self) -> None:
+        """Refuse a place that cannot be written before anything is run for it."""
+        _write(self.folder / NAME, None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecords:
+    """The records in a place, and the quarantine list beside them."""
+
+    place: RecordFolder
+    records: dict[tuple[str, str], TaskRecord]
+    quarantine: Quarantine
+
+    @classmethod
+    def load(cls, place: RecordFolder) -> "TaskRecords":
+        """What is there; nothing is known where nothing is there."""
+        file = place.folder / NAME
+        try:
+            data = msgspec.json.decode(file.read_bytes(), type=_File)
+        except FileNotFoundError:
+            data = _File(format=_FORMAT, tasks=[])
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise UsageError(
+                f"{file}: not a validation ({error}); remove it and validate again"
+            ) from error
+        if data.format != _FORMAT:
+            raise UsageError(f"{file}: format {data.format}, not {_FORMAT}: of another Plimsoll")
+        records = {(record.task, record.backend): record for record in data.tasks}
+        quarantine = Quarantine.load(place.folder)
+        quarantine.check(place.folder, place.root)
+        return cls(place, records, quarantine)
+
+    def standing(self, task: Path, backend: str, assets: str = "") -> Standing:
+        """Where a task stands on a backend with these assets, as its folder is now."""
+        key = self.place.key(task)
+        record = self.records.get((key, backend))
+        listed = self.quarantine.by_hand(key, backend, record.reason if record else None)
+        if listed is not None:
+            return Standing(ValidationState.QUARANTINED, listed)  # whatever the task is like
+        if record is None:
+            return Standing(ValidationState.UNKNOWN)
+        if record.assets != assets:
+            return Standing(ValidationState.OTHER_ASSETS, record.date)
+        if record.digest != digest_task(task):
+            return Standing(ValidationState.CHANGED, record.date)
+        return Standing(
+            ValidationState.VALID if record.ok else ValidationState.QUARANTINED, record.reason or ""
+        )
+
+    def failed(self, task: Path, backend: str) -> bool:
+        """Whether a task failed on a backend when it was last looked at, changed since or not."""
+        record = self.records.get((self.place.key(task), backend))
+        return record is not None and not record.ok
+
+    @classmethod
+    def add(cls, place: RecordFolder, records: Sequence[TaskRecord]) -> tuple[Path, Path]:
+        """Add records to what is there by now, while others who do the same wait."""
+        with _held(place.folder):
+            return cls.load(place).merged(records).save()
+
+    def merged(self, records: Sequence[TaskRecord]) -> "TaskRecords":
+        """With new records in place of the old ones of the same task and backend."""
+        quarantine = self.quarantine
+        for backend in dict.fromkeys(record.backend for record in records):
+            of_it = [record for record in records if record.backend == backend]
+            bad = {record.task: record.reason or "" for record in of_it if not record.ok}
+            quarantine = quarantine.replaced([record.task for record in of_it], backend, bad)
+        new = {(record.task, record.backend): record for record in records}
+        return TaskRecords(self.place, dict(sorted((self.records | new).items())), quarantine)
+
+    def save(self) -> tuple[Path, Path]:
+        """Write both files, each under a temporary name first: whole, or as it was."""
+        data = msgspec.json.encode(_File(format=_FORMAT, tasks=list(self.records.values())))
+        files = (self.place.folder / NAME, self.place.folder / QUARANTINE)
+        _write(files[0], msgspec.json.format(data, indent=2) + b"\n")
+        _write(files[1], self.quarantine.text().encode())
+        return files
+
+
+@contextmanager
+def _held(folder: Path) -> Generator[None]:
+    """Keep others from writing to a folder; where it knows no locks, do without."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(file: Path, data: bytes | None) -> None:
+    """Write a file, or with None only see that it could be written."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as opened:
+            opened.write(data or b"")
+            opened.flush()
+            os.fsync(opened.fileno())
+        if data is None:
+            part.unlink()
+        else:
+            part.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise UsageError(
+            f"cannot write {file.parent}: {error.strerror or error}; choose another folder with "
+            "--out DIR, and name it to runs with --validation DIR"
+        ) from error

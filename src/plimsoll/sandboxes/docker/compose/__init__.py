@@ -1,0 +1,1 @@
+"""Tasks with a docker-compose.yaml: main is the sandbox, other services run beside it."""

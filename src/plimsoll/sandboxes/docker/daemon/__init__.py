@@ -1,0 +1,1 @@
+"""The Docker daemon: its address, the connection to it, and its API."""

@@ -1,0 +1,240 @@
+"""What the engine's API answers, as far as it is read here."""
+
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "ContainerInspect",
+    "ContainerSummary",
+    "Created",
+    "DaemonInfo",
+    "DaemonVersion",
+    "DiskUsage",
+    "ImageInspect",
+    "ImageSummary",
+    "NetworkInspect",
+    "NetworkSummary",
+    "PathStat",
+    "Volume",
+    "VolumeList",
+]
+
+Labels = dict[str, str]
+
+
+class _Response(msgspec.Struct, frozen=True, rename="pascal"):
+    """The API's names begin with capital letters; what is not named here is passed over."""
+
+
+class DaemonVersion(_Response, frozen=True):
+    """The engine's version."""
+
+    version: str = ""
+    api: str = msgspec.field(default="1.24", name="ApiVersion")
+    os: str = ""
+    arch: str = ""
+
+
+class DaemonInfo(_Response, frozen=True):
+    """What the engine's host can do."""
+
+    architecture: str = ""
+    os_type: str = msgspec.field(default="", name="OSType")
+    operating_system: str = ""
+    driver: str = ""
+    driver_status: list[list[str]] | None = None
+    cgroup_version: str = "1"
+    root_dir: str = msgspec.field(default="", name="DockerRootDir")
+    runtimes: dict[str, Any] = {}
+    security_options: list[str] | None = None
+    cpus: int = msgspec.field(default=0, name="NCPU")
+    memory: int = msgspec.field(default=0, name="MemTotal")
+    memory_limit: bool = True
+    swap_limit: bool = True
+    pids_limit: bool = True
+    name: str = ""
+    id: str = msgspec.field(default="", name="ID")
+
+
+class Created(_Response, frozen=True):
+    """The id of something that was created."""
+
+    id: str
+    warnings: list[str] | None = None
+
+
+class ContainerState(_Response, frozen=True):
+    """How a container is, or how it ended."""
+
+    status: str = ""
+    running: bool = False
+    oom_killed: bool = msgspec.field(default=False, name="OOMKilled")
+    exit_code: int = 0
+    error: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+
+
+class NetworkEndpoint(_Response, frozen=True):
+    """A container's place in a network."""
+
+    network: str = msgspec.field(default="", name="NetworkID")
+    address: str = msgspec.field(default="", name="IPAddress")
+
+
+class NetworkSettings(_Response, frozen=True):
+    networks: dict[str, NetworkEndpoint] | None = None
+
+
+class MountPoint(_Response, frozen=True):
+    type: str = ""
+    name: str = ""
+    source: str = ""
+    destination: str = ""
+    rw: bool = msgspec.field(default=True, name="RW")
+
+
+class ContainerConfig(_Response, frozen=True):
+    labels: Labels | None = None
+    env: list[str] | None = None
+
+
+class ContainerInspect(_Response, frozen=True):
+    """One container, looked at closely."""
+
+    id: str
+    name: str = ""
+    image: str = ""
+    created: str = ""
+    state: ContainerState = ContainerState()
+    config: ContainerConfig = ContainerConfig()
+    network_settings: NetworkSettings = NetworkSettings()
+    mounts: list[MountPoint] | None = None
+
+
+class ContainerSummary(_Response, frozen=True):
+    """One container of a list."""
+
+    id: str
+    names: list[str] = []
+    image: str = ""
+    image_id: str = msgspec.field(default="", name="ImageID")
+    command: str = ""
+    state: str = ""
+    status: str = ""
+    created: float = 0
+    labels: Labels | None = None
+    network_settings: NetworkSettings = NetworkSettings()
+    mounts: list[MountPoint] = []
+
+
+class ImageConfig(_Response, frozen=True):
+    env: list[str] | None = None
+    working_dir: str = ""
+    user: str = ""
+    labels: Labels | None = None
+    entrypoint: list[str] | None = None
+    cmd: list[str] | None = None
+    on_build: list[str] | None = None
+
+
+class ImageMetadata(_Response, frozen=True):
+    last_tag_time: str = ""
+
+
+class ImageInspect(_Response, frozen=True):
+    """One image, looked at closely."""
+
+    id: str
+    repo_tags: list[str] | None = None
+    created: str = ""
+    size: int = 0
+    architecture: str = ""
+    config: ImageConfig | None = None
+    metadata: ImageMetadata = ImageMetadata()
+
+    @property
+    def env(self) -> dict[str, str]:
+        pairs = (self.config.env if self.config else None) or []
+        return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+    @property
+    def labels(self) -> Labels:
+        return (self.config.labels if self.config else None) or {}
+
+
+class ImageSummary(_Response, frozen=True):
+    """One image of a list."""
+
+    id: str
+    parent_id: str = ""
+    repo_tags: list[str] | None = None
+    created: float = 0
+    size: int = 0
+    shared_size: int = -1
+    labels: Labels | None = None
+
+
+class NetworkSummary(_Response, frozen=True):
+    """One network of a list."""
+
+    id: str
+    name: str = ""
+    created: str = ""
+    internal: bool = False
+    labels: Labels | None = None
+
+
+class NetworkMember(_Response, frozen=True):
+    name: str = ""
+
+
+class NetworkInspect(NetworkSummary, frozen=True):
+    """One network, with who is in it, by the containers' ids."""
+
+    containers: dict[str, NetworkMember] | None = None
+
+
+class VolumeUsage(_Response, frozen=True):
+    size: int = -1
+    ref_count: int = -1
+
+
+class Volume(_Response, frozen=True):
+    """One volume."""
+
+    name: str
+    created_at: str = ""
+    labels: Labels | None = None
+    usage_data: VolumeUsage | None = None
+
+
+class VolumeList(_Response, frozen=True):
+    volumes: list[Volume] | None = None
+
+
+class DiskUsage(_Response, frozen=True):
+    """What takes up the engine's disk."""
+
+    layers_size: int = 0
+    images: list[ImageSummary] | None = None
+    volumes: list[Volume] | None = None
+
+
+class PathStat(msgspec.Struct, frozen=True):
+    """What stands at a path in a container."""
+
+    name: str
+    size: int
+    mode: int
+    """As Go has it: the permissions, with bits of its own above them."""
+    link_target: str = msgspec.field(default="", name="linkTarget")
+
+    @property
+    def is_folder(self) -> bool:
+        return bool(self.mode & 1 << 31)
+
+    @property
+    def is_link(self) -> bool:
+        return bool(self.mode & 1 << 27)

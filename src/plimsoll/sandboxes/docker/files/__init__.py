@@ -1,0 +1,1 @@
+"""Files of this host for containers: bind mounts, volumes, tar streams."""

@@ -1,0 +1,1 @@
+"""Images of a Docker daemon: built, pulled, found and pruned."""

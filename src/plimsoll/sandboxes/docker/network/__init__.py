@@ -1,0 +1,1 @@
+"""Networks of containers, and the egress proxy of an allowlist."""

@@ -1,0 +1,1 @@
+"""Host utilities shared by the backends: owners, locks, temporary folders, disk space."""

@@ -1,0 +1,80 @@
+"""Removes the folders of closed sandboxes in the background, so that no trial waits for the disk.
+
+A queued folder carries the name of its owner. The next start therefore recognizes and removes the
+folders that a killed process left behind.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from plimsoll.core.cancellation import run_to_completion
+from plimsoll.sandboxes.trees.removal import remove_folder
+
+__all__ = ["RemovalQueue"]
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 2
+_MOST_WAITING = 64
+"""Backpressure: with so many folders queued, the next close waits."""
+_NICENESS = 5
+
+
+class RemovalQueue:
+    """Removes folders in threads. While `is_short` reports a nearly full disk, `remove` waits."""
+
+    def __init__(self, warn: Callable[[str], None], is_short: Callable[[], bool]) -> None:
+        self._warn = warn
+        self._is_short = is_short
+        self._threads = ThreadPoolExecutor(
+            _AT_ONCE, thread_name_prefix="plimsoll-remover", initializer=_give_way
+        )
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    @property
+    def backlog(self) -> int:
+        """The number of queued folders."""
+        return len(self._waiting)
+
+    async def remove(self, folder: Path) -> None:
+        """Queue a folder for removal. Waits if the disk is nearly full or the queue is long."""
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._remove, folder)
+        self._waiting.add(work)
+        work.add_done_callback(self._waiting.discard)
+        if self._is_short():
+            await asyncio.wait([work])
+        while len(self._waiting) > _MOST_WAITING:
+            await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
+
+    async def drain(self) -> None:
+        """Wait until all folders are removed."""
+        while self._waiting:
+            await asyncio.wait(self._waiting)
+
+    async def close(self) -> None:
+        """Drain the queue and end the threads."""
+        await run_to_completion(self.drain())
+        self._threads.shutdown()
+
+    def _remove(self, folder: Path) -> None:
+        try:
+            remove_folder(folder)
+        except OSError as error:
+            _log.warning("%s is left: %s", folder, error)
+            self._warn(
+                f"folders of closed sandboxes are left in {folder.parent}: {error.strerror}; "
+                "mend that, then run plimsoll clean"
+            )
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread: on Linux, niceness is per thread."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

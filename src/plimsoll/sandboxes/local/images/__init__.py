@@ -1,0 +1,1 @@
+"""Images of the local backend: base file systems, layers and the Dockerfile builder."""

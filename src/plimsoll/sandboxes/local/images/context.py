@@ -1,0 +1,212 @@
+"""What COPY and ADD take from a build context: which files, and a digest of them.
+
+Archives that ADD unpacks.
+
+They are unpacked into a folder of the host before they enter a sandbox, so nothing in them is
+trusted: names stay below the folder, links are made last and so never lead the way for a file,
+and devices are refused. Owners and modes are kept, the owners only where Plimsoll is root.
+"""
+
+import hashlib
+import lzma
+import os
+import posixpath
+import re
+import shutil
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll.core.errors import BuildError
+from plimsoll.tasks.dockerfile.dockerignore import IgnoreRules, glob_regex
+
+__all__ = [
+    "BuildContext",
+    "CopySource",
+    "NamePattern",
+    "is_archive",
+    "is_pattern",
+    "unpack_archive",
+]
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a source of COPY stands for whatever matches it."""
+    return any(char in path for char in "*?[")
+
+
+class NamePattern:
+    """One name of a path with wildcards. A leading dot is matched like any character."""
+
+    def __init__(self, pattern: str, where: str) -> None:
+        try:
+            self._regex = re.compile(glob_regex(pattern), re.DOTALL)
+        except (re.error, ValueError):
+            raise BuildError(f"{where}: not a pattern: {pattern}") from None
+
+    def matches(self, name: str) -> bool:
+        return self._regex.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """A file or folder of the context, as one source of a COPY."""
+
+    path: Path
+    relative: str
+    rules: IgnoreRules
+
+    def ignored(self, name: str) -> bool:
+        """Whether `.dockerignore` leaves out a name below this folder."""
+        return self.rules.ignored(posixpath.normpath(posixpath.join(self.relative, name)))
+
+    @property
+    def left_out(self) -> bool:
+        """Whether `.dockerignore` leaves it out with all that is in it."""
+        if self.relative == "." or not self.rules.ignored(self.relative):
+            return False
+        brings_back = self.rules.has_exceptions and self.path.is_dir()
+        return not (brings_back and any(True for _ in self._files()))
+
+    def digest(self) -> str:
+        """Names, modes, links and contents of all that would be copied."""
+        sums = hashlib.sha256()
+        for name, path in self._files():
+            info = path.lstat()
+            content = b""
+            if stat.S_ISLNK(info.st_mode):
+                content = os.fsencode(path.readlink())
+            elif stat.S_ISREG(info.st_mode):
+                with path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").digest()
+            kind = f"{stat.S_IFMT(info.st_mode)} {info.st_mode & 0o7777}".encode()
+            for part in (os.fsencode(name), kind, content):
+                sums.update(len(part).to_bytes(8, "big") + part)
+        return sums.hexdigest()
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        if not self.path.is_dir():
+            # A link that is itself the source stands for what it leads to.
+            yield self.path.name, Path(os.path.realpath(self.path))
+            return
+        for folder, folders, files in os.walk(self.path):
+            folders.sort()
+            for entry in sorted(files + folders):
+                path = Path(folder, entry)
+                name = path.relative_to(self.path).as_posix()
+                if not self.ignored(name):
+                    yield name, path
+
+
+class BuildContext:
+    """The folder that a Dockerfile copies from."""
+
+    def __init__(self, folder: Path, dockerfile: Path) -> None:
+        self._folder = folder
+        own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+        self._rules = IgnoreRules.from_file(own if own.is_file() else folder / ".dockerignore")
+
+    def find(self, pattern: str, where: str) -> list[CopySource]:
+        """The files and folders that a source of COPY names, ignored ones left out.
+
+        A pattern may match nothing, as in Docker; a name must be there.
+        """
+        clean = posixpath.normpath("/" + pattern).lstrip("/") or "."
+        if is_pattern(clean):
+            found = self._matching(clean.split("/"), where)
+            return [s for s in (self._source(path, where) for path in found) if not s.left_out]
+        path = self._folder / clean
+        if not path.exists():
+            raise BuildError(f"{where}: {pattern} is not in the build context")
+        source = self._source(path, where)
+        if source.left_out:
+            raise BuildError(f"{where}: {pattern} is left out of the build context: .dockerignore")
+        return [source]
+
+    def _matching(self, parts: list[str], where: str) -> list[Path]:
+        found = [self._folder]
+        for part in parts:
+            name = NamePattern(part, where)
+            folders = [path for path in found if path.is_dir()]
+            found = [p for f in folders for p in sorted(f.iterdir()) if name.matches(p.name)]
+        return found
+
+    def _source(self, path: Path, where: str) -> CopySource:
+        relative = path.relative_to(self._folder).as_posix()
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._folder)):
+            raise BuildError(f"{where}: {relative} is a link that leads out of the build context")
+        return CopySource(path, relative, self._rules)
+
+
+_UNREADABLE = (
+    tarfile.TarError, EOFError, OSError, OverflowError, lzma.LZMAError, zlib.error,
+)  # fmt: skip
+
+
+def is_archive(path: Path) -> bool:
+    """Whether it is a tar file with something in it: plain, gzip, bzip2 or xz."""
+    try:
+        with tarfile.open(path) as archive:
+            return archive.next() is not None
+    except _UNREADABLE:
+        return False
+
+
+def unpack_archive(path: Path, folder: Path, where: str) -> None:
+    """Unpack into an empty folder. What cannot be unpacked is a `BuildError`."""
+    links: list[tuple[Path, tarfile.TarInfo]] = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                place = _below(folder, member.name)
+                if member.issym():
+                    links.append((place, member))
+                elif place != folder:
+                    _make(archive, member, place, folder)
+        for place, member in links:
+            _make_way(place, folder)
+            place.symlink_to(member.linkname)
+            _own(place, member)
+    except _UNREADABLE as error:
+        raise BuildError(f"{where}: {path.name} cannot be unpacked: {error}") from None
+
+
+def _below(folder: Path, name: str) -> Path:
+    return folder / posixpath.normpath("/" + name).lstrip("/")
+
+
+def _own(place: Path, member: tarfile.TarInfo) -> None:
+    if os.geteuid() == 0:
+        os.chown(place, member.uid, member.gid, follow_symlinks=False)
+
+
+def _make_way(place: Path, folder: Path) -> None:
+    if place.parent.is_dir():
+        return
+    below = place.parents[: len(place.parents) - len(folder.parents) - 1]
+    for parent in reversed([path for path in below if not path.is_dir()]):
+        parent.mkdir()
+        parent.chmod(0o755)
+
+
+def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, folder: Path) -> None:
+    _make_way(place, folder)
+    if member.isdir():
+        place.mkdir(exist_ok=True)
+        _own(place, member)
+        # Without root, what is closed to its owner could not be filled.
+        place.chmod(member.mode & 0o7777 | (0 if os.geteuid() == 0 else 0o700))
+    elif member.islnk():
+        place.hardlink_to(_below(folder, member.linkname))
+    elif (source := archive.extractfile(member)) is not None:
+        place.unlink(missing_ok=True)
+        with source, place.open("wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        _own(place, member)
+        place.chmod(member.mode & 0o7777)
+        os.utime(place, (member.mtime, member.mtime))
+    else:
+        raise tarfile.ExtractError(f"{member.name} is a device or a pipe")

@@ -1,0 +1,125 @@
+"""An image of the local backend: a base, layers on it, and what its commands start with.
+
+Layers on disk, each made once: one process at a time, and never half.
+"""
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plimsoll.core.cancellation import run_to_completion
+from plimsoll.core.errors import BuildError, SandboxUnavailable
+from plimsoll.sandboxes.host.locks import process_lock
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.sandboxes.local.images.base import Base
+
+__all__ = ["MAX_LAYERS", "LayerCache", "LocalImage", "layer_folder", "overlay_name"]
+
+MAX_LAYERS = 120
+_MOST_OPTIONS = 3900
+"""An overlay's options must fit in one page of memory, its own folders included."""
+
+
+def overlay_name(target: str) -> str:
+    """The folder name that stands for an overlay's target."""
+    return target.strip("/").replace("/", "-") or "root"
+
+
+def layer_folder(layer: str, target: str) -> str:
+    """A layer's folder for a target, relative to the backend's home."""
+    return f"layers/{layer}/{overlay_name(target)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalImage:
+    """Immutable; each instruction of a Dockerfile makes the next from the last."""
+
+    base: Base
+    layers: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    workdir: str = "/"
+    user: str = "root"
+    shell: tuple[str, ...] = ("/bin/sh", "-c")
+
+    @property
+    def key(self) -> str:
+        return self.layers[-1] if self.layers else self.base.key
+
+    def lowers(self, home: Home) -> dict[str, list[str]]:
+        """For each overlay its folders, topmost first; those of home as paths relative to it."""
+        changed = {layer: _changed_by(home.layers / layer) for layer in self.layers}
+        stacks: dict[str, list[str]] = {}
+        for target, base in self.base.lowers.items():
+            name = overlay_name(target)
+            own = [layer_folder(x, target) for x in reversed(self.layers) if name in changed[x]]
+            stacks[target] = [*own, *base]
+            if sum(len(os.fsencode(folder)) + 1 for folder in stacks[target]) > _MOST_OPTIONS:
+                raise BuildError(
+                    f"the image has {len(self.layers)} layers, more than the local backend can "
+                    f"stack for {target}: join RUN and COPY instructions"
+                )
+        return stacks
+
+
+def _changed_by(layer: Path) -> frozenset[str]:
+    """The overlays that a layer changed something in; others need no place in the stack."""
+    try:
+        return _changed(layer, layer.stat().st_ino)
+    except FileNotFoundError:
+        raise SandboxUnavailable(f"the image's layer {layer} is gone; build it again") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _changed(layer: Path, _inode: int) -> frozenset[str]:
+    # A layer never changes, so what was found once stays true of the same folder.
+    return frozenset(folder.name for folder in layer.iterdir() if _has_changes(folder))
+
+
+def _has_changes(folder: Path) -> bool:
+    info = folder.stat()
+    plain = (info.st_mode & 0o7777, info.st_uid, info.st_gid) == (0o755, os.geteuid(), os.getegid())
+    return not plain or any(True for _ in folder.iterdir())
+
+
+class LayerCache:
+    """The layers of a home, by key."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._jobs: dict[str, tuple[asyncio.Task[None], set[object]]] = {}
+        """Layers being made: the work, and who waits for it."""
+
+    async def ensure(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
+        """Have the layer `key`; `make` leaves it at the given path, whole or not at all.
+
+        Calls at the same time share one making of it, and its failure. It goes on when one of
+        them is cancelled, and ends with the last.
+        """
+        if (self._home.layers / key).is_dir():
+            return
+        if key not in self._jobs:
+            self._jobs[key] = (asyncio.create_task(self._make(key, make)), set())
+        job, waiting = self._jobs[key]
+        me = object()
+        waiting.add(me)
+        try:
+            await asyncio.wait([job])
+        finally:
+            waiting.discard(me)
+            if not waiting:
+                self._jobs.pop(key, None)
+                if not job.done():
+                    job.cancel()
+                    await run_to_completion(asyncio.wait([job]))
+        job.result()
+
+    async def _make(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
+        place = self._home.layers / key
+        async with process_lock(self._home.locks / key):
+            if not place.is_dir():
+                await make(place)
+            if not place.is_dir():
+                raise BuildError(f"layer {key} could not be put in {place.parent}")

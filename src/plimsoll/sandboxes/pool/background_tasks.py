@@ -1,0 +1,47 @@
+"""Work that nobody waits for where it is begun, and whose faults are not lost all the same."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["BackgroundTasks"]
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """Tasks of one kind."""
+
+    def __init__(self, on_fault: Callable[[str], None]) -> None:
+        self._on_fault = on_fault
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def one_ends(self, timeout: float) -> bool:
+        """Wait until any of them has ended; whether it did in time."""
+        done, _ = await asyncio.wait(
+            self._tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        return bool(done)
+
+    async def all_end(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a fault of the pool", exc_info=error)
+            self._on_fault(f"a fault of the pool: {type(error).__name__}: {error}")

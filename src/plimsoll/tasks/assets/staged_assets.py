@@ -1,0 +1,147 @@
+"""The assets folder as sandboxes use it: what it answers, its mounts and its environment.
+
+Invariant: `env` and `path_prefix` name nothing that is not staged, and pip, uv and npm are kept
+from the network only for tasks that fetch nothing else with them: a task which does, where it
+has a network, is not kept from it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from plimsoll.tasks.assets.asset import ASSETS_MOUNT, Asset, AssetMount, Request
+from plimsoll.tasks.assets.manifest_file import read_manifest
+from plimsoll.tasks.assets.requests import UnsupportedFetch, requests_of
+from plimsoll.tasks.fetches.fetch import Fetch, Kind
+
+__all__ = ["ASSETS_MOUNT", "Asset", "AssetMount", "Request", "StagedAssets"]
+
+SHIMS = f"{ASSETS_MOUNT}/shims"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAssets:
+    """A staged folder: its assets, and the requests that they answer."""
+
+    folder: Path
+    assets: tuple[Asset, ...]
+    requests: tuple[Request, ...]
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the folder's assets.toml; an `AssetError` says what is wrong with it."""
+        assets, requests = read_manifest(folder)
+        return cls(folder.absolute(), assets, requests)
+
+    @property
+    def key(self) -> str:
+        """Names what is staged: an image or a validation with other assets is another one."""
+        parts = sorted(f"{asset.path} {asset.digest}" for asset in self.assets)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def missing(self) -> list[str]:
+        """The paths of what is named and not there. Whether the rest is sound, `check` says."""
+        paths = ("shims", *(asset.path for asset in self.assets))
+        return [path for path in paths if not (self.folder / path).exists()]
+
+    def covers(self, fetch: Fetch) -> bool:
+        """Whether the fetch works offline in a sandbox that has these assets."""
+        try:
+            return all(self._answers(request) for request in requests_of(fetch))
+        except UnsupportedFetch:
+            return False
+
+    def mounts(self, fetches: Iterable[Fetch] | None = None) -> tuple[AssetMount, ...]:
+        """The folder itself, then checkouts at the paths that tasks clone to.
+
+        With a task's fetches, only the checkouts that this task clones.
+        """
+        own = None if fetches is None else set(self._paths(fetches))
+        mounts = [AssetMount(self.folder, ASSETS_MOUNT)]
+        for asset in self.assets:
+            if asset.mount and (own is None or (asset.mount, asset.path) in own):
+                mounts.append(AssetMount(self.folder / asset.path, asset.mount))
+        return tuple(mounts)
+
+    def env(self, fetches: Sequence[Fetch] | None = None) -> dict[str, str]:
+        """What points git, pip, uv and npm to the assets. PATH is for `path_prefix`.
+
+        With a task's fetches, as this task needs it.
+        """
+        found: dict[str, str] = {}
+        if self._has(Kind.GIT):
+            # The system file reaches the process that serves a clone, which git starts
+            # without the rest; the other works where the system file is switched off.
+            found["GIT_CONFIG_SYSTEM"] = f"{SHIMS}/gitconfig-system"
+            found["GIT_CONFIG_COUNT"] = "1"
+            found["GIT_CONFIG_KEY_0"] = "include.path"
+            found["GIT_CONFIG_VALUE_0"] = f"{SHIMS}/gitconfig"
+        if self._has(Kind.WHEELS):
+            found["PIP_FIND_LINKS"] = f"{ASSETS_MOUNT}/wheels"
+            found["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+            found["UV_FIND_LINKS"] = f"{ASSETS_MOUNT}/wheels"
+            # The uv cache and a virtual environment may lie on different file systems.
+            found["UV_LINK_MODE"] = "copy"
+            if self._suffices(Kind.WHEELS, fetches):
+                found |= dict.fromkeys(("PIP_NO_INDEX", "UV_OFFLINE", "UV_NO_INDEX"), "1")
+        for asset in self.assets:
+            if asset.kind is Kind.NPM:
+                found["PLIMSOLL_NPM_CACHE"] = f"{ASSETS_MOUNT}/{asset.path}"
+                found |= {f"npm_config_{key}": "false" for key in ("audit", "fund")}
+                found["npm_config_update_notifier"] = "false"
+                if self._suffices(Kind.NPM, fetches):
+                    found["npm_config_offline"] = "true"
+        return found
+
+    @property
+    def path_prefix(self) -> str:
+        """What comes first in a sandbox's PATH."""
+        return f"{SHIMS}:{ASSETS_MOUNT}/bin"
+
+    def _paths(self, fetches: Iterable[Fetch]) -> Iterator[tuple[str, str]]:
+        """Where fetches go to, each with the paths of the assets that answer it."""
+        for fetch in fetches:
+            with suppress(UnsupportedFetch):
+                keys = {request.key for request in requests_of(fetch)}
+                target = (fetch.target or "").rstrip("/")
+                for request in self.requests:
+                    if request.key in keys:
+                        yield from ((target, path) for path in request.assets)
+
+    def _suffices(self, kind: Kind, fetches: Sequence[Fetch] | None) -> bool:
+        """Whether a task fetches something of this kind, and nothing that is not staged."""
+        if fetches is None:
+            return True
+        own = [fetch for fetch in fetches if fetch.kind is kind]
+        return bool(own) and all(self.covers(fetch) for fetch in own)
+
+    def _has(self, kind: Kind) -> bool:
+        return any(asset.kind is kind for asset in self.assets)
+
+    def _answers(self, wanted: Request) -> bool:
+        paths = {asset.path for asset in self.assets}
+        return any(
+            request.kind is wanted.kind
+            and request.revision == wanted.revision
+            and set(wanted.what) <= set(request.what)
+            and request.assets
+            and paths.issuperset(request.assets)
+            for request in self.requests
+        )
+
+    def with_(self, assets: Iterable[Asset], requests: Iterable[Request]) -> Self:
+        """These assets and requests added; of the same path or question the newer one stands."""
+        by_path = {asset.path: asset for asset in (*self.assets, *assets)}
+        by_key = {request.key: request for request in (*self.requests, *requests)}
+        return replace(self, assets=tuple(by_path.values()), requests=tuple(by_key.values()))
+
+    def without(self, path: str) -> Self:
+        """One asset taken out, and with it what only it answered."""
+        return replace(
+            self,
+            assets=tuple(asset for asset in self.assets if asset.path != path),
+            requests=tuple(request for request in self.requests if path not in request.assets),
+        )

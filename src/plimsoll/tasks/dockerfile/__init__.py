@@ -1,0 +1,1 @@
+"""Dockerfiles: the parser, word expansion, build stages and .dockerignore."""

@@ -1,0 +1,1 @@
+"""Network fetches of a task, found without running it."""

@@ -1,0 +1,1 @@
+"""The tests of a step, parsed: shell scripts, Python files and test runners."""

@@ -1,0 +1,108 @@
+"""The tests of one step: its script, the scripts that one calls, its Python files."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from plimsoll.tasks.grader.python_file import PythonFile, read_python
+from plimsoll.tasks.shell.parser import parse_script
+from plimsoll.tasks.shell.syntax import Script
+from plimsoll.tasks.task import Step
+from plimsoll.tasks.text_files import files_below, read_text, relative_name
+
+__all__ = ["Grader", "ScriptFile"]
+
+TEST_MODULE = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFile:
+    """A shell script of the tests."""
+
+    file: str
+    """Relative to the task's folder."""
+    name: str
+    """Relative to `/tests`."""
+    raw: bytes
+    script: Script
+
+
+class Grader:
+    """What grades a step. Files are read when they are first asked for."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """Every file that stands in `/tests` in the sandbox, by its name there."""
+        found: dict[str, Path] = {}
+        for folder in self.step.tests_dirs:
+            for path in files_below(folder, "*"):
+                found[path.relative_to(folder).as_posix()] = path
+        return found
+
+    @cached_property
+    def main(self) -> ScriptFile | None:
+        path = self.step.test_script
+        return self._script("test.sh", path) if path is not None else None
+
+    @cached_property
+    def scripts(self) -> dict[str, ScriptFile]:
+        """`test.sh` and the scripts it names, and those that these name; by name in `/tests`."""
+        found: dict[str, ScriptFile] = {}
+        waiting = [self.main] if self.main is not None else []
+        while waiting:
+            source = waiting.pop()
+            if source.name in found:
+                continue
+            found[source.name] = source
+            for name in self._named_in(source.script):
+                if name not in found and name.endswith((".sh", ".bash")):
+                    called = self._script(name, self.files[name])
+                    waiting += [called] if called is not None else []
+        return found
+
+    @cached_property
+    def pythons(self) -> dict[str, PythonFile]:
+        """Python files that grading runs: those beside `test.sh`, named in it, or test modules."""
+        named = {n for source in self.scripts.values() for n in self._named_in(source.script)}
+        found: dict[str, PythonFile] = {}
+        for name, path in self.files.items():
+            if name.endswith(".py") and (
+                "/" not in name or name in named or TEST_MODULE.fullmatch(path.name)
+            ):
+                text = read_text(path)
+                if text is not None:
+                    found[name] = read_python(
+                        relative_name(path, self.step.task_folder), name, text
+                    )
+        return found
+
+    def _script(self, name: str, path: Path) -> ScriptFile | None:
+        text = read_text(path)
+        if text is None:
+            return None
+        file = relative_name(path, self.step.task_folder)
+        return ScriptFile(file, name, path.read_bytes(), parse_script(text))
+
+    def _named_in(self, script: Script) -> list[str]:
+        """The files of the tests that a script's words name."""
+        words = [w for command in script.commands for w in (command.name, *command.args)]
+        return [name for word in words if (name := self.file_named(word)) is not None]
+
+    def file_named(self, word: str) -> str | None:
+        """The file of `/tests` that a word stands for, be it written with a folder or without."""
+        path = PurePosixPath(word.split("::")[0])
+        parts = [part for part in path.parts if part not in ("/", ".")]
+        for start in range(len(parts)):
+            name = "/".join(parts[start:])
+            # `/app/setup.py` is not the tests' `setup.py`.
+            if name in self.files and (start == 0 or _is_tests(parts[:start])):
+                return name
+        return None
+
+
+def _is_tests(folders: list[str]) -> bool:
+    return folders[-1] in ("tests", "..") or folders[-1].startswith(("$", '"$', "$("))

@@ -1,0 +1,1 @@
+"""Shell scripts as typed statements: the parser, the syntax tree and command options."""

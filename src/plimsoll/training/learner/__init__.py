@@ -1,0 +1,1 @@
+"""The learner: samples in, better weights out."""

@@ -1,0 +1,1 @@
+"""The policy served by the trainer's own process."""

@@ -1,0 +1,1 @@
+"""The policy on inference servers that take new weights: vLLM, SGLang, others."""

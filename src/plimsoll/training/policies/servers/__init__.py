@@ -1,1 +1,0 @@
-"""Servers of a policy that take new weights while they serve, one file for each kind."""

@@ -1,0 +1,1 @@
+"""Trajectories for people and other tools: terminal output, ATIF, JSON lines."""

@@ -1,0 +1,170 @@
+"""The messages of a session as a tree: each below the one that it follows.
+
+The tools of a conversation are the root of its messages. A message is known by what it says
+(its digest) and by the bytes that said so (its key), so that of a conversation that goes on
+only the new messages are read. The tree holds no text.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from plimsoll.trajectories.messages import (
+    Message,
+    json_digest,
+    message_digest,
+    path_digest,
+    raw_key,
+)
+from plimsoll.trajectories.records import MessageAdded, ToolsAdded
+
+__all__ = ["ROOT", "History", "Node", "NodeAdded", "Place", "Tree"]
+
+ROOT = -1
+"""What sets of tools follow, and messages without tools."""
+NodeAdded = ToolsAdded | MessageAdded
+
+
+class History(Protocol):
+    """The messages of a request, read one by one only where they are not known yet."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> bytes:
+        """Sixteen bytes or more that are equal where the message came as the same bytes."""
+        ...
+
+    def message(self, index: int) -> Message: ...
+
+
+class _NewMessage(msgspec.Struct, frozen=True):
+    key: bytes
+    digest: bytes
+    message: Message
+
+
+class _NewTools(msgspec.Struct, frozen=True):
+    key: bytes
+    digest: bytes
+    tools: msgspec.Raw
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a request stands: the last message that is known, and what comes after it."""
+
+    known: int
+    tools: _NewTools | None
+    messages: tuple[_NewMessage, ...]
+
+
+@dataclass(slots=True)
+class Node:
+    """A message or a set of tools."""
+
+    parent: int
+    path: bytes
+    """The identity of this message and all before it, tools aside."""
+    children: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    """By digest and by key."""
+    prompted: list[int] = field(default_factory=list[int])
+    """The exchanges whose prompt ends here."""
+    answered: list[int] = field(default_factory=list[int])
+    """The exchanges whose answer this is."""
+
+
+class Tree:
+    """Finds messages and adds them. What is added stays, under the same number."""
+
+    def __init__(self) -> None:
+        self._root = Node(ROOT, b"")
+        self._nodes: list[Node] = []
+
+    def __getitem__(self, node: int) -> Node:
+        return self._root if node == ROOT else self._nodes[node]
+
+    def place(self, history: History, tools: msgspec.Raw | None) -> Place:
+        """Reads what is not known yet. Others see no change before it is added."""
+        known, new_tools = self._place_tools(tools)
+        new: list[_NewMessage] = []
+        children = self[known].children if new_tools is None else {}
+        for index in range(len(history)):
+            key = history.key(index)
+            child = children.get(key)
+            if child is None:
+                message = history.message(index)
+                digest = message_digest(message)
+                child = children.get(digest)
+                if child is None:
+                    new.append(_NewMessage(key, digest, message))
+                    children = {}
+                    continue
+                children[key] = child
+            known = child
+            children = self._nodes[child].children
+        return Place(known, new_tools, tuple(new))
+
+    def add(self, place: Place, added: list[NodeAdded]) -> int:
+        """The last message of a request. What is new goes to `added`.
+
+        Another request may have added some of it since the place was found.
+        """
+        node = self._add_tools(place, added)
+        for new in place.messages:
+            children = self[node].children
+            child = children.get(new.digest)
+            if child is None:
+                child = self._new(node, new.digest, new.message, added)
+                children[new.digest] = child
+            children[new.key] = child
+            node = child
+        return node
+
+    def add_answer(
+        self, prompt: int, message: Message, exchange: int, added: list[NodeAdded]
+    ) -> int:
+        """A node for an answer, always a new one: its reasoning is its own.
+
+        Where another answer says the same, what follows is placed below the first of them.
+        """
+        above = self[prompt]
+        digest = message_digest(message)
+        node = self._new(prompt, digest, message, added)
+        above.prompted.append(exchange)
+        self[above.children.setdefault(digest, node)].answered.append(exchange)
+        return node
+
+    def _place_tools(self, tools: msgspec.Raw | None) -> tuple[int, _NewTools | None]:
+        if tools is None or bytes(tools) == b"[]":
+            return ROOT, None
+        children = self._root.children
+        key = raw_key(tools)
+        node = children.get(key)
+        if node is None:
+            digest = json_digest(tools)
+            node = children.get(digest)
+            if node is None:
+                # The tools of a request are a part of its body, which they would keep alive.
+                return ROOT, _NewTools(key, digest, tools.copy())
+            children[key] = node
+        return node, None
+
+    def _add_tools(self, place: Place, added: list[NodeAdded]) -> int:
+        new = place.tools
+        if new is None:
+            return place.known
+        children = self._root.children
+        node = children.get(new.digest)
+        if node is None:
+            node = len(self._nodes)
+            self._nodes.append(Node(ROOT, b""))
+            children[new.digest] = node
+            added.append(ToolsAdded(node, new.tools))
+        children[new.key] = node
+        return node
+
+    def _new(self, parent: int, digest: bytes, message: Message, added: list[NodeAdded]) -> int:
+        node = len(self._nodes)
+        self._nodes.append(Node(parent, path_digest(self[parent].path, digest)))
+        added.append(MessageAdded(node, parent, message))
+        return node

@@ -1,0 +1,93 @@
+"""The token ids of a conversation in memory, kept as what each exchange adds to its parent.
+
+Ids are compared as text, each followed by a comma: engines send them as JSON, and a prompt of
+ten thousands of ids that begins with those of its parent is never turned into numbers, but for
+what it adds.
+"""
+
+import sys
+
+import msgspec
+
+__all__ = ["CommonPrefix", "TokenSequence", "ids_of_text", "text_of_ids"]
+
+_ids = msgspec.json.Decoder(list[int])
+_encode = msgspec.json.Encoder().encode
+
+
+def text_of_ids(ids: list[int] | msgspec.Raw) -> bytes:
+    """Raises `msgspec.DecodeError` for JSON that is no list of numbers."""
+    array = memoryview(_encode(ids) if isinstance(ids, list) else ids)
+    text = b"".join((array[1:-1], b",")) if len(array) > 2 else b""
+    if b" " in text or b"\n" in text or bytes(array[:1]) != b"[":
+        return text_of_ids(_ids.decode(array))
+    return text
+
+
+def ids_of_text(text: bytes) -> list[int]:
+    """Raises `msgspec.DecodeError` for what is no list of numbers."""
+    return _ids.decode(b"[" + text[:-1] + b"]")
+
+
+class CommonPrefix(msgspec.Struct, frozen=True):
+    """What a prompt begins with of a line: so many ids, so many bytes of text."""
+
+    ids: int = 0
+    bytes: int = 0
+
+
+class TokenSequence:
+    """The ids of an exchange, prompt and answer."""
+
+    __slots__ = ("_answer", "_kept", "_length", "_parent", "_prompt")
+
+    def __init__(
+        self, parent: "TokenSequence | None", kept: int, prompt: bytes, answer: bytes, length: int
+    ) -> None:
+        self._parent = parent
+        self._kept = kept
+        """How many bytes of the parent's text it begins with."""
+        self._prompt = prompt
+        self._answer = answer
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def common(self, text: bytes) -> CommonPrefix:
+        """What `text` begins with of these ids."""
+        at = 0
+        for piece in self._pieces():
+            if not text.startswith(piece, at):
+                at += _common_length(text[at : at + len(piece)], piece)
+                # Where two ids differ, they may still begin with the same digits.
+                end = text.rfind(b",", 0, at) + 1
+                return CommonPrefix(text.count(b",", 0, end), end)
+            at += len(piece)
+        return CommonPrefix(self._length, at)
+
+    def _pieces(self) -> list[bytes]:
+        pieces: list[bytes] = []
+        line: TokenSequence | None = self
+        limit = sys.maxsize
+        while line is not None and limit > 0:
+            own = limit - line._kept
+            if own > 0:
+                pieces.append(line._answer[: max(own - len(line._prompt), 0)])
+                pieces.append(line._prompt[:own])
+            limit = min(limit, line._kept)
+            line = line._parent
+        pieces.reverse()
+        return pieces
+
+
+def _common_length(left: bytes, right: bytes) -> int:
+    """The length of the longest common beginning, found by halving."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

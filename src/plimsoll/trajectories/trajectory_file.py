@@ -1,0 +1,350 @@
+"""A trajectory's file: zstd frames one after the other, each with its own checksum.
+
+A frame holds whole lines: the records of one exchange. `zstdcat` reads the file. While it is
+written its name ends in `.part`; what a killed process leaves there is whole frames, and at
+most the beginning of one more.
+
+Writes a trajectory's file, exchange by exchange, and closes it at once and for good.
+
+Reads a trajectory's file: a closed one as a whole, an open one as far as it goes.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import zstandard
+
+from plimsoll.core.errors import TrajectoryError, TrajectoryGone
+from plimsoll.core.text import DECODE_ERRORS
+from plimsoll.trajectories.packed_tokens import WIDTH, length_of
+from plimsoll.trajectories.records import (
+    FORMAT,
+    Closed,
+    Exchange,
+    MessageAdded,
+    Opened,
+    Record,
+    Tokens,
+    ToolsAdded,
+    Trouble,
+)
+from plimsoll.trajectories.trajectory import Trajectory
+
+__all__ = [
+    "FILE_NAME",
+    "PART_NAME",
+    "Frame",
+    "Trajectory",
+    "TrajectoryWriter",
+    "compress",
+    "find_trajectory",
+    "frames",
+    "has_answers",
+    "read_trajectory",
+]
+
+FILE_NAME = "trajectory.jsonl.zst"
+PART_NAME = f"{FILE_NAME}.part"
+_LEVEL = 1
+_FIRST_READ = 2048
+
+
+class _Compressors(threading.local):
+    """One compressor a thread: it is large, and no two threads may use one at once."""
+
+    def __init__(self) -> None:
+        self.own = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+
+
+_compressors = _Compressors()
+
+
+def compress(lines: bytes) -> bytes:
+    return _compressors.own.compress(lines)
+
+
+def find_trajectory(folder: Path) -> Path | None:
+    """The trajectory in a folder: the closed one, else one that is still open."""
+    for name in (FILE_NAME, PART_NAME):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame's lines and where it ends, or why there is no frame where one should begin."""
+
+    start: int
+    end: int
+    lines: bytes
+    problem: str = ""
+
+
+def frames(data: bytes) -> Iterator[Frame]:
+    """Each frame in turn. The last one has a problem if the data ends or breaks in it."""
+    decompressor = zstandard.ZstdDecompressor()
+    view = memoryview(data)
+    start = 0
+    while start < len(data):
+        frame = _frame(decompressor, view, start)
+        yield frame
+        if frame.problem:
+            return
+        start = frame.end
+
+
+def _frame(decompressor: zstandard.ZstdDecompressor, view: memoryview, start: int) -> Frame:
+    # What is given beyond a frame's end is copied, so little is given at first.
+    reading = decompressor.decompressobj()
+    lines: list[bytes] = []
+    at, size = start, _FIRST_READ
+    try:
+        while not reading.eof:
+            piece = view[at : at + size]
+            if not piece:
+                return Frame(start, at, b"", f"it ends inside the record at byte {start:,}")
+            lines.append(reading.decompress(piece))
+            at += len(piece)
+            size *= 2
+    except zstandard.ZstdError as error:
+        return Frame(start, at, b"", f"it is damaged in the record at byte {start:,} ({error})")
+    return Frame(start, at - len(reading.unused_data), b"".join(lines))
+
+
+_encoder = msgspec.json.Encoder()
+
+
+class TrajectoryWriter:
+    """An open trajectory file. Whatever goes wrong, it holds whole frames up to its length."""
+
+    def __init__(self, folder: Path, opened: Opened) -> None:
+        self.path = folder / FILE_NAME
+        self._part = folder / PART_NAME
+        self._digest = hashlib.sha256()
+        self._records = 0
+        self._length = 0
+        self._failure = ""
+        self._descriptor = -1
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                raise FileExistsError(f"{FILE_NAME} is there already")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._part, flags, 0o644)
+        except OSError as error:
+            raise TrajectoryError(
+                f"{folder}: cannot begin a trajectory here ({error}); each session needs a folder "
+                "of its own that can be written to"
+            ) from error
+        self.write([opened])
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor >= 0
+
+    def write(self, records: Sequence[Record]) -> None:
+        """All of the records, or none of them."""
+        if self._failure:
+            raise TrajectoryError(self._failure)
+        if not self.is_open:
+            raise TrajectoryError(f"{self.path}: the trajectory is closed, nothing can be added")
+        lines = _encoder.encode_lines(records)
+        self._append(compress(lines))
+        self._digest.update(lines)
+        self._records += len(records)
+
+    def finish(self, ending: str, exchanges: int, detail: str) -> None:
+        """Writes the last record. What is left is `seal`."""
+        self.write([Closed(ending, exchanges, self._records, self._digest.hexdigest(), detail)])
+
+    def seal(self, blobs: Iterable[Path]) -> Path:
+        """Puts everything on the disk itself, then gives the file its name. Takes its time."""
+        try:
+            for blob in blobs:
+                _sync(blob)
+            os.fsync(self._descriptor)
+            self._part.rename(self.path)
+            _sync(self.path.parent)
+        except OSError as error:
+            self.fail(error)
+            raise TrajectoryError(self._failure) from error
+        finally:
+            self.drop()
+        return self.path
+
+    def drop(self) -> None:
+        """Lets go of the file as it is."""
+        if self.is_open:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def fail(self, error: OSError) -> str:
+        """From now on nothing is written: an exchange that is missing cannot be made up for."""
+        self._failure = (
+            f"{self._part}: the trajectory cannot be written ({error.strerror or error}); "
+            "what was recorded before is readable, the rest of the session is lost"
+        )
+        return self._failure
+
+    def _append(self, frame: bytes) -> None:
+        view = memoryview(frame)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._length)
+            raise TrajectoryError(self.fail(error)) from error
+        self._length += len(frame)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_decoder = msgspec.json.Decoder(Record)
+_UNFINISHED = "it is not closed: the session is not over, or was killed"
+
+
+def read_trajectory(path: Path) -> Trajectory:
+    """A closed trajectory, verified; of a `.part`, what can be read, and what is wrong with it.
+
+    Raises `TrajectoryGone` for a closed one that is not what was written, and for a file that
+    is not there or holds no trajectory at all.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise TrajectoryGone(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise TrajectoryError(f"{path}: cannot be read ({error.strerror or error})") from error
+    reading = _Reading()
+    problem = reading.read(data)
+    if reading.trajectory is None:
+        raise TrajectoryGone(f"{path}: holds no trajectory; {problem or 'it is empty'}")
+    if reading.trajectory.closed is None:
+        problem = problem or _UNFINISHED
+    if problem and path.suffix != ".part":
+        raise TrajectoryGone(
+            f"{path}: the trajectory cannot be trusted; {problem}. It was changed after it was "
+            "written, or only a part of it was copied"
+        )
+    reading.trajectory.problem = problem
+    return reading.trajectory
+
+
+def has_answers(folder: Path) -> bool:
+    """Whether the trajectory in a folder, closed or not, has an answer of the policy."""
+    path = find_trajectory(folder)
+    try:
+        data = b"" if path is None else path.read_bytes()
+    except OSError:
+        return False
+    return any(_has_answer(frame.lines) for frame in frames(data) if not frame.problem)
+
+
+def _has_answer(lines: bytes) -> bool:
+    try:
+        return any(isinstance(record, Exchange) for record in _decoder.decode_lines(lines))
+    except DECODE_ERRORS:
+        return False
+
+
+class _Inconsistent(Exception):
+    """A record that does not fit to those before it."""
+
+
+class _Reading:
+    """Puts the records of a file together, one by one."""
+
+    def __init__(self) -> None:
+        self.trajectory: Trajectory | None = None
+        self._digest = hashlib.sha256()
+        self._records = 0
+
+    def read(self, data: bytes) -> str:
+        """Reads up to the first thing that is wrong, and says what that is."""
+        for frame in frames(data):
+            if frame.problem:
+                return frame.problem
+            try:
+                self._take(frame.lines)
+            except (*DECODE_ERRORS, _Inconsistent) as error:
+                return f"the record at byte {frame.start:,} is not valid: {error}"
+        return ""
+
+    def _take(self, lines: bytes) -> None:
+        for record in _decoder.decode_lines(lines):
+            if isinstance(record, Closed):
+                self._check_closed(record)
+            self._add(record)
+            self._records += 1
+        self._digest.update(lines)
+
+    def _add(self, record: Record) -> None:
+        if isinstance(record, Opened):
+            _expect(self.trajectory is None, "it opens the trajectory again")
+            _expect(record.format == FORMAT, f"its format is {record.format}, not {FORMAT}")
+            self.trajectory = Trajectory(record)
+            return
+        trajectory = self.trajectory
+        if trajectory is None or trajectory.closed is not None:
+            raise _Inconsistent("it stands before the trajectory is opened, or after it is closed")
+        match record:
+            case ToolsAdded(tools=tools):
+                _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")
+                # Read from a line, the tools would keep all lines around them in memory.
+                trajectory.nodes.append(ToolsAdded(record.id, tools.copy()))
+            case MessageAdded():
+                _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")
+                _expect(-1 <= record.parent < record.id, f"it follows node {record.parent}")
+                trajectory.nodes.append(record)
+            case Exchange():
+                _check_exchange(trajectory, record)
+                trajectory.exchanges.append(record)
+            case Trouble():
+                trajectory.troubles.append(record)
+            case Closed():
+                trajectory.closed = record
+
+    def _check_closed(self, closed: Closed) -> None:
+        exchanges = len(self.trajectory.exchanges) if self.trajectory is not None else 0
+        _expect(closed.records == self._records, f"{self._records} records, not {closed.records}")
+        _expect(closed.exchanges == exchanges, f"{exchanges} exchanges, not {closed.exchanges}")
+        _expect(closed.digest == self._digest.hexdigest(), "the digest of the records is another")
+
+
+def _check_exchange(trajectory: Trajectory, exchange: Exchange) -> None:
+    _expect(exchange.id == len(trajectory.exchanges), f"no exchange before {exchange.id}")
+    _expect(-1 <= exchange.parent < exchange.id, f"it follows exchange {exchange.parent}")
+    _expect(-1 <= exchange.prompt < len(trajectory.nodes), f"its prompt is {exchange.prompt}")
+    _expect(0 <= exchange.answer < len(trajectory.nodes), f"its answer is {exchange.answer}")
+    if exchange.tokens is not None:
+        before = length_of(trajectory.exchanges[exchange.parent]) if exchange.parent >= 0 else 0
+        _check_tokens(exchange.tokens, before)
+
+
+def _check_tokens(tokens: Tokens, before: int) -> None:
+    ids = len(tokens.answer) // WIDTH
+    stamped = sum(count for _, count in tokens.versions)
+    widths = {len(data) % WIDTH for data in (tokens.prompt, tokens.answer, tokens.logprobs)}
+    _expect(widths == {0}, "its token ids are cut off")
+    _expect(0 <= tokens.kept <= before, f"it keeps {tokens.kept} of {before} tokens")
+    _expect(stamped == ids, f"{stamped} tokens carry a version, but the answer has {ids} ids")
+    _expect(len(tokens.logprobs) in (0, len(tokens.answer)), "a log probability is missing")
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _Inconsistent(otherwise)

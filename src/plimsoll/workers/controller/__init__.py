@@ -1,0 +1,1 @@
+"""The controller's side: the supervisor, its workers and their tickets."""

@@ -1,0 +1,402 @@
+"""The workers of a run, kept alive: started, listened to, watched, ended and replaced.
+
+A worker that is not ready, or is full or ending, is given nothing. One that dies, falls silent
+or hangs loses its tickets at once, and another takes its place. Leaving leaves none behind.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Never, Self, TypeVar
+
+from plimsoll.core.errors import WorkerError
+from plimsoll.core.versions import Version
+from plimsoll.trials.verdicts import Cause
+from plimsoll.workers.channel import ControllerSocket
+from plimsoll.workers.controller.crashes import Crashes, Death, cannot_start
+from plimsoll.workers.controller.roster import (
+    Job,
+    Member,
+    Patience,
+    Phase,
+    Roster,
+)
+from plimsoll.workers.controller.sandbox_reports import SandboxReports
+from plimsoll.workers.engines.protocol import Engine, Exit
+from plimsoll.workers.messages import (
+    Beat,
+    Begin,
+    Drain,
+    Expect,
+    Failed,
+    Finished,
+    FromWorker,
+    Hello,
+    News,
+    NewVersion,
+    Paused,
+    Ready,
+    Run,
+    Stop,
+    Taken,
+    ToWorker,
+    WorkerSpec,
+)
+from plimsoll.workers.outlook import Outlook
+from plimsoll.workers.place import Kind, Result
+
+__all__ = ["Fleet", "SupervisorOptions"]
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_TICK_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0
+"""Before another is started for one that never answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorOptions:
+    """How patient a run is with its workers, and when their deaths stop it."""
+
+    patience: Patience = field(default_factory=Patience)
+    crash_deaths: int = 5
+    """So many deaths for each worker of the run, within `crash_seconds`, stop it."""
+    crash_seconds: float = 300.0
+
+
+class Fleet:
+    """Keeps `number` workers that take tickets. It enters and leaves its engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        spec: WorkerSpec,
+        number: int,
+        options: SupervisorOptions,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._number = number
+        self._patience = options.patience
+        self._crashes = Crashes(options.crash_deaths * number, options.crash_seconds)
+        self._on_room = on_room
+        self._version: Version | None = None
+        self._paused = Paused(False)
+        self._named = 0
+        self._told_of_limit = False
+        self._failed = asyncio.Event()
+        self._nobody = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stack = contextlib.AsyncExitStack()
+        self._outlook = Outlook(spec.concurrency)
+        self.gathered = SandboxReports()
+        self.roster = Roster(spec.concurrency)
+        self.answered = asyncio.Event()
+        """Set once a worker has been ready."""
+        self.failure: BaseException | None = None
+        """Why workers cannot be kept alive."""
+        self.closing = ""
+        """Why none is started any more."""
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._engine)
+            self._board = await stack.enter_async_context(ControllerSocket(self._engine.host))
+            self._stack = stack.pop_all()
+        self._spawn(self._listen())
+        self._spawn(self._watch())
+        self._replenish()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.end_all("the run was stopped", Stop(), self._patience.end_within)
+        finally:
+            # Where the wait was cut short, the engine kills what is left.
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stack.aclose()
+
+    @property
+    def waiting(self) -> str:
+        """What workers without a host wait for, for a person; empty where none does.
+
+        What changes all the time comes last, after a dot.
+        """
+        waits = [m.waited for m in self.roster if m.is_waiting]
+        return f"{self._engine.describe_wait(len(waits))} · {max(waits):.0f} s" if waits else ""
+
+    def give(self, job: Job) -> bool:
+        """Give a ticket to the least busy worker; False where none has room."""
+        kind = job.order.kind
+        if (member := self.roster.least_busy(self._outlook.expecting(kind))) is None:
+            return False
+        job.worker = member.worker
+        self._outlook.given(member.worker, kind)
+        member.jobs[job.order.ticket] = job
+        member.taken += 1
+        self.tell(member.worker, Run(job.order))
+        return True
+
+    def expect(self, kinds: Iterable[Kind]) -> None:
+        """Tell those that take tickets what comes next, the first one first."""
+        for worker, coming in self._outlook.deal(kinds, self.roster.ready).items():
+            self.tell(worker, Expect(coming))
+
+    def tell(self, worker: str, message: ToWorker) -> None:
+        self._board.send(worker, message)
+
+    def tell_all(self, message: ToWorker) -> None:
+        for member in self.roster:
+            if member.ready:
+                self.tell(member.worker, message)
+
+    def set_version(self, version: Version) -> None:
+        self._version = version
+        self.tell_all(NewVersion(version))
+
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        self._paused = Paused(paused, drains)
+        self.tell_all(self._paused)
+
+    async def end_all(self, why: str, how: Drain | Stop, within: float) -> None:
+        """Start no more, ask all to end, and wait until they have; late ones are killed."""
+        self.closing = self.closing or why
+        for member in self.roster:
+            self._ask_to_end(member, how, within)
+        self._on_room()
+        await self._nobody.wait()
+
+    async def failed(self) -> Never:
+        await self._failed.wait()
+        raise self.failure_again()
+
+    def failure_again(self) -> BaseException:
+        """For one more who is told: an error raised twice collects the traces of both."""
+        assert self.failure is not None
+        if isinstance(self.failure, WorkerError):
+            return WorkerError(*self.failure.args)
+        return self.failure
+
+    # --- a worker's life ------------------------------------------------------------------
+
+    def _replenish(self, after: float = 0.0) -> None:
+        if self.closing or self.failure is not None:
+            return
+        for _ in range(self._number - self.roster.staffed):
+            self._named += 1
+            member = Member(f"worker-{self._named}")
+            self.roster.add(member)
+            self._nobody.clear()
+            member.life = self._spawn(self._tend(member, after))
+            # Not within the task: one that is cancelled before its first step never runs.
+            member.life.add_done_callback(lambda life, who=member: self._see_end(who, life))
+
+    async def _tend(self, member: Member, after: float) -> Exit:
+        """Start a worker, and wait for its end."""
+        await asyncio.sleep(after)
+        member.waited = 0.0
+        opening = self._board.open(member.worker, self._spec.environment)
+        try:
+            member.placed = await self._engine.start(opening)
+            return await member.placed.ended()
+        except WorkerError as error:
+            return Exit(str(error))
+
+    def _see_end(self, member: Member, life: asyncio.Task[Exit]) -> None:
+        known = not life.cancelled() and life.exception() is None
+        self._bury(member, life.result() if known else Exit("it was given up", killed=True))
+        if not self.roster:
+            self._nobody.set()
+
+    def _bury(self, member: Member, exit: Exit) -> None:
+        """Its tickets are lost, and another takes its place, unless there were too many deaths."""
+        self._board.forget(member.worker)
+        self.roster.remove(member)
+        death = Death(member.worker, member.where, member.doom or exit.how, exit.words)
+        if self.closing or (member.left is not None and not member.doom):
+            reason = self.closing or f"its worker has ended: {death}"
+            self._release(member, Cause.CANCELLED, reason)
+            return
+        logger.warning("a worker is gone: %s", death.in_full())
+        self._release(member, Cause.LOST, f"its worker is gone: {death}")
+        if not self.answered.is_set() and (member.doom or not exit.killed):
+            self._fail(cannot_start(death))
+        elif error := self._crashes.add(death, asyncio.get_running_loop().time()):
+            self._fail(error)
+        self._replenish(_AGAIN_SECONDS if not member.ready else 0.0)
+
+    def _lose(self, member: Member, why: str) -> None:
+        """Wait for a worker no longer. Its tickets do not wait for its end either."""
+        member.doom = why
+        member.phase = Phase.ENDING
+        self._release(member, Cause.LOST, f"its worker is gone: {member.worker}: {why}")
+
+    def _kill(self, member: Member) -> None:
+        if member.placed is not None:
+            member.left = math.inf
+            self._spawn(member.placed.kill())
+
+    def _ask_to_end(self, member: Member, how: Drain | Stop, within: float) -> None:
+        """It ends by itself, cleaning up; one that has not said hello has nothing to clean up."""
+        member.phase = Phase.ENDING
+        member.left = within if member.left is None else min(within, member.left)
+        if member.greeted:
+            self.tell(member.worker, how)
+        elif member.placed is not None:
+            self._kill(member)
+        elif member.life is not None:
+            member.life.cancel()
+
+    def _release(self, member: Member, cause: Cause, reason: str) -> None:
+        for job in member.jobs.values():
+            job.void(cause, reason)
+        member.jobs.clear()
+        self._on_room()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            # What this process slept through is not held against its workers.
+            passed = min(loop.time() - last, 2 * _TICK_SECONDS)
+            last = loop.time()
+            for member in self.roster:
+                member.pass_time(passed)
+                if member.left is not None:
+                    if member.left < 0:
+                        self._kill(member)
+                elif fault := member.fault(self._patience):
+                    self._lose(member, fault)
+                    self._kill(member)
+
+    # --- what is heard --------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while True:
+            heard = await self._board.receive()
+            if isinstance(heard.message, News):
+                # Of one that is gone by now, too: what it did was done.
+                self.gathered.add(heard.message)
+            elif (member := self.roster.find(heard.worker)) is not None:
+                self._hear(member, heard.message)
+
+    def _hear(self, member: Member, message: FromWorker) -> None:
+        match message:
+            case Hello():
+                member.greeted = True
+                starts = member.phase is Phase.STARTING
+                self.tell(member.worker, Begin(self._spec) if starts else Stop())
+            case Ready():
+                self._welcome(member, message)
+            case Finished(result=result):
+                self._finish(member, result)
+            case Beat():
+                self._feel(member, message)
+            case Failed(words=words):
+                self._hear_last(member, words)
+            case Taken() | News():
+                pass
+
+    def _welcome(self, member: Member, ready: Ready) -> None:
+        member.host = ready.host
+        member.ready = True
+        if member.phase is not Phase.STARTING:
+            return
+        if ready.rss_mb > self._limit:
+            self._lose_bare(member, ready.rss_mb)
+            return
+        member.phase = Phase.READY
+        if self._version is not None:
+            self.tell(member.worker, NewVersion(self._version))
+        if self._paused.paused:
+            self.tell(member.worker, self._paused)
+        self.answered.set()
+        self._on_room()
+
+    def _feel(self, member: Member, beat: Beat) -> None:
+        member.feel(beat)
+        if not beat.full or member.phase is not Phase.READY:
+            return
+        if member.taken == 0 and beat.rss_mb > self._limit:
+            self._lose_bare(member, beat.rss_mb)
+            return
+        self._tell_full(member, beat.rss_mb)
+        member.phase = Phase.FULL
+        self._replenish()
+        self._retire(member)
+
+    @property
+    def _limit(self) -> float:
+        return self._spec.memory_mb or math.inf
+
+    def _lose_bare(self, member: Member, rss_mb: float) -> None:
+        """One that is above the limit as it is: so would each be that came after it."""
+        why = f"it takes {rss_mb:.0f} MB before its first ticket; raise memory_mb"
+        self._lose(member, f"{why}, which is {self._spec.memory_mb}")
+        self._kill(member)
+
+    def _tell_full(self, member: Member, rss_mb: float) -> None:
+        is_young = member.taken <= self._spec.concurrency
+        if rss_mb > self._limit and is_young and not self._told_of_limit:
+            self._told_of_limit = True
+            logger.warning(
+                "%s is replaced after %d tickets: it takes %.0f MB, and memory_mb is %d; raise it, "
+                "or lower concurrency",
+                *(member.worker, member.taken, rss_mb, self._limit),
+            )
+        else:
+            logger.info("%s takes no more, with %.0f MB, and is replaced", member.worker, rss_mb)
+
+    def _retire(self, member: Member) -> None:
+        """End a full worker that has nothing left to finish. Its successor was started before."""
+        if member.phase is Phase.FULL and not member.jobs:
+            self._ask_to_end(member, Stop(), self._patience.end_within)
+
+    def _finish(self, member: Member, result: Result) -> None:
+        if (job := member.jobs.pop(result.ticket, None)) is not None:
+            member.finished += 1
+            job.resolve(result)
+            self._retire(member)
+            self._on_room()
+
+    def _hear_last(self, member: Member, words: str) -> None:
+        """It ends by itself now. Who waits for a first worker is told at once."""
+        why = words.strip().splitlines()[-1] if words.strip() else "it cannot go on"
+        self._lose(member, why)
+        member.left = self._patience.end_within
+        if not self.answered.is_set():
+            self._fail(cannot_start(Death(member.worker, member.where, why, words)))
+
+    # --- what runs beside -----------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._failed.set()
+            self._on_room()
+
+    def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._see_done)
+        return task
+
+    def _see_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)

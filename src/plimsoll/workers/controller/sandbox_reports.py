@@ -1,0 +1,38 @@
+"""What the workers of a run have told of their sandboxes, over all that there were.
+
+Its memory does not grow with the run: figures are counts in buckets, and there is a last warning.
+"""
+
+import logging
+
+from plimsoll.sandboxes.pool.stats import Meter
+from plimsoll.workers.place import News
+
+__all__ = ["SandboxReports"]
+
+_MOST_WARNINGS = 100
+_ENOUGH = "workers have warned of so much that no more of it is said"
+
+_log = logging.getLogger(__name__)
+
+
+class SandboxReports:
+    """Adds up what is measured, and says each warning once, whoever it came from."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self._warnings: dict[str, None] = {}
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self._warnings)
+
+    def add(self, news: News) -> None:
+        self.meter.add(news.sandboxes)
+        for warning in news.warnings:
+            self._say(warning if len(self._warnings) < _MOST_WARNINGS else _ENOUGH)
+
+    def _say(self, warning: str) -> None:
+        if warning not in self._warnings:
+            self._warnings[warning] = None
+            _log.warning("%s", warning)

@@ -1,0 +1,1 @@
+"""The worker's side: the process that runs trials."""

@@ -1,0 +1,114 @@
+"""What a worker takes of its host's memory, and what it gives back.
+
+Keeps a worker's memory flat: what was freed goes back to the system, beside the loop.
+
+Nothing here runs on the event loop, and nothing collects garbage: what a ticket held is freed
+by its last reference. Freed memory stays with the C library until it is told to give it back.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+
+__all__ = ["MemoryTrimmer", "find_trim", "keep_freed", "rss_mb"]
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# Of glibc's malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_LARGE = 32 << 20
+_KEPT = 256 << 20
+
+
+def rss_mb() -> float:
+    """The memory of this process that is in RAM."""
+    # Read anew each time by a plain descriptor: this runs twice a second for days.
+    descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(descriptor, 128).split()[1]) * _PAGE / (1 << 20)
+    finally:
+        os.close(descriptor)
+
+
+def find_trim(libc: ctypes.CDLL | None = None) -> Callable[[], None] | None:
+    """What gives freed memory back to the system; None where the C library has no such thing."""
+    try:
+        malloc_trim = (libc or ctypes.CDLL(None)).malloc_trim
+    except (AttributeError, OSError):
+        return None  # musl has none, and gives back by itself
+    malloc_trim.argtypes = [ctypes.c_size_t]
+    malloc_trim.restype = ctypes.c_int
+
+    def trim() -> None:
+        malloc_trim(0)  # without the interpreter's lock, as every call through `CDLL`
+
+    return trim
+
+
+def keep_freed(libc: ctypes.CDLL | None = None) -> None:
+    """Let freed memory be used again before it goes back to the system, which `trim` sees to.
+
+    Bodies of megabytes come and go with every turn: pages given back at once are all faulted in
+    again for the next, which costs a fifth of a turn.
+    """
+    try:
+        mallopt = (libc or ctypes.CDLL(None)).mallopt
+    except (AttributeError, OSError):
+        return  # a C library with other ways
+    mallopt.argtypes = [ctypes.c_int, ctypes.c_int]
+    mallopt.restype = ctypes.c_int
+    mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    mallopt(_M_TRIM_THRESHOLD, _KEPT)
+
+
+_GROWN_MB = 16.0
+"""Growth since the last time that is worth a look even where no ticket has ended."""
+
+
+class MemoryTrimmer:
+    """Called by the beating thread, which it never holds up."""
+
+    def __init__(
+        self, trim: Callable[[], None] | None, *, every: float, limit_mb: int | None
+    ) -> None:
+        self._trim = trim
+        self._every = every
+        self._limit = limit_mb
+        self._thread: threading.Thread | None = None
+        self._at = 0.0
+        self._ended = 0
+        self._rss = 0.0
+        self._tried = False
+        self.full = False
+        """Whether it has been above its limit with nothing left to give back."""
+        self.trims = 0
+
+    def attend(self, *, now: float, rss: float, ended: int) -> None:
+        """Look at the memory: `rss` is what is taken, `ended` how many tickets have ended."""
+        over = self._limit is not None and rss > self._limit
+        if self._busy:
+            return
+        if over:
+            # Freed memory is no reason to be replaced: first give it back, then look again.
+            self.full = self.full or self._tried or self._trim is None
+        if (over and not self._tried) or (
+            now >= self._at + self._every and self._freed(rss, ended)
+        ):
+            self._begin(now, rss, ended)
+        self._tried = over
+
+    @property
+    def _busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _freed(self, rss: float, ended: int) -> bool:
+        return ended != self._ended or rss > self._rss + _GROWN_MB
+
+    def _begin(self, now: float, rss: float, ended: int) -> None:
+        self._at, self._rss, self._ended = now, rss, ended
+        if self._trim is None:
+            return
+        self.trims += 1
+        self._thread = threading.Thread(target=self._trim, name="upkeep", daemon=True)
+        self._thread.start()

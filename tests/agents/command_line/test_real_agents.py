@@ -1,0 +1,120 @@
+"""The real agents, each on an example task, through the gateway, without a network."""
+
+import os
+from pathlib import Path
+
+import pytest
+from through_gateway import SCRIPT, worker
+
+from asking import Asks
+from helpers import check_graded, check_void, need_several_users
+from parts import need
+from plimsoll.agents.protocol import Agent
+from plimsoll.agents.registry import ADAPTERS, make_agent
+from plimsoll.core.endings import Ending
+from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.gateway.upstreams.scripted.script import Script, Turn
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.protocol import Backend
+from plimsoll.trials.verdicts import Cause, Graded
+
+
+@pytest.fixture(scope="session")
+def layer() -> Path:
+    """The agents, as `.ci/agents` has baked them."""
+    folder = os.environ.get("PLIMSOLL_TEST_AGENTS")
+    missing = "PLIMSOLL_TEST_AGENTS names no folder; .ci/agents makes one and prints it"
+    need("agents", None if folder else missing)
+    return Path(str(folder))
+
+
+@pytest.fixture(params=ADAPTERS)
+def agent(request: pytest.FixtureRequest, layer: Path) -> Agent:
+    """Each of the agents in turn."""
+    return make_agent(request.param, layer=layer)
+
+
+@pytest.fixture
+def work(backend: Backend, tmp_path: Path) -> Asks:
+    return worker(backend, tmp_path)
+
+
+async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Asks, agent: Agent):
+    worked = await work(agent)
+    check_graded(worked, 1.0)
+    end = worked.file.ends["main"]
+    assert (end.ending, end.exit_code, end.turns) == (Ending.SUBMITTED, 0, 4)
+    trajectory = worked.trajectory
+    assert trajectory.complete
+    assert not trajectory.troubles
+    branches = [exchange.branch for exchange in trajectory.exchanges]
+    assert branches == ["start", "extends", "extends", "extends"]
+    assert not any(exchange.untrainable for exchange in trajectory.exchanges)
+    (sample,) = trajectory.branches()
+    assert sample.trained == (0, 1, 2, 3)
+    assert sum(sample.mask) == sum(each.answer_tokens or 0 for each in trajectory.exchanges)
+
+
+async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Asks, agent: Agent):
+    worked = await work(agent, limits=Limits(turns=2))
+    check_graded(worked, 1.0)
+    assert isinstance(worked.verdict, Graded)
+    assert worked.verdict.ending is Ending.BUDGET
+    assert len(worked.trajectory.exchanges) == 2
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "qwen-code"])
+async def test_a_policy_that_fails_makes_the_trial_void_and_never_a_reward(
+    work: Asks, layer: Path, name: str
+):
+    script = Script(turns=(*SCRIPT.turns[:2], Turn(failure=500)))
+    worked = await work(make_agent(name, layer=layer), script)
+    check_void(worked, Cause.POLICY)
+    assert len(worked.trajectory.exchanges) == 2
+    troubles = [trouble.what for trouble in worked.trajectory.troubles]
+    assert troubles.count("upstream") <= 10  # however often it would ask by itself
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+async def test_an_agent_works_as_an_ordinary_user_too(work: Asks, layer: Path, name: str):
+    need_several_users()
+    script = Script(turns=(Turn(run="id -un > /tmp/who; cat /tmp/who"), Turn(text="Done.")))
+    worked = await work(make_agent(name, layer=layer), script, user="nobody")
+    check_graded(worked, 0.0)
+    told = worked.trajectory.messages_of(worked.trajectory.exchanges[-1])
+    assert "nobody" in told[-1].text
+
+
+async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generated(
+    work: Asks, layer: Path
+):
+    """It strips a `cd` to where it is from the command before it sends the answer back."""
+    script = Script(turns=(Turn(run="cd /app && ls"), Turn(run="ls"), Turn(text="Done.")))
+    trajectory = (await work(make_agent("claude-code", layer=layer), script)).trajectory
+    first, second = trajectory.branches()
+    assert first.trained == (0,)
+    assert "cd /app" in trajectory.answer_of(trajectory.exchanges[0]).calls[0].arguments
+    assert second.trained == (1, 2)
+    assert second.branch == "rewritten"
+
+
+@pytest.fixture(params=["docker_engine", "tls_engine"])
+def engine(request: pytest.FixtureRequest) -> DockerOptions:
+    """An engine on this host, which can mount the layer; and one on another, which cannot."""
+    found = request.getfixturevalue(request.param)
+    if isinstance(found, str):
+        return DockerOptions(host=found)
+    return DockerOptions(host=found.url, certificates=found.certificates)
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+async def test_an_agent_works_in_a_container_wherever_its_engine_is(
+    engine: DockerOptions, layer: Path, tmp_path: Path, name: str
+):
+    async with DockerBackend(engine) as backend:
+        worked = await worker(backend, tmp_path)(make_agent(name, layer=layer))
+    check_graded(worked, 1.0)
+    trajectory = worked.trajectory
+    assert [exchange.branch for exchange in trajectory.exchanges] == ["start"] + ["extends"] * 3
+    assert not any(exchange.untrainable for exchange in trajectory.exchanges)
+    assert not trajectory.troubles

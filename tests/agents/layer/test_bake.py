@@ -1,0 +1,110 @@
+"""Baking: packages from folders of this test, installed by the real npm and pip."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from wheel_files import write_wheel
+
+from parts import need
+from plimsoll.agents.layer.bake import BakeResult, bake
+from plimsoll.agents.layer.components import Component
+from plimsoll.agents.layer.layer import read_manifest
+from plimsoll.core.errors import AssetError
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing but these packages, whatever this host's pip and npm are set up for."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+
+
+def tarball(tmp_path: Path) -> str:
+    """A package as npm takes it, with a script that must not run."""
+    if shutil.which("npm") is None:
+        need("npm", "npm is not installed")
+    source = tmp_path / "source"
+    source.mkdir()
+    marks = f"touch {tmp_path}/ran"
+    about = {"name": "tool", "version": "1.0.0", "scripts": {"postinstall": marks}}
+    (source / "package.json").write_text(json.dumps(about))
+    (source / "tool.js").write_text("console.log('tool')\n")
+    subprocess.run(
+        ["npm", "pack", "--silent", "--pack-destination", str(tmp_path)],
+        cwd=source,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return str(tmp_path / "tool-1.0.0.tgz")
+
+
+PIP = Component("tool", "1.0", "pip", ("tool=={version}",), for_python=True)
+
+
+def baked(tmp_path: Path, *parts: Component) -> BakeResult:
+    return bake(tmp_path / "layer", parts, PYTHON, lambda _: None)
+
+
+def test_a_part_is_installed_once_and_kept(tmp_path: Path):
+    write_wheel(tmp_path / "wheels", "1.0")
+    first = baked(tmp_path, PIP)
+    assert (first.made, first.kept) == (("tool",), ())
+    assert "1.0" in (tmp_path / "layer/tool/tool.py").read_text()
+    second = baked(tmp_path, PIP)
+    assert (second.made, second.kept) == ((), ("tool",))
+    assert second.parts == first.parts == read_manifest(tmp_path / "layer")
+    assert first.parts["tool"].python == PYTHON
+
+
+def test_another_version_takes_the_place_of_the_first(tmp_path: Path):
+    write_wheel(tmp_path / "wheels", "1.0")
+    write_wheel(tmp_path / "wheels", "2.0")
+    old = baked(tmp_path, PIP).parts["tool"]
+    new = baked(tmp_path, PIP.of_version("2.0")).parts["tool"]
+    assert new.version == "2.0"
+    assert new.digest != old.digest
+    assert "2.0" in (tmp_path / "layer/tool/tool.py").read_text()
+
+
+def test_a_damaged_part_is_installed_again(tmp_path: Path):
+    write_wheel(tmp_path / "wheels", "1.0")
+    baked(tmp_path, PIP)
+    (tmp_path / "layer/tool/tool.py").write_text("")
+    assert baked(tmp_path, PIP).made == ("tool",)
+    assert "1.0" in (tmp_path / "layer/tool/tool.py").read_text()
+
+
+def test_what_cannot_be_had_is_said_once_and_what_was_baked_stands(tmp_path: Path):
+    write_wheel(tmp_path / "wheels", "1.0")
+    baked(tmp_path, PIP)
+    absent = Component("absent", "9.9", "pip", ("absent=={version}",))
+    with pytest.raises(AssetError, match=r"absent 9\.9 could not be installed: .*absent==9\.9"):
+        baked(tmp_path, PIP, absent)
+    assert list(read_manifest(tmp_path / "layer")) == ["tool"]
+    assert not (tmp_path / "layer/absent").exists()
+    assert not list((tmp_path / "layer").glob(".partial-*"))
+
+
+def test_a_package_of_npm_is_installed_and_its_scripts_are_not_run(tmp_path: Path):
+    part = Component("tool", "1.0.0", "npm", (tarball(tmp_path),))
+    baked(tmp_path, part)
+    assert (tmp_path / "layer/tool/node_modules/tool/tool.js").exists()
+    assert not (tmp_path / "ran").exists()
+    assert baked(tmp_path, part).kept == ("tool",)
+
+
+def test_a_registry_that_cannot_be_reached_is_named_by_its_kind(tmp_path: Path):
+    if shutil.which("npm") is None:
+        need("npm", "npm is not installed")
+    part = Component("absent", "9.9", "npm", ("absent@{version}",))
+    with pytest.raises(AssetError, match=r"could not be installed(.|\n)*the registry of npm\?"):
+        baked(tmp_path, part)

@@ -1,0 +1,405 @@
+"""`plimsoll clean`: what it removes, what it refuses, and what it leaves alone."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from living import Living, living
+from plimsoll.core.ids import Labels, Owner, short_id
+from plimsoll.ledger.journal.location import FILE as LEDGER
+from plimsoll.runs.directory import CONFIG
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
+from plimsoll.sandboxes.docker.labels import to_docker
+from plimsoll.sandboxes.host.owners import this_process
+from plimsoll.sandboxes.local.host.resources import staging_path
+
+Plimsoll = Callable[..., CompletedProcess[str]]
+Start = Callable[..., Living]
+
+
+@pytest.fixture
+def clean(plimsoll: Plimsoll, own_home: Path) -> Plimsoll:
+    """Cleans the local backend of the test's own home."""
+    return lambda *args: plimsoll("clean", "--backend", "local", *args)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path) -> Path:
+    (tmp_path / "plimsoll.toml").write_text(f'[local]\nhome = "{tmp_path}/home"\n')
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def alive(own_home: Path, sandboxes: None) -> Iterator[Start]:
+    """Starts processes that have sandboxes, each a run."""
+    with ExitStack() as started:
+        yield lambda run, number=2: started.enter_context(living(own_home, run, number))
+
+
+def _left(home: Path) -> set[str]:
+    return {folder.name for folder in (home / "sandboxes").iterdir()}
+
+
+def test_what_a_killed_run_left_is_removed_line_by_line(
+    clean: Plimsoll, alive: Start, own_home: Path
+):
+    killed, other = alive("night-run", 3), alive("day-run", 1)
+    killed.kill()
+    ended = clean("night-run")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    *lines, total = ended.stdout.splitlines()
+    assert len(lines) == 3
+    for number, name in enumerate(killed.ids, 1):
+        whose = f"run night-run, task.{number}; pid {killed.process.pid} on"
+        assert sum(f"removed       local sandbox {name}  ({whose}" in line for line in lines) == 1
+    assert total == "removed 3 sandboxes"
+    assert _left(own_home) == set(other.ids)
+    assert other.running(1)
+
+
+def test_a_live_run_is_refused_and_goes_on(clean: Plimsoll, alive: Start, own_home: Path):
+    run = alive("night-run")
+    ended = clean("night-run")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    host = os.uname().nodename
+    assert f"run night-run is alive: pid {run.process.pid} on {host};" in ended.stderr
+    assert "--force" in ended.stderr
+    assert _left(own_home) == set(run.ids)
+    assert run.running(1)
+    assert run.process.poll() is None
+
+
+def test_a_live_run_that_is_forced_really_ends(clean: Plimsoll, alive: Start, own_home: Path):
+    run, other = alive("night-run"), alive("day-run")
+    ended = clean("night-run", "--force")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes"
+    assert run.running(1) == run.running(2) == []
+    assert _left(own_home) == set(other.ids)
+    assert other.running(1)
+
+
+def test_force_takes_nothing_from_another_run_of_the_same_name(
+    clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
+):
+    other = alive("night-run")
+    ours = tmp_path / "here/night-run"
+    ours.mkdir(parents=True)
+    (ours / CONFIG).write_text(f'[local]\nhome = "{own_home}"\n')
+    (ours / LEDGER).touch()
+    ended = clean("here/night-run", "--force")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "not only this run is called night-run" in ended.stderr
+    assert f"pid {other.process.pid} on" in ended.stderr
+    assert _left(own_home) == set(other.ids)
+    assert other.running(1)
+    other.kill()
+    assert clean("here/night-run", "--force").returncode == 0
+    assert _left(own_home) == set()
+
+
+def test_force_takes_an_evaluation_of_one_process_and_not_two_of_one_name(
+    clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
+):
+    (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
+    (tmp_path / "runs/night-eval/results.jsonl").touch()
+    one, other = alive("night-eval", 1), alive("night-eval", 1)
+    ended = clean("runs/night-eval", "--force")
+    assert ended.returncode == 2
+    assert f"pid {one.process.pid} on" in ended.stderr
+    assert f"pid {other.process.pid} on" in ended.stderr
+    other.kill()
+    ended = clean("runs/night-eval", "--force")
+    assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes"
+    assert _left(own_home) == set()
+
+
+@pytest.mark.parametrize("name", ["night", "night-ru", "night-*", "runs/night-run", "", " "])
+def test_a_name_that_is_not_a_runs_whole_name_is_refused(
+    clean: Plimsoll, alive: Start, own_home: Path, name: str
+):
+    run = alive("night-run", 1)
+    run.kill()
+    for more in ((), ("--force",)):
+        ended = clean(name, *more)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
+        assert ended.stderr == f"plimsoll: {said}; runs here: night-run\n"
+    assert _left(own_home) == set(run.ids)
+
+
+@pytest.mark.parametrize("name", ["night-eval", "runs/night-eval", "runs/night-eval/"])
+def test_an_evaluation_is_known_by_its_directory_too(
+    clean: Plimsoll, own_home: Path, tmp_path: Path, name: str
+):
+    (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
+    (tmp_path / "runs/night-eval/results.jsonl").touch()
+    _leave(own_home, "night-eval")
+    other = _leave(own_home, "other")
+    ended = clean(name)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[-1] == "removed 1 sandbox"
+    assert _left(own_home) == {other}
+    again = clean(name)
+    assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
+
+
+def test_close_names_come_first_and_long_lists_are_cut(clean: Plimsoll, own_home: Path):
+    for number in range(30):
+        _leave(own_home, f"eval-{number:02}")
+    _leave(own_home, "other")
+    said = clean("othr").stderr
+    assert said == "plimsoll: no run is called 'othr'; runs here: other and 30 more\n"
+    said = clean("eval-1").stderr
+    assert "runs here: eval-10, eval-11" in said
+    assert "and 21 more" in said
+
+
+def test_where_there_is_no_run_that_is_said(clean: Plimsoll, own_home: Path):
+    ended = clean("night-run")
+    assert ended.returncode == 2
+    assert "no run is called 'night-run'; no run has anything here" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [(), ("a", "--all"), ("a", "--expired"), ("--all", "--expired"), ("a", "--all", "--expired")],
+)
+def test_exactly_one_of_run_expired_and_all_is_wanted(
+    clean: Plimsoll, own_home: Path, args: tuple[str, ...]
+):
+    ended = clean(*args)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "the name of a RUN, --expired or --all" in ended.stderr
+
+
+@pytest.mark.parametrize("args", [("--all", "--force"), ("--expired", "--yes"), ("a", "--yes")])
+def test_a_word_in_the_wrong_place_is_not_passed_over(
+    clean: Plimsoll, own_home: Path, args: tuple[str, ...]
+):
+    assert clean(*args).returncode == 2
+
+
+def test_a_dry_run_removes_nothing_and_says_the_same(clean: Plimsoll, alive: Start, own_home: Path):
+    run = alive("night-run")
+    for args in (("night-run",), ("--all",)):
+        ended = clean(*args, "--dry-run")
+        assert ended.returncode == 0
+        assert ended.stdout.count("would remove  local sandbox") == 2
+        assert f"pid {run.process.pid} on {os.uname().nodename}" in ended.stdout
+        assert ended.stdout.splitlines()[-1] == "would remove 2 sandboxes"
+    assert "needs --yes" in ended.stdout
+    assert _left(own_home) == set(run.ids)
+    assert run.running(1)
+
+
+def test_expired_is_what_the_reaper_would_remove(clean: Plimsoll, alive: Start, own_home: Path):
+    killed, living_on = alive("killed"), alive("living")
+    killed.kill()
+    late = _leave(own_home, "late", owner=Owner("elsewhere~00000000", 7, "b:1"), seconds=-1)
+    far = _leave(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
+    ended = clean("--expired")
+    assert ended.returncode == 0
+    assert all(name in ended.stdout for name in (late, *killed.ids))
+    assert ended.stdout.splitlines()[-1] == "removed 3 sandboxes"
+    assert _left(own_home) == {far, *living_on.ids}
+    again = clean("--expired")
+    assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
+
+
+def test_all_takes_from_the_living_only_with_yes(clean: Plimsoll, alive: Start, own_home: Path):
+    run = alive("night-run")
+    dead = _leave(own_home, "old")
+    ended = clean("--all")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "live runs (night-run) would lose 2 sandboxes; --yes" in ended.stderr
+    assert _left(own_home) == {dead, *run.ids}
+    ended = clean("--all", "--yes")
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines()[-1] == "removed 3 sandboxes"
+    assert _left(own_home) == set()
+    assert run.running(1) == run.running(2) == []
+
+
+def test_all_asks_nothing_where_nobody_lives(clean: Plimsoll, own_home: Path):
+    _leave(own_home, "old")
+    assert clean("--all").returncode == 0
+    assert _left(own_home) == set()
+
+
+def test_all_takes_what_the_dead_half_made_and_leaves_what_the_living_are_making(
+    clean: Plimsoll, plimsoll: Plimsoll, own_home: Path
+):
+    folder = own_home / "sandboxes"
+    dead = Owner(os.uname().nodename, 2**22 - 1, "never")
+    making, half_made = (staging_path(folder / short_id(), one) for one in (this_process(), dead))
+    for path in (making, half_made):
+        path.mkdir(parents=True)
+    assert "0 runs · 2 sandboxes" in plimsoll("ps", "--backend", "local").stdout
+    ended = clean("--all")
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "removed 1 sandbox")
+    assert _left(own_home) == {making.name}
+
+
+@pytest.mark.parametrize(("answer", "stays"), [(b"n\n", True), (b"y\n", False)])
+def test_on_a_terminal_all_asks(
+    alive: Start, own_home: Path, tmp_path: Path, answer: bytes, stays: bool
+):
+    run = alive("night-run", 1)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "plimsoll", "clean", "--all", "--backend", "local"]
+    os.write(ours, answer)
+    ended = subprocess.run(
+        command, stdin=theirs, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert ended.returncode == 0, ended.stderr
+    assert "live runs (night-run) would lose 1 sandbox, and their trials" in ended.stderr
+    assert _left(own_home) == (set(run.ids) if stays else set())
+    assert ("nothing was removed" in ended.stderr) is stays
+
+
+def test_a_run_on_another_host_counts_as_alive(clean: Plimsoll, own_home: Path):
+    name = _leave(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
+    ended = clean("far")
+    assert ended.returncode == 2
+    assert "pid 7 on elsewhere~00000000, which cannot be asked from here" in ended.stderr
+    assert _left(own_home) == {name}
+    assert clean("far", "--force").returncode == 0
+    assert _left(own_home) == set()
+
+
+def test_json_says_what_was_removed(clean: Plimsoll, own_home: Path):
+    name = _leave(own_home, "old")
+    ended = clean("old", "--json")
+    told = json.loads(ended.stdout)
+    assert [item["id"] for item in told["removed"]] == [name]
+    assert (told["failed"], told["left"], told["unreached"]) == ([], [], {})
+    assert not told["dry_run"]
+
+
+def test_what_cannot_be_removed_is_named_and_the_exit_says_so(clean: Plimsoll, own_home: Path):
+    stuck, gone = _leave(own_home, "old"), _leave(own_home, "old")
+    folder = own_home / "sandboxes" / stuck / "mounted"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("root: nothing can be mounted")
+    try:
+        ended = clean("old")
+    finally:
+        # What goes is moved away first, with what is mounted in it.
+        (mounted,) = (own_home / "sandboxes").glob(f"*{stuck}*/mounted")
+        subprocess.run(["umount", str(mounted)], check=True)
+    assert ended.returncode == 1
+    assert f"not removed   local sandbox {stuck}" in ended.stdout
+    assert f"removed       local sandbox {gone}" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "removed 1 sandbox · 1 could not be removed"
+
+
+@pytest.mark.parametrize(
+    ("backend", "docker", "code"),
+    [
+        ("docker", 'host = "unix:///nowhere/docker.sock"', 1),
+        ("local", 'host = "unix:///nowhere/docker.sock"', 0),
+    ],
+)
+def test_a_run_is_not_clean_where_its_engine_could_not_be_asked(
+    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, backend: str, docker: str, code: int
+):
+    directory = tmp_path / "runs" / "night-run"
+    directory.mkdir(parents=True)
+    home = (tmp_path / "plimsoll.toml").read_text()
+    (directory / CONFIG).write_text(f'{home}[run]\nbackend = "{backend}"\n[docker]\n{docker}\n')
+    (directory / LEDGER).write_bytes(b"")
+    for more in ((), ("--json",)):
+        ended = plimsoll("clean", "night-run", *more)
+        assert ended.returncode == code, ended.stderr
+        assert "there is no Docker engine at unix:///nowhere/docker.sock" in ended.stdout
+
+
+@pytest.mark.parametrize("args", [("--all",), ("--expired",), ("old",)])
+def test_an_engine_that_was_named_and_not_asked_is_told_by_the_exit(
+    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, args: tuple[str, ...]
+):
+    _leave(own_home, "old")
+    with (tmp_path / "plimsoll.toml").open("a") as file:
+        file.write('[docker]\nhost = "unix:///nowhere/docker.sock"\n')
+    ended = plimsoll("clean", *args)
+    assert ended.returncode == 1
+    assert "docker was not asked: there is no Docker engine" in ended.stdout
+    assert _left(own_home) == set()  # what could be asked is clean all the same
+
+
+def test_that_there_is_no_docker_at_all_is_no_failure(
+    plimsoll: Plimsoll, own_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if Path("/var/run/docker.sock").exists():
+        pytest.skip("docker: there is an engine in the usual place")
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(own_home))
+    _leave(own_home, "old")
+    ended = plimsoll("clean", "old")
+    assert ended.returncode == 0, ended.stderr
+    assert "docker was not asked: no Docker engine was found" in ended.stdout
+
+
+def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600) -> str:
+    """What a process that is dead, or another host's, left in a home."""
+    dead = Owner(os.uname().nodename, 2**22 - 1, "never")
+    name, of = short_id(), owner or dead
+    folder = home / "sandboxes" / name
+    (folder / "up").mkdir(parents=True)
+    labels = {"run": run, "ticket": "task.1", "expires": time.time() + seconds}
+    whose = {"host": of.host, "pid": of.pid, "started": of.started}
+    meta = {"labels": {**labels, "owner": whose}, "cgroups": {}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return name
+
+
+async def _make_on_engine(url: str, run: str) -> None:
+    """A container and a volume of another host's, which nobody reaps."""
+    owner = Owner("elsewhere~00000000", 7, "b:1")
+    labels = to_docker(Labels(run, "task.1", owner, time.time() + 600))
+    async with Daemon(find_endpoint(url, None, os.environ)) as engine:
+        await engine.create_volume(f"{run}-volume", labels)
+        config = {"Image": "debian:12", "Cmd": ["true"], "Labels": labels}
+        await engine.create_container(config, f"{run}-container")
+
+
+async def _on_engine(url: str, run: str) -> set[str]:
+    async with Daemon(find_endpoint(url, None, os.environ)) as engine:
+        of_run = f"plimsoll.run={run}"
+        found = {row.names[0].lstrip("/") for row in await engine.containers(of_run)}
+        return found | {row.name for row in await engine.volumes(of_run)}
+
+
+def test_a_run_is_removed_on_every_backend_that_it_used(
+    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, docker_engine: str
+):
+    run = f"test-{short_id()}"
+    with (tmp_path / "plimsoll.toml").open("a") as file:
+        file.write(f'[docker]\nhost = "{docker_engine}"\n')
+    asyncio.run(_make_on_engine(docker_engine, run))
+    name = _leave(own_home, run)
+    ended = plimsoll("clean", run, "--force")
+    assert ended.returncode == 0, ended.stderr
+    assert f"removed       local sandbox {name}" in ended.stdout
+    assert f"removed       docker sandbox {run}-container  (run {run}, task.1;" in ended.stdout
+    assert f"removed       docker volume {run}-volume" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes, 1 volume"
+    assert asyncio.run(_on_engine(docker_engine, run)) == set()
+    assert _left(own_home) == set()

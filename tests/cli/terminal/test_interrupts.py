@@ -1,0 +1,174 @@
+"""Ctrl-C and SIGTERM: within five seconds, nothing left behind, what finished kept."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., subprocess.Popen[str]]
+
+STUBBORN = """
+import asyncio, sys
+from plimsoll.cli.terminal.interrupts import Interrupts
+
+async def stubborn():
+    print("running", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            print("not yet", flush=True)
+
+with Interrupts() as interrupts:
+    interrupts.run(stubborn())
+    print("closing")
+sys.exit(interrupts.exit_code)
+"""
+
+
+def processes_with(mark: str) -> list[str]:
+    """The processes of the host, in whatever namespace, that name `mark`."""
+    found: list[str] = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in file.read_bytes():
+                found.append(file.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
+    write_task: Callable[..., Path], start: Start, tmp_path: Path, number: int, code: int
+):
+    mark = f"mark-{uuid.uuid4().hex}"
+    write_task("a-quick")
+    for name in ("long-1", "long-2"):
+        write_task(name, solve=f"bash -c 'sleep 60; true {mark}'")
+    process = start("eval", "tasks", "--concurrency", "2", "--out", "out", "--json")
+    finished = tmp_path / "out/results.jsonl"
+
+    def settled() -> bool:
+        """The quick one is over and both long ones are at work."""
+        at_work = [tmp_path / f"out/trials/{name}.1/agent" for name in ("long-1", "long-2")]
+        over = finished.exists() and len(finished.read_text().splitlines()) == 1
+        return over and all(map(Path.exists, at_work)) and len(processes_with(mark)) >= 2
+
+    wait_until(lambda: process.poll() is not None or settled())
+    assert process.poll() is None, process.communicate()[1]
+    began = time.monotonic()
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: to the whole group
+    else:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - began < 30
+    assert process.returncode == code, err
+    assert "interrupted after" in err
+    assert "1 of 3 trials finished" in err
+    assert [row["task"] for row in json.loads(out)["results"]] == ["a-quick"]
+    assert len(finished.read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "out/summary.json").read_text()) == json.loads(out)
+    cancelled = json.loads((tmp_path / "out/trials/long-1.1/verdict.json").read_text())
+    assert cancelled["verdict"]["cause"] == "cancelled"
+    assert processes_with(mark) == []
+
+
+def test_a_killed_run_leaves_nothing_once_the_next_has_started(
+    write_task: Callable[..., Path], start: Start, tmp_path: Path
+):
+    mark = f"mark-{uuid.uuid4().hex}"
+    home = tmp_path / "home"
+    (tmp_path / "plimsoll.toml").write_text(f'[local]\nhome = "{home}"\n')
+    for number in range(4):
+        write_task(f"long-{number}", solve=f"bash -c 'sleep 60; true {mark}'")
+    killed = start("eval", "tasks", "--concurrency", "4", "--out", "killed")
+    at_work = [tmp_path / f"killed/trials/long-{number}.1/agent" for number in range(4)]
+    wait_until(lambda: killed.poll() is not None or all(map(Path.exists, at_work)))
+    wait_until(lambda: len(processes_with(mark)) >= 4)
+    killed.kill()
+    _, err = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, err
+    write_task("quick")
+    after = start("eval", "tasks", "--task", "quick", "--out", "after")
+    out, err = after.communicate(timeout=60)
+    assert after.returncode == 0, out + err
+    assert processes_with(mark) == []
+    assert str(home) not in Path("/proc/self/mounts").read_text()
+    assert list((home / "sandboxes").iterdir()) == []
+
+
+@pytest.fixture
+def stubborn(start: Start) -> subprocess.Popen[str]:
+    """A run that does not end when it is cancelled."""
+    process = start(python=("-c", STUBBORN))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    return process
+
+
+def test_what_does_not_end_in_time_is_left_to_the_end_of_the_process(
+    stubborn: subprocess.Popen[str],
+):
+    began = time.monotonic()
+    stubborn.send_signal(signal.SIGINT)
+    out, _ = stubborn.communicate(timeout=60)
+    assert time.monotonic() - began < 30
+    assert stubborn.returncode == 130
+    assert out.endswith("closing\n")
+
+
+@pytest.mark.alone
+def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
+    stubborn.send_signal(signal.SIGINT)
+    assert stubborn.stdout is not None
+    assert stubborn.stdout.readline() == "not yet\n"
+    began = time.monotonic()
+    stubborn.send_signal(signal.SIGINT)
+    stubborn.communicate(timeout=60)
+    assert time.monotonic() - began < 3  # it has 4 s to end by itself
+    assert stubborn.returncode == 130
+
+
+OUTLIVING = STUBBORN.replace(
+    "Interrupts()", 'Interrupts(outliving=Outliving("a-run", lambda text: print(text, flush=True)))'
+).replace(
+    "from plimsoll.cli.terminal.interrupts import Interrupts",
+    "from plimsoll.cli import interrupts as own\nfrom plimsoll.cli.terminal.interrupts import *\n"
+    "own.LONG_GRACE = 6.0",
+)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("again", [False, True])
+def test_sandboxes_that_outlive_the_process_have_longer_and_are_named_where_they_are_left(
+    start: Start, again: bool
+):
+    process = start(python=("-c", OUTLIVING))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert "removing the sandboxes of a-run; Ctrl-C again" in process.stdout.readline()
+    assert process.stdout.readline() == "not yet\n"
+    if again:
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (time.monotonic() - began > 5) is not again
+    assert "sandboxes may be left: `plimsoll clean a-run` removes them" in (err if again else out)
+    assert process.returncode == 130

@@ -1,0 +1,126 @@
+"""A run outlives whoever reads what it says; a terminal that is closed ends it in order."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from run_files import Plimsoll, Start, checked, no_sandbox, wait_for, write_run
+
+SLOW = "sleep 0.2; echo 1 >/logs/verifier/reward.txt\n"
+
+CLEANS_UP = """
+import asyncio, sys
+from plimsoll.cli.terminal.interrupts import Interrupts
+
+async def main():
+    try:
+        print("running", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        print("cleaning", flush=True)
+        await asyncio.sleep(0.5)
+        print("clean", flush=True)
+
+with Interrupts() as interrupts:
+    interrupts.run(main())
+sys.exit(interrupts.exit_code)
+"""
+
+
+def steps(run: Path) -> int:
+    path = run / "steps.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@contextmanager
+def closing_terminal(does: signal.Handlers) -> Iterator[None]:
+    """What is started meanwhile has it from this process, which may run under nohup itself."""
+    before = signal.signal(signal.SIGHUP, does)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
+def reader(kind: str) -> Iterator[int]:
+    """The end to write to; at the end of the block the other is closed."""
+    ours, theirs = pty.openpty() if kind == "terminal" else os.pipe()
+    try:
+        yield theirs
+    finally:
+        os.close(ours)
+
+
+@pytest.mark.parametrize("kind", ["terminal", "pipe"])
+def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_says(
+    write_task: Callable[..., Path], plimsoll: Plimsoll, tmp_path: Path, kind: str
+):
+    write_task("a", test=SLOW)
+    write_run(tmp_path, steps=4)
+    run = tmp_path / "run"
+    with reader(kind) as end:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plimsoll", "run", "night.toml", "--out", "run"],
+            cwd=tmp_path,
+            env=os.environ | {"TERM": "xterm"},
+            stdin=subprocess.DEVNULL,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+        )
+        os.close(end)
+        wait_for(lambda: steps(run) or process.poll() is not None)
+    assert process.wait(120) == 0
+    assert json.loads((run / "summary.json").read_text())["done"] is True
+    assert steps(run) == 4
+    checked(plimsoll, "run")
+
+
+def test_a_closed_terminal_ends_a_run_in_order_however_often_it_is_told(
+    write_task: Callable[..., Path], start: Start, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a", test=SLOW)
+    write_run(tmp_path, steps=1000)
+    with closing_terminal(signal.SIG_DFL):
+        process = start("run", "night.toml", "--out", "run")
+    wait_for(lambda: steps(tmp_path / "run"), process)
+    for _ in range(3):
+        process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGHUP, out + err
+    assert "stopping: running trials have 1 s" in err
+    assert "go on: plimsoll resume run" in out
+    assert no_sandbox(tmp_path)
+    checked(plimsoll, "run")
+
+
+def test_under_nohup_a_closed_terminal_is_nothing(
+    write_task: Callable[..., Path], start: Start, tmp_path: Path
+):
+    write_task("a", test=SLOW)
+    write_run(tmp_path, steps=3)
+    with closing_terminal(signal.SIG_IGN):
+        process = start("run", "night.toml", "--out", "run")
+    wait_for(lambda: steps(tmp_path / "run"), process)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+
+
+def test_what_cleans_up_is_not_cut_short_by_a_second_sigterm(start: Start):
+    process = start(python=("-c", CLEANS_UP))
+    assert process.stdout is not None
+    for said in ("running\n", "cleaning\n"):
+        assert process.stdout.readline() == said
+        process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert out == "clean\n"
+    assert process.returncode == 128 + signal.SIGTERM

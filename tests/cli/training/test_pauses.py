@@ -1,0 +1,28 @@
+"""A training tells its workers when the policy is paused for new weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from training_files import GRADE, write_training
+
+from plimsoll.runs.scheduler import Scheduler
+from plimsoll.training.trainer import Trainer
+
+
+async def test_workers_hear_of_each_publish_and_whether_answers_under_way_come_to_their_end(
+    write_task: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    told: list[tuple[bool, bool]] = []
+    tell = Scheduler.set_paused
+
+    def heard(self: Scheduler, paused: bool, *, drains: bool = False) -> None:
+        told.append((paused, drains))
+        tell(self, paused, drains=drains)
+
+    monkeypatch.setattr(Scheduler, "set_paused", heard)
+    monkeypatch.chdir(tmp_path)
+    write_task("a", test=GRADE)
+    file = write_training(tmp_path, training={"updating": "drain"}, steps=2, batch_groups=1)
+    await Trainer(file, out=tmp_path / "run").run()
+    assert told == [(True, True), (False, False)] * 2

@@ -1,0 +1,190 @@
+"""A training whose policy is on servers of others, which generate for real and take weights."""
+
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_files import Start, prompts, wait_for
+from training_files import GRADE, final_weights, lines, make_model, write_training
+
+from plimsoll.ledger.report import make_report
+from ports import held_port
+
+SERVER = Path(__file__).parents[1] / "model_server.py"
+SECONDS = 240
+
+pytestmark = pytest.mark.timeout(4 * SECONDS)
+
+
+class Replica:
+    """One server, which may be killed and started again at its address."""
+
+    def __init__(self, start: Start, model: Path, port: int) -> None:
+        self._start = start
+        self._model = model
+        self._at = f"http://127.0.0.1:{port}"
+        self.process = self.start()
+
+    @property
+    def url(self) -> str:
+        return f"{self._at}/v1"
+
+    def start(self) -> subprocess.Popen[str]:
+        port = self._at.rpartition(":")[2]
+        self.process = self._start(str(self._model), port, python=(str(SERVER),))
+        wait_for(self._answers, self.process)
+        return self.process
+
+    def get(self, route: str) -> Any:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(self._at + route, timeout=30) as answer:
+            return json.load(answer)
+
+    def _answers(self) -> bool:
+        try:
+            self.get("/weight_info")
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture
+def replica(start: Start) -> Iterator[Callable[[Path], Replica]]:
+    """Starts one that serves a model."""
+    with ExitStack() as held:
+        yield lambda model: Replica(start, model, held.enter_context(held_port()))
+
+
+@pytest.fixture
+def replicas(
+    replica: Callable[[Path], Replica], write_task: Callable[..., Path], tmp_path: Path
+) -> list[Replica]:
+    """Two that were started with other weights than the training begins with."""
+    for name in ("a", "b"):
+        write_task(name, test=GRADE)
+    other = make_model(tmp_path / "other", seed=1)
+    return [replica(other) for _ in range(2)]
+
+
+def write(
+    folder: Path, replicas: list[Replica], *, mode: str, steps: int, weights: str | None = None
+) -> None:
+    training = {"policy": "openai", "mode": mode} | ({"weights": weights} if weights else {})
+    file = write_training(folder, training=training, steps=steps)
+    urls = json.dumps([replica.url for replica in replicas])
+    file.write_text(file.read_text().replace("[policy]\n", f"[policy]\nurls = {urls}\n"))
+
+
+def to_the_end(start: Start, *args: str) -> dict[str, Any]:
+    process = start(*args, "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    return json.loads(out)
+
+
+def serve_the_last(replicas: list[Replica], run: Path, step: int) -> None:
+    """All replicas say the name of the last version, and have the weights of its checkpoint."""
+    labels = {replica.get("/weight_info")["weight_version"] for replica in replicas}
+    assert len(labels) == 1
+    assert labels.pop().split("-")[0].endswith(f".{step}")
+    last = {name: float(tensor.norm()) for name, tensor in final_weights(run).items()}
+    for replica in replicas:
+        assert replica.get("/norms") == pytest.approx(last, rel=1e-5)
+
+
+def test_what_replicas_generate_is_of_the_weights_that_it_counts_as(
+    replicas: list[Replica], start: Start, tmp_path: Path
+):
+    write(tmp_path, replicas, mode="sync", steps=4)
+    told = to_the_end(start, "run", "night.toml", "--out", "run")
+    assert (told["steps"], told["max_age"]) == (4, 0)
+    # Where a replica served older weights, or those it was started with, the learner's own log
+    # probabilities of its tokens would be others.
+    learned = [line["update"] for line in lines(tmp_path / "run/metrics.jsonl")]
+    measured = [update for update in learned if update["kl"] is not None]
+    assert len(measured) > 1, "there was nothing to learn"
+    for update in measured:
+        assert update["kl"] == pytest.approx(0.0, abs=1e-6)
+        assert update["weight_mean"] == pytest.approx(1.0, abs=1e-4)
+    serve_the_last(replicas, tmp_path / "run", 4)
+    (left,) = (tmp_path / "run/weights").glob("0.*")
+    assert left.name.startswith("0.4-"), "servers have no use for the one before"
+    process = start("resume", "run")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    (left,) = (tmp_path / "run/weights").glob("0.*")
+    assert f"the last weights stay in {left} for the servers: remove {left.parent} when" in out
+
+
+@pytest.mark.parametrize("weights", [None, "shared"])
+def test_a_start_that_comes_to_nothing_leaves_no_weights(
+    start: Start,
+    replica: Callable[[Path], Replica],
+    write_task: Callable[..., Path],
+    tmp_path: Path,
+    weights: str | None,
+):
+    write_task("a", test=GRADE)
+    other = replica(make_model(tmp_path / "other", hidden=32))
+    write(tmp_path, [other], mode="sync", steps=2, weights=weights)
+    process = start("run", "night.toml", "--out", "run")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2, out + err
+    assert f"version 0 is not served by every replica: the policy at {other.url}" in err
+    assert "Nothing was started" in err and "goes on" not in err
+    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.glob("shared/*"))
+
+
+def test_a_training_goes_on_after_its_own_end_and_that_of_a_replica(
+    replicas: list[Replica], start: Start, tmp_path: Path
+):
+    write(tmp_path, replicas, mode="async", steps=8, weights="shared")
+    run = tmp_path / "run"
+    process = start("run", "night.toml", "--out", "run")
+    metrics = run / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and len(lines(metrics)) >= 2, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(0.5)
+    replicas[0].process.kill()
+    replicas[0].process.wait()
+    replicas[0].start()
+    # What a kill in mid-write leaves.
+    (folder,) = (tmp_path / "shared").iterdir()
+    (folder / "0.9-00000000.part").mkdir()
+    told = to_the_end(start, "resume", "run")
+    assert list((tmp_path / "shared").iterdir()) == [folder], "a run that goes on takes another"
+    assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["1.8", "current.json"]
+    assert told["steps"] == 8
+    assert told["max_age"] <= told["eta"]
+    serve_the_last(replicas, run, 8)
+    chosen = prompts(run)
+    assert len(chosen) == len(set(chosen)) == 16, "nothing twice"
+    assert make_report(run, check=True, task=None).problems == []
+
+
+def test_a_replica_that_comes_back_in_mid_run_is_given_the_weights_of_now(
+    replicas: list[Replica], start: Start, tmp_path: Path
+):
+    write(tmp_path, replicas, mode="async", steps=8)
+    run = tmp_path / "run"
+    process = start("run", "night.toml", "--out", "run", "--json")
+    metrics = run / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and len(lines(metrics)) >= 2, process)
+    replicas[1].process.kill()
+    replicas[1].process.wait()
+    replicas[1].start()
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    told = json.loads(out)
+    assert told["steps"] == 8
+    assert told["max_age"] <= told["eta"]
+    serve_the_last(replicas, run, 8)

@@ -1,0 +1,292 @@
+"""`plimsoll run` and `resume` of a config that trains: workers, sandboxes and a model, all real."""
+
+import importlib.util
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_files import Start, marked, no_sandbox, prompts, wait_for
+from training_files import GRADE, final_weights, lines, make_model, write_training
+
+from plimsoll.cli.terminal.start import start_run
+from plimsoll.core.errors import PlimsollError, UsageError
+from plimsoll.training.metrics.recorder import MetricsRecorder
+from plimsoll.training.metrics.step_metrics import StepMetrics
+
+WriteTask = Callable[..., Path]
+SECONDS = 240
+
+pytestmark = pytest.mark.timeout(3 * SECONDS)
+
+
+@pytest.fixture
+def tasks(write_task: WriteTask, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_task(name, test=GRADE)
+    write_task("c", test=GRADE).rename(tmp_path / "tasks/../c")
+    (tmp_path / "heldout").mkdir()
+    (tmp_path / "c").rename(tmp_path / "heldout/c")
+
+
+def edit(file: Path, **values: object) -> None:
+    """Change keys of a config, wherever they stand."""
+    text = file.read_text()
+    for key, value in values.items():
+        text, changed = re.subn(rf"(?m)^{key} =.*$", f"{key} = {json.dumps(value)}", text)
+        assert changed == 1, key
+    file.write_text(text)
+
+
+def test_a_training_tells_what_it_does_and_what_came_of_it(
+    tasks: None, start: Start, tmp_path: Path, mark: str
+):
+    config = write_training(tmp_path, training={"mode": "async"}, steps=4)
+    with config.open("a") as file:
+        file.write('[evaluation]\ntasks = "heldout"\nevery = 2\n[metrics]\ntensorboard = true\n')
+    process = start("run", "night.toml", "--out", "run")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    first, *_ = out.splitlines()
+    assert re.search(r"· torch policy, [\d,]+ parameters, CPU · 2 tasks · 4 steps", first)
+    assert re.search(r"held-out reward \d\.\d\d → \d\.\d\d · graded 1 → 1", out)
+    assert "nothing lost, nothing twice (ledger checked)" in out
+    assert out.splitlines()[-1] == "look: run/training.png · plimsoll ledger run"
+    assert "loading the model\n" in err
+    assert "held-out tasks before the first step\n" in err
+    run = tmp_path / "run"
+    assert run.joinpath("training.png").read_bytes().startswith(b"\x89PNG")
+    assert [line["step"] for line in lines(run / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in lines(run / "heldout.jsonl")] == [0, 2, 4]
+    assert list((run / "tensorboard").iterdir())
+    told = json.loads((run / "summary.json").read_text())
+    wanted = {"heldout_before", "heldout_after", "steps", "max_age", "eta", "graded", "void"}
+    assert wanted | {"quarantined", "seconds"} <= told.keys()
+    assert told["max_age"] <= told["eta"] == 2
+    shown, err = start("status", "run").communicate(timeout=SECONDS)
+    heads, *steps = (
+        line.split()
+        for line in shown.splitlines()
+        if line[:4].strip().isdigit() or line.startswith("step")
+    )
+    assert heads[:4] == ["step", "reward", "held-out", "flat"], err
+    assert [step[0] for step in steps] == ["1", "2", "3", "4"]
+    # The last checkpoint is a model like any other.
+    weights = final_weights(run)
+    assert any(not torch.equal(weights[n], t) for n, t in first_weights(tmp_path).items())
+    assert marked(mark) == {}
+    assert no_sandbox(tmp_path)
+
+
+def first_weights(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model/model.safetensors")
+
+
+def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_numbers(
+    tasks: None, start: Start, tmp_path: Path, mark: str
+):
+    write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
+    process = start("run", "night.toml", "--out", "run")
+    run = tmp_path / "run"
+    wait_for(lambda: (run / "metrics.jsonl").exists() and lines(run / "metrics.jsonl"), process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM, out + err
+    assert "stopping: running trials have 5 s" in err
+    assert "go on: plimsoll resume run" in out
+    made = json.loads((run / "summary.json").read_text())["steps"]
+    (kept,) = (run / "checkpoints").glob("*.json")
+    assert kept.stem == f"v0-{made:08d}"
+    edit(run / "config.toml", learning_rate=0.5, steps=made + 1)
+    process = start("resume", "run", "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    last = lines(run / "metrics.jsonl")[-1]
+    assert (last["step"], last["version"]) == (made + 1, str(made + 1))
+    assert last["update"]["learning_rate"] == 0.5
+    assert sorted(prompts(run)) == list(range(2 * (made + 1)))
+    assert marked(mark) == {}
+
+
+def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
+    write_task: WriteTask, start: Start, tmp_path: Path, mark: str
+):
+    write_task("a", test=f"{GRADE}sleep 4\n")
+    write_training(tmp_path, steps=50)
+    process = start("run", "night.toml", "--out", "run")
+    wait_for(lambda: list((tmp_path / "run/trials").glob("*/agent")), process)
+    process.send_signal(signal.SIGTERM)
+    # Two that come before the first is heard are one.
+    assert process.stderr is not None
+    assert any("stopping:" in line for line in process.stderr)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, out + err
+    assert "ended at once · go on: plimsoll resume run" in err
+    wait_for(lambda: marked(mark) == {})
+    wait_for(lambda: no_sandbox(tmp_path))
+
+
+def test_resume_says_which_steps_are_made_again(
+    tasks: None, start: Start, tmp_path: Path, mark: str
+):
+    write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
+    process = start("run", "night.toml", "--out", "run")
+    run = tmp_path / "run"
+    wait_for(
+        lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 1, process
+    )
+    process.kill()
+    process.wait()
+    wait_for(lambda: marked(mark) == {})
+    last = lines(run / "steps.jsonl")[-1]["step"]
+    edit(run / "config.toml", steps=1)
+    process = start("resume", "run", "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    said = f"goes on from step 0 (no checkpoint yet): steps 1 to {last} are made again"
+    assert said in err.splitlines()
+    edit(run / "config.toml", steps=2)
+    process = start("resume", "run", "--json")
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    assert "made again" not in err, "nothing was undone"
+
+
+def out_of_memory(monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the third step."""
+    calls, real = iter(range(1, 100)), torch.nn.utils.clip_grad_norm_
+
+    def clip(*args: Any, **named: Any) -> torch.Tensor:
+        if next(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(*args, **named)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    return "out of memory in a step of"
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the third step, which does not concern the training itself."""
+    real = MetricsRecorder.note
+
+    async def note(self: MetricsRecorder, line: StepMetrics) -> None:
+        if line.step == 3:
+            raise UsageError("cannot write metrics.jsonl: No space left on device")
+        await real(self, line)
+
+    monkeypatch.setattr(MetricsRecorder, "note", note)
+    return "cannot write metrics.jsonl: No space left on device"
+
+
+@pytest.mark.parametrize("fault", [out_of_memory, full_disk])
+def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
+    tasks: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: Callable[[pytest.MonkeyPatch], str],
+):
+    # With a reference every step has something to learn.
+    training = {"checkpoint_every": 100, "kl": 0.01}
+    write_training(tmp_path, training=training, steps=4)
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        why = fault(patched)
+        code = start_run(tmp_path / "night.toml", out=run, keep_going=False, as_json=True)
+    out, err = capsys.readouterr()
+    assert code == 3, err
+    assert f"plimsoll: {why}" in err.splitlines()[-1]
+    assert f"go on: plimsoll resume {run}" in err
+    told = json.loads(out)
+    assert (told["done"], told["steps"]) == (False, 2)
+    assert told["ended"].startswith(why)
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["why"]) == ("ended", told["ended"])
+    assert run.joinpath("training.png").read_bytes().startswith(b"\x89PNG")
+    (kept,) = (run / "checkpoints").glob("*.json")
+    assert kept.stem == ("v0-00000002" if fault is out_of_memory else "v0-00000003")
+    assert start_run(run / "config.toml", out=run, keep_going=False, as_json=True) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["steps"] == 4
+    assert "made again" not in err
+
+
+def test_two_ranks_train_as_one_does(tasks: None, start: Start, tmp_path: Path, mark: str):
+    write_training(tmp_path, steps=2)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    for name, python in {
+        "one": ("-m", "plimsoll"),
+        "two": (*torchrun, "-m", "plimsoll"),
+    }.items():
+        process = start("run", "night.toml", "--out", name, "--json", python=python)
+        out, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, out + err
+        assert json.loads(out)["steps"] == 2, "one of them alone prints"
+    two = final_weights(tmp_path / "two")
+    for name, tensor in final_weights(tmp_path / "one").items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
+    assert marked(mark) == {}
+
+
+def refused(folder: Path, **training: object) -> str:
+    """What is said of a training that cannot begin. Nothing of it is left."""
+    write_training(folder, training=training)
+    with pytest.raises(PlimsollError) as error:
+        start_run(folder / "night.toml", out=folder / "run", keep_going=False, as_json=False)
+    assert not (folder / "run").exists()
+    return str(error.value)
+
+
+def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tasks: None, tmp_path: Path):
+    assert "there is no folder" in refused(tmp_path, model="nowhere")
+    assert "config.json" in refused(tmp_path, model="tasks")
+    assert 'the policy "tiny" has its own model' in refused(tmp_path, policy="tiny")
+    write_training(tmp_path)
+    text = (tmp_path / "night.toml").read_text().replace('model = "model"\n', "")
+    (tmp_path / "night.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"needs a model: name its folder as \[training\] model"):
+        start_run(tmp_path / "night.toml", out=tmp_path / "run", keep_going=False, as_json=False)
+    plain = make_model(tmp_path / "plain")
+    (plain / "chat_template.jinja").unlink()
+    assert "has no chat template" in refused(tmp_path, model="plain")
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_training(tmp_path, steps=1)
+    run = tmp_path / "run"
+    assert start_run(tmp_path / "night.toml", out=run, keep_going=False, as_json=False) == 0
+    make_model(tmp_path / "larger", hidden=32)
+    edit(run / "config.toml", model=str(tmp_path / "larger"), steps=2)
+    with pytest.raises(PlimsollError, match="not of the model"):
+        start_run(run / "config.toml", out=run, keep_going=False, as_json=False)
+    assert (run / "ledger.db").exists()
+
+
+def test_what_training_needs_is_named_where_it_is_not_installed(
+    tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_training(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else 1)
+    with pytest.raises(UsageError, match=r"training needs torch.*pip install 'plimsoll-rl\[train"):
+        start_run(tmp_path / "night.toml", out=None, keep_going=False, as_json=False)
+
+
+def test_a_run_that_trains_nothing_imports_no_torch(start: Start, tmp_path: Path):
+    code = (
+        "import sys, plimsoll.cli.terminal.start, plimsoll.cli.commands.run\n"
+        "import plimsoll.runs.rollouts\n"
+        "print({'torch', 'transformers', 'numpy'} & sys.modules.keys())"
+    )
+    out, err = start(python=("-c", code)).communicate(timeout=SECONDS)
+    assert out.strip() == "set()", err
+    assert "torch" in sys.modules

@@ -1,0 +1,43 @@
+"""Configs that people are told to copy: those of the examples and of the documents."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from plimsoll.config.file import load_config
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.policies import Served
+
+ROOT = Path(__file__).parents[2]
+SNIPPETS = [
+    pytest.param(text, id=f"{name}-{number}")
+    for name in ("docker", "pools", "runs", "training", "workers")
+    for number, text in enumerate(
+        re.findall(r"^```toml\n(.*?)^```", (ROOT / f"docs/{name}.md").read_text(), re.M | re.S)
+    )
+]
+
+
+@pytest.mark.parametrize("text", SNIPPETS)
+def test_what_a_document_shows_can_be_loaded(text: str, tmp_path: Path):
+    (tmp_path / "night.toml").write_text(text)
+    load_config(tmp_path / "night.toml")
+
+
+def test_documents_show_some():
+    assert len(SNIPPETS) >= 7
+
+
+@pytest.mark.parametrize("name", ["demo", "qwen", "rollout"])
+def test_an_example_is_a_run_that_could_begin(name: str):
+    config = load_config(ROOT / f"examples/{name}.toml")
+    serves = config.training.policy == "tiny"
+    plan = Plan.make(config, Served(("http://127.0.0.1:9/v1",)) if serves else None)
+    assert len(plan.tasks) >= 20
+    assert bool(plan.held_out.tasks) == (config.training.policy is not None)
+
+
+def test_what_other_trainers_roll_out_names_tasks():
+    config = load_config(ROOT / "examples/integrations/tasks.toml")
+    assert Path(config.run.tasks or "").is_dir()

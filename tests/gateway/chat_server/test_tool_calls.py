@@ -1,0 +1,52 @@
+import pytest
+
+from plimsoll.gateway.chat_server.tool_calls import StreamedText, read_calls
+
+ONE = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
+TWO = '<tool_call>\n{"arguments": {}, "name": "submit"}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "calls"),
+    [
+        ("plain", "plain", []),
+        (ONE, "", [("bash", '{"command": "ls"}')]),
+        (f"I look.\n{ONE}\n{TWO}", "I look.\n", [("bash", '{"command": "ls"}'), ("submit", "{}")]),
+        (ONE.removesuffix("</tool_call>"), "", [("bash", '{"command": "ls"}')]),
+        ('<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),
+        ('<tool_call>{"name":"a","arguments":"{\\"b\\":1}"}</tool_call>', "", [("a", '{"b":1}')]),
+    ],
+)
+def test_calls_are_read_as_they_are_written(text, before, calls):
+    found = read_calls(text)
+    assert (found[0], [(call.name, call.arguments) for call in found[1]]) == (before, calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>",
+        "<tool_call>{</tool_call>",
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>["bash"]</tool_call>',
+        f"{ONE}<tool_call>no</tool_call>",
+        "<tool_call>\ud83d</tool_call>",
+    ],
+)
+def test_what_is_no_call_stays_text(text):
+    assert read_calls(text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "text", ["plain <b> text", f"Look. {ONE}", f"a<tool{ONE}{TWO}", "<tool_ca"]
+)
+@pytest.mark.parametrize("cut", [1, 3, 7, 100])
+def test_a_stream_tells_text_at_once_and_calls_at_the_end(text, cut):
+    speech = StreamedText(tools=True)
+    told = "".join(speech.hear(text[at : at + cut]) for at in range(0, len(text), cut))
+    rest, calls = speech.end()
+    whole = read_calls(text)
+    assert told + rest == whole[0]
+    assert [call.name for call in calls] == [call.name for call in whole[1]]
+    assert "<tool_call>" not in told
+    assert speech.text == text

@@ -1,0 +1,135 @@
+"""Who may ask: the session's key opens the session, and nothing else does."""
+
+import logging
+import os
+import secrets
+from pathlib import Path
+
+import aiohttp
+import pytest
+import zstandard
+from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, say
+from raw_http import connected
+
+from plimsoll.gateway.completions import Refusal
+
+PATHS = [*ENDPOINTS, "/v1/messages/count_tokens", "/v1/models", "/v1/models/m"]
+
+
+async def _refusal(url: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    method = "GET" if "models" in path else "POST"
+    body = None if "models" in path else b"{}"
+    async with aiohttp.request(method, url + path, headers=headers, data=body) as reply:
+        return reply.status, await reply.read()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_wrong_key_gets_401(place: Place, path: str):
+    root, key = place.access.root, place.access.key
+    for headers in (
+        {},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {key}x"},
+        {"Authorization": f"Bearer {key[:-1]}"},
+        {"Authorization": f"Basic {key}"},
+        {"Authorization": key},
+        {"x-api-key": "wrong"},
+        {"x-api-key": "ä"},
+    ):
+        status, body = await _refusal(root, path, headers)
+        assert status == 401, headers
+        assert key.encode() not in body
+    assert place.session.exchanges == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_nobody_learns_whether_a_session_is_there(place: Place, path: str):
+    wrong = {"Authorization": "Bearer wrong"}
+    there = await _refusal(place.access.root, path, wrong)
+    elsewhere = place.access.root.rpartition("/")[0] + "/" + secrets.token_hex(5)
+    assert await _refusal(elsewhere, path, wrong) == there
+
+
+async def test_either_header_carries_the_key(place: Place):
+    root, key = place.access.root, place.access.key
+    for headers in ({"x-api-key": key}, {"authorization": f"bearer {key}"}):
+        status, _ = await _refusal(root, "/v1/models", headers)
+        assert status == 200
+
+
+async def test_one_session_cannot_be_used_with_the_key_of_another(place: Place, stepped: Stepped):
+    other = await place.gateway.open(place.folder / "other", blobs=place.folder / "blobs")
+    theirs = other.access(place.gateway.port)
+    assert theirs.key != place.access.key and theirs.root != place.access.root
+    url = theirs.root + "/v1/chat/completions"
+    async with place.client.post(url, json=asked("/v1/chat/completions")) as reply:
+        assert reply.status == 401
+    assert stepped.calls == []
+    path = await other.end()
+    assert path.stat().st_size < 1000
+
+
+async def test_the_key_of_an_ended_session_gets_401_that_says_so(place: Place):
+    await place.session.end()
+    status, body = await place.ask()
+    assert status == 401
+    assert b"ended" in body
+    status, body = await _refusal(
+        place.access.root, "/v1/messages", {"Authorization": "Bearer wrong"}
+    )
+    assert status == 401
+    assert b"ended" not in body
+
+
+async def test_keys_appear_nowhere(place: Place, stepped: Stepped, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    key = place.access.key
+    assert key not in repr(place.access)
+    for number, stream in enumerate((False, True)):
+        asking = place.asking(number=number, stream=stream)
+        done(await stepped.call(number), "fine")
+        assert (await asking)[0] == 200
+    asking = place.asking(number=2)
+    say(await stepped.call(2), Refusal("upstream", "it failed"))
+    await asking
+    stepped.answer = None  # an error of the gateway itself, with its trace in the log
+    status, body = await place.ask(number=3)
+    assert status == 502
+    assert key.encode() not in body
+    assert place.gateway.metrics.internal == 1
+    await place.ask("/v1/messages", messages="of a wrong type")
+    async with place.client.post(place.access.root + "/v1/nowhere") as reply:
+        assert reply.status == 404
+    await place.session.end()
+    assert key not in repr(place.session) + repr(vars(place.gateway))
+    assert "failed unforeseen" in caplog.text
+    assert key not in caplog.text
+    assert key not in "".join(capfd.readouterr())
+    assert _files_with(place.folder, key) == []
+
+
+@pytest.mark.parametrize("broken", ["\x01", "\r\n : x", "\r\nContent-Length: x"])
+async def test_a_request_that_is_not_http_leaves_no_key_in_the_log(place: Place, caplog, broken):
+    caplog.set_level(logging.DEBUG)
+    raw = await connected(place)
+    raw.send(f"GET / HTTP/1.1\r\nAuthorization: Bearer {place.access.key}{broken}\r\n\r\n".encode())
+    assert b" 400 " in await raw.until(b"\r\n")
+    await eventually(lambda: "Error handling request" in caplog.text)
+    assert place.access.key not in caplog.text
+
+
+def _files_with(folder: Path, word: str) -> list[str]:
+    return [
+        str(Path(root) / name)
+        for root, _, names in os.walk(folder)
+        for name in names
+        if word.encode() in _plain(Path(root) / name)
+    ]
+
+
+def _plain(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix != ".zst":
+        return data
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        return reader.read()

@@ -1,0 +1,254 @@
+"""Agents in a sandbox without a network reach the gateway through a door."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from gateway_parts import Place, Stepped, asked, done, eventually, say, serving
+
+from plimsoll.gateway import gateway as gateway_module
+from plimsoll.gateway.gateway import Gateway
+from plimsoll.gateway.http import idle_connections
+from plimsoll.sandboxes import connections
+from plimsoll.sandboxes.protocol import Sandbox
+
+ASK = """
+import json, sys, urllib.request
+root, key, stream = sys.argv[1:4]
+body = {"model": "m", "stream": stream == "yes", "messages": [{"role": "user", "content": "hello"}]}
+request = urllib.request.Request(root + "/v1/chat/completions", json.dumps(body).encode())
+request.add_header("Authorization", "Bearer " + key)
+with urllib.request.urlopen(request, timeout=60) as reply:
+    print(reply.status, reply.read().decode())
+"""
+
+
+@pytest.mark.parametrize("stream", ["no", "yes"])
+async def test_a_command_without_a_network_is_answered(
+    place: Place, stepped: Stepped, sandbox: Sandbox, stream: str
+):
+    served = await sandbox.serve(0, place.gateway.connect)
+    access = place.session.access(served.port)
+    running = asyncio.create_task(
+        sandbox.exec(["python3", "-c", ASK, access.root, access.key, stream], timeout=30)
+    )
+    done(await _called(stepped), "as ", "ever")
+    ran = await running
+    assert ran.ok, ran.complaint()
+    assert ran.stdout.text.startswith("200 ")
+    assert "as " in ran.stdout.text and "ever" in ran.stdout.text
+    assert place.session.exchanges == 1
+    await served.close()
+
+
+async def _called(stepped: Stepped):
+    await eventually(lambda: stepped.calls, 30)
+    return stepped.calls[0]
+
+
+async def test_a_command_that_dies_cancels_its_request(
+    place: Place, stepped: Stepped, sandbox: Sandbox
+):
+    served = await sandbox.serve(0, place.gateway.connect)
+    access = place.session.access(served.port)
+    command = ["python3", "-c", ASK, access.root, access.key, "yes"]
+    running = asyncio.create_task(sandbox.exec(command, timeout=30))
+    step = await _called(stepped)
+    await sandbox.kill_all()
+    await eventually(lambda: step.cancelled)
+    await running
+    await served.close()
+    assert [trouble.what for trouble in (await place.read()).troubles] == ["cancelled"]
+
+
+class Door:
+    """A listening socket whose connections are relayed, as a sandbox would."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.over = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._gateway.connect(reader, writer)
+        finally:
+            self.over += 1
+            writer.close()
+
+    async def __aenter__(self) -> "Door":
+        self._server = await asyncio.start_server(self, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        self._server.close()
+
+
+def _post(place: Place, **more) -> bytes:
+    body = json.dumps(asked("/v1/chat/completions", **more)).encode()
+    path = place.access.root.partition("//")[2].partition("/")[2]
+    head = (
+        f"POST /{path}/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: Bearer {place.access.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def test_a_door_passes_on_that_the_client_is_gone(place: Place, stepped: Stepped):
+    async with Door(place.gateway) as door:
+        _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(_post(place, stream=True))
+        step = await stepped.call()
+        writer.transport.abort()
+        await eventually(lambda: step.cancelled)
+        await eventually(lambda: door.over == 1)
+
+
+async def test_a_door_holds_up_who_is_not_read(place: Place, stepped: Stepped):
+    async with Door(place.gateway) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(_post(place, stream=True))
+        reader._transport.pause_reading()
+        step = await stepped.call()
+        for _ in range(400):
+            say(step, "x" * 65536)
+        await asyncio.sleep(0.5)
+        assert step.queue.qsize() > 100
+        reader._transport.resume_reading()
+        done(step)
+        seen = 0
+        async with asyncio.timeout(60):
+            while step.queue.qsize() or not step.over:
+                seen += len(await reader.read(1 << 20))
+        assert seen > 100 * 65536
+        writer.transport.abort()
+        await eventually(lambda: door.over == 1)
+
+
+async def test_several_requests_go_by_one_connection(place: Place, stepped: Stepped):
+    async with Door(place.gateway) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for number in range(3):
+            writer.write(_post(place, number=number))
+            done(await stepped.call(number), f"answer {number}")
+            seen = b""
+            while f"answer {number}".encode() not in seen:
+                seen += await reader.read(65536)
+        writer.close()
+        await eventually(lambda: door.over == 1)
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypatch, said: bytes):
+    monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
+    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
+        for port in (door.port, place.gateway.port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):  # a reset, where not all was read
+                assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+        await eventually(lambda: door.over == 1)
+        # One that has asked is not, however long its answer takes.
+        monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 60.0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(_post(place))
+        step = await stepped.call()
+        await eventually(lambda: not place.gateway._newcomers)
+        monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
+        await asyncio.sleep(0.6)
+        done(step, "at last")
+        assert b"at last" in await asyncio.wait_for(reader.readuntil(b"at last"), 30)
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("more", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_connection_that_asked_once_and_fell_silent_is_cut(
+    stepped: Stepped, tmp_path, monkeypatch, more: bytes
+):
+    monkeypatch.setattr(gateway_module, "IDLE_SECONDS", 0.3)
+    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
+        for number, port in enumerate((door.port, place.gateway.port)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(_post(place, number=number))
+            done(await stepped.call(number), f"answer {number}")
+            await reader.readuntil(f"answer {number}".encode())
+            writer.write(more)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+        await eventually(lambda: door.over == 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_connection_whose_answer_takes_long_is_not_idle(
+    stepped: Stepped, tmp_path, monkeypatch, stream: bool
+):
+    """The time that began with the answer before it runs out meanwhile."""
+    idle = 1.0
+    monkeypatch.setattr(gateway_module, "IDLE_SECONDS", idle)
+    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for number in range(2):
+            writer.write(_post(place, number=number, stream=stream))
+            step = await stepped.call(number)
+            if stream:
+                say(step, "begun")
+                await reader.readuntil(b"begun")
+            if number:
+                await asyncio.sleep(1.5 * idle)
+            done(step, f"answer {number}")
+            await reader.readuntil(f"answer {number}".encode())
+            await reader.readuntil(b"[DONE]" if stream else b"}")
+        writer.transport.abort()
+
+
+async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, monkeypatch):
+    monkeypatch.setattr(idle_connections, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
+    async with serving(stepped, tmp_path) as place:
+        port, known = place.gateway.port, place.gateway._newcomers
+        made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        await eventually(lambda: len(known) == 20)
+        for _, writer in made:
+            writer.transport.abort()
+        await eventually(lambda: not known)
+
+
+async def test_a_door_has_so_many_connections_and_no_more(place: Place, monkeypatch, caplog):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    door = connections.Connections(place.gateway.connect)
+    server = await asyncio.start_server(door.start, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    await eventually(lambda: len(door._tasks) == 3)
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+    assert sum("3 connections" in each.message for each in caplog.records) == 1
+    held[0][1].transport.abort()
+    await eventually(lambda: len(door._tasks) == 2)
+    held.append(await asyncio.open_connection("127.0.0.1", port))
+    await eventually(lambda: len(door._tasks) == 3)
+    server.close()
+    await door.close()
+    for _, writer in held:
+        writer.close()
+
+
+async def test_leaving_the_gateway_ends_its_doors(stepped: Stepped):
+    async with Gateway(stepped) as gateway:
+        door = await Door(gateway).__aenter__()
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(reader.read(), 30) == b""
+    await eventually(lambda: door.over == 1)
+    writer.close()
+    again, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    assert await asyncio.wait_for(again.read(), 30) == b""
+    writer.close()
+    await door.__aexit__()

@@ -1,0 +1,64 @@
+"""What `plimsoll gateway` checks and says when it begins to serve."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from gateway_parts import eventually
+
+from plimsoll.cli.terminal import gateway
+from plimsoll.cli.terminal.gateway import ADMIN_KEY, Options
+from plimsoll.core.errors import UsageError
+
+
+@pytest.fixture
+def options(tmp_path: Path):
+    script = tmp_path / "says.toml"
+    script.write_text("otherwise = 'Hi.'\n")
+
+    def make(**more) -> Options:
+        given = {"host": "127.0.0.1", "out": tmp_path / "out", **more}
+        return Options(upstream=(f"scripted:{script}",), port=0, model=None, **given)
+
+    return make
+
+
+async def said(options: Options, monkeypatch) -> dict[str, str]:
+    """The lines that it prints, by their first word, while it serves."""
+    lines: list[str] = []
+    monkeypatch.setattr(gateway.click, "echo", lines.append)
+    serving = asyncio.create_task(gateway._serve(options))
+    try:
+        await eventually(lambda: serving.done() or any("watch" in line for line in lines))
+        if serving.done():
+            serving.result()
+        told = dict(line.split(maxsplit=1) for line in lines)
+        root = told["gateway"].split()[0]
+        async with aiohttp.ClientSession() as client, client.get(f"{root}/healthz") as reply:
+            assert reply.status == 200
+        return told
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_an_empty_admin_key_is_none(options, monkeypatch):
+    monkeypatch.setenv(ADMIN_KEY, "")
+    told = await said(options(), monkeypatch)
+    assert told["admin"].split()[-1].startswith("sk-plimsoll-")
+    monkeypatch.setenv(ADMIN_KEY, "sesame")
+    told = await said(options(), monkeypatch)
+    assert told["admin"].split()[-1] == f"${ADMIN_KEY}"
+
+
+async def test_an_address_with_colons_is_told_as_a_url(options, monkeypatch):
+    told = await said(options(host="::1"), monkeypatch)
+    assert told["gateway"].startswith("http://[::1]:")
+
+
+async def test_a_folder_that_cannot_be_written_is_told_at_once(options, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "below", Path("/proc/nope")):
+        with pytest.raises(UsageError, match=f"cannot be written to {out}: .*--out"):
+            await said(options(out=out), monkeypatch)

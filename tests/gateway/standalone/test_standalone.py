@@ -1,0 +1,395 @@
+"""The gateway outside of a run: sessions by admin calls, health and metrics."""
+
+import asyncio
+import gzip
+import json
+import re
+import resource
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from gateway_parts import HELLO, Stepped, eventually
+
+from plimsoll.core.versions import Version
+from plimsoll.gateway.gateway import Listen
+from plimsoll.gateway.standalone import session_records
+from plimsoll.gateway.standalone import standalone as standalone_module
+from plimsoll.gateway.standalone.standalone import StandaloneGateway
+from plimsoll.gateway.upstreams.gate import Gate
+from plimsoll.gateway.upstreams.replicas import ReplicaState
+from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.trajectories.trajectory_file import read_trajectory
+
+
+@dataclass(slots=True)
+class Desk:
+    """A standalone gateway, and its admin."""
+
+    standalone: StandaloneGateway
+    client: aiohttp.ClientSession
+    folder: Path
+
+    async def call(self, method: str, path: str, body: Any = None, key: str | None = None) -> Any:
+        url = f"http://127.0.0.1:{self.standalone.port}{path}"
+        headers = {"Authorization": f"Bearer {key or self.standalone.admin_key}"}
+        async with self.client.request(method, url, json=body, headers=headers) as reply:
+            return reply.status, await reply.json()
+
+    async def metrics(self) -> dict[str, float]:
+        url = f"http://127.0.0.1:{self.standalone.port}/metrics"
+        async with self.client.get(url) as reply:
+            assert reply.status == 200
+            lines = (await reply.text()).splitlines()
+        figures = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+        for name, _, _ in figures:
+            assert re.fullmatch(r'plimsoll_gateway_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})?', name)
+        return {name.removeprefix("plimsoll_gateway_"): float(value) for name, _, value in figures}
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    upstream = Gate(ScriptedPolicy(lambda asked: f"heard {asked.last}"))
+    async with (
+        StandaloneGateway(upstream, tmp_path / "out", listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        yield Desk(standalone, client, tmp_path / "out")
+
+
+async def _ask(opened: dict[str, str]) -> str:
+    async with openai.AsyncOpenAI(base_url=opened["openai"], api_key=opened["key"]) as client:
+        answer = await client.chat.completions.create(model=opened["model"], messages=HELLO)
+        return answer.choices[0].message.content or ""
+
+
+async def test_a_session_is_opened_used_and_ended(desk: Desk):
+    wanted = {"limits": {"turns": 1}, "about": {"task": "t"}, "model": "mine"}
+    status, opened = await desk.call("POST", "/sessions", wanted)
+    assert status == 201
+    assert opened["model"] == "mine"
+    assert opened["anthropic"] == opened["root"]
+    assert await _ask(opened) == "heard hello"
+    with pytest.raises(openai.BadRequestError, match="1 turns"):
+        await _ask(opened)
+    status, told = await desk.call("GET", f"/sessions/{opened['id']}")
+    assert status == 200
+    assert (told["exchanges"], told["ending"]) == (1, "budget")
+    assert "key" not in told
+    status, told = await desk.call("DELETE", f"/sessions/{opened['id']}")
+    assert status == 200
+    trajectory = read_trajectory(Path(told["trajectory"]))
+    assert trajectory.opened.about == {"task": "t"}
+    assert len(trajectory.exchanges) == 1
+    assert Path(told["trajectory"]).is_relative_to(desk.folder)
+    with pytest.raises(openai.AuthenticationError, match="ended"):
+        await _ask(opened)
+    assert told["trajectory"] == opened["trajectory"]
+    assert opened["id"] in Path(opened["trajectory"]).parent.name
+    for method in ("GET", "DELETE"):
+        assert await desk.call(method, f"/sessions/{opened['id']}") == (200, told)
+    assert (told["ended"], told["closed"], told["ending"]) == (True, True, "budget")
+
+
+async def test_a_session_needs_nothing_said(desk: Desk):
+    url = f"http://127.0.0.1:{desk.standalone.port}/sessions"
+    headers = {"Authorization": f"Bearer {desk.standalone.admin_key}"}
+    async with desk.client.post(url, headers=headers) as reply:
+        assert reply.status == 201
+        assert await _ask(await reply.json()) == "heard hello"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/sessions"),
+        ("GET", "/sessions/x"),
+        ("DELETE", "/sessions/x"),
+        ("GET", "/policy"),
+        ("POST", "/policy"),
+    ],
+)
+async def test_only_the_admin_may(desk: Desk, method: str, path: str):
+    _, opened = await desk.call("POST", "/sessions", {})
+    for key in ("wrong", opened["key"], desk.standalone.admin_key[:-1]):
+        assert (await desk.call(method, path, {}, key))[0] == 401
+    root = f"/s/{opened['id']}/v1/models"
+    assert (await desk.call("GET", root))[0] == 401  # nor may the admin use a session
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {"limits": {"turns": 0}},
+        {"limits": {"turn": 1}},
+        {"limits": {"seconds": -1}},
+        {"limits": {"seconds": "1"}},
+        {"about": {"task": 1}},
+        {"unknown": 1},
+    ],
+)
+async def test_a_wrong_wish_is_told(desk: Desk, body: Any):
+    status, told = await desk.call("POST", "/sessions", body)
+    assert status == 400
+    assert told["error"]["message"]
+    assert (await desk.metrics())["sessions_open"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/sessions", 405),
+        ("POST", "/sessions/x", 404),
+        ("GET", "/sessions/x/y", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/healthz", 405),
+        ("DELETE", "/metrics", 405),
+        ("DELETE", "/policy", 405),
+        ("GET", "/policy/x", 404),
+    ],
+)
+async def test_other_calls_are_refused(desk: Desk, method: str, path: str, status: int):
+    assert (await desk.call(method, path))[0] == status
+
+
+async def test_metrics_count_what_happens(desk: Desk):
+    _, opened = await desk.call("POST", "/sessions", {})
+    for _ in range(3):
+        await _ask(opened)
+    with pytest.raises(openai.AuthenticationError):
+        await _ask({**opened, "key": "wrong"})
+    figures = await desk.metrics()
+    assert figures["sessions_open"] == figures["sessions_total"] == 1
+    assert figures['requests_total{dialect="chat",outcome="ok"}'] == 3
+    assert figures['requests_total{dialect="chat",outcome="unauthorized"}'] == 1
+    assert figures['tokens_total{of="prompt"}'] > 0
+    assert figures["request_seconds_count"] == 3
+    assert figures['request_seconds_bucket{le="+Inf"}'] == 3
+    assert figures["requests_in_flight"] == 0
+    assert figures["internal_errors_total"] == 0
+    assert figures["upstream_failures_total"] == 0
+    assert figures["resident_bytes"] > 1e6
+
+
+async def test_metrics_do_not_grow_with_sessions(desk: Desk):
+    _, opened = await desk.call("POST", "/sessions", {})
+    await _ask(opened)
+    before = set(await desk.metrics())
+    for _ in range(5):
+        _, opened = await desk.call("POST", "/sessions", {})
+        await _ask(opened)
+    assert set(await desk.metrics()) == before
+
+
+class Replicated(Stepped):
+    """An upstream whose replicas are up or not, as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = [True, False]
+
+    @property
+    def replicas(self) -> list[ReplicaState]:
+        return [ReplicaState(url=f"http://{n}", up=up) for n, up in enumerate(self.up)]
+
+
+async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
+    upstream = Replicated()
+    async with (
+        StandaloneGateway(Gate(upstream), tmp_path, listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        desk = Desk(standalone, client, tmp_path)
+        status, told = await desk.call("GET", "/healthz")
+        assert (status, told["ok"]) == (200, True)
+        assert [replica["up"] for replica in told["replicas"]] == [True, False]
+        assert (await desk.metrics())['replica_up{replica="1"}'] == 0
+        upstream.up = [False, False]
+        status, told = await desk.call("GET", "/healthz")
+        assert (status, told["problem"]) == (503, "no replica of the policy is up")
+        upstream.up = [True, True]
+        standalone.gateway.metrics.upkept = time.monotonic() - 60
+        status, told = await desk.call("GET", "/healthz")
+        assert status == 503
+        assert "behind" in told["problem"]
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "session"])
+async def test_who_has_no_admin_key_is_told_of_health_and_of_no_server(tmp_path: Path, key: str):
+    upstream = Replicated()
+    async with (
+        StandaloneGateway(Gate(upstream), tmp_path, listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        desk = Desk(standalone, client, tmp_path)
+        if key == "session":
+            key = (await desk.call("POST", "/sessions"))[1]["key"]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        root = f"http://127.0.0.1:{standalone.port}"
+        for up, status in (([True, False], 200), ([False, False], 503)):
+            upstream.up = up
+            async with client.get(f"{root}/healthz", headers=headers) as reply:
+                assert (reply.status, await reply.json()) == (status, {"ok": status == 200})
+            async with client.get(f"{root}/metrics", headers=headers) as reply:
+                assert "http://" not in await reply.text()
+
+
+async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(standalone_module, "SWEEP_SECONDS", 0.02)
+    upstream = Gate(ScriptedPolicy(lambda _: "fine"))
+    async with (
+        StandaloneGateway(upstream, tmp_path, listen=Listen(), idle_seconds=0.1) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        desk = Desk(standalone, client, tmp_path)
+        status, opened = await desk.call("POST", "/sessions", {})
+        assert status == 201
+        await eventually(lambda: len(standalone.gateway.sessions) == 0)
+        await _all_are_complete(tmp_path, 1)
+        status, told = await desk.call("GET", f"/sessions/{opened['id']}")
+        assert (status, told["ended"], told["closed"]) == (200, True, True)
+        assert told["trajectory"] == opened["trajectory"]
+        assert read_trajectory(Path(told["trajectory"])).opened.session == opened["id"]
+
+
+async def test_of_sessions_that_ended_only_the_latest_are_remembered(desk: Desk, monkeypatch):
+    monkeypatch.setattr(session_records, "MAX_ENDED", 2)
+    ids = [(await desk.call("POST", "/sessions", {}))[1]["id"] for _ in range(4)]
+    for id in ids[:3]:
+        assert (await desk.call("DELETE", f"/sessions/{id}"))[0] == 200
+    found = [(await desk.call("GET", f"/sessions/{id}"))[0] for id in ids]
+    assert found == [404, 200, 200, 200]
+    assert list(desk.standalone._register._paths) == ids[3:]
+
+
+async def test_sessions_out_of_time_are_ended(desk: Desk):
+    _, stays = await desk.call("POST", "/sessions", {})
+    await desk.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
+    sessions = desk.standalone.gateway.sessions
+    await eventually(lambda: [each.id for each in sessions] == [stays["id"]])
+    await desk.call("DELETE", f"/sessions/{stays['id']}")
+    await _all_are_complete(desk.folder, 2)
+
+
+async def test_the_time_of_a_session_stands_still_while_the_policy_is_paused(desk: Desk):
+    await desk.call("POST", "/policy", {"paused": True})
+    _, opened = await desk.call("POST", "/sessions", {"limits": {"seconds": 0.3}})
+    asking = asyncio.create_task(_ask(opened))
+    (session,) = desk.standalone.gateway.sessions
+    await eventually(lambda: session.in_flight == 1)
+    await asyncio.sleep(0.6)
+    assert (session.out_of_time, session.silent_for) == (False, pytest.approx(0.0, abs=0.05))
+    await desk.call("POST", "/policy", {"paused": False})
+    assert await asking == "heard hello"
+    await eventually(lambda: not list(desk.standalone.gateway.sessions))
+
+
+async def _all_are_complete(folder: Path, number: int) -> None:
+    """Once they are closed: a session is not found any more before its trajectory is."""
+    await eventually(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)
+    paths = list(folder.glob("*/trajectory.jsonl.zst"))
+    assert all(read_trajectory(path).complete for path in paths)
+    assert not list(folder.glob("*/*.part"))
+
+
+async def test_the_admin_key_is_kept_nowhere(tmp_path: Path):
+    made = StandaloneGateway(Gate(ScriptedPolicy(lambda _: "fine")), tmp_path, listen=Listen())
+    assert made.admin_key not in repr(made) + repr(made._admin)
+    assert made.admin_key != StandaloneGateway(Gate(Stepped()), tmp_path, listen=Listen()).admin_key
+
+
+async def test_a_folder_that_cannot_be_written_to_is_told_to_the_admin(desk: Desk):
+    desk.folder.parent.mkdir(exist_ok=True)
+    desk.folder.write_text("a file where the folder should be")
+    status, told = await desk.call("POST", "/sessions", {})
+    assert status == 503
+    assert "cannot begin a trajectory" in told["error"]["message"]
+    assert (await desk.metrics())["internal_errors_total"] == 0
+
+
+async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        async with StandaloneGateway(
+            Gate(ScriptedPolicy(lambda _: "yes")), tmp_path, listen=Listen()
+        ):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("body_bytes", 2**63 - 1),
+        ("body_bytes", 2**80),
+        ("concurrent", 2**40),
+        ("turns", 2**70),
+        ("tokens", 0),
+        ("seconds", 1e300),
+        ("seconds", -1),
+    ],
+)
+async def test_a_limit_beyond_all_measure_is_refused(desk: Desk, name: str, value: float):
+    status, said = await desk.call("POST", "/sessions", {"limits": {name: value}})
+    assert status == 400
+    assert "cannot be read" in said["error"]["message"]
+
+
+async def test_the_largest_limits_are_kept_to(desk: Desk):
+    limits = {"body_bytes": 1 << 30, "concurrent": 4096, "turns": 10**15, "seconds": 1e9}
+    status, opened = await desk.call("POST", "/sessions", {"limits": limits})
+    assert status == 201
+    headers = {"Authorization": f"Bearer {opened['key']}", "Content-Encoding": "gzip"}
+    body = gzip.compress(json.dumps({"model": "m", "messages": HELLO}).encode())
+    url = f"{opened['openai']}/chat/completions"
+    async with desk.client.post(url, data=body, headers=headers) as reply:
+        assert reply.status == 200
+
+
+async def test_the_admin_pauses_the_policy_and_says_its_version(desk: Desk):
+    _, opened = await desk.call("POST", "/sessions", {})
+    assert await _ask(opened) == "heard hello"
+    status, told = await desk.call("POST", "/policy", {"paused": True})
+    assert (status, told["paused"], told["version"]) == (200, True, "0")
+    asking = asyncio.create_task(_ask(opened))
+    gate = desk.standalone._upstream
+    await eventually(lambda: gate.held == 1)
+    assert (await desk.call("GET", "/policy"))[1]["held"] == 1
+    status, told = await desk.call("POST", "/policy", {"paused": False, "version": "1:3"})
+    assert (status, told["paused"], told["version"]) == (200, False, "1:3")
+    assert await asking == "heard hello"
+    _, ended = await desk.call("DELETE", f"/sessions/{opened['id']}")
+    versions = [each.version for each in read_trajectory(Path(ended["trajectory"])).exchanges]
+    assert versions == [Version(0, 0), Version(1, 3)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        {"paused": 1},
+        {"paused": False, "version": 3},
+        {"paused": False, "version": ""},
+        {"paused": False, "version": "v3"},
+        {"paused": False, "version": "9" * 20},
+        {"paused": False, "version": "9" * 5000},
+        {"paused": True, "version": "3"},
+        {"pause": True},
+    ],
+)
+async def test_what_the_policy_cannot_be_told_is_refused_and_changes_nothing(desk: Desk, body: Any):
+    status, told = await desk.call("POST", "/policy", body)
+    assert status == 400
+    assert told["error"]["message"]
+    told = (await desk.call("GET", "/policy"))[1]
+    assert (told["paused"], told["version"]) == (False, "0")

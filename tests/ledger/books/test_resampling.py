@@ -1,0 +1,97 @@
+"""Seeds of tries: another try has others, unless the run was stopped or it had said nothing."""
+
+import pytest
+from runs_by_hand import Hand
+
+from plimsoll.core.versions import FIRST_VERSION
+from plimsoll.ledger.journal.snapshot import dump, load
+from plimsoll.trials.verdicts import CAUSES, Cause, Void
+
+STOPPED = Void(Cause.CANCELLED, "the run is being stopped")
+LOST = Void(Cause.LOST, "its worker is gone")
+
+
+def seed(run: Hand, group: str = "0-0") -> str:
+    return run.books.groups[group].seed_name(0)
+
+
+def begun(**changes: object) -> Hand:
+    run = Hand(**changes)
+    run.admit()
+    run.start_all()
+    return run
+
+
+def check_kept(run: Hand) -> None:
+    """Whoever reads the journal or a snapshot of the books has the same seeds."""
+    names = {name: group.seed_name(0) for name, group in run.books.groups.items()}
+    copy = load(dump(run.books))
+    run.reopen()
+    for books in (copy, run.books):
+        assert {name: group.seed_name(0) for name, group in books.groups.items()} == names
+    assert run.is_sound()
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if CAUSES[cause].retries])
+def test_another_try_of_a_place_has_other_seeds(cause: Cause):
+    run = begun(group_size=2)
+    before, neighbour = seed(run), run.books.groups["0-0"].seed_name(1)
+    run.void("0-0/0.0", cause)
+    assert seed(run) != before
+    assert run.books.groups["0-0"].seed_name(1) == neighbour
+    check_kept(run)
+
+
+def test_one_that_was_lost_before_it_spoke_has_the_same_seeds():
+    run = begun()
+    before = seed(run)
+    run.accounts.void("0-0/0.0", LOST, spoke=False)
+    assert seed(run) == before
+    run.accounts.void("0-0/0.1", LOST, spoke=True)
+    assert seed(run) != before
+    check_kept(run)
+
+
+def test_one_that_a_stop_or_a_restart_of_the_run_ended_has_the_same_seeds():
+    run = begun()
+    before = seed(run)
+    run.accounts.void("0-0/0.0", STOPPED, again=True)
+    assert seed(run) == before
+    run.start_all()
+    run.reopen()
+    run.recover(run.books.version)
+    assert run.books.groups["0-0"].members[0].attempt == 2
+    assert seed(run) == before
+    check_kept(run)
+
+
+def test_a_group_that_is_given_up_has_other_seeds_than_any_try_of_it_before():
+    run = begun()
+    seen = [seed(run)]
+    run.void("0-0/0.0", Cause.SANDBOX)
+    seen.append(seed(run))
+    run.accounts.distrust(["0-0/0.1"], Void(Cause.GRADER, "the canary failed"))
+    run.admit()
+    seen.append(seed(run, "0-1"))
+    run.start_all()
+    run.void("0-1/0.0", Cause.SANDBOX)
+    seen.append(seed(run, "0-1"))
+    assert len(set(seen)) == 4
+    check_kept(run)
+
+
+def test_a_group_of_a_lineage_that_was_left_has_the_same_seeds():
+    run = Hand(depth=0, max_staleness=0)
+    run.step()
+    run.admit()
+    run.start_all()
+    (group, *_) = run.books.groups.values()
+    before, prompt = group.seed_name(0), group.prompt
+    run.reopen()
+    run.recover(FIRST_VERSION)
+    assert group.id not in run.books.groups
+    run.step()
+    run.admit()
+    again = [one for one in run.books.groups.values() if one.prompt == prompt]
+    assert [one.seed_name(0) for one in again] == [before]
+    assert run.is_sound()

@@ -1,0 +1,201 @@
+"""What a run gives up itself: it admits no more than it can use, and its prompts come again."""
+
+import pytest
+from runs_by_hand import ORDER, Hand
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.books.group import MemberState
+from plimsoll.ledger.data_order import DataOrder
+from plimsoll.ledger.events import Skipped
+from plimsoll.ledger.rules.batching import Batch
+from plimsoll.trials.verdicts import CAUSES, Cause, Void
+
+
+def test_no_more_groups_are_admitted_than_are_wanted():
+    run = Hand(batch_groups=2, depth=1)
+    assert len(run.accounts.admit(ORDER, 1)) == 1
+    assert run.accounts.admit(ORDER, 0) == []
+    assert len(run.accounts.admit(ORDER, 99)) == 3
+    assert run.is_sound()
+
+
+def test_a_rollout_that_the_run_cancelled_is_tried_again_whatever_the_table_says():
+    for policy in ("complete", "min_graded", "void"):
+        run = Hand(group_policy=policy, requeues=0)
+        run.admit()
+        run.start_all()
+        stopped = Void(Cause.CANCELLED, "the run was stopped")
+        assert run.accounts.void("0-0/0.0", stopped, again=True)
+        (member,) = run.books.groups["0-0"].members
+        assert (member.state, member.attempt) == (MemberState.WAITING, 1)
+        assert not run.books.quarantined
+        assert run.is_sound()
+
+
+def test_how_often_a_run_was_stopped_is_not_held_against_its_rollouts():
+    run = Hand(requeues=3)
+    run.admit()
+    stops = 7
+    for attempt in range(stops):
+        assert run.accounts.void(f"0-0/0.{attempt}", Void(Cause.CANCELLED, "stopped"), again=True)
+    tries = CAUSES[Cause.POLICY].retries + run.accounts.settings.requeues
+    for attempt in range(stops, stops + tries):
+        run.void(f"0-0/0.{attempt}", Cause.POLICY)
+        assert "0-0" in run.books.groups, "it has as many tries as without the stops"
+    run.void(f"0-0/0.{stops + tries}", Cause.POLICY)
+    assert "0-0" not in run.books.groups
+    assert run.is_sound()
+
+
+@pytest.mark.parametrize("policy", ["complete", "min_graded", "void"])
+@pytest.mark.parametrize("cause", [Cause.LOST, Cause.POLICY, Cause.SANDBOX])
+def test_restarts_of_a_run_are_not_held_against_its_rollouts(policy, cause):
+    def tries(restarts: int) -> int:
+        run = Hand(group_policy=policy, requeues=2)
+        run.admit()
+        for _ in range(restarts):
+            run.start_all()
+            run.reopen()
+            run.recover(run.books.version)
+        group = run.books.groups["0-0"]
+        count = 0
+        while "0-0" in run.books.groups and not group.final:
+            run.void(group.ticket(0), cause)
+            count += 1
+        assert run.is_sound()
+        return count
+
+    assert tries(restarts=9) == tries(restarts=0) > 1
+
+
+def all_out(cause: Cause, names: list[str]) -> tuple[Hand, DataOrder]:
+    """A run whose tasks are all out, each for one void rollout too many."""
+    run, order = Hand(group_policy="void", requeues=0), DataOrder(names, epochs=2)
+    while groups := run.accounts.admit(order):
+        for group in groups:
+            while group.id in run.books.groups:
+                run.void(group.ticket(0), cause)
+    assert set(run.books.quarantined) == set(names)
+    return run, order
+
+
+def test_tasks_that_are_out_by_no_fault_of_theirs_are_in_again_when_the_run_goes_on():
+    names = ["a", "b", "c", "d"]
+    for cause in (cause for cause in Cause if not CAUSES[cause].against_task):
+        run, order = all_out(cause, names)
+        run.reopen()
+        run.recover(run.books.version)
+        assert sorted(run.accounts.readmit(["a", "b", "c"])) == ["a", "b", "c"]
+        assert "resuming tries it again" in run.books.quarantined.pop("d")
+        assert not run.books.quarantined
+        run.reopen()
+        assert [p.requeues for p in run.books.pending.values()] == [0, 0, 0]
+        assert run.accounts.readmit(["a", "b", "c"]) == []
+        while run.accounts.admit(order):
+            for ticket in run.accounts.waiting():
+                run.finish(ticket)
+            if run.books.buffered >= 2:
+                run.accounts.consume(run.choose())
+                run.accounts.commit()
+        # What came to nothing is trained on once, and so are all of the second epoch.
+        assert run.books.tally.consumed + run.books.buffered == 6
+        assert run.store.auditor.against(run.books) == []
+        assert run.is_sound()
+
+
+def test_tasks_that_are_to_blame_stay_out():
+    for cause in (cause for cause in Cause if CAUSES[cause].against_task):
+        run, _ = all_out(cause, ["a", "b"])
+        assert run.accounts.readmit(["a", "b"]) == []
+        assert set(run.books.quarantined) == {"a", "b"}
+
+
+def test_a_task_that_is_to_blame_in_the_end_stays_out_whatever_put_it_out_before():
+    run = Hand(group_policy="void", requeues=0)
+    order = DataOrder(["a"])
+    run.accounts.admit(order)
+    for attempt in range(CAUSES[Cause.SANDBOX].retries + 1):
+        run.void(f"0-0/0.{attempt}", Cause.SANDBOX)
+    assert "sandbox" in run.books.quarantined["a"]
+    run.void("1-0/0.0", Cause.TASK)
+    assert run.books.quarantined["a"] == "void 1 times; last: task, a member is void"
+    assert run.accounts.readmit(["a"]) == []
+    assert run.is_sound()
+
+
+def test_what_waits_to_come_again_returns_with_its_task_as_often_as_that_is_out():
+    run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
+    first, second = (group for group in run.accounts.admit(order) if group.task == "a")
+    for _ in range(2):
+        run.accounts.distrust(second.tickets, Void(Cause.GRADER, "a canary failed"))
+        while first.id in run.books.groups:
+            run.void(first.ticket(0), Cause.SANDBOX)
+        run.accounts.admit(order)
+        assert not run.books.pending, "its turn came, and its task is out"
+        for ticket in run.accounts.waiting():
+            run.finish(ticket)
+        while isinstance(batch := run.accounts.choose(), Batch):
+            run.accounts.consume(batch)
+            run.accounts.commit()
+        run.reopen()
+        run.accounts.readmit(["a", "b"])
+        assert set(run.books.pending) == {first.prompt, second.prompt}
+        first, second = run.accounts.admit(order, 2)
+    assert run.store.auditor.against(run.books) == []
+    assert run.is_sound()
+
+
+def test_a_prompt_that_is_skipped_returns_under_a_number_of_its_own():
+    """It may be skipped again before it has come again: that is another event."""
+    run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
+    late, other = (group for group in run.accounts.admit(order) if group.task == "a")
+    run.accounts.distrust(late.tickets, Void(Cause.GRADER, "a canary failed"))
+    while other.id in run.books.groups:
+        run.void(other.ticket(0), Cause.SANDBOX)
+    run.accounts.admit(order)
+    assert Skipped(prompt=late.prompt, task="a", attempt=1) in run.store.events
+    run.accounts.readmit(["a"])
+    assert run.books.pending[late.prompt].attempt == 2
+
+
+def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():
+    run = Hand(batch_groups=1, depth=2, group_size=2)
+    run.admit()
+    run.start_all()
+    for ticket in ("0-0/0.0", "0-0/1.0", "1-0/0.0", "1-0/1.0", "2-0/0.0"):
+        run.finish(ticket)
+    run.accounts.consume(run.choose())
+    doubt = Void(Cause.GRADER, "a canary failed")
+    given_up = run.accounts.distrust(["0-0/0.0", "1-0/1.0", "2-0/0.0", "9-0/0.0", "x"], doubt)
+    # What is being trained on stays.
+    assert given_up == ["1-0", "2-0"]
+    assert set(run.books.pending) == {1, 2}
+    assert run.books.tally.groups_by_cause == {Cause.GRADER: 2}
+    assert [pending.requeues for pending in run.books.pending.values()] == [0, 0]
+    assert run.is_sound()
+
+
+def test_a_batch_that_is_rejected_is_none_and_what_is_not_at_fault_is_in_the_next():
+    run = Hand(batch_groups=2, depth=1)
+    run.admit()
+    run.start_all()
+    for group in ("0-0", "1-0", "2-0"):
+        run.finish(f"{group}/0.0")
+    with pytest.raises(LedgerError, match="no batch under way has the groups 0-0"):
+        run.accounts.reject({"0-0": "gone"})
+    before = run.books.version
+    run.accounts.consume(run.choose())
+    for wrong in ({}, {"2-0": "not of this batch"}, {"0-0": "gone", "2-0": "not"}):
+        with pytest.raises(LedgerError):
+            run.accounts.reject(wrong)
+    run.accounts.reject({"0-0": "gone"})
+    assert not run.books.is_training
+    assert run.books.version == before
+    assert set(run.books.pending) == {0}
+    assert run.books.pending[0].requeues == 1
+    assert run.choose().ids == ("1-0", "2-0")
+    run.accounts.consume(run.choose())
+    run.reopen()
+    assert run.books.is_training
+    run.accounts.commit()
+    assert run.is_sound()

@@ -1,0 +1,178 @@
+"""Stragglers: each remedy in its turn, and nothing where nobody is in the way."""
+
+import pytest
+from runs_by_hand import Hand
+
+from plimsoll.core.versions import Version
+from plimsoll.ledger.rules.batching import Batch
+from plimsoll.ledger.rules.stragglers import MOST_RESUMES, Remedy
+from plimsoll.trials.verdicts import Cause
+
+
+def late(**changes) -> Hand:
+    """A run in which group 0-0 is due and still runs: another is ready for its place."""
+    run = Hand(**{"batch_groups": 1, "depth": 1, "max_staleness": 1, **changes})
+    run.admit()
+    run.start_all()
+    run.step(leave=("0-0",))
+    finish_others(run)
+    assert run.waits().due == ("0-0",)
+    return run
+
+
+def finish_others(run: Hand) -> None:
+    run.admit()
+    run.start_all()
+    for group in list(run.books.groups.values()):
+        if group.id != "0-0":
+            for place, member in enumerate(group.members):
+                if not member.final:
+                    run.finish(group.ticket(place))
+
+
+def make_due_again(run: Hand) -> None:
+    """Train on others until group 0-0 is in their way once more."""
+    while isinstance(choice := run.accounts.choose(), Batch):
+        run.accounts.consume(choice)
+        run.accounts.commit()
+        finish_others(run)
+    assert choice.due == ("0-0",)
+
+
+def attend(run: Hand, **changes) -> Remedy | None:
+    return run.accounts.attend("0-0", **{"slack_left": False, "can_resume": False, **changes})
+
+
+def test_first_it_is_waited_for():
+    run = late()
+    written = len(run.store.events)
+    assert attend(run, slack_left=True, can_resume=True) is Remedy.WAIT
+    assert len(run.store.events) == written
+
+
+def test_then_it_goes_on_with_newer_weights_where_it_can():
+    run = late()
+    assert attend(run, can_resume=True) is Remedy.RESUME
+    assert run.books.groups["0-0"].head == Version(0, 1)
+    assert run.choose().ids == ("2-0",)
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    run.finish("0-0/0.0", Version(0, 0), Version(0, 1))
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    # What it said before is not trained on: its tokens are one version old, not two.
+    assert run.books.tally.token_ages == {0: 2, 1: 1}
+    assert run.is_sound()
+
+
+def test_a_group_is_not_resumed_for_ever():
+    run = late()
+    for _ in range(MOST_RESUMES):
+        assert attend(run, can_resume=True) is Remedy.RESUME
+        make_due_again(run)
+    assert attend(run, can_resume=True, slack_left=True) is Remedy.WAIT
+    assert attend(run, can_resume=True) is Remedy.REQUEUE
+    assert run.books.pending[0].requeues == 1
+    assert run.is_sound()
+
+
+def test_a_group_of_which_only_withheld_members_run_is_given_up():
+    """Whatever they come to, nothing of it is trained on."""
+    run = late(group_size=2, group_policy="min_graded")
+    run.void("0-0/1.0", Cause.SANDBOX)
+    run.start_all()
+    assert attend(run) is Remedy.WITHHOLD
+    run.void("0-0/1.1", Cause.TASK)
+    assert [member.withheld for member in run.books.groups["0-0"].members] == [True, False]
+    make_due_again(run)
+    assert attend(run, can_resume=True, slack_left=True) is Remedy.WAIT
+    assert attend(run, can_resume=True) is Remedy.REQUEUE
+
+
+def test_members_that_have_ended_are_withheld_when_the_others_go_on():
+    run = late(group_size=2)
+    run.finish("0-0/0.0")
+    assert attend(run, can_resume=True) is Remedy.RESUME
+    first, second = run.books.groups["0-0"].members
+    assert (first.withheld, second.withheld) == (True, False)
+    assert (first.reward, second.resumed) == (1.0, True)
+
+
+def test_then_members_that_are_too_old_are_withheld_where_others_are_not():
+    run = late(group_size=2)
+    run.void("0-0/1.0", Cause.SANDBOX)
+    run.start_all()
+    assert attend(run) is Remedy.WITHHOLD
+    group = run.books.groups["0-0"]
+    assert [member.withheld for member in group.members] == [True, False]
+    assert group.head == Version(0, 1)
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    run.finish("0-0/0.0")
+    run.finish("0-0/1.1")
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    assert run.books.tally.withheld == 1
+    assert max(run.books.tally.head_ages) == 1
+    assert run.is_sound()
+
+
+def test_a_void_member_is_nobody_to_withhold_others_for():
+    run = late(group_size=2, group_policy="min_graded")
+    run.void("0-0/1.0")
+    assert attend(run) is Remedy.REQUEUE
+
+
+def test_then_it_is_given_up_and_its_prompt_comes_again():
+    run = late()
+    assert attend(run) is Remedy.REQUEUE
+    assert run.books.pending[0].requeues == 1
+    assert run.books.tally.groups_by_cause == {Cause.STALE: 1}
+    assert run.choose().ids == ("2-0",)
+    assert [group.id for group in run.admit()] == ["0-1"]
+
+
+def test_at_last_its_task_is_out():
+    run = late(requeues=0)
+    assert attend(run) is Remedy.QUARANTINE
+    assert len(run.books.quarantined) == 1
+    assert 0 not in run.books.pending
+    assert run.is_sound()
+
+
+def test_who_is_not_in_the_way_is_left_alone():
+    run = late()
+    written = len(run.store.events)
+    assert run.accounts.attend("2-0", slack_left=False, can_resume=False) is None
+    assert run.accounts.attend("nobody", slack_left=False, can_resume=False) is None
+    run.finish("0-0/0.0")
+    assert attend(run) is None
+    assert len(run.store.events) == written + 1
+
+
+def test_a_group_that_nobody_has_begun_is_young_again_at_once():
+    run = Hand(batch_groups=1, depth=1, max_staleness=1)
+    run.admit()
+    run.accounts.start("1-0/0.0", "w")
+    run.finish("1-0/0.0")
+    run.accounts.consume(run.choose())
+    run.accounts.commit()
+    run.admit()
+    run.accounts.start("2-0/0.0", "w")
+    run.finish("2-0/0.0")
+    assert run.waits().due == ("0-0",)
+    assert attend(run, slack_left=True) is Remedy.RESUME
+    assert run.books.groups["0-0"].head == Version(0, 1)
+    assert run.choose().ids == ("2-0",)
+    assert run.is_sound()
+
+
+@pytest.mark.parametrize("can_resume", [True, False])
+def test_attending_twice_writes_nothing_twice(can_resume: bool):
+    run = late(group_size=2)
+    run.finish("0-0/0.0")
+    attend(run, can_resume=can_resume)
+    written = len(run.store.events)
+    assert attend(run, can_resume=can_resume) is None
+    assert len(run.store.events) == written
+    assert run.is_sound()

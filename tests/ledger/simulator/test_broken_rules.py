@@ -1,0 +1,110 @@
+"""The simulator is worth something: with a rule taken out, it says which promise is broken."""
+
+import pytest
+from worlds import plan_for
+
+from plimsoll.core.errors import LedgerError
+from plimsoll.core.versions import Lineages
+from plimsoll.ledger import accounts
+from plimsoll.ledger.books import books, preconditions
+from plimsoll.ledger.books.books import Books
+from plimsoll.ledger.rules import batching
+from plimsoll.ledger.simulator.scenario import BrokenPromise
+from plimsoll.ledger.simulator.training import Training
+
+SEEDS = 600
+
+
+def caught() -> str:
+    """What the simulator says, at the first seed at which it says something."""
+    for seed in range(SEEDS):
+        try:
+            Training(plan_for(seed)).run()
+        except (BrokenPromise, AssertionError, LedgerError) as error:
+            return str(error)
+    return ""
+
+
+def test_with_all_rules_in_place_it_says_nothing():
+    assert caught() == ""
+
+
+def test_without_the_demand_bound(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batching, "_excess", lambda *_: None)
+    monkeypatch.setattr(accounts, "surplus", lambda *_: [])
+    assert "is not to be had" in caught()  # the guard of the books keeps the promise, alone
+
+
+def test_without_the_demand_bound_and_the_guard(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batching, "_excess", lambda *_: None)
+    monkeypatch.setattr(accounts, "surplus", lambda *_: [])
+    monkeypatch.setattr(preconditions, "_may_consume", lambda *_: True)
+    assert "is allowed" in caught()
+
+
+def test_without_the_admission_bound(monkeypatch: pytest.MonkeyPatch):
+    room = accounts.room
+    monkeypatch.setattr(accounts, "room", lambda *about: room(*about) + 1)
+    assert "groups are live" in caught()
+
+
+def test_without_consuming_once(monkeypatch: pytest.MonkeyPatch):
+    def committed(self: Books, event) -> None:
+        for group in self.training:
+            group.training = False
+            self.queue.update(group)
+        self._training.clear()
+        self.version = event.version
+
+    monkeypatch.setattr(Books, "_committed", committed)
+    assert "was trained on twice" in caught()
+
+
+def test_without_requeueing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Books, "await_again", lambda *_: None)
+    assert "prompts were begun" in caught()
+
+
+def test_without_the_check_for_versions_that_were_left(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Books, "_is_dead", lambda *_: False)
+    assert "a version left behind" in caught()
+
+
+def test_without_that_check_for_rollouts_that_end_later(monkeypatch: pytest.MonkeyPatch):
+    finished = Books._finished
+
+    class Credulous(Lineages):
+        def descends(self, *_) -> bool:
+            return True
+
+    def believing(self: Books, *about) -> None:
+        lineages, self.lineages = self.lineages, Credulous()
+        try:
+            finished(self, *about)
+        finally:
+            self.lineages = lineages
+
+    monkeypatch.setattr(Books, "_finished", believing)
+    assert "a version left behind" in caught()
+
+
+def test_without_refusing_second_completions(monkeypatch: pytest.MonkeyPatch):
+    for room in (books, preconditions):
+        monkeypatch.setattr(room, "fits_member", lambda *_: True)
+    assert "was written twice" in caught()
+
+
+def test_without_undoing_later_steps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(accounts, "consumed_since", lambda *_: [])
+    assert "the books have" in caught() or "lost" in caught()
+
+
+def test_without_withholding_what_turns_out_too_old(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(accounts.Accounts, "_withhold_overdue", lambda *_: None)
+    monkeypatch.setattr(preconditions, "_may_consume", lambda *_: True)
+    assert "is allowed" in caught()
+
+
+def test_with_evaluations_that_count_as_live(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Books, "live", property(lambda self: len(self.groups) + len(self.evals)))
+    assert "an evaluation used up room of training" in caught()

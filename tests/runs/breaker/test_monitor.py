@@ -1,0 +1,60 @@
+"""The watch over a run: what trials that were cut short say of it, which is nothing."""
+
+from pathlib import Path
+
+import pytest
+from rollout_runs import MakeConfig, all_batches, proven
+from rows import graded, void
+
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.monitor import BreakerMonitor
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.trials.verdicts import Cause
+
+
+def watching() -> BreakerMonitor:
+    return BreakerMonitor(Breaker(Policy(tasks=50)), None, {}, 1)
+
+
+@pytest.mark.parametrize("cause", [Cause.LOST, Cause.CANCELLED])
+def test_trials_that_were_cut_short_never_trip_the_breaker(cause: Cause):
+    watch = watching()
+    for number in range(200):
+        watch.trial_finished(void(cause, f"worker {number % 3} is gone", task=f"t-{number}"))
+    assert watch.breaker.trip is None
+
+
+@pytest.mark.parametrize("cause", [Cause.SANDBOX, Cause.POLICY, Cause.GRADER])
+def test_trials_cut_short_hide_none_that_came_to_nothing_by_themselves(cause: Cause):
+    watch = watching()
+    for number in range(16):
+        watch.trial_finished(void(Cause.LOST, "its worker is gone"))
+        assert watch.breaker.trip is None
+        watch.trial_finished(void(cause, task=f"t-{number}"))
+    assert watch.breaker.trip is not None
+    assert watch.breaker.trip.rule == "dead-start"
+
+
+def test_a_batch_is_judged_by_those_that_came_to_their_end():
+    watch = watching()
+    watch.trial_finished(graded(1.0))
+    for number in range(63):
+        watch.trial_finished(void(Cause.LOST, "its worker is gone"))
+        watch.trial_finished(void(Cause.SANDBOX, task=f"t-{number}"))
+    assert watch.breaker.trip is not None
+    assert (watch.breaker.trip.rule, len(watch.breaker.trip.voids)) == ("void-share", 1)
+
+
+async def test_the_death_of_a_worker_with_all_that_runs_costs_nothing_but_time(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("lost-a", "lost-b", steps=1, group_size=16)
+    workers = config.workers.model_copy(update={"concurrency": 32})
+    config = config.model_copy(update={"workers": workers})
+    async with Rollouts(config, out=tmp_path / "run") as rollouts:
+        assert len(await all_batches(rollouts)) == 1
+    summary = rollouts.summary
+    assert summary.void["lost"] >= 16, "a dead start, if they were held against the run"
+    assert (summary.done, summary.breaker) == (True, None)
+    proven(tmp_path / "run")

@@ -1,0 +1,120 @@
+"""Ending the process that drives a run: it hears of it, and is waited for with a word."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from plimsoll.core.errors import UsageError
+from plimsoll.core.ids import Owner
+from plimsoll.ledger.journal.location import LOCK
+from plimsoll.ledger.journal.lock import Lock
+from plimsoll.runs import controller_process
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.sandboxes.host.owners import this_process
+
+DRIVER = """
+import pathlib, signal, sys, time
+from plimsoll.runs import control
+from plimsoll.runs.directory import RunDirectory
+
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+control.claim(RunDirectory(pathlib.Path(sys.argv[1])))
+print("ready", flush=True)
+while len(told) < int(sys.argv[2]):
+    time.sleep(0.01)
+time.sleep(float(sys.argv[3]))
+"""
+Drive = Callable[[int, float], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def drive(directory: RunDirectory) -> Iterator[Drive]:
+    """Starts what drives the run, and ends so many seconds after so many signals."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(signals: int, seconds: float) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", DRIVER, directory.path, str(signals), str(seconds)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("now", [False, True], ids=["in order", "now"])
+def test_a_process_that_was_stopped_hears_that_it_is_to_end(
+    drive: Drive, directory: RunDirectory, now: bool, monkeypatch: pytest.MonkeyPatch
+):
+    # Seen as one, the second signal would be waited for in vain.
+    monkeypatch.setattr(controller_process, "_APART_SECONDS", 3.0)
+    process = drive(2 if now else 1, 0.0)
+    process.send_signal(signal.SIGSTOP)
+    owner = controller_process.controller(directory)
+    assert owner is not None
+    controller_process.end_run(owner, directory, now=now)
+    assert process.wait(30) == 0
+
+
+def test_a_long_wait_is_not_without_a_word(
+    drive: Drive,
+    directory: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(controller_process, "_WORD_SECONDS", 0.2)
+    process = drive(1, 2.0)
+    owner = controller_process.controller(directory)
+    assert owner is not None
+    began = time.monotonic()
+    controller_process.end_run(owner, directory, now=False)
+    assert time.monotonic() - began > 1
+    said = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(said) <= 3
+    assert f"still waiting for pid {process.pid}" in said[0]
+    assert f"kill -9 {process.pid}" in said[0]
+
+
+@pytest.fixture
+def elsewhere(directory: RunDirectory) -> RunDirectory:
+    """A run that a process of another host or container claimed, and did not release."""
+    owner = Owner("container~0a1b2c3d", 1, "boot:7")
+    directory.controller.write_bytes(msgspec.json.encode(owner))
+    return directory
+
+
+def test_a_run_whose_container_is_gone_is_driven_by_nobody(elsewhere: RunDirectory):
+    controller_process.check_idle(elsewhere)  # it never took the lock
+    Lock.take(elsewhere.path / LOCK, this_process()).release()
+    controller_process.check_idle(elsewhere)
+    assert controller_process.controller(elsewhere) is None
+
+
+def test_a_run_that_another_container_drives_is_left_to_it(elsewhere: RunDirectory):
+    lock = Lock.take(elsewhere.path / LOCK, this_process())
+    try:
+        owner = controller_process.controller(elsewhere)
+        assert owner is not None
+        with pytest.raises(UsageError, match=r"running: pid 1 on container: stop it there$"):
+            controller_process.check_idle(elsewhere)
+        with pytest.raises(UsageError, match=r"driven by pid 1 on container: stop it there$"):
+            controller_process.end_run(owner, elsewhere, now=False)
+    finally:
+        lock.release()
+
+
+def test_where_the_lock_cannot_be_asked_the_way_out_is_named(elsewhere: RunDirectory):
+    (elsewhere.path / LOCK).symlink_to(LOCK)  # it cannot be opened
+    with pytest.raises(UsageError, match=f"is gone, remove {elsewhere.controller}"):
+        controller_process.check_idle(elsewhere)

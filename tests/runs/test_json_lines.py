@@ -1,0 +1,96 @@
+"""Lines of a run's files: off the loop, in order, and in the file when that is said."""
+
+import asyncio
+import resource
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs import json_lines
+from plimsoll.runs.json_lines import LineWriter
+
+
+class Line(msgspec.Struct):
+    number: int
+
+
+def numbers(path: Path) -> list[int]:
+    return [line.number for line in msgspec.json.Decoder(Line).decode_lines(path.read_bytes())]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A file system that takes so long for each write."""
+    append = json_lines._append
+
+    def sleeps(path: Path, lines: bytes) -> None:
+        time.sleep(0.3)
+        append(path, lines)
+
+    monkeypatch.setattr(json_lines, "_append", sleeps)
+    return 0.3
+
+
+async def test_lines_of_many_callers_are_in_their_order_and_written_in_few_goes(
+    tmp_path: Path, slow: float
+):
+    writer, file, other = LineWriter(), tmp_path / "lines", tmp_path / "other"
+    began = time.monotonic()
+    await asyncio.gather(
+        *(writer.write(file, Line(number)) for number in range(500)),
+        *(writer.write(other, Line(number)) for number in range(500)),
+    )
+    assert numbers(file) == numbers(other) == list(range(500))
+    assert time.monotonic() - began < 500 * slow / 2, "queued lines are written together"
+
+
+async def test_a_slow_file_system_does_not_hold_up_the_loop(tmp_path: Path, slow: float):
+    writer = LineWriter()
+    writing = asyncio.create_task(writer.write(tmp_path / "lines", Line(1)))
+    turns = 0
+    while not writing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 100
+
+
+async def test_a_line_is_in_the_file_when_its_write_returns(tmp_path: Path):
+    writer = LineWriter()
+    for number in range(20):
+        await writer.write(tmp_path / "lines", Line(number))
+        assert numbers(tmp_path / "lines")[-1] == number
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_line_of_a_caller_that_is_cancelled_is_flushed_with_the_others(tmp_path: Path):
+    writer = LineWriter()
+    writing = [
+        asyncio.create_task(writer.write(tmp_path / "lines", Line(number))) for number in range(3)
+    ]
+    await asyncio.sleep(0)
+    for task in writing:
+        task.cancel()
+    await asyncio.gather(*writing, return_exceptions=True)
+    await writer.flush()
+    assert numbers(tmp_path / "lines") == [0, 1, 2]
+
+
+async def test_a_disk_that_fills_up_leaves_whole_lines_only(tmp_path: Path):
+    writer, file = LineWriter(), tmp_path / "lines"
+    for number in range(10):
+        await writer.write(file, Line(number))
+    size = file.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, hard))
+    try:
+        with pytest.raises(UsageError, match=r"cannot write .*lines: File too large; choose"):
+            await writer.write(file, Line(10))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.stat().st_size == size
+    with pytest.raises(UsageError, match="File too large"):
+        await writer.write(file, Line(11))
+    assert numbers(file) == list(range(10))

@@ -1,0 +1,207 @@
+"""Which engine is meant, and that an unsafe way to it is refused in one clear message."""
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plimsoll.core.errors import PlimsollError, SandboxUnavailable, UsageError
+from plimsoll.sandboxes.docker.daemon import endpoint as endpoints
+from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """An environment without any engine in it."""
+    return {"HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def sock(tmp_path: Path) -> Iterator[str]:
+    """The address of a socket that somebody listens on."""
+    path = tmp_path / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        yield f"unix://{path}"
+
+
+@pytest.fixture
+def write_context(tmp_path: Path) -> Callable[..., None]:
+    """Writes a context as `docker context create` does."""
+
+    def write(name: str, host: str, *, skip: bool = False, certificates: Path | None = None):
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        folder = tmp_path / ".docker/contexts/meta" / digest
+        folder.mkdir(parents=True)
+        place = {"Host": host, "SkipTLSVerify": skip}
+        meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": place}}
+        (folder / "meta.json").write_text(json.dumps(meta))
+        if certificates is not None:
+            tls = tmp_path / ".docker/contexts/tls" / digest / "docker"
+            tls.parent.mkdir(parents=True)
+            tls.symlink_to(certificates)
+
+    return write
+
+
+def refused(kind: type[PlimsollError], *args: object, **more: object) -> str:
+    with pytest.raises(kind) as caught:
+        find_endpoint(*args, **more)  # pyright: ignore[reportArgumentType]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_first_that_is_named_is_meant(
+    env: dict[str, str], sock: str, write_context: Callable[..., None], tmp_path: Path
+):
+    write_context("given", "tcp://127.0.0.1:1")
+    write_context("chosen", "tcp://127.0.0.1:2")
+    write_context("current", "tcp://127.0.0.1:3")
+    config = tmp_path / ".docker/config.json"
+    config.write_text('{"currentContext": "current"}')
+    everything = {**env, "DOCKER_HOST": "tcp://127.0.0.1:4", "DOCKER_CONTEXT": "chosen"}
+    assert find_endpoint(sock, "given", everything) == Endpoint(sock)
+    assert find_endpoint(None, "given", everything).url == "tcp://127.0.0.1:1"
+    assert find_endpoint(None, None, everything).url == "tcp://127.0.0.1:4"
+    assert find_endpoint(None, "default", everything).url == "tcp://127.0.0.1:4"
+    del everything["DOCKER_HOST"]
+    assert find_endpoint(None, None, everything).url == "tcp://127.0.0.1:2"
+    del everything["DOCKER_CONTEXT"]
+    assert find_endpoint(None, None, everything).url == "tcp://127.0.0.1:3"
+    elsewhere = {**env, "DOCKER_CONFIG": str(tmp_path / ".docker"), "HOME": "/nowhere"}
+    assert find_endpoint(None, None, elsewhere).url == "tcp://127.0.0.1:3"
+
+
+def test_a_rootless_engine_is_found_by_its_usual_socket(env: dict[str, str], tmp_path: Path):
+    if Path("/var/run/docker.sock").exists():
+        assert find_endpoint(None, None, env).url == "unix:///var/run/docker.sock"
+        return
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "docker.sock"))
+        found = find_endpoint(None, None, {**env, "XDG_RUNTIME_DIR": str(tmp_path)})
+    assert found.url == f"unix://{tmp_path}/docker.sock"
+    assert "no Docker engine was found" in refused(SandboxUnavailable, None, None, env)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "[::1]"])
+def test_plain_tcp_to_this_host_is_allowed(env: dict[str, str], host: str):
+    found = find_endpoint(f"tcp://{host}", None, env)
+    assert found.url == f"tcp://{host}:2375"
+    assert found.certificates is None
+    assert not found.is_local
+
+
+@pytest.mark.parametrize("url", ["tcp://build.example.org:2375", "http://10.0.0.7:2375"])
+def test_plain_tcp_to_another_host_is_refused_unless_it_is_named(env: dict[str, str], url: str):
+    said = refused(UsageError, url, None, env)
+    host = url.removeprefix("tcp://").removeprefix("http://").removesuffix(":2375")
+    assert f"root on {host}" in said
+    assert "DOCKER_TLS_VERIFY" in said
+    assert f'allow_plain = ["{host}"]' in said
+    assert find_endpoint(url, None, env, allow_plain=[host]).url == f"tcp://{host}:2375"
+    refused(UsageError, url, None, env, allow_plain=["other.example.org"])
+    refused(UsageError, None, None, {**env, "DOCKER_HOST": url})
+
+
+def test_names_that_only_look_like_this_host_are_refused(env: dict[str, str]):
+    for host in ("127.0.0.1.example.org", "localhost.example.org", "0.0.0.0", "2130706433"):
+        refused(UsageError, f"tcp://{host}:2375", None, env)
+
+
+def test_a_context_is_refused_for_the_same_reasons(
+    env: dict[str, str], write_context: Callable[..., None]
+):
+    write_context("plain", "tcp://10.0.0.7:2375")
+    write_context("unverified", "tcp://10.0.0.7:2376", skip=True)
+    assert "root on 10.0.0.7" in refused(UsageError, None, "plain", env)
+    assert "does not verify" in refused(UsageError, None, "unverified", env)
+    plain = {**env, "DOCKER_TLS": "1", "DOCKER_HOST": "tcp://10.0.0.7:2376"}
+    assert "without verification" in refused(UsageError, None, None, plain)
+
+
+def test_an_unknown_context_is_told_with_the_known(
+    env: dict[str, str], write_context: Callable[..., None]
+):
+    write_context("north", "tcp://127.0.0.1:1")
+    write_context("east", "tcp://127.0.0.1:1")
+    said = refused(UsageError, None, "nroth", env)
+    assert "'nroth'" in said
+    assert said.endswith("east, north")
+
+
+def test_broken_configuration_names_its_file(env: dict[str, str], tmp_path: Path):
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker/config.json").write_text("{")
+    assert "config.json" in refused(UsageError, None, None, env)
+
+
+@pytest.mark.parametrize(
+    "url", ["engine.example.org:2375", "tcp://", "tcp://host:port", "npipe:////./pipe/x", "/run/x"]
+)
+def test_what_is_no_address_is_said_to_be_none(env: dict[str, str], url: str):
+    assert "no address of a Docker engine" in refused(UsageError, url, None, env)
+
+
+def test_a_socket_that_cannot_be_used_is_told_why(env: dict[str, str], tmp_path: Path):
+    assert "no such socket" in refused(SandboxUnavailable, f"unix://{tmp_path}/none", None, env)
+    (tmp_path / "file").touch()
+    assert "is not a socket" in refused(UsageError, f"unix://{tmp_path}/file", None, env)
+
+
+def test_a_socket_of_others_says_how_to_be_let_in(
+    env: dict[str, str], sock: str, monkeypatch: pytest.MonkeyPatch
+):
+    # Root may use any socket, so the kernel's answer is played.
+    monkeypatch.setattr(endpoints.os, "access", lambda *_: False)
+    assert "add the user to the socket's group" in refused(SandboxUnavailable, sock, None, env)
+
+
+def test_tls_takes_its_certificates_from_where_docker_does(
+    env: dict[str, str], tls_engine, write_context: Callable[..., None], tmp_path: Path
+):
+    url, folder = tls_engine.url, tls_engine.certificates
+    by_env = {**env, "DOCKER_HOST": url, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
+    write_context("remote", url, certificates=folder)
+    (tmp_path / "certs").symlink_to(folder)
+    for found in (
+        find_endpoint(None, None, by_env),
+        find_endpoint(None, "remote", env),
+        find_endpoint(url, None, env, certificates=tmp_path / "certs"),
+    ):
+        assert found.url == url
+        assert found.certificates is not None
+        assert found.environment()["DOCKER_TLS_VERIFY"] == "1"
+        assert (Path(found.environment()["DOCKER_CERT_PATH"]) / "ca.pem").exists()
+
+
+def test_certificates_that_cannot_be_used_are_named(env: dict[str, str], tmp_path: Path):
+    url = "tcp://10.0.0.7:2376"
+    assert "has none of ca.pem" in refused(UsageError, url, None, env, certificates=tmp_path)
+    (tmp_path / "cert.pem").write_text("x")
+    assert "only one of" in refused(UsageError, url, None, env, certificates=tmp_path)
+    (tmp_path / "key.pem").write_text("x")
+    assert "cannot be used" in refused(UsageError, url, None, env, certificates=tmp_path)
+
+
+def test_ssh_needs_a_package_and_says_which(env: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoints.importlib.util, "find_spec", lambda _: None)
+    assert "pip install asyncssh" in refused(UsageError, "ssh://me@host", None, env)
+    monkeypatch.setattr(endpoints.importlib.util, "find_spec", lambda _: object())
+    assert find_endpoint("ssh://me:pass@host:22", None, env).url == "ssh://me:pass@host:22"
+
+
+def test_an_address_is_shown_without_its_password():
+    assert str(Endpoint("ssh://me:secret@host:22")) == "ssh://me@host:22"
+    assert str(Endpoint("tcp://me:secret@host:22")) == "tcp://host:22"
+    assert str(Endpoint("unix:///var/run/x.sock")) == "unix:///var/run/x.sock"
+
+
+def test_the_environment_of_the_process_is_not_looked_at(
+    env: dict[str, str], sock: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(os.environ, "DOCKER_HOST", "tcp://10.0.0.7:2375")
+    assert find_endpoint(None, None, {**env, "DOCKER_HOST": sock}).url == sock

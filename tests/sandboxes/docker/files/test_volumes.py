@@ -1,0 +1,241 @@
+"""Files for an engine that does not see this host's: copied once, whole, and for all."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from parts import spec
+from plimsoll.core.ids import Labels, Owner, short_id
+from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.labels import from_docker, is_shared, to_docker
+from plimsoll.sandboxes.host.owners import this_process
+from plimsoll.sandboxes.protocol import Image, ImageSource, Mount, Sandbox, Supplies
+
+
+class TlsEngine(Protocol):
+    url: str
+    certificates: Path
+
+
+@pytest.fixture
+def options(tls_engine: TlsEngine) -> DockerOptions:
+    return DockerOptions(host=tls_engine.url, certificates=tls_engine.certificates)
+
+
+@pytest.fixture
+async def docker(options: DockerOptions) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(options) as started:
+        yield started
+
+
+@pytest.fixture
+async def image(docker: DockerBackend) -> Image:
+    return await docker.build(ImageSource(reference="debian:12"))
+
+
+@pytest.fixture
+async def assets(docker: DockerBackend, tmp_path: Path) -> AsyncIterator[Path]:
+    """A folder with content that no other test has; what was copied of it goes afterwards."""
+    before = await _volumes(docker.engine)
+    folder = tmp_path / "assets"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "unique").write_text(short_id())
+    (folder / "sub/run.sh").write_text("#!/bin/sh\necho ran\n")
+    (folder / "sub/run.sh").chmod(0o755)
+    (folder / "link").symlink_to("sub/run.sh")
+    (folder / "big").write_bytes(b"x" * 3_000_001)
+    yield folder
+    for name in await _volumes(docker.engine) - before:
+        for row in await docker.engine.containers():
+            if any(mount.name == name for mount in row.mounts):
+                await docker.engine.remove(row.id)
+        await docker.engine.remove_volume(name)
+
+
+async def _volumes(engine: Daemon) -> set[str]:
+    return {row.name for row in await engine.volumes() if row.name.startswith("plimsoll-assets-")}
+
+
+async def _said(sandbox: Sandbox, command: str) -> str:
+    done = await sandbox.exec(command)
+    assert done.ok, done.complaint()
+    return done.stdout.text
+
+
+async def _check(sandbox: Sandbox, assets: Path) -> None:
+    unique = (assets / "unique").read_text()
+    shown = "cat /a/unique; /a/link; stat -c '%s' /a/big; ls -A /a | tr '\\n' ' '"
+    assert await _said(sandbox, shown) == f"{unique}ran\n3000001\nbig link sub unique "
+
+
+async def test_a_folder_is_copied_once_and_is_read_only(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    before = await _volumes(docker.engine)
+    for _ in range(2):
+        made = await docker.create(image, spec(mounts=(Mount(assets, "/a"),)))
+        try:
+            await _check(made, assets)
+            for path in ("/a/new", "/a/unique", "/.plimsoll/init"):
+                done = await made.exec(f"echo x > {path}")
+                assert "Read-only" in done.stderr.text
+        finally:
+            await made.close()
+    (name,) = await _volumes(docker.engine) - before
+    volume = await docker.engine.volume(name)
+    assert volume is not None
+    assert is_shared(volume.labels)
+    assert from_docker(volume.labels) is not None
+
+
+async def test_what_is_staged_is_named_by_its_key_and_a_file_is_copied_too(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    supplies = Supplies(
+        mounts=(
+            Mount(assets, "/a"),
+            Mount(assets / "sub", "/checkout", unless_there=True),
+            Mount(assets / "sub", "/usr/bin", unless_there=True),
+            Mount(assets / "unique", "/etc/new/unique"),
+        ),
+        key=short_id(),
+    )
+    made = await docker.create(image, spec(supplies=supplies))
+    try:
+        await _check(made, assets)
+        unique = (assets / "unique").read_text()
+        assert await _said(made, "cat /etc/new/unique; ls /checkout") == f"{unique}run.sh\n"
+        assert (await made.exec("ls /usr/bin/python3")).ok
+    finally:
+        await made.close()
+
+
+async def test_other_content_is_another_volume(docker: DockerBackend, image: Image, assets: Path):
+    for word in ("one", "two"):
+        (assets / "unique").write_text(word)
+        made = await docker.create(image, spec(mounts=(Mount(assets, "/a"),)))
+        try:
+            await _check(made, assets)
+        finally:
+            await made.close()
+
+
+async def test_two_backends_that_fill_one_volume_at_once_both_end_well(
+    docker: DockerBackend, image: Image, options: DockerOptions, assets: Path
+):
+    async with DockerBackend(options) as other:
+        wanted = spec(mounts=(Mount(assets, "/a"),))
+        made = await asyncio.gather(
+            *(backend.create(image, wanted) for backend in (docker, other) for _ in range(2))
+        )
+        for sandbox in made:
+            await _check(sandbox, assets)
+            await sandbox.close()
+
+
+async def test_a_volume_that_a_dead_process_left_half_filled_is_filled(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    before = await _volumes(docker.engine)
+    wanted = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, wanted)).close()
+    (name,) = await _volumes(docker.engine) - before
+    await docker.__aexit__(None, None, None)
+    await docker.__aenter__()
+    engine = docker.engine
+    await engine.remove_volume(name)
+    owner = Owner(this_process().host, 2**22 + 1, "long ago")
+    labels = to_docker(Labels("shared", name, owner, time.time() + 600))
+    await engine.create_volume(name, {**labels, "plimsoll.shared": "yes"})
+    mount = {"Type": "volume", "Source": name, "Target": "/held"}
+    lock = {
+        "Image": "debian:12",
+        "Cmd": ["true"],
+        "Labels": labels,
+        "HostConfig": {"Mounts": [mount]},
+    }
+    await engine.create_container(lock, f"{name}-filling")
+    made = await docker.create(image, wanted)
+    try:
+        await _check(made, assets)
+    finally:
+        await made.close()
+
+
+async def test_a_volume_in_use_is_held_and_let_go(options: DockerOptions, assets: Path):
+    async with DockerBackend(options) as docker:
+        image = await docker.build(ImageSource(reference="debian:12"))
+        before = await _volumes(docker.engine)
+        made = await docker.create(image, spec(mounts=(Mount(assets, "/a"),)))
+        await made.close()
+        new = await _volumes(docker.engine) - before
+        holders = await _holders(docker.engine, new)
+        assert holders  # though no sandbox is there, nobody may remove it
+    async with Daemon(docker.engine.endpoint) as engine:
+        assert not await _holders(engine, new)
+
+
+async def test_a_volume_removed_in_mid_run_is_filled_again(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    """As by who prunes the engine: the engine itself would put an empty one in its place."""
+    before = await _volumes(docker.engine)
+    wanted = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, wanted)).close()
+    (name,) = await _volumes(docker.engine) - before
+    for holder in await _holders(docker.engine, {name}):
+        await docker.engine.remove(holder)
+    assert await docker.engine.remove_volume(name)
+    made = await asyncio.gather(*(docker.create(image, wanted) for _ in range(3)))
+    for sandbox in made:
+        await _check(sandbox, assets)
+        await sandbox.close()
+    volume = await docker.engine.volume(name)
+    assert volume is not None
+    assert is_shared(volume.labels)  # so it is reaped one day
+    assert await _holders(docker.engine, {name})
+
+
+async def test_a_volume_that_the_engine_made_gets_labels_as_soon_as_nobody_uses_it(
+    options: DockerOptions, docker: DockerBackend, image: Image, assets: Path
+):
+    before = await _volumes(docker.engine)
+    wanted = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, wanted)).close()
+    (name,) = await _volumes(docker.engine) - before
+    for holder in await _holders(docker.engine, {name}):
+        await docker.engine.remove(holder)
+    await docker.engine.remove_volume(name)
+    mount = {"Type": "volume", "Source": name, "Target": "/held"}
+    config = {"Image": "debian:12", "Cmd": ["true"], "HostConfig": {"Mounts": [mount]}}
+    user = await docker.engine.create_container(config, f"plimsoll-test-{short_id()}")
+    async with DockerBackend(options) as other:
+        asyncio.get_running_loop().call_later(
+            1, lambda: asyncio.ensure_future(docker.engine.remove(user))
+        )
+        made = await other.create(image, wanted)
+        await _check(made, assets)
+        await made.close()
+        volume = await docker.engine.volume(name)
+        assert volume is not None
+        assert is_shared(volume.labels)
+
+
+async def test_a_place_that_is_a_link_in_the_image_is_no_lost_volume(
+    docker: DockerBackend, image: Image, assets: Path
+):
+    made = await docker.create(image, spec(mounts=(Mount(assets, "/var/lock"),)))
+    try:
+        assert await _said(made, "cat /run/lock/unique") == (assets / "unique").read_text()
+    finally:
+        await made.close()
+
+
+async def _holders(engine: Daemon, volumes: set[str]) -> list[str]:
+    rows = await engine.containers()
+    return [row.id for row in rows if any(mount.name in volumes for mount in row.mounts)]

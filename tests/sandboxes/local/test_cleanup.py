@@ -1,0 +1,504 @@
+"""Nothing of a local sandbox is left: after close, after a fault, after the death of its owner."""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from faults import until
+from parts import need, spec
+from plimsoll.core.errors import SandboxError, SandboxUnavailable
+from plimsoll.sandboxes import reaper
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.local.host import processes, resources
+from plimsoll.sandboxes.local.host.cgroups import Cgroups
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.sandboxes.local.host.zygote_client import ZygoteClient
+from plimsoll.sandboxes.local.inventory import LocalInventory
+from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, Sandbox
+from plimsoll.sandboxes.reaper import reap
+
+Left = Callable[..., list[str]]
+Children = Callable[[], dict[int, str]]
+Idle = Callable[[], set[Path]]
+
+PTRACE_SEIZE = 0x4206
+
+DIG = "import os\nos.chdir('/tmp')\nfor _ in range(3000): os.mkdir('d' * 20); os.chdir('d' * 20)"
+
+DIES = """
+import asyncio, itertools, os, sys
+from pathlib import Path
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.protocol import ImageSource
+from parts import spec
+
+changes, doomed = itertools.count(1), int(sys.argv[2])
+
+def die(event, _):
+    if event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir") and next(changes) == doomed:
+        os.kill(os.getpid(), 9)
+
+async def main():
+    options = LocalOptions(home=Path(sys.argv[1]), upper=sys.argv[3])
+    async with LocalBackend(options) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        sys.addaudithook(die)
+        await (await backend.create(image, spec())).close()
+    print(next(changes) - 1)
+
+asyncio.run(main())
+"""
+"""A sandbox is made and closed by a process that is killed before one change of the disk."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of the test's own, so that what it finds there is its own."""
+    return tmp_path
+
+
+async def _many(backend: Backend, image: Image, number: int) -> list[Sandbox]:
+    return list(await asyncio.gather(*(backend.create(image, spec()) for _ in range(number))))
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_nothing_is_left_after_close(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    before = children()
+    made = await backend.create(image, spec(limits=Limits(memory_mb=200, cpus=1, pids=50)))
+    await made.exec("sleep 60 & setsid sleep 60 & mkdir -p /x/y; chmod 0 /x; touch /usr/new")
+    assert left(home, [made.id])
+    assert len(children()) > len(before)
+    await made.close()
+    await until(lambda: left(home, [made.id]) == [])
+    assert set(children()) <= set(before)
+
+
+async def test_cycles_leave_no_descriptor_no_process_and_no_folder(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    ids: list[str] = []
+
+    async def cycle() -> None:
+        made = await backend.create(image, spec())
+        ids.append(made.id)
+        await made.exec("cat; sleep 60 & true", stdin=b"x")
+        await made.exec("sleep 60", timeout=0.01)
+        await made.close()
+
+    await cycle()
+    await until(lambda: left(home, ids) == [])
+    before, running = _descriptors(), set(children())
+    for _ in range(50):
+        await cycle()
+    await until(lambda: left(home, ids) == [])
+    await until(lambda: _descriptors() == before)  # the remover's, too
+    assert set(children()) == running
+
+
+async def test_a_hundred_sandboxes_at_once(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    before = _descriptors()
+    many = await _many(backend, image, 100)
+    assert len({s.id for s in many}) == 100
+    done = await asyncio.gather(*(s.exec(f"echo {n}") for n, s in enumerate(many)))
+    assert [d.stdout.text for d in done] == [f"{n}\n" for n in range(100)]
+    await asyncio.gather(*(s.close() for s in many))
+    await until(lambda: left(home, [s.id for s in many]) == [])
+    assert len(children()) == 1  # the zygote
+    await until(lambda: _descriptors() == before)  # the remover's, too
+
+
+async def test_leaving_the_backend_closes_what_is_open(
+    tmp_path: Path, left: Left, children: Children
+):
+    before, running = _descriptors(), set(children())
+    async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        many = await _many(backend, image, 5)
+        await many[0].exec("sleep 60 &")
+    assert left(tmp_path, [s.id for s in many]) == []
+    assert set(children()) == running
+    assert _descriptors() <= before + 1  # the default executor's threads hold none of ours
+
+
+async def test_leaving_the_backend_is_not_cut_short_by_a_cancellation(
+    tmp_path: Path, left: Left, children: Children, monkeypatch: pytest.MonkeyPatch
+):
+    running, made, leaving = set(children()), list[Sandbox](), asyncio.Event()
+
+    async def reap_slowly(_: object) -> None:
+        leaving.set()
+        await asyncio.sleep(0.5)
+
+    async def work() -> None:
+        async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
+            image = await backend.build(ImageSource(reference="x"))
+            made.append(await backend.create(image, spec()))
+            monkeypatch.setattr(reaper, "reap", reap_slowly)
+
+    task = asyncio.create_task(work())
+    await leaving.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left(tmp_path, [made[0].id]) == []
+    assert set(children()) == running
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("times", [1, 2])
+async def test_creates_cancelled_midway_leave_nothing(
+    backend: Backend,
+    image: Image,
+    home: Path,
+    left: Left,
+    children: Children,
+    idle_groups: Idle,
+    times: int,
+):
+    groups, running = idle_groups(), set(children())
+    for step in range(5):
+        tasks = [asyncio.create_task(backend.create(image, spec())) for _ in range(16)]
+        await asyncio.sleep(step * 0.006)
+        for _ in range(times):
+            for task in tasks:
+                task.cancel()
+            await asyncio.sleep(0.0003)
+        for made in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(made, BaseException):
+                await made.close()
+    await until(lambda: left(home) == [] and set(children()) == running)
+    # Those of others on this host come and go; what is ours would stay.
+    new = idle_groups() - groups
+    await until(lambda: not new & idle_groups())
+
+
+async def test_a_deep_tree_is_removed_with_its_sandbox(
+    backend: Backend, image: Image, home: Path, left: Left
+):
+    made = await backend.create(image, spec())
+    assert (await made.exec(["python3", "-c", DIG])).ok
+    await made.close()
+    await until(lambda: left(home) == [])
+
+
+async def test_an_init_killed_from_outside_is_told_in_time(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    known = set(children())
+    made = await backend.create(image, spec())
+    new = set(children()) - known
+    (keeper,) = [pid for pid in new if _parent(pid) not in new]
+    (init,) = [pid for pid in new if _parent(pid) == keeper]
+    running = asyncio.create_task(made.exec("sleep 600"))
+    await asyncio.sleep(0.1)
+    os.kill(init, signal.SIGKILL)
+    with pytest.raises(SandboxUnavailable):
+        await asyncio.wait_for(running, 60)
+    with pytest.raises(SandboxUnavailable):
+        await made.exec("true")
+    status = await made.status()
+    assert not status.alive
+    assert "died" in status.reason
+    await made.close()
+    await until(lambda: left(home, [made.id]) == [])
+    assert keeper not in children()
+
+
+async def test_after_the_zygotes_death_old_sandboxes_are_gone_and_new_ones_start(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children
+):
+    old = await _many(backend, image, 3)
+    await old[0].exec("sleep 60 &")
+    (zygote,) = [pid for pid in children() if _parent(pid) == os.getpid()]
+    os.kill(zygote, signal.SIGKILL)
+    for one in old:
+        for _ in range(1500):
+            if not (await one.status()).alive:
+                break
+            await asyncio.sleep(0.02)
+        with pytest.raises(SandboxUnavailable):
+            await one.exec("true")
+    new = await _many(backend, image, 3)
+    assert (await new[0].exec("echo on")).stdout.text == "on\n"
+    await asyncio.gather(*(s.close() for s in (*old, *new)))
+    await until(lambda: left(home, [s.id for s in (*old, *new)]) == [])
+
+
+async def test_a_stopped_zygote_is_replaced_and_its_sandboxes_live_on(
+    backend: LocalBackend, image: Image, home: Path, left: Left, children: Children
+):
+    (old,) = await _many(backend, image, 1)
+    zygote = backend.zygote_pid
+    assert zygote is not None
+    os.kill(zygote, signal.SIGSTOP)
+    # One that is just being stopped may take a request first, which is lost to it.
+    await until(lambda: _state(zygote) == "T")
+    async with asyncio.timeout(60):
+        new = await _many(backend, image, 3)
+    assert backend.zygote_pid not in (None, zygote)
+    assert [(await one.exec("echo on")).stdout.text for one in (old, *new)] == ["on\n"] * 4
+    os.kill(zygote, signal.SIGCONT)  # what it was asked before is made once, and not by it
+    (last,) = await _many(backend, image, 1)
+    assert len(list((home / "sandboxes").iterdir())) == 5
+    await asyncio.gather(*(one.close() for one in (old, *new, last)))
+    await until(lambda: left(home, [one.id for one in (old, *new, last)]) == [])
+    os.kill(zygote, signal.SIGSTOP)
+    await backend.__aexit__(None, None, None)
+    assert children() == {}
+    await backend.__aenter__()
+
+
+async def test_a_zygote_that_hangs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
+):
+    hangs = "import time; time.sleep(600)"
+    async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
+        image = await backend.build(ImageSource(reference="debian:12"))
+        for right_again in (True, False):
+            forker = ZygoteClient(patience=1.0 if right_again else 0.3)
+            monkeypatch.setattr(backend, "_forker", forker)
+            monkeypatch.setattr("plimsoll.sandboxes.local.host.zygote_client._START", hangs)
+            starting = asyncio.create_task(backend.create(image, spec()))
+            await until(lambda forker=forker: forker.pid is not None)
+            if right_again:
+                monkeypatch.undo()
+                monkeypatch.setattr(backend, "_forker", forker)
+                forker._patience = 60.0
+                assert (await (await starting).exec("echo on")).stdout.text == "on\n"
+            else:
+                with pytest.raises(SandboxUnavailable, match="starter does not answer"):
+                    await starting
+            await forker.stop()
+            monkeypatch.undo()
+    assert children() == {}
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+OWNER = """
+import asyncio, json, sys, time
+from pathlib import Path
+from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
+
+async def main():
+    async with LocalBackend(LocalOptions(home=Path(sys.argv[1]))) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        labels = Labels("r", "t", myself(), time.time() + 600)
+        wanted = SandboxSpec(labels, limits=Limits(memory_mb=100, cpus=1, pids=50))
+        many = [await backend.create(image, wanted) for _ in range(8)]
+        for one in many:
+            await one.exec("sleep 4321 & setsid sleep 4321 & touch /x")
+        running = [asyncio.create_task(s.exec("echo x > /y; sleep 4321")) for s in many]
+        await asyncio.sleep(0.2)
+        print(json.dumps([s.id for s in many]), flush=True)
+        await asyncio.gather(*running)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Another process with eight running sandboxes in the test's own home."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+        process.kill()
+    asyncio.run(reap(LocalInventory(Home.open(tmp_path))))
+
+
+def _sleepers(ids: list[str]) -> list[int]:
+    """Processes in the sandboxes' control groups, or of their init's name space."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                groups = (entry / "cgroup").read_text()
+            except OSError:
+                continue
+            if any(f"plimsoll-{name}" in groups for name in ids):
+                found.append(int(entry.name))
+    return found
+
+
+async def test_what_a_killed_owner_left_is_gone_when_the_next_one_starts(
+    tmp_path: Path, owner: tuple[subprocess.Popen[str], list[str]], left: Left
+):
+    process, ids = owner
+    assert len(left(tmp_path, ids)) >= 8
+    process.kill()
+    process.wait()
+    started = time.monotonic()
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        assert left(tmp_path, ids) == []
+    assert time.monotonic() - started < 30
+    await until(lambda: not _sleepers(ids))
+
+
+async def test_a_live_owners_sandboxes_are_left_alone(
+    tmp_path: Path, owner: tuple[subprocess.Popen[str], list[str]], left: Left
+):
+    process, ids = owner
+    before, running = left(tmp_path, ids), _sleepers(ids)
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        assert left(tmp_path, ids) == before
+    assert left(tmp_path, ids) == before
+    assert process.poll() is None
+    assert set(running) <= set(_sleepers(ids))
+
+
+@pytest.mark.parametrize(("upper", "least"), [("disk", 20), ("tmpfs", 4)])
+async def test_whenever_a_process_is_killed_what_it_left_goes_at_once(
+    tmp_path: Path, upper: str, least: int
+):
+    def live(until: int) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-c", DIES, str(tmp_path), str(until), upper]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(command, check=False, env=env, stdout=subprocess.PIPE)
+
+    async def left_by(change: int) -> list[str]:
+        assert live(change).returncode == -signal.SIGKILL
+        await reap(LocalInventory(Home.open(tmp_path)))
+        return [path.name for path in (tmp_path / "sandboxes").iterdir()]
+
+    changes = int(live(-1).stdout)
+    assert changes > least
+    some = {1, 2, *range(3, changes, 8), changes - 2, changes - 1, changes}
+    assert {change: left for change in sorted(some) if (left := await left_by(change))} == {}
+
+
+async def test_a_deep_tree_of_a_dead_owner_does_not_stop_the_next_one(tmp_path: Path, left: Left):
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        pass
+    folder = tmp_path / "sandboxes/0123456789/up"
+    folder.mkdir(parents=True)
+    labels = {"run": "r", "ticket": "t", "expires": 0.0}
+    dead = {"host": os.uname().nodename, "pid": 2**22 - 1, "started": "never"}
+    meta = {"labels": {**labels, "owner": dead}, "cgroups": {}}
+    (folder.parent / "meta.json").write_text(json.dumps(meta))
+    dig = DIG.replace("/tmp", str(folder))
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", dig], check=True)
+    async with LocalBackend(LocalOptions(home=tmp_path)):
+        assert left(tmp_path) == []
+
+
+def _processes(sandbox: Sandbox, name: str) -> list[int]:
+    """The processes of a sandbox with a name, by their numbers on the host."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                inside = f"sandboxes/{sandbox.id}/up" in (entry / "mountinfo").read_text()
+                if inside and (entry / "comm").read_text().strip() == name:
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A control group of the host that processes can be frozen in."""
+    name = f"test-freezer-{os.getpid()}"
+    for hierarchy in ("freezer", ""):
+        group = Path("/sys/fs/cgroup", hierarchy, name)
+        if (group.parent / "cgroup.procs").exists():
+            break
+    try:
+        group.mkdir()
+    except OSError as error:
+        need("cgroups", f"{group}: {error.strerror}")
+    yield group
+    deadline = time.monotonic() + 10
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+def _freeze(group: Path, pid: int) -> None:
+    (group / "cgroup.procs").write_text(str(pid))
+    if (group / "freezer.state").exists():
+        (group / "freezer.state").write_text("FROZEN")
+    else:
+        (group / "cgroup.freeze").write_text("1")
+
+
+async def test_a_frozen_process_ends_with_its_sandbox(
+    backend: Backend, image: Image, home: Path, left: Left, freezer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(resources, "_END_SECONDS", 2.0)
+    made = await backend.create(image, spec())
+    await made.exec("sleep 600 & true")
+    (pid,) = _processes(made, "sleep")
+    _freeze(freezer, pid)
+    await made.close()
+    assert _processes(made, "sleep") == []
+    await until(lambda: left(home, [made.id]) == [])
+
+
+async def test_groups_made_below_a_sandboxs_own_are_removed(
+    backend: Backend, image: Image, home: Path, left: Left
+):
+    need("cgroups", Cgroups().missing)
+    made = await backend.create(image, spec(limits=Limits(pids=50)))
+    await made.exec("sleep 600 & true")
+    (pid,) = _processes(made, "sleep")
+    (group,) = {x for x in Path("/sys/fs/cgroup").rglob(f"plimsoll-{made.id}") if "pids" in str(x)}
+    (group / "below/deeper").mkdir(parents=True)
+    (group / "below/deeper/cgroup.procs").write_text(str(pid))
+    await made.close()
+    await until(lambda: left(home, [made.id]) == [])
+
+
+def _let_go(traced: int) -> None:
+    os.waitpid(traced, 0x40000000)  # __WALL
+
+
+async def test_files_of_a_sandbox_stay_while_a_process_of_it_does_not_end(
+    backend: Backend, image: Image, home: Path, left: Left, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that is traced from outside stays until its tracer has seen it die."""
+    monkeypatch.setattr(resources, "_END_SECONDS", 0.5)
+    made = await backend.create(image, spec())
+    await made.exec("sleep 600 & true")
+    (pid,) = _processes(made, "sleep")
+    assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, 0, 0) == 0
+    try:
+        with pytest.raises(SandboxError, match=r"do not end: \d+ \(.+\); its files are kept"):
+            await made.close()
+        folder = home / "sandboxes" / made.id
+        assert (folder / "meta.json").is_file()
+    finally:
+        _let_go(pid)
+    item = next(x for x in await LocalInventory(Home(home)).items() if x.id == made.id)
+    await until(lambda: not processes.find_monitors([os.getpid()]).get(made.id))
+    await LocalInventory(Home(home)).remove(item)
+    assert left(home, [made.id]) == []

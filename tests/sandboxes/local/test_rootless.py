@@ -1,0 +1,273 @@
+"""The local backend as an ordinary user, in a user namespace."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import plimsoll
+from parts import need
+
+UID = 65534
+
+SCRIPT = """
+import asyncio, json, os, sys, time
+from pathlib import Path
+from plimsoll.core.errors import PlimsollError
+from plimsoll.core.ids import Labels
+from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.protocol import ImageSource, Limits, Mount, SandboxSpec
+
+HOME = Path(sys.argv[1])
+
+def spec(**more):
+    return SandboxSpec(Labels("r", "t", myself(), time.time() + 600), **more)
+
+async def main():
+    async with LocalBackend(LocalOptions(home=HOME, **OPTIONS)) as backend:
+        image = await backend.build(ImageSource(reference="x"))
+        sandbox = await backend.create(image, spec(**MORE))
+        said = await work(backend, image, sandbox)
+        await sandbox.close()
+        said["warnings"] = list(backend.warnings)
+    said["left"] = os.listdir(HOME / "sandboxes")
+    print(json.dumps(said))
+
+async def run(sandbox, command, **more):
+    done = await sandbox.exec(command, **more)
+    return [done.exit_code, done.stdout.text, done.stderr.text]
+
+MORE = {}
+OPTIONS = {}
+"""
+
+Run = Callable[..., dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a script's `work` as an ordinary user, and gives what it returns."""
+    place = tmp_path_factory.mktemp("user")
+    # This interpreter and the source may lie below a home that is closed to others.
+    python = "/usr/bin/python3"
+    version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    same = Path(python).exists() and not subprocess.run([python, "-c", version]).returncode
+    half_written = shutil.ignore_patterns("*.pyc.*")  # by another process that imports it
+    for module in (plimsoll, msgspec):
+        source = Path(str(module.__file__)).parent
+        shutil.copytree(source, place / "lib" / source.name, ignore=half_written)
+    (place / "home").mkdir()
+    shutil.chown(place / "home", UID, UID)
+
+    def run(work: str, *, prefix: tuple[str, ...] = ()) -> dict[str, object]:
+        need("userns", None if same else f"{python} is not this version of Python")
+        for parent in (place, place.parent, place.parent.parent):
+            parent.chmod(0o755)  # another pytest that starts meanwhile closes its folder again
+        (place / "script.py").write_text(f"{SCRIPT}\n{work}\nasyncio.run(main())\n")
+        user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+        done = subprocess.run(
+            [*user, *prefix, python, str(place / "script.py"), str(place / "home")],
+            env={"PYTHONPATH": str(place / "lib"), "PATH": "/usr/bin:/bin"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        if "user namespaces are closed" in done.stderr and not prefix:
+            need("userns", done.stderr.strip().splitlines()[-1])
+        return {"code": done.returncode, "stderr": done.stderr, **_json(done.stdout)}
+
+    return run
+
+
+def _json(text: str) -> dict[str, object]:
+    return json.loads(text) if text.strip() else {}
+
+
+def test_commands_files_and_network_work(run: Run):
+    said = run("""
+async def work(backend, image, sandbox):
+    (HOME / "upload").write_text("up")
+    await sandbox.upload(HOME / "upload", "/root/deep/file")
+    await sandbox.download("/root/deep/file", HOME / "back")
+    await sandbox.exec("sleep 60 &")
+    return {
+        "id": await run(sandbox, "id -u; cat /root/deep/file; hostname"),
+        "write": await run(sandbox, "for d in /usr/local/bin /root /opt /etc /usr/lib /var/log "
+                           "/home; do touch $d/new || exit 1; done"),
+        "change": await run(sandbox, "cd /usr/bin; rm env id; echo x > env; cat env"),
+        "network": await run(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1"),
+        "pids": await run(sandbox, "ls -d /proc/[0-9]* | wc -l"),
+        "mount": await run(sandbox, "mount -t tmpfs none /mnt"),
+        "secret": await run(sandbox, "cat /proc/1/environ; ls /proc/1/root/"),
+        "timeout": (await sandbox.exec("setsid sleep 60 & sleep 60", timeout=0.3)).timed_out,
+        "kill": [await sandbox.kill_all(), (await sandbox.status()).processes],
+        "null": await run(sandbox, "chmod 0 /dev/null; echo x > /dev/null; tty; "
+                          "python3 -c 'import pty; pty.openpty()'"),
+        "back": (HOME / "back").read_text(),
+        "empty": [await sandbox.empty("/etc/apt"), await run(sandbox, "ls -A /etc/apt")],
+    }
+""")
+    assert said["code"] == 0, said["stderr"]
+    assert said["id"][1].startswith("0\nupplimsoll-")  # type: ignore[index]
+    assert said["write"][0] == 0, said["write"]  # type: ignore[index]
+    assert said["change"][:2] == [0, "x\n"], said["change"]  # type: ignore[index]
+    assert said["network"][1].split() == ["lo"]  # type: ignore[index]
+    assert int(said["pids"][1]) < 10  # type: ignore[index]
+    assert said["mount"][0] != 0  # type: ignore[index]
+    assert said["secret"][1] == ""  # type: ignore[index]
+    assert said["timeout"] is True
+    assert said["kill"] == [None, 0]
+    assert said["null"][0] == 0, said["null"]  # type: ignore[index]
+    assert said["back"] == "up"
+    assert said["empty"] == [None, [0, "", ""]]
+    assert said["left"] == []
+
+
+def test_packages_can_be_installed_where_the_hosts_are(run: Run):
+    said = run("""
+async def work(backend, image, sandbox):
+    where = "import site; print(site.getsitepackages()[0])"
+    return {"done": await run(sandbox, f"cd $(python3 -c '{where}') && mkdir new && touch new/x")}
+""")
+    assert said["done"][0] == 0, said["done"]  # type: ignore[index]
+
+
+def test_another_user_in_the_sandbox_is_refused_in_plain_words(run: Run):
+    said = run("""
+async def work(backend, image, sandbox):
+    try:
+        return {"ran": await run(sandbox, "id", user="nobody")}
+    except PlimsollError as error:
+        return {"refused": str(error), "after": await run(sandbox, "true")}
+""")
+    assert "root" in str(said.get("refused")), said
+    assert said["after"][0] == 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("limit", ["memory_mb=100", "cpus=1", "pids=10"])
+def test_a_limit_that_is_not_enforced_is_said(run: Run, limit: str):
+    said = run(f"""
+MORE = {{"limits": Limits({limit})}}
+async def work(backend, image, sandbox):
+    groups = (name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names)
+    return {{"limited": "plimsoll-" + sandbox.id in groups}}
+""")
+    assert said["code"] == 0, said["stderr"]
+    assert said["limited"] or any("not enforced" in x for x in said["warnings"]), said  # type: ignore[union-attr]
+
+
+def test_a_mount_is_read_only(run: Run):
+    said = run("""
+MORE = {"mounts": (Mount(Path("/usr/share"), "/data"),)}
+async def work(backend, image, sandbox):
+    return {"seen": await run(sandbox, "ls /data | head -1"),
+            "write": await run(sandbox, "touch /data/x")}
+""")
+    assert said["seen"][1], said  # type: ignore[index]
+    assert said["write"][0] != 0  # type: ignore[index]
+
+
+def test_folders_closed_to_their_owner_are_removed(run: Run):
+    said = run("""
+async def work(backend, image, sandbox):
+    await sandbox.exec("mkdir -p /x/y/z; touch /x/y/z/f; chmod 0 /x/y/z /x/y /x")
+    return {}
+""")
+    assert said["left"] == [], said
+
+
+def test_an_owner_killed_leaves_no_process_and_the_next_one_reaps(run: Run):
+    said = run("""
+async def work(backend, image, sandbox):
+    asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), 9)
+    await sandbox.exec("setsid sleep 7654 & sleep 7654")
+""")
+    assert said["code"] == -9, said
+    said = run("""
+def command_line(pid):
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+async def work(backend, image, sandbox):
+    lines = [command_line(x) for x in os.listdir("/proc") if x.isdigit()]
+    return {"sleepers": sum(b"7654" in line for line in lines),
+            "folders": len(os.listdir(HOME / "sandboxes"))}
+""")
+    assert (said["sleepers"], said["folders"]) == (0, 1), said
+    assert said["left"] == []
+
+
+def test_closed_user_namespaces_are_one_clear_error(run: Run, tmp_path: Path):
+    # In a user namespace of its own a process may forbid further ones.
+    close = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all "
+    prefix = ("unshare", "-U", "-r", "sh", "-c", f'{close} --inh-caps -all "$@"', "sh")
+    said = run("async def work(*_): return {}", prefix=prefix)
+    if "max_user_namespaces" in str(said["stderr"]) and "sh:" in str(said["stderr"]):
+        need("userns", "max_user_namespaces cannot be written here")
+    last = str(said["stderr"]).strip().splitlines()[-1]
+    assert said["code"] == 1
+    assert "SandboxUnavailable" in last
+    assert "user namespaces are closed" in last
+    assert "docker" in last
+
+
+def test_a_socket_in_the_sandbox_is_served(run: Run):
+    said = run(
+        "async def work(backend, image, sandbox):\n"
+        "    async def upper(reader, writer):\n"
+        "        writer.write((await reader.read()).upper())\n"
+        "    served = await sandbox.serve(80, upper)\n"
+        "    ask = ('import socket; s = socket.create_connection((\"127.0.0.1\", 80), 9); '\n"
+        "           's.sendall(b\"hello\"); s.shutdown(1); print(s.recv(9))')\n"
+        "    return {'said': await run(sandbox, ['python3', '-c', ask])}\n"
+    )
+    assert said["said"] == [0, "b'HELLO'\n", ""], said
+
+
+def test_the_walls_stand_without_root_too(run: Run):
+    said = run("""
+ON_INIT = ("prlimit --pid 1 --nofile=3:3", "renice -n 19 -p 1", "taskset -p 1 1",
+           "renice -n 19 -u root", "echo 900 > /proc/1/oom_score_adj",
+           "echo 301 > /proc/sys/kernel/pid_max", "chmod 0 /proc/self/fd/0")
+DENIED = ("unshare -Ur true", "unshare -UrmC true", "unshare -C true",
+          "mount -t cgroup2 none /mnt", "mount -t tmpfs none /mnt",
+          "python3 -c 'import socket; socket.socket(40, 1)'")
+WORKS = ("python3 -c 'import multiprocessing as m; m.Pool(2).map(abs, [1])'", "nice -n 5 true",
+         "prlimit --nofile=100 true", "setpriv --version", "sh -c 'sleep 0.01 & wait'")
+
+async def work(backend, image, sandbox):
+    before = await run(sandbox, "ulimit -a; ulimit -Ha")
+    passed = [x for x in (*ON_INIT, *DENIED) if not (await run(sandbox, x))[0]]
+    failed = [(x, y) for x in WORKS if (y := await run(sandbox, x))[0]]
+    await sandbox.exec("ulimit -n 9; sleep 60 &")
+    return {"passed": passed, "failed": failed, "null": os.stat("/dev/null").st_mode,
+            "same": before == await run(sandbox, "ulimit -a; ulimit -Ha")}
+""")
+    assert said["code"] == 0, said["stderr"]
+    assert (said["passed"], said["failed"], said["same"]) == ([], [], True), said
+    assert said["null"] == Path("/dev/null").stat().st_mode
+
+
+def test_closed_files_of_the_user_are_not_shown(run: Run):
+    said = run("""
+PLACE = HOME / "host"
+for name, mode in (("open", 0o644), ("secret", 0o600), ("shut/file", 0o644)):
+    (PLACE / name).parent.mkdir(exist_ok=True, parents=True)
+    (PLACE / name).write_text("content")
+    (PLACE / name).chmod(mode)
+(PLACE / "shut").chmod(0o700)
+OPTIONS = {"host_paths": ("/opt", str(PLACE))}
+async def work(backend, image, sandbox):
+    return {"seen": await run(sandbox, f"ls {PLACE}; cat {PLACE}/open; touch {PLACE}/secret")}
+""")
+    assert said["code"] == 0, said["stderr"]
+    assert said["seen"] == [0, "open\ncontent", ""], said

@@ -1,0 +1,314 @@
+"""Sandboxes that are used again: only where it is proven that nothing of the last use is left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from faults import Faulty, until
+from parts import spec
+from plimsoll.core.permissions import NO_NETWORK, PUBLIC
+from plimsoll.sandboxes.pool import pool as pool_module
+from plimsoll.sandboxes.pool import reset
+from plimsoll.sandboxes.pool.lease import Lease
+from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
+from plimsoll.sandboxes.pool.pool import Pool
+from plimsoll.sandboxes.pool.stock import PooledSandbox
+from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Sandbox, SandboxStatus
+
+DEBIAN = ImageSource(reference="debian:12")
+RESET = PoolOptions(concurrency=1, reuse=Reuse.RESET)
+
+
+@pytest.fixture
+def world(backend: Backend) -> Faulty:
+    return Faulty(backend, resettable=True)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset is waited for, however busy the machine is."""
+    monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
+
+
+@pytest.fixture
+async def pool(world: Faulty) -> AsyncIterator[Pool]:
+    async with Pool(world, RESET) as made:
+        yield made
+    assert not world.alive
+
+
+@pytest.fixture
+async def image(pool: Pool) -> Image:
+    return await pool.build(DEBIAN)
+
+
+async def use(pool: Pool, image: Image) -> str:
+    """One trial's worth: leave a file, and tell which sandbox it was."""
+    sandbox = await pool.create(image, spec())
+    assert not (await sandbox.exec("cat /work/used", cwd="/")).ok
+    await sandbox.exec("mkdir -p /work && echo yes > /work/used; sleep 600 &", cwd="/")
+    await sandbox.close()
+    return sandbox.id
+
+
+async def test_a_sandbox_proven_clean_serves_the_next_trial(
+    world: Faulty, pool: Pool, image: Image
+):
+    pool.expect(DEBIAN, spec(), 4)
+    assert len({await use(pool, image) for _ in range(4)}) <= 2
+    assert pool.stats.resets >= 2
+    assert pool.stats.retired == {}
+    assert world.baselines == len(world.started)
+
+
+async def test_a_trial_costs_no_start_where_sandboxes_are_used_again(world: Faulty):
+    async with Pool(world, replace(RESET, concurrency=3)) as pool:
+        image = await pool.build(DEBIAN)
+
+        async def trials() -> None:
+            for _ in range(8):
+                pool.expect(DEBIAN, spec())
+                await use(pool, image)
+                await asyncio.sleep(0.01)
+
+        pool.expect(DEBIAN, spec(), 3)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(trials())
+        assert len(world.started) <= 6
+        assert pool.stats.hits > pool.stats.cold_starts
+
+
+async def test_one_that_is_in_doubt_is_never_used_again(world: Faulty, pool: Pool, image: Image):
+    world.doubts = ["/etc/passwd has changed" for _ in range(6)]
+    pool.expect(DEBIAN, spec(), 5)
+    assert len({await use(pool, image) for _ in range(5)}) == 5
+    await until(lambda: not world.alive)
+    assert pool.stats.resets == 0
+    assert pool.stats.retired == {"/etc/passwd has changed": 4}
+
+
+async def test_one_is_retired_after_so_many_uses(world: Faulty):
+    async with Pool(world, replace(RESET, ahead=0, uses=2)) as pool:
+        image = await pool.build(DEBIAN)
+        pool.expect(DEBIAN, spec(), 6)
+        used = [await use(pool, image) for _ in range(6)]
+        assert [used.count(one) for one in dict.fromkeys(used)] == [2, 2, 2]
+        assert pool.stats.retired["it was used 2 times"] >= 2
+
+
+async def test_one_whose_reset_takes_too_long_is_retired(
+    world: Faulty, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reset, "_RESET_SECONDS", 0.1)
+    world.reset_delay = 30
+    pool.expect(DEBIAN, spec(), 3)
+    first = await use(pool, image)
+    await until(lambda: pool.stats.retired)
+    assert pool.stats.retired == {"its reset took longer than 0.1 s": 1}
+    assert await use(pool, image) != first
+
+
+async def test_nobody_waits_long_for_a_reset(world: Faulty, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(reset, "_RESET_SECONDS", 600.0)
+    async with Pool(world, replace(RESET, ahead=0)) as pool:
+        image = await pool.build(DEBIAN)
+        pool.expect(DEBIAN, spec(), 2)
+        first = await use(pool, image)
+        world.reset_delay = 600
+        async with asyncio.timeout(60):
+            second = await pool.create(image, spec())
+        await second.close()
+        third = await pool.create(image, spec())
+        assert third.id not in (first, second.id)
+
+
+async def test_one_that_died_is_retired(world: Faulty, pool: Pool, image: Image):
+    pool.expect(DEBIAN, spec(), 3)
+    lease = await pool.create(image, spec())
+    assert isinstance(lease, Lease)
+    await lease.pooled.sandbox._sandbox.close()  # type: ignore[attr-defined]
+    await lease.close()
+    await until(lambda: pool.stats.retired)
+    assert lease.id not in world.alive
+    assert pool.stats.resets == 0
+
+
+async def test_one_given_back_in_the_middle_of_a_call_is_retired(
+    world: Faulty, pool: Pool, image: Image
+):
+    pool.expect(DEBIAN, spec(), 3)
+    lease = await pool.create(image, spec())
+    running = asyncio.create_task(lease.exec("sleep 60"))
+    await asyncio.sleep(0.1)
+    await lease.close()
+    await until(lambda: pool.stats.retired)
+    assert pool.stats.retired == {"it was given back in the middle of a call": 1}
+    (ended,) = await asyncio.gather(running, return_exceptions=True)
+    assert isinstance(ended, Exception)
+
+
+async def test_the_network_is_put_back_before_the_next_use(world: Faulty):
+    async with Pool(world, replace(RESET, ahead=0)) as pool:
+        image = await pool.build(DEBIAN)
+        pool.expect(DEBIAN, spec(network=NO_NETWORK), 2)
+        lease = await pool.create(image, spec(network=NO_NETWORK))
+        await lease.set_network(PUBLIC)
+        await lease.close()
+        again = await pool.create(image, spec(network=NO_NETWORK))
+        assert again.id == lease.id
+        devices = (await again.exec("cat /proc/net/dev")).stdout.text.splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in devices] == ["lo"]
+
+
+async def test_one_whose_network_is_not_known_any_more_is_put_back_too(
+    world: Faulty, pool: Pool, image: Image
+):
+    lease = await pool.create(image, spec())
+    assert isinstance(lease, Lease)
+
+    async def failing(policy: object) -> None:
+        raise RuntimeError("half done")
+
+    sandbox = lease.pooled.sandbox
+    sandbox.set_network = failing  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        await lease.set_network(NO_NETWORK)
+    pool.expect(DEBIAN, spec(), 2)
+    await lease.close()
+    await until(lambda: pool.stats.retired)
+    assert pool.stats.retired == {"its reset failed: RuntimeError": 1}
+
+
+async def test_memory_kills_of_the_last_use_are_not_blamed_on_this_one(
+    world: Faulty, pool: Pool, image: Image
+):
+    pool.expect(DEBIAN, spec(), 3)
+    kills = 0
+
+    async def status(sandbox: Sandbox) -> SandboxStatus:
+        return SandboxStatus(alive=True, processes=0, oom_kills=kills)
+
+    def watch(pooled: PooledSandbox) -> None:
+        pooled.sandbox.status = lambda: status(pooled.sandbox)  # type: ignore[method-assign]
+
+    lease = await pool.create(image, spec())
+    assert isinstance(lease, Lease)
+    first = lease.id
+    watch(lease.pooled)
+    kills = 2
+    assert (await lease.status()).oom_kills == 2
+    await lease.close()
+    await until(lambda: pool.stats.resets)
+    for _ in range(2):
+        lease = await pool.create(image, spec())
+        if lease.id == first:
+            break
+    assert lease.id == first
+    assert (await lease.status()).oom_kills == 0
+    kills = 3
+    assert (await lease.status()).oom_kills == 1
+
+
+async def test_one_with_processes_left_is_retired(world: Faulty, pool: Pool, image: Image):
+    pool.expect(DEBIAN, spec(), 2)
+    lease = await pool.create(image, spec())
+    assert isinstance(lease, Lease)
+
+    async def status() -> SandboxStatus:
+        return SandboxStatus(alive=True, processes=1)
+
+    lease.pooled.sandbox.status = status  # type: ignore[method-assign]
+    await lease.close()
+    await until(lambda: pool.stats.retired)
+    assert pool.stats.retired == {"processes were left in it": 1}
+
+
+async def test_one_that_nobody_will_ask_for_is_closed_and_not_reset(
+    world: Faulty, pool: Pool, image: Image
+):
+    lease = await pool.create(image, spec())
+    await lease.close()
+    await until(lambda: not world.alive)
+    assert world.resets == 0
+
+
+async def test_one_is_kept_while_an_image_that_is_expected_is_not_known(
+    world: Faulty, pool: Pool, image: Image, tmp_path
+):
+    """A task that was not built yet may turn out to have the same image."""
+    (tmp_path / "Dockerfile").write_text("FROM host-system\n")
+    expected = pool.expect(ImageSource(tmp_path, tmp_path / "Dockerfile"), spec())
+    first = await pool.create(image, spec())
+    await first.close()
+    await until(lambda: pool.stats.resets == 1)
+    assert world.alive == {first.id}
+    expected.withdraw()
+    await until(lambda: not world.alive)
+
+
+async def test_sandboxes_without_a_reset_are_used_once_and_it_is_said_once(backend: Backend):
+    world = Faulty(backend, resettable=False)
+    async with Pool(world, RESET) as pool:
+        image = await pool.build(DEBIAN)
+        pool.expect(DEBIAN, spec(), 3)
+        assert len({await use(pool, image) for _ in range(3)}) == 3
+        said = [warning for warning in pool.warnings if "not reset" in warning]
+    assert said == [f"a sandbox is used once, not reset: its backend has no reset ({pool.name})"]
+    assert not world.alive
+
+
+async def test_sandboxes_with_services_of_their_own_are_used_once(
+    world: Faulty, pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path
+):
+    build = world.build
+    monkeypatch.setattr(world, "build", lambda *_, **__: build(DEBIAN))
+    source = ImageSource(compose=tmp_path / "docker-compose.yaml")
+    image = await pool.build(source)
+    pool.expect(source, spec(), 3)
+    assert len({await use(pool, image) for _ in range(3)}) == 3
+    assert world.resets == 0
+
+
+async def test_leaving_the_pool_in_the_middle_of_a_reset_leaves_nothing(world: Faulty):
+    async with Pool(world, RESET) as pool:
+        image = await pool.build(DEBIAN)
+        pool.expect(DEBIAN, spec(), 3)
+        world.reset_delay = 60
+        await use(pool, image)
+        await until(lambda: world.resets)
+    assert not world.alive
+
+
+@pytest.mark.every_backend
+async def test_what_a_real_reset_promises_holds(backend: Backend):
+    """On a backend that has none, the pool serves sandboxes that were never used."""
+    async with Pool(Faulty(backend), RESET) as made:
+        image = await made.build(DEBIAN)
+        made.expect(DEBIAN, spec(), 4)
+        for _ in range(4):
+            await use(made, image)
+        stats = made.stats
+    assert stats.hits + stats.cold_starts == 4
+    assert (stats.resets > 0) == (backend.name != "local")
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("reuse", list(Reuse))
+async def test_trials_at_once_under_every_policy_leave_nothing(backend: Backend, reuse: Reuse):
+    world = Faulty(backend)
+    async with Pool(world, PoolOptions(concurrency=4, reuse=reuse)) as made:
+        image = await made.build(DEBIAN)
+        made.expect(DEBIAN, spec(), 12)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(_trials(made, image))
+    assert not world.alive
+
+
+async def _trials(pool: Pool, image: Image) -> None:
+    for _ in range(3):
+        await use(pool, image)

@@ -1,0 +1,35 @@
+"""What the first of several ranks does with an error of its own."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from learner_parts import items
+from tiny_model import make_model
+
+from plimsoll.config.training import TrainingConfig
+from plimsoll.core.errors import TrainingError
+from plimsoll.training.learner import distributed
+from plimsoll.training.learner.distributed import DistributedLearner
+from plimsoll.training.learner.learner import Learner
+from plimsoll.training.learner.ranks import World
+
+
+def test_after_an_error_of_any_kind_the_others_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They are in the middle of the step that failed here, and would not answer."""
+    model = make_model(tmp_path / "model")
+    config = TrainingConfig(policy="torch", device="cpu", dtype="float32")
+    learner = DistributedLearner(Learner(config, model, steps=2))
+    monkeypatch.setattr(distributed, "world", lambda: World(0, 2, 0))
+
+    def fail(*_: object) -> None:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr(Learner, "_step", cast(Any, fail))
+    with pytest.raises(KeyError):
+        learner.step(items())
+    with pytest.raises(TrainingError, match="do not agree any more"):
+        learner.save(tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()

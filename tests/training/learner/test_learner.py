@@ -1,0 +1,299 @@
+"""A step does what its formulas say, and nothing else changes it."""
+
+import math
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_parts import config, item, items, tokens
+from tiny_model import make_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from plimsoll.training.learner.learner import Learner
+from plimsoll.training.metrics.step_metrics import StepReport
+from plimsoll.training.samples import TrainingSample
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def learner(folder: Path, **values: Any) -> Learner:
+    return Learner(config(**{"learning_rate": 1e-4, **values}), folder, steps=20)
+
+
+def flat(learner: Learner) -> Tensor:
+    """All weights, as they are now."""
+    return torch.cat([each.flatten() for each in learner.weights().tensors.values()]).clone()
+
+
+def stepped(
+    folder: Path, samples: list[TrainingSample], **values: Any
+) -> tuple[StepReport, Tensor]:
+    made = learner(folder, **values)
+    return made.step(samples), flat(made)
+
+
+def apart(some: Tensor, others: Tensor) -> float:
+    """How far weights are apart, beside how far a step of 1e-4 goes.
+
+    Not the largest difference: the first step of Adam goes one way or the other by the sign of
+    a gradient, however small.
+    """
+    return float((some - others).norm() / (1e-4 * math.sqrt(len(some))))
+
+
+def by_hand(folder: Path, samples: list[TrainingSample], **values: Any) -> tuple[float, float]:
+    """Loss and norm of the gradient, token by token, as one would write them down."""
+    asked = config(**values)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    rollouts: dict[str, list[Tensor]] = {}
+    for sample in samples:
+        given = model(input_ids=torch.tensor(sample.ids)[None]).logits[0].log_softmax(-1)
+        at = [place for place in range(1, len(sample.ids)) if sample.mask[place]]
+        new = torch.stack([given[place - 1, sample.ids[place]] for place in at])
+        behaviour = torch.tensor([sample.logprobs[place] for place in at])
+        old = new.detach() if asked.correction == "truncated" else behaviour
+        ratio = (new - old).exp()
+        if asked.algorithm == "gspo":
+            ratio = (new - old).mean().exp().expand(len(at))
+        kept = ratio.clamp(1 - asked.clip_low, 1 + asked.clip_high)
+        each = -torch.minimum(ratio * sample.advantage, kept * sample.advantage)
+        if asked.correction == "truncated":
+            weight = old - behaviour
+            if asked.algorithm == "gspo":  # one for the whole sample, like the ratio
+                weight = weight.mean().expand(len(at))
+            each = each * weight.exp().clamp(max=asked.correction_cap)
+        for place in range(len(at)):
+            before = given[at[place] - 1]
+            each[place] += asked.entropy * (before.exp() * before).sum()
+        rollouts.setdefault(sample.ticket, []).append(each)
+    losses = [torch.cat(each) for each in rollouts.values()]
+    if asked.averaging == "sequence":
+        loss = torch.stack([each.mean() for each in losses]).mean()
+    else:
+        loss = torch.cat(losses).sum() / tokens(samples)
+    loss.backward()
+    norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+    return loss.item(), norm.item()
+
+
+@pytest.mark.parametrize("averaging", ["token", "sequence"])
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+@pytest.mark.parametrize("correction", ["none", "truncated"])
+@pytest.mark.parametrize("entropy", [0.0, 0.1])
+def test_loss_and_gradient_are_what_the_formula_gives(
+    folder: Path, averaging: str, algorithm: str, correction: str, entropy: float
+):
+    values = {
+        "averaging": averaging,
+        "algorithm": algorithm,
+        "correction": correction,
+        "entropy": entropy,
+    }
+    expected, norm = by_hand(folder, items(), **values)
+    report, _ = stepped(folder, items(), **values)
+    assert report.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert report.grad_norm == pytest.approx(norm, rel=1e-4)
+
+
+def branched() -> list[TrainingSample]:
+    """Two rollouts: one of three branches, one of a single sample."""
+    some = [replace(each, advantage=1.0, ticket="task-0.0") for each in items()[:3]]
+    other = replace(items()[4], advantage=-0.7, ticket="task-0.1")
+    return [some[0], other, *some[1:]]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+def test_a_rollout_weighs_as_much_as_another_however_many_branches_it_has(
+    folder: Path, algorithm: str
+):
+    values = {"averaging": "sequence", "algorithm": algorithm}
+    expected, norm = by_hand(folder, branched(), **values)
+    report, _ = stepped(folder, branched(), **values)
+    assert report.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert report.grad_norm == pytest.approx(norm, rel=1e-4)
+    # Weights that stay as they are give the same loss in any number of updates: none of them
+    # has only some branches of a rollout.
+    parts, _ = stepped(folder, branched(), updates=2, learning_rate=1e-12, **values)
+    assert parts.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_distance_from_the_reference_is_0_at_first_and_then_costs(folder: Path):
+    made = learner(folder, kl=0.5, learning_rate=1e-2)
+    plain = learner(folder, entropy=1e-12)
+    first = made.step(items())
+    assert first.reference_kl == pytest.approx(0, abs=1e-6)
+    assert first.loss == pytest.approx(plain.step(items()).loss, abs=1e-6)
+    second = made.step(items())
+    assert second.reference_kl is not None and second.reference_kl > 0.01
+
+
+def test_ppo_begins_with_values_of_0_and_learns_them(folder: Path):
+    made = learner(folder, algorithm="ppo", critic_rate=1e-2, normalize=False, value_clip=10.0)
+    samples = items()
+    first = made.step(samples)
+    # With V = 0 and γ = 1 the return of a token k before the last is R · λ^k.
+    squares = [
+        (each.reward * 0.95**k) ** 2 / 2 for each in samples for k in range(sum(each.mask[1:]))
+    ]
+    assert first.value_loss == pytest.approx(sum(squares) / len(squares), rel=1e-5)
+    later = [made.step(samples).value_loss for _ in range(8)]
+    assert later[-1] is not None and later[-1] < first.value_loss / 2
+
+
+def scored(folder: Path, sample: TrainingSample) -> TrainingSample:
+    """The sample as if the model of the folder had generated it."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    given = model(input_ids=torch.tensor(sample.ids)[None]).logits[0].log_softmax(-1).detach()
+    logprobs = [0.0] + [float(given[at - 1, sample.ids[at]]) for at in range(1, len(sample.ids))]
+    return replace(sample, logprobs=array("f", logprobs))
+
+
+def test_advantages_of_ppo_are_whitened_over_the_batch_on_request(folder: Path):
+    samples = [scored(folder, each) for each in items(4)]
+    # Of weights that generated the samples every ratio is 1: the loss is the mean advantage.
+    whitened = learner(folder, algorithm="ppo").step(samples)
+    assert whitened.loss == pytest.approx(0, abs=1e-5)
+    plain = learner(folder, algorithm="ppo", normalize=False).step(samples)
+    worth = [each.reward * 0.95**k for each in samples for k in range(sum(each.mask[1:]))]
+    assert plain.loss == pytest.approx(-sum(worth) / len(worth), rel=1e-4)
+    assert plain.kl == pytest.approx(0, abs=1e-6)
+
+
+def test_steps_make_what_was_worth_more_likelier(folder: Path):
+    good = item([7] + [11] * 6, [0] + [1] * 6, advantage=1.0, ticket="a.1")
+    bad = item([7] + [13] * 6, [0] + [1] * 6, advantage=-1.0, ticket="a.2")
+    made = learner(folder, learning_rate=3e-3, correction="none", clip_high=1e6)
+    before = made.step([good]).ratio_mean
+    for _ in range(5):
+        made.step([good, bad])
+    after = made.step([good]).ratio_mean
+    assert before is not None and after is not None and after > 2 * before
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo", "ppo"])
+def test_what_is_masked_never_matters(folder: Path, algorithm: str):
+    plain = items()
+    changed: list[TrainingSample] = []
+    for sample in plain:
+        last = max(at for at in range(len(sample.mask)) if sample.mask[at])
+        logprobs = [
+            each if sample.mask[at] else math.nan for at, each in enumerate(sample.logprobs)
+        ]
+        changed.append(
+            replace(
+                sample,
+                ids=sample.ids[: last + 1] + array("i", [99, 98, 97]),
+                mask=sample.mask[: last + 1] + bytearray(3),
+                logprobs=array("f", logprobs[: last + 1] + [math.inf] * 3),
+            )
+        )
+    report, weights = stepped(folder, changed, algorithm=algorithm)
+    expected, expected_weights = stepped(folder, plain, algorithm=algorithm)
+    assert report.loss == expected.loss
+    assert torch.equal(weights, expected_weights)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"algorithm": "gspo", "averaging": "sequence"},
+        {"algorithm": "ppo"},
+        {"kl": 0.1, "entropy": 0.01},
+    ],
+    ids=str,
+)
+def test_neither_the_order_nor_the_size_of_micro_batches_matters(folder: Path, values: dict):
+    expected, expected_weights = stepped(folder, items(), **values)
+    for samples, micro_tokens in ((items()[::-1], 8192), (items(), 50), (items(), 1)):
+        report, weights = stepped(folder, samples, micro_tokens=micro_tokens, **values)
+        assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+        assert report.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
+        assert apart(weights, expected_weights) < 1e-3
+    assert report.micro_batches > expected.micro_batches == 1
+
+
+def test_a_sample_without_an_advantage_counts_in_the_mean_and_is_not_computed(folder: Path):
+    alone = items(3)
+    equal = item([3] * 60, [0] * 40 + [1] * 20, advantage=0.0)
+    without, _ = stepped(folder, alone)
+    report, _ = stepped(folder, [*alone, equal])
+    assert without.loss is not None
+    share = tokens(alone) / (tokens(alone) + 20)
+    assert report.loss == pytest.approx(without.loss * share, rel=1e-5)
+    assert report.entropy == pytest.approx(without.entropy, rel=1e-6)
+    assert (report.tokens, report.samples) == (tokens(alone) + 20, 4)
+    computed, _ = stepped(folder, [*alone, equal], entropy=1e-9)
+    assert computed.loss == pytest.approx(report.loss, rel=1e-5)
+    assert computed.entropy != pytest.approx(without.entropy, rel=1e-6)
+
+
+def test_every_figure_of_the_correction_is_that_of_its_tokens(folder: Path):
+    sample = scored(folder, item([5, 6, 7, 8], [0, 1, 1, 1]))
+    # Three times as likely as when it was generated, as likely, and half as likely.
+    sample.logprobs[1] -= math.log(3)
+    sample.logprobs[3] += math.log(2)
+    report, _ = stepped(folder, [sample])
+    assert report.weight_mean == pytest.approx((2 + 1 + 0.5) / 3, rel=1e-5)
+    assert report.truncated == pytest.approx(1 / 3)
+    expected = (3 - 1 - math.log(3)) + (0.5 - 1 + math.log(2))
+    assert report.kl == pytest.approx(expected / 3, rel=1e-4)
+
+
+def test_several_updates_are_held_near_where_the_step_began(folder: Path):
+    samples = [replace(each, advantage=each.advantage or 0.3) for each in items()]
+    report, _ = stepped(folder, samples, updates=4, learning_rate=3e-3)
+    assert report.micro_batches == 4
+    assert report.ratio_max is not None and report.ratio_max > 1.01
+    # Each token weighs by the weights of before the first update, whichever it is in.
+    once, _ = stepped(folder, samples)
+    assert report.weight_mean == pytest.approx(once.weight_mean, rel=1e-5)
+    assert report.kl == pytest.approx(once.kl, rel=1e-5)
+
+
+def test_more_updates_than_samples_make_as_many_as_there_are(folder: Path):
+    report, _ = stepped(folder, items(2), updates=5)
+    assert report.micro_batches == 2 and report.skipped == ""
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_the_same_seed_gives_the_same_weights_to_the_bit(folder: Path, updates: int):
+    first, second = (stepped(folder, items(), updates=updates, seed=7) for _ in range(2))
+    assert torch.equal(first[1], second[1])
+    if updates > 1:
+        other = stepped(folder, items(), updates=updates, seed=8)
+        assert not torch.equal(first[1], other[1])
+
+
+def test_the_first_step_of_a_warmup_already_changes_the_weights(folder: Path):
+    made = learner(folder, warmup_steps=4)
+    before = flat(made)
+    assert made.step(items()).learning_rate == pytest.approx(0.25e-4)
+    assert not torch.equal(before, flat(made))
+
+
+def test_bfloat16_is_computed_in_and_weights_stay_float32(folder: Path):
+    exact, _ = stepped(folder, items())
+    made = Learner(
+        config(learning_rate=1e-4).model_copy(update={"dtype": "bfloat16"}), folder, steps=20
+    )
+    report = made.step(items())
+    assert report.loss == pytest.approx(exact.loss, rel=0.1) and report.loss != exact.loss
+    assert {each.dtype for each in made.weights().tensors.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("samples", [[], [item([1, 2], [0, 1], advantage=0.0)]])
+def test_where_there_is_nothing_to_learn_nothing_changes_and_it_says_so(folder: Path, samples):
+    made = learner(folder, weight_decay=0.1)
+    before = flat(made)
+    report = made.step(samples)
+    assert report.skipped.startswith("nothing to learn")
+    assert report.loss is None and report.micro_batches == 0
+    assert torch.equal(before, flat(made)) and made.bad_steps == 0

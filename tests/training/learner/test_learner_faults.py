@@ -1,0 +1,297 @@
+"""What a learner does with samples, numbers and machines that are not as they should be."""
+
+import math
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_parts import config, item, items
+from tiny_model import make_model
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from transformers import LlamaModel
+
+from plimsoll.core.errors import TrainingError, UsageError
+from plimsoll.training.learner.learner import Learner
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def learner(folder: Path, **values: Any) -> Learner:
+    return Learner(config(**{"learning_rate": 1e-4, **values}), folder, steps=20)
+
+
+def flat(learner: Learner) -> Tensor:
+    return torch.cat([each.flatten() for each in learner.weights().tensors.values()]).clone()
+
+
+def spoiled() -> list:
+    first, *others = items()
+    return [replace(first, logprobs=array("f", [math.nan] * len(first.ids))), *others]
+
+
+def huge() -> list:
+    """Their loss is finite; the square of its gradient is not."""
+    return [replace(each, advantage=each.advantage * 1e30) for each in items()]
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"), [(spoiled(), "loss"), (huge(), "gradient")], ids=["loss", "gradient"]
+)
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_step_that_is_not_finite_is_skipped_and_counted(
+    folder: Path, samples: list, why: str, algorithm: str
+):
+    if (why, algorithm) == ("gradient", "ppo"):
+        samples = [replace(each, reward=each.reward * 1e30) for each in items()]
+    made, undisturbed = learner(folder, algorithm=algorithm), learner(folder, algorithm=algorithm)
+    for each in (made, undisturbed):
+        each.step(items(seed=1))
+    before = flat(made)
+    for count in (1, 2):
+        report = made.step(samples)
+        assert report.skipped and (algorithm == "ppo" or why in report.skipped)
+        assert made.bad_steps == count
+        assert torch.equal(before, flat(made))
+    # Moments are as they were, too: the next step is that of one that never saw the bad ones.
+    made.step(items(seed=2))
+    undisturbed.step(items(seed=2))
+    assert torch.equal(flat(made), flat(undisturbed))
+    assert made.bad_steps == 0
+
+
+def test_a_step_is_bad_only_where_no_update_changed_anything(folder: Path):
+    made = learner(folder, updates=2)
+    before = flat(made)
+    report = made.step(spoiled())
+    assert (report.left_out, report.skipped, made.bad_steps) == (1, "", 0)
+    assert not torch.equal(before, flat(made))
+    before = flat(made)
+    bad = spoiled()[0]
+    report = made.step([bad, replace(bad, ticket="another.0")])
+    assert (report.left_out, report.skipped, made.bad_steps) == (2, "the loss is not finite", 1)
+    assert torch.equal(before, flat(made))
+
+
+def test_a_step_with_nothing_to_learn_between_bad_ones_does_not_pardon_them(folder: Path):
+    made = learner(folder)
+    made.step(spoiled())
+    made.step([])
+    assert made.bad_steps == 1
+
+
+def test_an_id_that_the_model_does_not_know_names_the_rollout_and_the_tokenizer(folder: Path):
+    for wrong in (100_000, -1):
+        bad = item([1, wrong, 2], [0, 1, 1], ticket="fix-add.3")
+        with pytest.raises(
+            TrainingError, match=rf"fix-add\.3 has token id {wrong}.*tokenizer.*new run"
+        ):
+            learner(folder).step([*items(), bad])
+
+
+def test_lists_of_different_lengths_name_the_rollout(folder: Path):
+    bad = replace(item([1, 2, 3], [0, 1, 1], ticket="fix-add.3"), mask=bytearray([0, 1]))
+    with pytest.raises(TrainingError, match=r"fix-add\.3 has 3 token ids, 2 mask entries"):
+        learner(folder).step([bad])
+
+
+def test_an_advantage_that_is_no_number_names_the_rollout(folder: Path):
+    with pytest.raises(TrainingError, match=r"fix-add\.3 has .*advantage nan"):
+        learner(folder).step([item([1, 2], [0, 1], advantage=math.nan, ticket="fix-add.3")])
+
+
+def test_a_sample_whose_only_trained_token_is_its_first_is_left_out(folder: Path):
+    report = learner(folder).step([*items(2), item([1, 2, 3], [1, 0, 0])])
+    assert report.samples == 2 and report.loss is not None
+
+
+def test_a_model_that_is_not_there_is_a_usage_error(tmp_path: Path):
+    with pytest.raises(UsageError, match="no folder"):
+        learner(tmp_path / "none")
+
+
+def test_a_reference_that_is_not_there_is_a_usage_error(folder: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="no folder"):
+        learner(folder, kl=0.1, reference=str(tmp_path / "none"))
+
+
+@contextmanager
+def memory_for(tokens: int, *, error: type[Exception] = torch.OutOfMemoryError) -> Iterator[None]:
+    """A machine on which more tokens than these do not go through a model at once."""
+
+    def refuse(module: nn.Module, given: object) -> None:
+        if isinstance(module, nn.Embedding) and isinstance(given, tuple):
+            (ids,) = given
+            if ids.numel() > tokens:
+                raise error("DefaultCPUAllocator: can't allocate memory")
+
+    hook = register_module_forward_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+@pytest.mark.parametrize("values", [{}, {"updates": 2}, {"algorithm": "ppo"}], ids=str)
+def test_where_memory_runs_out_smaller_micro_batches_give_the_same_step(
+    folder: Path, values: dict, error: type[Exception]
+):
+    expected = learner(folder, **values).step(items())
+    made = learner(folder, **values)
+    with memory_for(60, error=error):
+        report = made.step(items())
+        assert made.micro_tokens <= 60
+        made.step(items())
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert report.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
+    assert report.micro_batches > expected.micro_batches
+
+
+@pytest.mark.parametrize("values", [{}, {"algorithm": "ppo"}], ids=str)
+def test_what_was_learned_before_memory_ran_out_is_not_learned_twice(folder: Path, values: dict):
+    expected = learner(folder, micro_tokens=100, **values).step(items())
+    made = learner(folder, micro_tokens=100, **values)
+    calls = iter(range(1, 1000))
+
+    def refuse(module: nn.Module, given: object) -> None:
+        if isinstance(module, nn.Embedding) and next(calls) == expected.micro_batches:
+            raise torch.OutOfMemoryError
+
+    hook = register_module_forward_pre_hook(refuse)
+    try:
+        report = made.step(items())
+    finally:
+        hook.remove()
+    assert made.micro_tokens < 100
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert report.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
+
+
+def test_a_sample_that_does_not_fit_alone_ends_training_and_says_what_to_change(folder: Path):
+    made = learner(folder)
+    with memory_for(10), pytest.raises(TrainingError, match=r"a sample of .* does not fit"):
+        made.step(items())
+
+
+def test_a_step_that_raised_is_not_counted_in_the_schedule(folder: Path):
+    made, undisturbed = (learner(folder, schedule="linear") for _ in range(2))
+    with memory_for(10), pytest.raises(TrainingError):
+        made.step(items())
+    assert made.step(items()).learning_rate == undisturbed.step(items()).learning_rate
+
+
+def test_an_optimizer_that_does_not_fit_into_memory_is_told(folder: Path):
+    def refuse(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    made = learner(folder)
+    hook = register_optimizer_step_pre_hook(refuse)
+    try:
+        with pytest.raises(TrainingError, match=r"out of memory: the optimizer .* torchrun"):
+            made.step(items())
+    finally:
+        hook.remove()
+
+
+def test_an_error_of_another_kind_is_not_taken_for_a_lack_of_memory(folder: Path):
+    def refuse(module: nn.Module, given: object) -> None:
+        if isinstance(module, LlamaModel):
+            raise RuntimeError("something else")
+
+    made = learner(folder)
+    hook = register_module_forward_pre_hook(refuse)
+    try:
+        with pytest.raises(RuntimeError, match="something else"):
+            made.step(items())
+    finally:
+        hook.remove()
+
+
+def lacking(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "plimsoll.training.learner.learner.make_inputs",
+        "plimsoll.training.learner.learner.know",
+        "torch.nn.utils.clip_grad_norm_",
+        "plimsoll.training.learner.learner.Learner._report",
+    ],
+)
+def test_memory_that_runs_out_anywhere_in_a_step_is_told_with_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    made = learner(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, lacking)
+        with pytest.raises(TrainingError, match=r"out of memory in a step of 8 .*recompute"):
+            made.step(items())
+    assert all(parameter.grad is None for parameter in made._nets.policy.model.parameters())  # pyright: ignore
+
+
+def second_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory runs out when AdamW has changed the weights of its first group."""
+    module: Any = import_module("torch.optim.adam")
+    calls, real = iter(range(1, 100)), module.adam
+
+    def adam(*args: Any, **named: Any) -> None:
+        if next(calls) == 2:
+            lacking()
+        real(*args, **named)
+
+    monkeypatch.setattr(module, "adam", adam)
+
+
+def test_weights_of_half_a_step_are_not_called_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = learner(folder)
+    made.step(items(seed=1))
+    made.save(tmp_path / "kept")
+    before = flat(made)
+    with monkeypatch.context() as patched:
+        second_group_fails(patched)
+        with pytest.raises(TrainingError, match="out of memory: the optimizer"):
+            made.step(items(seed=2))
+    assert not torch.equal(before, flat(made)), "nothing was changed"
+    assert not made.is_whole
+    made.step(items(seed=3))
+    assert not made.is_whole, "a step more mends nothing"
+    made.load(tmp_path / "kept")
+    assert made.is_whole
+
+
+@pytest.mark.parametrize(("update", "is_whole"), [(1, True), (2, False)])
+def test_a_step_that_fails_is_whole_where_no_update_was_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, update: int, is_whole: bool
+):
+    made, undisturbed = (learner(folder, updates=2) for _ in range(2))
+    calls, real = iter(range(1, 100)), nn.utils.clip_grad_norm_
+
+    def clip(*args: Any, **named: Any) -> Tensor:
+        if next(calls) == update:
+            lacking()
+        return real(*args, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torch.nn.utils.clip_grad_norm_", clip)
+        with pytest.raises(TrainingError):
+            made.step(items())
+    assert made.is_whole == is_whole
+    if is_whole:  # in what it draws lots with, too
+        for each in (made, undisturbed):
+            each.step(items())
+        assert torch.equal(flat(made), flat(undisturbed))

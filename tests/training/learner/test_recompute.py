@@ -1,0 +1,43 @@
+"""Layers that run twice: less is kept, and what is learned is the same."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from learner_parts import config, items
+from tiny_model import make_model
+from torch import Tensor
+
+from plimsoll.training.learner.learner import Learner
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def learned(folder: Path, *, recompute: bool, **values: object) -> tuple[Learner, int]:
+    """A learner after two steps, and the bytes that it kept for their gradients."""
+    kept: dict[tuple[int, int], int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.data_ptr(), tensor._version] = tensor.nbytes
+        return tensor
+
+    wanted = config(learning_rate=1e-3, recompute=recompute).model_copy(update=values)
+    made = Learner(wanted, folder, steps=2)
+    weights = {tensor.data_ptr() for tensor in made.weights().tensors.values()}
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for seed in range(2):
+            made.step(items(8, seed=seed))
+    return made, sum(size for (place, _), size in kept.items() if place not in weights)
+
+
+@pytest.mark.parametrize("values", [{}, {"algorithm": "ppo"}, {"dtype": "bfloat16"}])
+def test_weights_are_the_same_to_the_bit_and_less_is_kept(folder: Path, values: dict):
+    with_all, much = learned(folder, recompute=False, **values)
+    with_inputs, little = learned(folder, recompute=True, **values)
+    others = with_inputs.weights().tensors
+    for name, tensor in with_all.weights().tensors.items():
+        assert torch.equal(tensor, others[name]), name
+    assert little < much / 2

@@ -1,0 +1,148 @@
+"""What a learner saves is a model like any other, and all that it needs to go on."""
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_parts import config, items
+from safetensors import SafetensorError
+from tiny_model import make_model
+
+from plimsoll.core.errors import TrainingError
+from plimsoll.training.learner.learner import Learner
+from plimsoll.training.models import load_model, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"), generation={"temperature": 0.7})
+
+
+def learner(folder: Path, **values: Any) -> Learner:
+    made = config(**{"learning_rate": 1e-3, "schedule": "linear", **values})
+    return Learner(made, folder, steps=6)
+
+
+def same(one: Learner, other: Learner) -> bool:
+    ours, theirs = one.weights().tensors, other.weights().tensors
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(tensor, theirs[name]) for name, tensor in ours.items()
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"updates": 2}, {"algorithm": "ppo"}, {"kl": 0.1, "weight_decay": 0.1}],
+    ids=str,
+)
+def test_three_steps_and_three_after_a_load_are_six_to_the_bit(
+    folder: Path, tmp_path: Path, values: dict
+):
+    whole, first = learner(folder, **values), learner(folder, **values)
+    reports = [whole.step(items(seed=step)) for step in range(6)]
+    for step in range(3):
+        first.step(items(seed=step))
+    first.save(tmp_path / "checkpoint")
+    second = learner(folder, **values)
+    second.load(tmp_path / "checkpoint")
+    for step in range(3, 6):
+        report = second.step(items(seed=step))
+        assert report.loss == reports[step].loss
+        assert report.learning_rate == reports[step].learning_rate
+        assert report.reference_kl == reports[step].reference_kl
+    assert same(whole, second)
+
+
+def test_bad_steps_in_a_row_are_not_forgotten(folder: Path, tmp_path: Path):
+    made = learner(folder)
+    bad = items()
+    bad[0].logprobs[len(bad[0].ids) - 1] = float("nan")
+    made.step(bad)
+    made.save(tmp_path / "checkpoint")
+    other = learner(folder)
+    other.load(tmp_path / "checkpoint")
+    assert other.bad_steps == made.bad_steps == 1
+
+
+def test_a_saved_folder_is_a_model_with_its_tokenizer(folder: Path, tmp_path: Path):
+    made = learner(folder)
+    made.step(items())
+    made.save(tmp_path / "saved")
+    model = load_model(tmp_path / "saved", device="cpu", dtype="float32")
+    state = model.state_dict()
+    assert all(torch.equal(each, state[name]) for name, each in made.weights().tensors.items())
+    assert model.generation_config.temperature == 0.7
+    tokenizer = load_tokenizer(tmp_path / "saved")
+    assert tokenizer.chat_template == load_tokenizer(folder).chat_template
+
+
+def test_defaults_of_sampling_that_transformers_would_not_write_are_copied(tmp_path: Path):
+    folder = make_model(tmp_path / "model")
+    given = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
+    (folder / "generation_config.json").write_text(json.dumps(given))
+    learner(folder).save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/generation_config.json").read_text()) == given
+    learner(folder).load(tmp_path / "saved")
+
+
+def test_a_learner_can_begin_from_what_another_saved(folder: Path, tmp_path: Path):
+    made = learner(folder)
+    made.step(items())
+    made.save(tmp_path / "saved")
+    assert same(made, learner(tmp_path / "saved"))
+
+
+def test_what_is_saved_before_the_first_step_can_be_gone_on_from(folder: Path, tmp_path: Path):
+    whole, other = learner(folder), learner(folder)
+    whole.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    assert whole.step(items()).loss == other.step(items()).loss
+    assert same(whole, other)
+
+
+def test_weights_name_the_folder_that_they_began_from(folder: Path):
+    assert learner(folder).weights().base == folder
+
+
+def test_a_disk_that_is_full_is_told_and_the_learner_goes_on(folder: Path, tmp_path: Path):
+    made = learner(folder)
+    made.step(items())
+    for limit in (10_000, 600_000):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises((OSError, RuntimeError, SafetensorError)):
+                made.save(tmp_path / f"{limit}")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    made.save(tmp_path / "saved")
+    other = learner(folder)
+    other.load(tmp_path / "saved")
+    assert same(made, other)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "text"])
+def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path, damage: str):
+    made = learner(folder)
+    made.step(items())
+    made.save(tmp_path / "saved")
+    file = tmp_path / "saved" / "learner.pt"
+    if damage == "gone":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:1000])
+    else:
+        file.write_text("not a checkpoint")
+    with pytest.raises(TrainingError, match=r"learner\.pt cannot be read"):
+        learner(folder).load(tmp_path / "saved")
+
+
+def test_a_checkpoint_without_a_critic_is_refused_by_ppo(folder: Path, tmp_path: Path):
+    made = learner(folder)
+    made.step(items())
+    made.save(tmp_path / "saved")
+    with pytest.raises(TrainingError, match="no critic"):
+        learner(folder, algorithm="ppo").load(tmp_path / "saved")

@@ -1,0 +1,287 @@
+"""The figures of steps: in the run's own journal, and in sinks that may fail."""
+
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from plimsoll.config.file import Config
+from plimsoll.config.training import MetricsConfig
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.training.metrics import sinks
+from plimsoll.training.metrics.recorder import MetricsRecorder
+from plimsoll.training.metrics.step_metrics import (
+    Seconds,
+    StepMetrics,
+    StepReport,
+    flatten,
+    last_metrics,
+)
+
+Begun = tuple[str, list[dict[str, Any]]]
+
+
+def line(step: int, reward: float | None = 0.5) -> StepMetrics:
+    report = StepReport(loss=0.25, tokens=40, samples=4, learning_rate=1e-3, seconds=0.5)
+    return StepMetrics(
+        step=step,
+        version=str(step),
+        at=1e9,
+        reward=reward,
+        age=1,
+        groups=2,
+        graded=7,
+        withheld=0,
+        void={"sandbox": 1},
+        sandbox_seconds=None,
+        tokens_per_second=20.0,
+        seconds=Seconds(wait=1.0, update=0.5),
+        update=report,
+    )
+
+
+def test_the_last_steps_are_read_from_the_end_of_the_file(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_metrics(path, 3, up_to=9) == []
+    data = [msgspec.json.encode(line(step)) + b"\n" for step in range(1, 1001)]
+    path.write_bytes(b"".join(data[:2]))
+    assert [one.step for one in last_metrics(path, 3, up_to=9)] == [1, 2]
+    path.write_bytes(b"x" * 100_000 + b"\n" + b"".join(data) + data[0][:50])
+    assert [one.step for one in last_metrics(path, 3, up_to=2000)] == [998, 999, 1000]
+    assert [one.step for one in last_metrics(path, 3, up_to=999)] == [997, 998, 999]
+
+
+class Kept:
+    """A sink that keeps what it is given, and fails after so many lines."""
+
+    name = "kept"
+
+    def __init__(self, fails_after: int = 100) -> None:
+        self.lines: list[tuple[int, dict[str, float]]] = []
+        self.closed = False
+        self._left = fails_after
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionError("nobody is there")
+        self.lines.append((step, dict(figures)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_each_step_is_a_line_and_numbers_go_to_sinks_by_their_names(tmp_path: Path):
+    sink = Kept()
+    metrics = MetricsRecorder(tmp_path / "metrics.jsonl", [sink])
+    await metrics.step(line(1))
+    await metrics.heldout(1, 0.75)
+    await metrics.heldout(1, None)
+    await metrics.close()
+    told = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (told["update"]["loss"], told["seconds"]["wait"], told["void"]) == (
+        0.25,
+        1.0,
+        {"sandbox": 1},
+    )
+    (step, figures), held_out = sink.lines
+    assert step == 1
+    assert figures["update/loss"] == 0.25
+    assert figures["void/sandbox"] == 1
+    assert "version" not in figures and "sandbox_seconds" not in figures
+    assert held_out == (1, {"heldout/reward": 0.75})
+    assert sink.closed
+
+
+def steps_in(file: Path) -> list[tuple[int, float]]:
+    """Of every line as it stands there."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [(told["step"], told["reward"]) for told in lines]
+
+
+async def test_what_is_noted_of_a_step_gives_way_to_the_whole_of_it(tmp_path: Path):
+    file, sink = tmp_path / "metrics.jsonl", Kept()
+    metrics = MetricsRecorder(file, [sink])
+    for step in (1, 2):
+        await metrics.note(line(step, 0.123456789))
+        assert steps_in(file)[-1] == (step, 0.123456789)
+        await metrics.step(line(step))
+    assert steps_in(file) == [(1, 0.5), (2, 0.5)]
+    assert [step for step, _ in sink.lines] == [1, 2]
+
+
+async def test_a_run_that_goes_on_leaves_out_what_a_crash_undid_or_cut_short(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    written = [_encode(line(step, reward)) for step, reward in ((1, 0.1), (2, 0.2), (1, 0.3))]
+    # A line of another version of Plimsoll is kept as it is.
+    older = b'{"step":3,"reward":0.4}'
+    file.write_bytes(b"\n".join([*written, older, _encode(line(4)), b'{"step":3,"rew']))
+    await MetricsRecorder(file, begin=3).step(line(4, 0.6))
+    assert steps_in(file) == [(1, 0.3), (2, 0.2), (3, 0.4), (4, 0.6)]
+
+
+async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    broken, sound = Kept(fails_after=1), Kept()
+    metrics = MetricsRecorder(tmp_path / "metrics.jsonl", [broken, sound])
+    for step in (1, 2, 3):
+        await metrics.step(line(step))
+    await metrics.close()
+    assert [step for step, _ in sound.lines] == [1, 2, 3]
+    assert [step for step, _ in broken.lines] == [1]
+    assert len(steps_in(tmp_path / "metrics.jsonl")) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "kept takes no more figures: nobody is there; metrics.jsonl has them"
+    ]
+
+
+HANGS = """
+import asyncio, sys, threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from plimsoll.cli.terminal.interrupts import Interrupts
+from plimsoll.training.metrics import metrics, sinks
+from plimsoll.config.file import Config
+from plimsoll.runs.directory import RunDirectory
+
+class Hangs:
+    name = "far away"
+    def write(self, step, figures):
+        threading.Event().wait()
+    close = write
+
+async def main():
+    metrics._SECONDS = sinks._SECONDS = 0.2
+    sinks._makers = lambda *_: {"further away": threading.Event().wait}
+    assert await sinks.make_sinks(Config(), RunDirectory(Path("run")), begin=0) == []
+    made = metrics.Metrics(Path("metrics.jsonl"), [Hangs()])
+    await made.heldout(0, 0.5)
+    await made.heldout(1, 0.5)
+    await made.close()
+
+with Interrupts(lambda: False) as interrupts:
+    interrupts.run(main())
+print("over")
+"""
+
+
+def test_a_sink_that_hangs_is_said_and_holds_up_no_end(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+    assert done.stderr.splitlines() == [
+        "no figures go to further away: no answer within 0.2 s; metrics.jsonl has them",
+        "far away takes no more figures: no answer within 0.2 s; metrics.jsonl has them",
+    ]
+
+
+def _encode(one: StepMetrics) -> bytes:
+
+    return msgspec.json.encode(one)
+
+
+def test_a_sink_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"\[metrics\] wandb needs wandb.*plimsoll-rl\[wandb\]"):
+        sinks.check_sinks(MetricsConfig(wandb="night"))
+    sinks.check_sinks(MetricsConfig())
+
+
+def made(tmp_path: Path, **metrics: object) -> tuple[Config, RunDirectory]:
+    directory = RunDirectory.create(tmp_path / "run", now=datetime.now())
+    return Config.model_validate({"metrics": metrics}), directory
+
+
+async def test_a_sink_that_cannot_be_had_is_said_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config, directory = made(tmp_path, tensorboard=True)
+    (directory.path / "tensorboard").write_text("in the way")
+    assert await sinks.make_sinks(config, directory, begin=0) == []
+    assert "no figures go to TensorBoard" in caplog.text
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+async def test_tensorboard_has_every_figure_of_every_step(tmp_path: Path):
+    config, directory = made(tmp_path, tensorboard=True)
+    for begin in (0, 2):  # and once more, as after a crash
+        (sink,) = await sinks.make_sinks(config, directory, begin=begin)
+        metrics = MetricsRecorder(directory.path / "metrics.jsonl", [sink])
+        await metrics.step(line(begin + 1))
+        await metrics.close()
+    files = sorted((directory.path / "tensorboard").iterdir())
+    written = b"".join(file.read_bytes() for file in files)
+    for name in flatten(line(1)):
+        assert name.encode() in written, name
+
+
+@pytest.fixture(params=["wandb", "trackio"])
+def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Begun:
+    """What a library is told of the runs that begin, in place of the library itself."""
+    calls: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> SimpleNamespace:
+        calls.append(options)
+        return SimpleNamespace(define_metric=lambda *_, **__: None)
+
+    monkeypatch.setitem(sys.modules, request.param, SimpleNamespace(init=init))
+    # What imports it is forgotten afterwards.
+    own = f"plimsoll.training.metrics.{request.param}"
+    monkeypatch.setitem(sys.modules, own, None)
+    monkeypatch.delitem(sys.modules, own)
+    return request.param, calls
+
+
+async def test_runs_of_one_name_are_kept_apart_and_one_that_goes_on_is_the_same(
+    tmp_path: Path, begun: Begun
+):
+    kind, calls = begun
+    for place in ("one", "other", "one"):
+        directory = RunDirectory(tmp_path / place / "night")
+        directory.path.mkdir(parents=True, exist_ok=True)
+        config = Config.model_validate({"metrics": {kind: "project"}})
+        assert len(await sinks.make_sinks(config, directory, begin=0)) == 1
+    first, second, again = (call.get("id", call["name"]) for call in calls)
+    assert first == again != second
+    assert all(call["name"].startswith("night") for call in calls)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+async def test_wandb_keeps_a_run_offline_and_takes_it_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(os.environ, "WANDB_MODE", "offline")
+    config, directory = made(tmp_path, wandb="night")
+    for begin in (0, 1):
+        (sink,) = await sinks.make_sinks(config, directory, begin=begin)
+        metrics = MetricsRecorder(directory.path / "metrics.jsonl", [sink])
+        await metrics.step(line(begin + 1))
+        await metrics.close()
+    files = list((directory.path / "wandb").rglob("*.wandb"))
+    assert files
+    assert any(b"update/loss" in file.read_bytes() for file in files)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="trackio is not installed")
+async def test_trackio_keeps_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(os.environ, "TRACKIO_DIR", str(tmp_path / "trackio"))
+    config, directory = made(tmp_path, trackio="night")
+    (sink,) = await sinks.make_sinks(config, directory, begin=0)
+    metrics = MetricsRecorder(directory.path / "metrics.jsonl", [sink])
+    await metrics.step(line(1))
+    await metrics.close()
+    assert any(file.stat().st_size for file in (tmp_path / "trackio").rglob("night*"))

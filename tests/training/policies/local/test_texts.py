@@ -1,0 +1,133 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tiny_model import CHAT_WITH_TOOLS, END, make_model
+
+from plimsoll.gateway.chat_server.inference_engine import RequestError
+from plimsoll.training.models import load_tokenizer
+from plimsoll.training.policies.local import prompts as prompts_file
+from plimsoll.training.policies.local.detokenizer import Detokenizer
+from plimsoll.training.policies.local.prompts import Prompts
+
+TEXT = "naïve 漢字 🚢 é"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("m"), alphabet="bytes", template=CHAT_WITH_TOOLS)
+
+
+@pytest.fixture
+def prompts(folder: Path) -> Prompts:
+    tokenizer = load_tokenizer(folder)
+    return Prompts(tokenizer, frozenset({tokenizer.convert_tokens_to_ids(END)}))
+
+
+@pytest.fixture
+def ids(folder: Path):
+    tokenizer = load_tokenizer(folder)
+    return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_a_letter_is_told_when_its_last_byte_has_come(prompts, ids):
+    spelling = Detokenizer(prompts.text)
+    told = [spelling.add(token) for token in ids(TEXT)]
+    assert "".join(told) == TEXT
+    assert "\ufffd" not in "".join(told)
+    assert len(told) == len(TEXT.encode())
+
+
+def test_bytes_that_are_no_letter_are_told_at_the_end(prompts, ids):
+    spelling = Detokenizer(prompts.text)
+    told = [spelling.add(token) for token in ids("é🚢")[:-1]]
+    assert "".join(told) == "é"
+    assert spelling.end() == "\ufffd"
+
+
+def spelt(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    spelling = Detokenizer(lambda ids: "".join(map(chr, ids)), stop)
+    told = ""
+    for letter in text:
+        told += spelling.add(ord(letter))
+        if spelling.stopped:
+            return told, True
+    return told + spelling.end(), spelling.stopped
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "told"),
+    [
+        ("abcdef", ["cd"], "ab"),
+        ("abcdef", ["ef", "bc"], "a"),
+        ("abab", ["abx"], "abab"),
+        ("aab", ["ab"], "a"),
+        ("abc", ["abc"], ""),
+        ("abc", ["abcd"], "abc"),
+    ],
+)
+def test_a_stop_text_and_what_follows_are_not_told(text, stop, told):
+    assert spelt(text, stop) == (told, told != text)
+
+
+def test_what_was_drawn_comes_back_as_the_tokens_that_were_drawn(prompts, ids):
+    prompt = prompts.render(HELLO, None)
+    assert prompt.ids == ids(prompt.text)
+    # Drawn otherwise than the tokenizer would cut it: the mark letter by letter.
+    drawn = [*ids("say "), *(ids(letter)[0] for letter in "<|start|>"), *ids(END)]
+    prompts.remember(prompt, drawn)
+    answer = {"role": "assistant", "content": "say <|start|>"}
+    longer = prompts.render([*HELLO, answer, *HELLO], None)
+    assert longer.ids[: len(prompt.ids) + len(drawn)] == [*prompt.ids, *drawn]
+    assert longer.text.startswith(prompt.text + "say <|start|>" + END)
+    assert longer.ids != ids(longer.text)
+    assert prompts.text(longer.ids) == longer.text
+
+
+def test_an_answer_that_was_cut_short_comes_back_too(prompts, ids):
+    prompt = prompts.render(HELLO, None)
+    drawn = [ids(letter)[0] for letter in "<|start|"]
+    drawn += ids(">")
+    prompts.remember(prompt, drawn)
+    longer = prompts.render([*HELLO, {"role": "assistant", "content": "<|start|>"}, *HELLO], None)
+    assert longer.ids[: len(prompt.ids) + len(drawn)] == [*prompt.ids, *drawn]
+
+
+def test_a_changed_answer_is_cut_into_tokens_anew(prompts, ids):
+    prompt = prompts.render(HELLO, None)
+    prompts.remember(prompt, [*ids("say"), *ids(END)])
+    longer = prompts.render([*HELLO, {"role": "assistant", "content": "says"}, *HELLO], None)
+    assert longer.ids == ids(longer.text)
+
+
+def test_only_so_many_tokens_are_remembered(prompts, ids, monkeypatch):
+    monkeypatch.setattr(prompts_file, "REMEMBERED", 100)
+    for number in range(20):
+        prompt = prompts.render([{"role": "user", "content": f"{number}"}], None)
+        prompts.remember(prompt, ids(f"answer{END}"))
+        prompts.remember(prompt, ids(f"answer{END}"))
+    kept = prompts._known
+    assert sum(map(len, kept.values())) == prompts._held <= 100
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"role": "robot", "content": "x"}, "no such role: robot"),
+        ({"content": "x"}, "refuses the conversation"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "reads text alone"),
+        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "no JSON"),
+    ],
+)
+def test_what_a_template_cannot_render_is_refused(prompts, message, why):
+    with pytest.raises(RequestError, match=why):
+        prompts.render([message], None)
+
+
+def test_tools_and_calls_are_rendered(prompts):
+    call = {"id": "1", "function": {"name": "now", "arguments": '{"zone": "é"}'}}
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    text = prompts.render(messages, [{"name": "now"}]).text
+    assert '{"name": "now"}' in text
+    assert '<tool_call>{"name": "now", "arguments": {"zone": "é"}}</tool_call>' in text

@@ -1,0 +1,244 @@
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from openai_parts import (
+    KINDS,
+    V,
+    ask,
+    ask_slowly,
+    entered,
+    hurry,
+    replicas,
+    until,
+    weights_of,
+    well,
+)
+from weight_stand_in import Token, VLLMStandIn, serving
+
+from plimsoll.core.errors import PolicyError, UsageError
+from plimsoll.gateway.completions import NoHistory, Request
+from plimsoll.gateway.upstreams.factory import make_upstream
+from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.training.policies.protocol import Policy
+from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
+
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+def test_it_is_a_policy(tmp_path: Path) -> None:
+    policy: Policy = OpenAIPolicy(["http://127.0.0.1:1"], tmp_path, key="k", model="m")
+    assert policy.urls == ("http://127.0.0.1:1/v1",)
+    assert (policy.key, policy.model) == ("k", "m")
+
+
+@both
+async def test_tokens_after_publish_are_of_the_new_weights(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await policy.publish(None, V(0))
+        assert await ask(servers[0]) == [Token(0, 0)] * 4
+        for number in (1, 2):
+            await policy.publish(weights_of(base, number), V(number))
+            for server in servers:
+                assert await ask(server) == [Token(number, number)] * 4
+        assert well(servers)
+
+
+@both
+async def test_interrupted_answers_go_on_with_the_new_weights(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind, updating="interrupt") as policy:
+        asked = await ask_slowly(servers, 3)
+        await policy.publish(weights_of(base, 1), V(1))
+        assert all(len(server.running) == 3 for server in servers)
+        hurry(servers)
+        for tokens in await asyncio.gather(*asked):
+            switch = tokens.index(Token(1, 1))
+            assert tokens == [Token(0, 0)] * switch + [Token(1, 1)] * (60 - switch)
+            assert switch > 0
+        assert well(servers)
+
+
+@both
+async def test_drained_answers_end_with_the_old_weights(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind, updating="drain") as policy:
+        asked = await ask_slowly(servers, 3)
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: not any(server.admits.is_set() for server in servers))
+        late = [asyncio.create_task(ask(server, "late")) for server in servers]
+        hurry(servers)
+        await publishing
+        assert await asyncio.gather(*asked) == [[Token(0, 0)] * 60] * 9
+        assert await asyncio.gather(*late) == [[Token(1, 1)] * 4] * 3
+        assert well(servers)
+
+
+@both
+@pytest.mark.parametrize("updating", ["interrupt", "drain"])
+async def test_what_was_cached_with_old_weights_is_not_used_with_new_ones(
+    kind: Any, updating: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind, 1)
+    async with entered(servers, tmp_path, server=kind, updating=updating) as policy:
+        assert await ask(servers[0], "same") == [Token(0, 0)] * 4
+        await policy.publish(weights_of(base, 1), V(1))
+        assert await ask(servers[0], "same") == [Token(1, 1)] * 4
+
+
+@both
+async def test_without_weights_only_the_name_changes(kind: Any, base: Path, tmp_path: Path) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        before = {server.label for server in servers}
+        for server in servers:
+            server.loads.clear()
+        await policy.publish(None, V(2))
+        after = {server.label for server in servers}
+        assert len(before) == len(after) == 1
+        assert before != after
+        assert await ask(servers[0]) == [Token(1, 1)] * 4
+
+
+@both
+async def test_a_server_that_a_killed_trainer_left_paused_is_resumed(
+    kind: Any, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        for server in servers:
+            server.admits.clear()
+            server.steps.clear()
+        await policy.publish(None, V(0))
+        assert well(servers)
+
+
+@both
+async def test_a_replica_that_was_started_again_is_given_the_weights_of_now(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        assert await policy.check() == ()
+        await servers[1].restart()
+        assert await ask(servers[1]) == [Token(0, 0)] * 4
+        assert await policy.check() == (servers[1].url,)
+        assert await ask(servers[1]) == [Token(1, 1)] * 4
+        assert await policy.check() == ()
+        await servers[2].stop()
+        assert await policy.check() == (), "one that is away generates nothing"
+
+
+@both
+async def test_it_says_when_servers_are_paused_for_new_weights(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    told: list[str] = []
+
+    @contextmanager
+    def pausing() -> Generator[None]:
+        assert not any(server.paused for server in servers)
+        written = len(list(tmp_path.glob("**/model.safetensors")))
+        told.append(f"paused, {written} written")
+        yield
+        assert not any(server.paused for server in servers)
+        told.append("on")
+
+    async with entered(servers, tmp_path, server=kind) as policy:
+        policy.pausing = pausing
+        await policy.publish(weights_of(base, 1), V(1))
+        assert told == ["paused, 1 written", "on"], "writing the weights is no pause"
+        assert await policy.check() == ()
+        assert len(told) == 2
+        await servers[1].restart()
+        await policy.check()
+        assert len(told) == 4
+
+
+async def test_the_gateway_gets_tokens_of_the_new_weights(base: Path, tmp_path: Path) -> None:
+    servers = replicas("vllm")
+    async with entered(servers, tmp_path) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        upstream = await make_upstream(policy.urls, model=policy.model, key=policy.key)
+        request = Request(
+            model="", history=NoHistory(), messages=msgspec.Raw(b'[{"role":"user","content":"?"}]')
+        )
+        try:
+            asked = [upstream.answer(request, CallContext(f"s{index}")) for index in range(6)]
+            answers = await asyncio.gather(*asked)
+        finally:
+            await upstream.close()
+        assert {id for a in answers if a.tokens for id in a.tokens.answer} == {Token(1, 1).id}
+
+
+async def test_it_watches_for_replicas_that_were_started_again(base: Path, tmp_path: Path) -> None:
+    servers = replicas("vllm")
+    async with entered(servers, tmp_path, watch_seconds=0.05) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        await servers[1].restart()
+        await until(lambda: servers[1].number == 1 and not servers[1].paused)
+
+
+@both
+async def test_one_that_was_started_again_is_not_only_renamed(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        await servers[1].restart()
+        await policy.publish(None, V(2))
+        assert [server.number for server in servers] == [1, 1, 1]
+
+
+async def test_the_key_is_sent_to_every_route(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = replicas("vllm", 1)
+    servers[0].key = "secret"
+    monkeypatch.setenv("PLIMSOLL_POLICY_KEY", "secret")
+    async with entered(servers, tmp_path) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        assert await ask(servers[0]) == [Token(1, 1)] * 4
+    monkeypatch.setenv("PLIMSOLL_POLICY_KEY", "wrong")
+    with pytest.raises(PolicyError, match=r"answered 401.*Check the key.*nothing was started"):
+        async with entered(servers, tmp_path):
+            pass
+
+
+async def test_a_server_without_the_endpoints_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    server = VLLMStandIn()
+    server.dev_mode = False
+    with pytest.raises(PolicyError, match=r"has no /weight_info.*VLLM_SERVER_DEV_MODE=1"):
+        async with entered([server], tmp_path):
+            pass
+
+
+async def test_one_that_cannot_be_reached_is_named_before_anything_starts(tmp_path: Path) -> None:
+    away = VLLMStandIn()
+    async with serving(away):
+        pass
+    with pytest.raises(PolicyError, match=f"{away.url} cannot be reached.*nothing was started"):
+        async with OpenAIPolicy([away.url], tmp_path):
+            pass
+
+
+def test_it_wants_servers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\[policy\] urls"):
+        OpenAIPolicy([], tmp_path)

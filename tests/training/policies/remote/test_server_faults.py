@@ -1,0 +1,346 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai_parts import (
+    KINDS,
+    V,
+    ask,
+    ask_slowly,
+    entered,
+    hurry,
+    replicas,
+    until,
+    weights_of,
+    well,
+)
+from weight_stand_in import Fault, SGLangStandIn, StandIn, Token, VLLMStandIn, serving
+
+from plimsoll.core.errors import PolicyError
+from plimsoll.training.policies.remote import publication
+from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
+
+ROUTES = {
+    "vllm": (
+        "/pause",
+        "/collective_rpc",
+        "/reset_prefix_cache",
+        "/update_weight_version",
+        "/weight_info",
+    ),
+    "sglang": ("/pause_generation", "/flush_cache", "/update_weights_from_disk", "/model_info"),
+}
+every_route = pytest.mark.parametrize(
+    ("kind", "route"), [(kind, route) for kind, routes in ROUTES.items() for route in routes]
+)
+REPORTS = ("/weight_info", "/model_info")
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "AGAIN_SECONDS", 0.05)
+
+
+def break_at(server: StandIn, route: str, fault: Fault) -> None:
+    """Reports are asked for before anything is changed too: they are well then."""
+    server.faults[route].extend(("none", fault) if route in REPORTS else (fault,))
+
+
+@every_route
+async def test_a_replica_that_fails_is_named_and_none_stays_paused(
+    kind: Any, route: str, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        bad = servers[1]
+        break_at(bad, route, 500)
+        with pytest.raises(PolicyError) as raised:
+            await policy.publish(weights_of(base, 2), V(2))
+        said = str(raised.value)
+        assert f"version 2 is not served by every replica: the policy at {bad.url}" in said
+        assert "answered 500: out of order" in said
+        assert f"On it already: {servers[0].url}, {servers[2].url}." in said
+        assert str(tmp_path) in said
+        assert well(servers)
+        await policy.publish(weights_of(base, 3), V(3))
+        for server in servers:
+            assert await ask(server) == [Token(3, 3)] * 4
+
+
+@every_route
+async def test_one_that_hangs_is_given_up_in_time(
+    kind: Any, route: str, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind, update_seconds=1.0) as policy:
+        break_at(servers[1], route, "hang")
+        with pytest.raises(PolicyError, match=rf"{servers[1].url} did not take.*1 s.*{route}"):
+            await policy.publish(weights_of(base, 1), V(1))
+        assert well(servers)
+        policy._within = 60.0
+        await policy.publish(weights_of(base, 1), V(1))
+        assert await ask(servers[1]) == [Token(1, 1)] * 4
+
+
+@every_route
+async def test_a_connection_that_breaks_is_tried_again(
+    kind: Any, route: str, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        break_at(servers[1], route, "drop")
+        await policy.publish(weights_of(base, 1), V(1))
+        assert [await ask(server) for server in servers] == [[Token(1, 1)] * 4] * 3
+        assert well(servers)
+
+
+@every_route
+async def test_a_cancelled_publish_leaves_no_server_paused(
+    kind: Any, route: str, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        for server in servers:
+            break_at(server, route, "hang")
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: not any(server.faults[route] for server in servers))
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        assert well(servers)
+        await policy.publish(weights_of(base, 2), V(2))
+        assert [await ask(server) for server in servers] == [[Token(2, 2)] * 4] * 3
+
+
+async def test_cancelled_while_it_resumes_it_resumes_to_the_end(base: Path, tmp_path: Path) -> None:
+    servers = replicas("vllm")
+    async with entered(servers, tmp_path, update_seconds=1.0) as policy:
+        for server in servers:
+            server.faults["/collective_rpc"].append("hang")
+            server.delays["/resume"] = 0.3
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: all("/resume" in server.calls for server in servers))
+        assert not well(servers)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        assert well(servers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "route"), [("vllm", "/resume"), ("sglang", "/continue_generation")]
+)
+async def test_a_server_that_does_not_hear_that_it_may_go_on_is_told_again(
+    kind: Any, route: str, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind, 1)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        servers[0].faults[route].append("drop")
+        await policy.publish(weights_of(base, 1), V(1))
+        assert well(servers)
+        servers[0].faults[route].append(500)
+        with pytest.raises(PolicyError, match=r"out of order; it may still be paused"):
+            await policy.publish(weights_of(base, 2), V(2))
+
+
+@both
+async def test_a_replica_that_says_it_serves_something_else_is_not_believed(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        servers[2].says = "another"
+        with pytest.raises(PolicyError, match=rf"{servers[2].url} was given .* serves another"):
+            await policy.publish(weights_of(base, 1), V(1))
+        assert well(servers)
+
+
+@both
+async def test_publish_returns_only_after_the_slowest_replica(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        servers[1].loads.clear()
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: servers[0].number == 1 and not servers[0].paused)
+        assert await ask(servers[0]) == [Token(1, 1)] * 4, "the others need not wait for it"
+        assert not publishing.done()
+        assert servers[1].number == 0
+        servers[1].loads.set()
+        await publishing
+        assert servers[1].number == 1
+
+
+@both
+async def test_a_replica_that_comes_back_in_time_is_waited_for(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await servers[1].stop()
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: servers[0].number == 1)
+        await servers[1].start()
+        await publishing
+        assert await ask(servers[1]) == [Token(1, 1)] * 4
+
+
+async def test_one_that_stays_away_is_named(base: Path, tmp_path: Path) -> None:
+    servers = replicas("vllm")
+    async with entered(servers, tmp_path, update_seconds=1.0) as policy:
+        await servers[1].stop()
+        with pytest.raises(PolicyError, match=rf"{servers[1].url} cannot be reached"):
+            await policy.publish(weights_of(base, 1), V(1))
+
+
+async def test_after_a_failure_weights_are_loaded_even_by_those_that_have_the_name(
+    base: Path, tmp_path: Path
+) -> None:
+    servers = replicas("vllm", 2)
+    async with entered(servers, tmp_path) as policy:
+        servers[1].faults["/update_weight_version"].append(500)
+        with pytest.raises(PolicyError, match="out of order"):
+            await policy.publish(None, V(0))
+        await policy.publish(None, V(0))
+        servers[1].faults["/pause"].append(500)
+        with pytest.raises(PolicyError, match="out of order"):
+            await policy.publish(weights_of(base, 1), V(1))
+        with pytest.raises(PolicyError, match="or publish weights"):
+            await policy.publish(None, V(1))
+        assert await policy.check() == ()
+        await policy.publish(weights_of(base, 1), V(1))
+        # It loads the new weights, and keeps the name of the old ones.
+        servers[1].faults["/update_weight_version"].append(500)
+        with pytest.raises(PolicyError, match="out of order"):
+            await policy.publish(weights_of(base, 2), V(2))
+        await policy.publish(None, V(1))
+        assert [server.number for server in servers] == [1, 1]
+
+
+@both
+async def test_a_drain_that_is_cancelled_lets_new_requests_in(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind, 1)
+    async with entered(servers, tmp_path, server=kind, updating="drain") as policy:
+        asked = await ask_slowly(servers, 1)
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: not servers[0].admits.is_set())
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        hurry(servers)
+        assert len(await ask(servers[0])) == 4
+        assert await asked[0] == [Token(0, 0)] * 60
+
+
+@both
+async def test_weights_that_another_run_gave_are_not_taken_for_the_first(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
+    servers = replicas(kind, 1)
+    async with serving(*servers):
+        urls = [servers[0].url]
+        async with OpenAIPolicy(urls, tmp_path / "a", server=kind) as policy:
+            await policy.publish(None, V(0))
+        async with OpenAIPolicy(urls, tmp_path / "a", server=kind) as policy:
+            await policy.publish(None, V(0))
+            await policy.publish(weights_of(base, 1), V(1))
+        async with OpenAIPolicy(urls, tmp_path / "b", server=kind) as policy:
+            with pytest.raises(PolicyError, match=r"\(0\.1-.*start it again"):
+                await policy.publish(None, V(0))
+            await policy.publish(weights_of(base, 0), V(0))
+
+
+@both
+async def test_a_folder_that_the_servers_cannot_read_is_told_by_them(
+    kind: Any, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = replicas(kind, 1)
+    async with entered(servers, tmp_path, server=kind) as policy:
+
+        def elsewhere(path: str) -> int:
+            raise FileNotFoundError(f"no such folder: {path}")
+
+        monkeypatch.setattr("weight_stand_in.read_number", elsewhere)
+        with pytest.raises(PolicyError, match=r"no such folder.*each of them reads"):
+            await policy.publish(weights_of(base, 1), V(1))
+        assert well(servers)
+
+
+async def test_redirects_are_not_followed(base: Path, tmp_path: Path) -> None:
+    servers = replicas("vllm", 1)
+    async with entered(servers, tmp_path) as policy:
+        servers[0].faults["/collective_rpc"].append(302)
+        with pytest.raises(PolicyError, match="answered 302"):
+            await policy.publish(weights_of(base, 1), V(1))
+        assert "/health" not in servers[0].calls
+
+
+async def test_an_endless_answer_is_not_read_to_its_end(tmp_path: Path) -> None:
+    server = VLLMStandIn()
+    server.says = "x" * (1 << 21)
+    with pytest.raises(PolicyError, match="longer than 1048576 bytes"):
+        async with entered([server], tmp_path):
+            pass
+
+
+async def test_sglang_that_keeps_its_cache_is_told_to_be_drained_and_does_not_end(
+    base: Path, tmp_path: Path
+) -> None:
+    server = SGLangStandIn()
+    server.flushes_retracted = False
+    async with entered([server], tmp_path, server="sglang") as policy:
+        asked = await ask_slowly([server], 1)
+        with pytest.raises(PolicyError, match=r'\[training\] updating = "drain"'):
+            await policy.publish(weights_of(base, 1), V(1))
+        assert well([server])
+        hurry([server])
+        assert await asked[0] == [Token(0, 0)] * 60
+    async with entered([server], tmp_path, server="sglang", updating="drain") as policy:
+        asked = await ask_slowly([server], 1)
+        publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
+        await until(lambda: not server.admits.is_set())
+        hurry([server])
+        await publishing
+        assert await asked[0] == [Token(0, 0)] * 60
+        assert await ask(server) == [Token(1, 1)] * 4
+        assert well([server])
+
+
+@both
+async def test_another_name_that_not_every_replica_took_is_no_false_alarm(
+    kind: Any, base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = replicas(kind)
+    async with entered(servers, tmp_path, server=kind) as policy:
+        await policy.publish(weights_of(base, 1), V(1))
+        await servers[1].stop()
+        policy._within = 1.0
+        with pytest.raises(PolicyError, match="version 2 is not served"):
+            await policy.publish(None, V(2))
+        for server in servers:
+            server.calls.clear()
+        assert await policy.check() == ()
+        assert "other weights than it counts as" not in caplog.text
+        assert {call for server in servers for call in server.calls} <= set(REPORTS)
+        # One that was started again is found all the same.
+        policy._within = 60.0
+        await servers[1].start()
+        assert await policy.check() == (servers[1].url,)
+        await policy.publish(None, V(2))
+        assert [await ask(server) for server in servers] == [[Token(1, 1)] * 4] * 3
+
+
+async def test_a_first_version_that_is_not_taken_promises_nothing_of_a_run_that_is_none(
+    base: Path, tmp_path: Path
+) -> None:
+    servers = replicas("vllm", 1)
+    async with entered(servers, tmp_path) as policy:
+        servers[0].faults["/pause"].append(500)
+        with pytest.raises(PolicyError, match=r"Nothing was started\. See to .* try again"):
+            await policy.publish(weights_of(base, 1), V(0))

@@ -1,0 +1,43 @@
+"""What is found out of servers before a model is loaded for them."""
+
+import pytest
+
+from plimsoll.config.file import Config
+from plimsoll.core.errors import PolicyError
+from plimsoll.gateway.upstreams.scripted.script import Turn
+from plimsoll.gateway.upstreams.scripted.server import ServerFeatures, serve_script
+from plimsoll.training.policies.factory import check_servers
+
+
+def config(url: str) -> Config:
+    return Config.model_validate(
+        {
+            "policy": {"urls": [url]},
+            "training": {"policy": "openai", "server": "path", "model": "models/qwen"},
+        }
+    )
+
+
+async def test_servers_that_return_what_training_needs_are_taken():
+    async with serve_script(lambda _: "Hello.") as server:
+        await check_servers(config(server.url))
+
+
+@pytest.mark.parametrize(
+    ("offers", "missing"),
+    [
+        (ServerFeatures(token_ids=False), "missing: token ids of answers, token ids of prompts"),
+        (ServerFeatures(logprobs=False), "missing: log probabilities"),
+    ],
+)
+async def test_servers_that_could_not_be_trained_are_refused(offers: ServerFeatures, missing: str):
+    async with serve_script(lambda _: "Hello.", offers) as server:
+        with pytest.raises(PolicyError, match=f"cannot be trained.*{missing}.*Nothing was started"):
+            await check_servers(config(server.url))
+
+
+async def test_a_server_that_does_not_answer_now_may_be_paused_and_is_taken():
+    """By a trainer that was killed: it goes on once it has weights."""
+    async with serve_script(lambda _: Turn(failure=503)) as server:
+        await check_servers(config(server.url))
+        assert server.requests, "it was asked"

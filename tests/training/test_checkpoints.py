@@ -1,0 +1,25 @@
+"""What is said of a checkpoint that cannot be written."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from loop_parts import Counter
+
+from plimsoll.training.checkpoints import Checkpointer
+
+
+def keeper(error: Exception) -> Checkpointer:
+    def fail(_: int) -> None:
+        raise error
+
+    return Checkpointer(Counter(save=fail), every=1, last=None, kept=None)
+
+
+def test_memory_that_runs_out_is_not_told_as_a_disk_that_is_full(tmp_path: Path):
+    lack = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(torch.OutOfMemoryError):
+        keeper(lack).save(tmp_path)
+    full = RuntimeError("[enforce fail at inline_container.cc:659] . unexpected pos 64 vs 0")
+    with pytest.raises(OSError, match="unexpected pos"):
+        keeper(full).save(tmp_path)

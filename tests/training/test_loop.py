@@ -1,0 +1,566 @@
+"""The loop of the trainer around real rollouts: its order, its checkpoints, its ends."""
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from loop_parts import Counter, Notes, proven, train
+from msgspec.structs import replace
+from safetensors import SafetensorError
+
+from plimsoll.config.file import Config, load_config
+from plimsoll.core.errors import LedgerError, PolicyError, TrainingError
+from plimsoll.core.versions import Version
+from plimsoll.runs import worker_spec
+from plimsoll.runs.batches import Batch
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.training import loop
+from plimsoll.training.metrics.step_metrics import StepReport, last_metrics
+from plimsoll.training.samples import TrainingSample
+
+MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture
+def make_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeConfig:
+    """A training whose trials toss coins."""
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}")
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:coins")
+
+    def make(steps: int, *, every: int = 1, heldout: int | None = None) -> Config:
+        for name in ("tasks/a", "tasks/b", "tasks/c", "heldout/d"):
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / "task.toml").write_text('schema_version = "1.4"\n')
+            (tmp_path / name / "instruction.md").write_text("Toss.\n")
+        measured = "" if heldout is None else f'[evaluation]\ntasks = "heldout"\nevery = {heldout}'
+        (tmp_path / "night.toml").write_text(
+            '[run]\ntasks = "tasks"\nagent = "nop"\ngroup_size = 2\nbatch_groups = 2\n'
+            f"canary_every = 0\nsteps = {steps}\n[workers]\nconcurrency = 4\n"
+            f"[training]\ncheckpoint_every = {every}\n{measured}"
+        )
+        return load_config(tmp_path / "night.toml")
+
+    return make
+
+
+def checkpoints(run: Path) -> list[str]:
+    return sorted(path.stem for path in (run / "checkpoints").glob("*.json"))
+
+
+def is_kept(rollouts: Rollouts, version: Version) -> bool:
+    name = f"v{version.lineage}-{version.number:08d}.json"
+    return (rollouts.directory.path / "checkpoints" / name).exists()
+
+
+async def test_a_checkpoint_is_whole_before_its_weights_are_published_and_they_before_the_commit(
+    make_config: MakeConfig, tmp_path: Path
+):
+    seen: list[tuple[str, str, bool]] = []
+    made: list[Rollouts] = []
+
+    def look(version: Version) -> None:
+        seen.append((str(version), str(made[0].version), is_kept(made[0], version)))
+
+    policy = Notes(look)
+    await train(make_config(4, every=2), tmp_path / "run", Counter(), policy, made.append)
+    assert seen == [("1", "0", False), ("2", "1", True), ("3", "2", False), ("4", "3", True)]
+    assert policy.published == [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
+    lines = last_metrics(tmp_path / "run/metrics.jsonl", 9, up_to=9)
+    assert [line.step for line in lines] == [1, 2, 3, 4]
+    assert [bool(line.seconds.checkpoint) for line in lines] == [False, True, False, True]
+    proven(tmp_path / "run")
+
+
+async def test_the_last_step_has_a_checkpoint_and_the_newest_are_kept(
+    make_config: MakeConfig, tmp_path: Path
+):
+    await train(make_config(7, every=3), tmp_path / "run", Counter(), Notes())
+    assert checkpoints(tmp_path / "run") == ["v0-00000006", "v0-00000007"]
+
+
+async def test_a_run_that_is_stopped_between_checkpoints_goes_on_from_where_it_ended(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run, made = tmp_path / "run", list[Rollouts]()
+
+    def stop(version: Version) -> None:
+        if version.number == 2:
+            made[0].stop("enough")
+
+    rollouts = await train(make_config(5, every=100), run, Counter(), Notes(stop), made.append)
+    assert (rollouts.summary.done, rollouts.summary.ended) == (False, "enough")
+    assert checkpoints(run) == ["v0-00000002"]
+    learner, policy = Counter(), Notes()
+    rollouts = await train(make_config(5, every=100), run, learner, policy)
+    assert learner.loaded == run / "checkpoints/v0-00000002"
+    assert policy.published == [("3", 3), ("4", 4), ("5", 5)]
+    assert rollouts.summary.done
+    assert len(rollouts.steps) == 5
+    # Of both lives, as the steps are; rounded.
+    assert rollouts.summary.seconds > sum(step.seconds for step in rollouts.steps) - 0.1
+    proven(run)
+
+
+async def test_after_so_many_bad_steps_in_a_row_the_run_stops_with_a_checkpoint(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    run, policy = tmp_path / "run", Notes()
+    learner = Counter(bad=(2, 4, 5, 6))
+    rollouts = await train(make_config(9, every=100), run, learner, policy)
+    assert not rollouts.summary.done
+    assert rollouts.summary.ended.startswith("3 steps in a row had no finite loss and gradient")
+    # What they had is used up, their versions are those before under another number.
+    assert policy.published == [
+        ("1", 1),
+        ("2", None),
+        ("3", 3),
+        ("4", None),
+        ("5", None),
+        ("6", None),
+    ]
+    assert checkpoints(run) == ["v0-00000006"]
+    assert caplog.text.count("changed nothing: the loss is nan") == 4
+    proven(run)
+
+
+async def test_a_step_of_which_a_part_was_left_out_is_said_served_and_no_bad_one(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    class Partly(Counter):
+        def step(self, items: Sequence[TrainingSample]) -> StepReport:
+            return replace(super().step(items), left_out=2)
+
+    policy = Notes()
+    rollouts = await train(make_config(4), tmp_path / "run", Partly(), policy)
+    assert rollouts.summary.done
+    assert rollouts.summary.skipped == {}
+    assert policy.published == [(str(step), step) for step in range(1, 5)]
+    assert caplog.text.count("left out 2 of its updates") == 4
+
+
+async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks_once")
+    run, policy = tmp_path / "run", Notes()
+    rollouts = await train(make_config(3), run, Counter(), policy)
+    assert rollouts.summary.done
+    assert policy.published == [("1", 1), ("2", 2), ("3", 3)]
+    assert "group 1-0 is rolled out again: /nowhere/at/all: there is no such file" in caplog.text
+    rows = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    lost = [row["ticket"] for row in rows if row["cause"] == "lost"]
+    assert lost == ["1-0/0.0", "1-0/1.0"]
+    assert {row["ticket"] for row in rows} >= {"1-1/0.0", "1-1/1.0"}
+    proven(run)
+
+
+async def test_a_run_whose_trajectories_are_all_gone_stops_and_goes_on_when_they_are_not(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks")
+    run, learner = tmp_path / "run", Counter()
+    with pytest.raises(TrainingError, match="3 batches in a row had trajectories that are gone"):
+        await train(make_config(3), run, learner, Notes())
+    assert learner.steps == 0
+    proven(run)
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:coins")
+    # What has leaked meanwhile is found first.
+    monkeypatch.setattr(loop, "REJECTED", 9)
+    rollouts = await train(make_config(3), run, learner, Notes())
+    assert rollouts.summary.done
+    proven(run)
+
+
+async def test_a_run_that_bad_steps_stopped_goes_on_until_the_next_bad_one(
+    make_config: MakeConfig, tmp_path: Path
+):
+    class Idle(Counter):
+        """Has nothing to learn, which says nothing of the steps before."""
+
+        def step(self, items: Sequence[TrainingSample]) -> StepReport:
+            return replace(super().step(items), skipped="nothing to learn")
+
+        @property
+        def bad_steps(self) -> int:
+            return 3
+
+        @bad_steps.setter
+        def bad_steps(self, _: int) -> None: ...
+
+    rollouts = await train(make_config(2), tmp_path / "run", Idle(), Notes())
+    assert rollouts.summary.done
+
+
+def full(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_in_rust(_: int) -> None:
+    raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+async def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_step(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    learner = Counter(save=lambda step: full_in_rust(step) if step in (4, 5) else None)
+    rollouts = await train(make_config(8, every=2), tmp_path / "run", learner, Notes())
+    assert rollouts.summary.done
+    assert checkpoints(tmp_path / "run") == ["v0-00000006", "v0-00000008"]
+    assert [step.step for step in rollouts.steps] == list(range(1, 9))
+    assert "No space left on device (os error 28); the last one stays (2 of 3 tries)" in caplog.text
+    proven(tmp_path / "run")
+
+
+async def test_a_run_whose_last_weights_cannot_be_kept_does_not_end_well(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run, config = tmp_path / "run", make_config(4, every=9)
+    with pytest.raises(TrainingError, match=r"steps since the last checkpoint are lost.*resume"):
+        await train(config, run, Counter(save=full), Notes())
+    assert checkpoints(run) == []
+    again = await train(config, run, Counter(), Notes())
+    assert again.summary.done
+    assert checkpoints(run) == ["v1-00000004"]
+    proven(run)
+
+
+async def test_a_run_stops_where_no_checkpoint_can_be_written_and_the_old_one_stays_valid(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    run, config = tmp_path / "run", make_config(20, every=3)
+    learner = Counter(save=lambda step: full(step) if step > 3 else None)
+    rollouts = await train(config, run, learner, Notes())
+    assert not rollouts.summary.done
+    assert rollouts.summary.steps == 8
+    assert "No space left on device" in rollouts.summary.ended
+    assert "tried 3 times in a row" in rollouts.summary.ended
+    assert checkpoints(run) == ["v0-00000003"]
+    assert "steps since the last checkpoint are lost" in caplog.text
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {
+        "v0-00000003",
+        "v0-00000003.json",
+    }, "what could not be written takes up room"
+    policy = Notes()
+    again = await train(make_config(5, every=3), run, Counter(), policy)
+    assert (again.summary.done, policy.published) == (True, [("1:4", 4), ("1:5", 5)])
+    proven(run)
+
+
+async def test_a_checkpoint_that_fails_in_no_time_is_not_taken_for_one_that_was_written(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop, "_since", lambda _: 0.0)
+    rollouts = await train(make_config(9), tmp_path / "run", Counter(save=full), Notes())
+    assert (rollouts.summary.done, rollouts.summary.steps) == (False, 3)
+
+
+async def test_weights_that_are_not_published_are_not_committed_and_not_lost(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+
+    def refuse(version: Version) -> None:
+        if version.number == 3:
+            raise PolicyError("gpu-2 does not answer")
+
+    with pytest.raises(PolicyError, match="gpu-2 does not answer"):
+        await train(make_config(4, every=100), run, Counter(), Notes(refuse))
+    assert checkpoints(run) == ["v0-00000003"]
+    policy = Notes()
+    rollouts = await train(make_config(4, every=100), run, Counter(), policy)
+    # The step was made, and is not made again.
+    assert policy.published == [("4", 4)]
+    assert rollouts.summary.done
+    proven(run)
+
+
+async def test_a_step_that_cannot_be_made_leaves_a_checkpoint_of_those_before(
+    make_config: MakeConfig, tmp_path: Path
+):
+    def fail(step: int) -> None:
+        if step == 3:
+            raise TrainingError("a token is out of range")
+
+    with pytest.raises(TrainingError, match="out of range"):
+        await train(make_config(4, every=100), tmp_path / "run", Counter(step=fail), Notes())
+    assert checkpoints(tmp_path / "run") == ["v0-00000002"]
+    proven(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("no such thing"), "step 3 failed: KeyError: 'no such thing'.*resume"),
+        (MemoryError(), "step 3 failed, out of memory: MemoryError.*micro_tokens.*resume"),
+    ],
+    ids=["unforeseen", "memory"],
+)
+async def test_whatever_ends_a_step_is_told_and_leaves_a_checkpoint_of_those_before(
+    make_config: MakeConfig, tmp_path: Path, error: Exception, said: str
+):
+    run = tmp_path / "run"
+
+    def fail(step: int) -> None:
+        if step == 3:
+            raise error
+
+    with pytest.raises(TrainingError, match=said):
+        await train(make_config(4, every=100), run, Counter(step=fail), Notes())
+    assert checkpoints(run) == ["v0-00000002"]
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["why"][:13]) == ("ended", "step 3 failed")
+    rollouts = await train(make_config(4, every=100), run, Counter(), Notes())
+    assert rollouts.summary.done
+    proven(run)
+
+
+async def test_weights_of_half_a_step_are_never_kept(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    run, learner = tmp_path / "run", Counter()
+
+    def fail(step: int) -> None:
+        if step == 4:
+            learner.is_whole = False
+            raise TrainingError("out of memory")
+
+    learner._fail_step = fail  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(TrainingError, match="out of memory"):
+        await train(make_config(5, every=2), run, learner, Notes())
+    assert checkpoints(run) == ["v0-00000002"]
+    assert "lost: the step that failed had changed some of the weights; `plimsoll" in caplog.text
+    policy = Notes()
+    await train(make_config(5, every=2), run, Counter(), policy)
+    assert policy.published == [("1:3", 3), ("1:4", 4), ("1:5", 5)]
+    proven(run)
+
+
+async def test_whatever_ends_a_run_between_steps_leaves_a_checkpoint_and_is_in_its_status(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+
+    def begun(rollouts: Rollouts) -> None:
+        real = rollouts.batches
+
+        async def batches() -> AsyncGenerator[Batch]:
+            async for batch in real():
+                if batch.step == 3:
+                    raise ZeroDivisionError("by nothing")
+                yield batch
+
+        rollouts.batches = batches
+
+    with pytest.raises(ZeroDivisionError):
+        await train(make_config(4, every=100), run, Counter(), Notes(), begun)
+    assert checkpoints(run) == ["v0-00000002"]
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["why"]) == ("ended", "ZeroDivisionError: by nothing")
+
+
+async def test_what_saving_raises_does_not_hide_what_ended_the_run(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def fail(step: int) -> None:
+        if step == 3:
+            raise TrainingError("a token is out of range")
+
+    def spoilt(_: int) -> None:
+        raise TypeError("no tensor")
+
+    learner = Counter(step=fail, save=spoilt)
+    with pytest.raises(TrainingError, match="out of range"):
+        await train(make_config(4, every=100), tmp_path / "run", learner, Notes())
+    assert "steps since the last checkpoint are lost: TypeError: no tensor" in caplog.text
+
+
+async def test_held_out_tasks_are_tried_before_on_the_way_and_after_and_never_twice(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run, made = tmp_path / "run", list[Rollouts]()
+
+    def stop(version: Version) -> None:
+        if version.number == 3:
+            made[0].stop("enough")
+
+    config = make_config(5, heldout=2)
+    await train(config, run, Counter(), Notes(stop), made.append)
+    assert [(one.step, one.name) for one in made[0].held_out] == [
+        (0, "before the first step"),
+        (2, "after step 2"),
+    ]
+    rollouts = await train(config, run, Counter(), Notes())
+    assert [one.step for one in rollouts.held_out] == [0, 2, 4, 5]
+    assert rollouts.held_out[-1].name == "after the last step"
+    assert rollouts.summary.heldout_after == rollouts.held_out[-1].reward
+
+
+class Killed(BaseException):
+    """The process is gone at this point: nobody keeps anything any more."""
+
+
+def killed_at(number: int) -> Notes:
+    def kill(version: Version) -> None:
+        if version.number == number:
+            raise Killed
+
+    return Notes(kill)
+
+
+async def test_every_step_has_one_line_of_metrics_in_order_wherever_the_run_was_killed(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+    # Its checkpoint is whole, so that the step is not made again.
+    with pytest.raises(Killed):
+        await train(make_config(8, every=2), run, Counter(), killed_at(4))
+    # No checkpoint since: three steps are made again.
+    with pytest.raises(Killed):
+        await train(make_config(8, every=100), run, Counter(), killed_at(7))
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step":7,"vers')
+    policy = Notes()
+    await train(make_config(8, every=100), run, Counter(), policy)
+    assert [version for version, _ in policy.published] == ["1:5", "1:6", "1:7", "1:8"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    versions = ["1", "2", "3", "4", "1:5", "1:6", "1:7", "1:8"]
+    assert [(line["step"], line["version"]) for line in lines] == list(enumerate(versions, 1))
+    proven(run)
+
+
+async def test_an_evaluation_that_a_stop_cut_short_is_made_when_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    made = list[Rollouts]()
+
+    def stop(version: Version) -> None:
+        if version.number == 2:
+            made[0].stop("enough")
+
+    config = make_config(5, heldout=2)
+    await train(config, tmp_path / "run", Counter(), Notes(stop), made.append)
+    assert [one.step for one in made[0].held_out] == [0]
+    rollouts = await train(config, tmp_path / "run", Counter(), Notes())
+    assert [(one.step, one.name) for one in rollouts.held_out] == [
+        (0, "before the first step"),
+        (2, "after step 2"),
+        (4, "after step 4"),
+        (5, "after the last step"),
+    ]
+
+
+async def test_a_run_whose_policy_returns_nothing_to_train_on_stops_and_says_why(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:without_ids")
+    rollouts = await train(make_config(9), tmp_path / "run", Counter(), Notes())
+    assert not rollouts.summary.done
+    why = "the upstream returned no token ids"
+    assert rollouts.summary.ended.startswith(
+        f"3 steps in a row had not a token to train on: {why}. See what"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["untrainable"] for line in lines] == [4, 4, 4]
+    assert caplog.text.count(why) == 1
+
+
+async def test_the_first_weights_are_not_evaluated_again_after_a_crash(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run, config = tmp_path / "run", make_config(2, every=100, heldout=0)
+    with pytest.raises(Killed):
+        await train(config, run, Counter(), killed_at(1))
+    rollouts = await train(config, run, Counter(), Notes())
+    assert rollouts.steps[0].version == "1:1", "it has begun again"
+    lines = (run / "heldout.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2]
+
+
+async def test_a_run_whose_steps_are_done_changes_nothing_when_it_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+    await train(make_config(3, heldout=0), run, Counter(), Notes())
+    files = ("metrics.jsonl", "heldout.jsonl", "steps.jsonl")
+    before = [(run / name).read_bytes() for name in files]
+    for steps in (3, 2):
+        policy = Notes()
+        rollouts = await train(make_config(steps, heldout=0), run, Counter(), policy)
+        assert (rollouts.summary.done, rollouts.summary.steps) == (True, 3)
+        assert policy.published == []
+        assert [(run / name).read_bytes() for name in files] == before
+    assert checkpoints(run) == ["v0-00000002", "v0-00000003"]
+    proven(run)
+
+
+async def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+    await train(make_config(3), run, Counter(), Notes())
+    (run / "checkpoints/v0-00000003/steps").write_text("4")
+    learner, policy = Counter(), Notes()
+    rollouts = await train(make_config(4), run, learner, policy)
+    assert rollouts.restored.damaged == (
+        f"{run}/checkpoints/v0-00000003: steps is not what was written",
+    )
+    assert policy.published == [("1:3", 3), ("1:4", 4)]
+    proven(run)
+
+
+async def test_where_every_checkpoint_is_damaged_the_run_is_refused(
+    make_config: MakeConfig, tmp_path: Path
+):
+    run = tmp_path / "run"
+    await train(make_config(3), run, Counter(), Notes())
+    for file in (run / "checkpoints").glob("*/steps"):
+        file.unlink()
+    with pytest.raises(LedgerError, match="no checkpoint can be used"):
+        await train(make_config(4), run, Counter(), Notes())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The folder of the checkpoints of `run`, on a disk of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts disks")
+    folder = tmp_path / "run/checkpoints"
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "plimsoll-test", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
+
+
+async def test_a_disk_that_fills_during_a_checkpoint_leaves_the_old_one_valid(
+    make_config: MakeConfig, tmp_path: Path, small_disk: Path
+):
+    class Heavy(Counter):
+        def save(self, folder: Path) -> None:
+            super().save(folder)
+            (folder / "weights").write_bytes(bytes(12_000 if self.steps < 3 else 40_000))
+
+    run = tmp_path / "run"
+    rollouts = await train(make_config(9), run, Heavy(), Notes())
+    assert "No space left on device" in rollouts.summary.ended
+    assert checkpoints(run) == ["v0-00000001", "v0-00000002"]
+    enlarge(small_disk)
+    policy = Notes()
+    again = await train(make_config(6), run, Heavy(), policy)
+    assert again.summary.done
+    assert policy.published[0] == ("1:3", 3)
+    proven(run)

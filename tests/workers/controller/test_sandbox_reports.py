@@ -1,0 +1,31 @@
+"""What workers tell of their sandboxes: figures are added up, warnings are said once."""
+
+import pytest
+
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.pool.stats import Readings
+from plimsoll.workers.controller.sandbox_reports import SandboxReports
+from plimsoll.workers.place import News
+
+
+def test_a_warning_is_said_once_however_many_workers_have_it(caplog: pytest.LogCaptureFixture):
+    gathered = SandboxReports()
+    gathered.add(News(warnings=("no limit on storage", "no limit on memory")))
+    gathered.add(News(warnings=("no limit on storage",)))
+    assert caplog.messages == ["no limit on storage", "no limit on memory"] == gathered.warnings
+
+
+def test_warnings_without_number_come_to_an_end_and_that_is_said(caplog: pytest.LogCaptureFixture):
+    gathered = SandboxReports()
+    for number in range(1000):
+        gathered.add(News(warnings=(f"sandbox {number} could not be removed",)))
+    assert len(caplog.messages) == len(gathered.warnings) == 101
+    assert caplog.messages[-1].endswith("no more of it is said")
+
+
+def test_leases_of_all_workers_are_counted_together():
+    gathered = SandboxReports()
+    for _ in range(3):
+        gathered.add(News(sandboxes=Readings(warm={10: 2}, cold={90: 1}, start={90: 1})))
+    stats = gathered.meter.stats(Reuse.FRESH)
+    assert (stats.hits, stats.cold_starts) == (6, 3)

@@ -1,0 +1,273 @@
+"""What a supervisor promises, whichever engine places its workers."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from scripted_place import order, spec
+from supervised import Mark, options, pid_of
+
+from faults import until
+from plimsoll.core.errors import WorkerError
+from plimsoll.core.versions import Version
+from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.controller.roster import Phase
+from plimsoll.workers.controller.supervisor import Supervisor
+from plimsoll.workers.engines.protocol import Engine
+from plimsoll.workers.place import Result
+
+
+def check_void(result: Result, cause: Cause, *words: str) -> None:
+    assert isinstance(result.verdict, Void), result
+    assert result.verdict.cause is cause, result
+    for word in words:
+        assert word in result.verdict.reason
+    assert "\n" not in result.verdict.reason
+
+
+def kill(supervisor: Supervisor, sign: signal.Signals) -> str:
+    """Send a signal to the worker that has most to do, and say which it was."""
+    worst = max(supervisor.status(), key=lambda status: status.running)
+    assert worst.phase is Phase.READY
+    os.kill(pid_of(worst.where), sign)
+    return worst.worker
+
+
+async def begin(supervisor: Supervisor, *orders: tuple[str, str]) -> list[asyncio.Task[Result]]:
+    """Start orders, and wait until workers have them."""
+    tasks = [asyncio.create_task(supervisor.run(order(*what))) for what in orders]
+    await until(lambda: sum(s.running for s in supervisor.status()) == len(orders), 60)
+    await asyncio.sleep(0.1)
+    return tasks
+
+
+async def ask(supervisor: Supervisor, ticket: str, task: str) -> str:
+    result = await supervisor.run(order(ticket, task))
+    assert isinstance(result.verdict, Graded), result
+    return result.trajectory
+
+
+async def test_every_order_gets_its_own_result(engine: Engine):
+    async with Supervisor(engine, spec(concurrency=4), number=2) as supervisor:
+        await supervisor.wait_ready()
+        orders = [order(f"t{n}", "sleep 0.01") for n in range(40)]
+        results = await asyncio.gather(*(supervisor.run(one) for one in orders))
+        assert [result.ticket for result in results] == [one.ticket for one in orders]
+        assert all(isinstance(result.verdict, Graded) for result in results)
+        assert sum(status.finished for status in supervisor.status()) == 40
+
+
+async def test_a_killed_worker_is_noticed_by_its_end_and_replaced(engine: Engine):
+    patience = options(dead_after=600)
+    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+        first, second = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
+        worker = kill(supervisor, signal.SIGKILL)
+        check_void(await asyncio.wait_for(first, 60), Cause.LOST, worker, "killed by signal 9")
+        check_void(await second, Cause.LOST)
+        assert await ask(supervisor, "c", "pid")
+        assert worker not in [status.worker for status in supervisor.status()]
+
+
+async def test_a_stopped_worker_is_taken_for_dead_and_leaves_nothing(engine: Engine, mark: Mark):
+    patience = options(dead_after=2.5)
+    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+        (task,) = await begin(supervisor, ("a", "sleep 600"))
+        before = pid_of(supervisor.status()[0].where)
+        kill(supervisor, signal.SIGSTOP)
+        check_void(await task, Cause.LOST, "no sign of life for 2")
+        assert int(await ask(supervisor, "b", "pid")) != before
+        assert before not in mark.processes()
+
+
+async def test_a_hung_loop_is_found_out_though_the_worker_beats(engine: Engine):
+    patience = options(hung_after=2.5)
+    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+        (task,) = await begin(supervisor, ("a", "block 600"))
+        check_void(await task, Cause.LOST, "its loop has not come round")
+        assert await ask(supervisor, "b", "pid")
+
+
+async def test_a_busy_worker_is_not_taken_for_a_dead_one(engine: Engine):
+    patience = options(dead_after=2.5, hung_after=60.0)
+    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+        result = await supervisor.run(order("a", "block 4.5"))
+        assert isinstance(result.verdict, Graded)
+
+
+async def test_a_place_that_cannot_be_made_is_told_at_once(engine: Engine):
+    async with Supervisor(engine, spec("broken"), number=2) as supervisor:
+        with pytest.raises(WorkerError, match="this place cannot be made"):
+            await supervisor.wait_ready()
+        with pytest.raises(WorkerError, match="this place cannot be made"):
+            await supervisor.run(order("a"))
+
+
+async def test_that_a_worker_cannot_start_does_not_wait_for_its_end(engine: Engine):
+    async with Supervisor(engine, spec("broken_and_slow"), number=1) as supervisor:
+        with pytest.raises(WorkerError, match="this place cannot be made"):
+            await supervisor.wait_ready()
+        assert supervisor.status(), "it has ended already"
+
+
+async def test_a_worker_that_dies_at_its_start_leaves_its_last_words(engine: Engine):
+    async with Supervisor(engine, spec("dies_at_start"), number=1) as supervisor:
+        with pytest.raises(WorkerError, match=r"(?s)exit 9.*the ship went down"):
+            await supervisor.wait_ready()
+
+
+async def test_a_place_that_nobody_has_is_told_at_once(engine: Engine):
+    async with Supervisor(engine, spec("absent"), number=1) as supervisor:
+        with pytest.raises(WorkerError, match="scripted_place:absent"):
+            await supervisor.wait_ready()
+
+
+async def test_a_crash_loop_stops_the_run_with_the_last_words(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options(deaths=3)) as supervisor:
+        for n in range(3):
+            check_void(await supervisor.run(order(f"t{n}", f"die words {n}")), Cause.LOST, "exit 7")
+        with pytest.raises(WorkerError, match=r"(?s)3 deaths in.*exit 7.*words 2"):
+            await supervisor.failed()
+        with pytest.raises(WorkerError, match="again and again"):
+            await supervisor.run(order("t4"))
+        assert supervisor.free == 0
+
+
+async def test_a_full_worker_finishes_what_it_has_and_its_successor_is_there_before(
+    engine: Engine, tmp_path: Path
+):
+    limited = spec(memory_mb=300, concurrency=4)
+    async with Supervisor(engine, limited, number=1, options=options()) as supervisor:
+        before = await ask(supervisor, "a", "pid")
+        running = asyncio.create_task(supervisor.run(order("b", f"until {tmp_path}/go")))
+        await supervisor.run(order("c", "hold 400"))
+        await until(lambda: Phase.FULL in [status.phase for status in supervisor.status()], 60)
+        assert await ask(supervisor, "d", "pid") != before
+        assert not running.done()
+        (tmp_path / "go").touch()
+        assert isinstance((await running).verdict, Graded)
+        await until(lambda: len(supervisor.status()) == 1, 60)
+
+
+async def test_a_limit_that_no_worker_keeps_is_named_whatever_there_is_to_do(engine: Engine):
+    tight = spec(memory_mb=1)
+    async with Supervisor(engine, tight, number=1, options=options()) as supervisor:
+        waiting = [asyncio.create_task(supervisor.run(order(f"t{n}", "sleep 3"))) for n in range(4)]
+        with pytest.raises(WorkerError, match=r"before its first ticket; raise memory_mb, .* is 1"):
+            await asyncio.wait_for(supervisor.wait_ready(), 60)
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(ended, WorkerError)
+
+
+async def test_a_limit_that_workers_are_above_with_their_first_tickets_is_told(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+):
+    tight = spec(memory_mb=300, concurrency=4)
+    async with Supervisor(engine, tight, number=1, options=options()) as supervisor:
+        for ticket in ("a", "b"):
+            await supervisor.run(order(ticket, "hold 400"))
+            await until(lambda: [s.phase for s in supervisor.status()] == [Phase.READY], 60)
+            await until(lambda: supervisor.status()[0].finished == 0, 60)
+    said = [
+        r.getMessage() for r in caplog.records if "memory_mb is 300; raise it" in r.getMessage()
+    ]
+    assert len(said) == 1, "once is enough"
+    assert "is replaced after 1 tickets" in said[0]
+
+
+async def test_a_slow_turn_is_shown_after_it_is_over(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        await supervisor.wait_ready()
+        await supervisor.run(order("a", "block 0.8"))
+        # Two beats later the loop is long in time again.
+        await asyncio.sleep(0.5)
+        await until(lambda: supervisor.status()[0].lag > 0.5)
+
+
+async def test_a_drain_waits_for_what_ends_in_time_and_cancels_the_rest(engine: Engine, mark: Mark):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        soon, never = await begin(supervisor, ("a", "sleep 0.5"), ("b", "sleep 600"))
+        waiting = asyncio.create_task(supervisor.run(order("c")))
+        await asyncio.sleep(0)
+        worker = pid_of(supervisor.status()[0].where)
+        await supervisor.drain(1.5)
+        assert isinstance((await soon).verdict, Graded)
+        check_void(await never, Cause.CANCELLED)
+        check_void(await waiting, Cause.CANCELLED)
+        check_void(await supervisor.run(order("d")), Cause.CANCELLED)
+        assert supervisor.status() == []
+        assert worker not in mark.processes()
+
+
+async def test_leaving_cancels_what_runs_and_leaves_no_worker(engine: Engine, mark: Mark):
+    async with Supervisor(engine, spec(), number=2, options=options()) as supervisor:
+        tasks = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
+        workers = {pid_of(status.where) for status in supervisor.status() if status.running}
+        assert workers
+    for task in tasks:
+        check_void(await task, Cause.CANCELLED)
+    assert not workers & mark.processes().keys()
+
+
+async def test_leaving_does_not_wait_for_workers_that_have_not_started(engine: Engine):
+    async with Supervisor(engine, spec(), number=2, options=options()):
+        left = time.monotonic()
+    assert time.monotonic() - left < 10
+
+
+async def test_a_cancelled_ticket_is_void_and_its_room_free_again(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        first, second = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
+        waiting = asyncio.create_task(supervisor.run(order("c")))
+        await asyncio.sleep(0)
+        assert supervisor.free == 0
+        for ticket in ("a", "c", "unheard of"):
+            supervisor.cancel(ticket, "too old")
+        check_void(await first, Cause.CANCELLED, "too old")
+        check_void(await waiting, Cause.CANCELLED, "too old")
+        second.cancel()
+        await supervisor.wait_free()
+        await until(lambda: supervisor.free == 2)
+
+
+async def test_workers_know_the_version_those_that_come_later_too(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        supervisor.set_version(Version(0, 3))
+        assert await ask(supervisor, "a", "version") == "3"
+        supervisor.set_version(Version(0, 4))
+        assert await ask(supervisor, "b", "version") == "4"
+        await supervisor.run(order("c", "die"))
+        assert await ask(supervisor, "d", "version") == "4"
+
+
+async def test_workers_know_of_a_pause_those_that_come_later_too(engine: Engine):
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        assert await ask(supervisor, "a", "paused") == "(False, False)"
+        supervisor.set_paused(True, drains=True)
+        assert await ask(supervisor, "b", "paused") == "(True, True)"
+        await supervisor.run(order("c", "die"))
+        assert await ask(supervisor, "d", "paused") == "(True, True)"
+        supervisor.set_paused(False)
+        assert await ask(supervisor, "e", "paused") == "(False, False)"
+
+
+async def test_workers_hear_that_a_group_is_over(engine: Engine):
+    async with Supervisor(engine, spec(), number=1) as supervisor:
+        await supervisor.wait_ready()
+        supervisor.group_over("g7")
+        assert await ask(supervisor, "a", "over") == "g7"
+
+
+async def test_workers_have_the_variables_that_the_run_names(engine: Engine):
+    named = spec(environment={"PLIMSOLL_NAMED": "by the run"})
+    async with Supervisor(engine, named, number=1) as supervisor:
+        assert await ask(supervisor, "a", "variable PLIMSOLL_NAMED") == "by the run"
+
+
+async def test_a_ticket_is_not_run_twice_at_once(engine: Engine):
+    async with Supervisor(engine, spec(), number=1) as supervisor:
+        await begin(supervisor, ("a", "sleep 600"))
+        with pytest.raises(ValueError, match="runs already"):
+            await supervisor.run(order("a"))

@@ -1,0 +1,113 @@
+"""What an engine promises, whichever it is: to start workers, to end them, and to see them end."""
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from scripted_place import order, spec
+from supervised import Mark, options, pid_of
+
+from faults import until
+from helpers import long_time, processes_with
+from plimsoll.core.errors import WorkerError
+from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.channel import ControllerSocket
+from plimsoll.workers.controller.supervisor import Supervisor
+from plimsoll.workers.engines.process import ProcessEngine
+from plimsoll.workers.engines.protocol import Engine, Placed
+from plimsoll.workers.messages import Hello
+
+
+@asynccontextmanager
+async def started(engine: Engine) -> AsyncIterator[Placed]:
+    """A worker that has said hello, and was answered nothing."""
+    async with engine, ControllerSocket(engine.host) as board:
+        placed = await engine.start(board.open("worker-1", {"PLIMSOLL_NAMED": "yes"}))
+        heard = await board.receive()
+        assert heard.worker == "worker-1" and heard.message == Hello()
+        await until(lambda: "pid" in placed.where)
+        assert placed.is_placed
+        yield placed
+
+
+def exists(pid: int) -> bool:
+    """Also as a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_all_who_wait_see_the_end(engine: Engine):
+    async with started(engine) as placed:
+        waits = [asyncio.create_task(placed.ended()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        waits[0].cancel()
+        os.kill(pid_of(placed.where), signal.SIGKILL)
+        for wait in waits[1:]:
+            exit = await wait
+            assert exit.how == "killed by signal 9"
+            assert exit.killed
+        assert await placed.ended() == exit
+
+
+async def test_a_killed_worker_is_gone_when_kill_returns_and_no_zombie(engine: Engine):
+    async with started(engine) as placed:
+        pid = pid_of(placed.where)
+        os.kill(pid, signal.SIGSTOP)
+        await placed.kill()
+        assert not exists(pid)
+        await placed.kill()
+
+
+async def test_leaving_the_engine_leaves_no_worker(engine: Engine):
+    async with started(engine) as placed:
+        pid = pid_of(placed.where)
+        os.kill(pid, signal.SIGSTOP)
+    assert not exists(pid)
+
+
+async def test_a_workers_process_has_its_variables_from_its_start_and_not_as_arguments(
+    engine: Engine,
+):
+    async with started(engine) as placed:
+        entry = Path(f"/proc/{pid_of(placed.where)}")
+        assert b"PLIMSOLL_NAMED=yes" in (entry / "environ").read_bytes()
+        assert b"PLIMSOLL_NAMED" not in (entry / "cmdline").read_bytes()
+
+
+async def test_a_worker_ends_with_what_it_started(engine: Engine, mark: Mark):
+    seconds = long_time()
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        await supervisor.run(order("a", f"start {seconds}"))
+        assert processes_with(seconds)
+        result = await supervisor.run(order("b", "die"))
+        assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.LOST
+        await until(lambda: not processes_with(seconds))
+
+
+async def test_of_many_words_the_last_are_kept(engine: Engine):
+    async with Supervisor(engine, spec("shouts"), number=1) as supervisor:
+        with pytest.raises(WorkerError, match="line 99999") as caught:
+            await supervisor.wait_ready()
+        assert len(str(caught.value)) < 10_000
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_where_nothing_can_be_opened_a_worker_cannot_start_and_says_why(
+    when: str, mark: Mark, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
+        opening = board.open("worker-1", {})
+        before = mark.processes()
+        with monkeypatch.context() as patch:
+            # Before its process is started, and where its end cannot be watched.
+            patch.setattr(os, "pipe" if when == "before" else "pidfd_open", refuse)
+            with pytest.raises(WorkerError, match=r"Too many open files; raise .*ulimit -n"):
+                await engine.start(opening)
+        assert mark.processes() == before

@@ -1,0 +1,142 @@
+"""Beats come whatever the loop does, and no worker outlives its run."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from worker_in_hand import begun, in_hand, marking_spec
+
+from faults import until
+from plimsoll.workers.messages import Beat, Begin, Ready, Taken
+from plimsoll.workers.worker.heartbeat import LoopLag
+
+
+async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "block 4")
+        await hand.hear(Taken)
+        before = len(hand.beats)
+        worst = await hand.hear(Beat, lambda beat: beat.lag > 2)
+        during = [beat.lag for beat in hand.beats[before:] if beat.lag > 0.3]
+        assert len(during) > 3, "beats did not go on"
+        assert during == sorted(during)
+        await hand.result("t")
+        after = await hand.hear(Beat, lambda beat: beat.lag < 0.3)
+        assert after.number > worst.number
+
+
+@pytest.mark.alone
+async def test_a_busy_loop_that_comes_round_has_no_lag(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        for number in range(100):
+            hand.order(f"t{number}", "sleep 60")
+        await hand.hear(Beat, lambda beat: beat.running == 100 and beat.lag < 0.5)
+
+
+async def test_beats_say_what_is_alive_and_what_it_takes(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        for number in range(3):
+            hand.order(f"t{number}", "until go")
+        beat = await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 3)
+        status = Path(f"/proc/{hand.pid}/status").read_text()
+        rss = int(status.split("VmRSS:")[1].split()[0]) / 1024
+        assert beat.running == 3
+        assert abs(beat.rss_mb - rss) < 20
+        (tmp_path / "go").touch()
+        await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
+
+
+async def test_beats_go_on_where_nothing_can_be_opened(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        before = await hand.hear(Beat)
+        hand.order("t", "starve 1")
+        await hand.result("t")
+        heard = [beat for beat in hand.beats if beat.number > before.number]
+        assert len(heard) > 3, "beats did not go on"
+        assert all(beat.rss_mb > 0 for beat in heard), "the last figure that is known is told"
+        last = heard[-1].number
+        await hand.hear(Beat, lambda beat: beat.number > last + 2)
+
+
+@pytest.mark.alone
+async def test_the_slowest_turn_of_the_loop_is_told_once():
+    pulse = LoopLag()
+    try:
+        await asyncio.sleep(0.1)
+        time.sleep(1.2)  # noqa: ASYNC251 - a loop that is held up is the point
+        await asyncio.sleep(0.1)
+        assert pulse.lag < 1
+        assert pulse.take_slowest() > 1
+        assert pulse.take_slowest() < 1
+    finally:
+        pulse.stop()
+
+
+async def test_a_worker_whose_run_is_gone_cleans_up_and_ends_by_itself(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "sleep 60")
+        await hand.hear(Taken)
+        await hand.board.__aexit__(None, None, None)
+        assert await hand.ended(within=30) == "exit 3"
+        assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
+
+
+async def test_a_worker_whose_loop_hangs_does_not_outlive_its_run(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "block 60")
+        await hand.hear(Beat, lambda beat: beat.lag > 0.5)
+        await hand.board.__aexit__(None, None, None)
+        assert await hand.ended(within=40) == "exit 1"
+
+
+async def test_a_worker_that_was_told_nothing_yet_ends_with_its_run():
+    async with begun() as hand:
+        await hand.board.__aexit__(None, None, None)
+        assert await hand.ended(within=30) == "exit 3"
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its place"])
+def test_killing_the_controller_ends_its_worker(tmp_path: Path, busy: bool):
+    """The controller is another process, so that it can be killed."""
+    maker = "marking_place:slow_to_make" if busy else "marking_place:marking"
+    argv = [sys.executable, __file__, str(tmp_path), maker]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    ) as controller:
+        assert controller.stdout is not None
+        worker = int(controller.stdout.readline())
+        controller.kill()
+    deadline = time.monotonic() + 30
+    while _runs(worker):
+        assert time.monotonic() < deadline, "the worker outlives its run"
+        time.sleep(0.02)
+    assert (tmp_path / "left").exists()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def _control(folder: Path, maker: str) -> None:
+    async with begun() as hand:
+        hand.tell(Begin(marking_spec(folder, maker)))
+        if maker.endswith("slow_to_make"):
+            await until(lambda: (folder / "begun").exists())
+        else:
+            await hand.hear(Ready)
+            hand.order("t", "sleep 60")
+            await hand.hear(Taken)
+        print(hand.pid, flush=True)
+        await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    asyncio.run(_control(Path(sys.argv[1]), sys.argv[2]))

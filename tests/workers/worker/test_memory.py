@@ -1,0 +1,152 @@
+"""Memory goes back to the system, beside the loop; a worker that is full says so."""
+
+import ctypes
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from worker_in_hand import in_hand, marking_spec
+
+from plimsoll.workers.messages import Beat, Finished
+from plimsoll.workers.worker.memory import MemoryTrimmer, find_trim, keep_freed
+
+
+class Trim:
+    """A trim that takes as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.may_end = threading.Event()
+
+    def __call__(self) -> None:
+        self.threads.append(threading.current_thread().name)
+        self.may_end.wait(10)
+
+    def finish(self) -> None:
+        """Let it end, and wait until its thread has."""
+        self.may_end.set()
+        for thread in threading.enumerate():
+            if thread.name == "upkeep":
+                thread.join()
+
+
+def test_a_libc_without_malloc_trim_is_no_error():
+    musl = cast(ctypes.CDLL, SimpleNamespace())
+    assert find_trim(musl) is None
+    upkeep = MemoryTrimmer(None, every=1, limit_mb=100)
+    upkeep.attend(now=1, rss=50, ended=1)
+    assert not upkeep.full
+    upkeep.attend(now=2, rss=150, ended=1)
+    assert upkeep.full
+
+
+def test_trimming_runs_in_a_thread_of_its_own():
+    trim = Trim()
+    MemoryTrimmer(trim, every=0, limit_mb=None).attend(now=1, rss=50, ended=1)
+    trim.finish()
+    assert trim.threads == ["upkeep"]
+
+
+def test_trimming_is_skipped_while_the_last_one_still_runs():
+    trim = Trim()
+    upkeep = MemoryTrimmer(trim, every=1, limit_mb=None)
+    for now in range(1, 6):
+        upkeep.attend(now=now, rss=50, ended=now)
+    assert upkeep.trims == 1
+    trim.finish()
+    upkeep.attend(now=6, rss=50, ended=6)
+    assert upkeep.trims == 2
+    trim.finish()
+
+
+def test_where_nothing_was_freed_nothing_is_trimmed():
+    trim = Trim()
+    trim.may_end.set()
+    upkeep = MemoryTrimmer(trim, every=1, limit_mb=None)
+    upkeep.attend(now=1, rss=50, ended=1)
+    trim.finish()
+    upkeep.attend(now=3, rss=51, ended=1)
+    assert upkeep.trims == 1
+    upkeep.attend(now=5, rss=80, ended=1)
+    trim.finish()
+    assert upkeep.trims == 2, "it has grown: long trials free bodies too"
+
+
+def test_freed_memory_is_given_back_before_a_worker_counts_as_full():
+    trim = Trim()
+    upkeep = MemoryTrimmer(trim, every=1000, limit_mb=100)
+    upkeep.attend(now=1, rss=150, ended=0)
+    upkeep.attend(now=2, rss=150, ended=0)
+    assert not upkeep.full, "the trim still runs"
+    trim.finish()
+    upkeep.attend(now=3, rss=60, ended=0)
+    assert not upkeep.full
+    upkeep.attend(now=4, rss=150, ended=0)
+    trim.finish()
+    upkeep.attend(now=5, rss=150, ended=0)
+    assert upkeep.full
+    upkeep.attend(now=6, rss=60, ended=0)
+    assert upkeep.full, "what was once full is replaced"
+
+
+FREEING = """
+from plimsoll.workers.worker.memory import find_trim, rss_mb
+before = rss_mb()
+pieces = [bytes(4_000) for _ in range(20_000)]
+held = rss_mb()
+last = pieces[-1]  # at the top of the heap, which therefore does not shrink by itself
+del pieces
+trim = find_trim()
+if trim is not None:
+    trim()
+    print(held - before, rss_mb() - before)
+"""
+
+
+def test_memory_that_was_freed_goes_back_to_the_system():
+    # In a process of its own: this one may have room from tests before.
+    ran = subprocess.run(
+        [sys.executable, "-c", FREEING], capture_output=True, text=True, check=True
+    )
+    if ran.stdout:
+        held, left = map(float, ran.stdout.split())
+        assert held > 60
+        assert left < 30
+
+
+async def test_a_worker_above_its_limit_says_so_and_finishes_what_it_has(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path, memory_mb=200)) as hand:
+        hand.order("slow", "sleep 6")
+        beat = await hand.hear(Beat)
+        assert not beat.full and beat.rss_mb < 200
+        hand.order("leak", "leak 200")
+        full = await hand.hear(Beat, lambda beat: beat.full)
+        assert full.rss_mb > 200
+        await hand.result("slow")
+
+
+async def test_memory_does_not_depend_on_how_many_tickets_have_run(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path, trim_seconds=0.1)) as hand:
+
+        async def churn(first: int, tickets: int) -> float:
+            """Four at once, each with a history that grows to 3 MB; what is left afterwards."""
+            for number in range(first, first + tickets):
+                hand.order(f"t{number}", "body 15")
+                if number >= first + 4:
+                    await hand.hear(Finished)
+            for _ in range(4):
+                await hand.hear(Finished)
+            await hand.listen(1.0)
+            return min(beat.rss_mb for beat in hand.beats[-3:])
+
+        resting = await churn(0, 50)
+        later = await churn(50, 300)
+        print(f"resting {resting:.1f} MB after 50 tickets, {later:.1f} MB after 350")
+        assert later < resting + 10
+
+
+def test_a_libc_without_mallopt_is_no_error():
+    keep_freed(cast(ctypes.CDLL, SimpleNamespace()))

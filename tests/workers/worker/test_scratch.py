@@ -1,0 +1,51 @@
+"""Temporary files of workers: they go with them, and after them."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from plimsoll.sandboxes.host.temporary import remove_leftovers
+from plimsoll.workers.worker.scratch import leftovers, scratch
+
+DIES = """
+import os, sys, tempfile
+from plimsoll.workers.worker.scratch import scratch
+with scratch(sys.argv[1]):
+    print(tempfile.mkdtemp(), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files of this test and of what it starts are."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def left_by_one_that_died(run: str) -> Path:
+    said = subprocess.run([sys.executable, "-c", DIES, run], capture_output=True, text=True)
+    return Path(said.stdout.strip()).parent
+
+
+def test_temporary_files_are_in_a_folder_that_goes_with_its_owner(temporary: Path):
+    with scratch("night") as folder:
+        (made,) = (Path(tempfile.mkdtemp()),)
+        (made / "file").write_text("x")
+        made.chmod(0o500)
+        assert made.parent == folder
+        assert folder.parent == temporary
+    assert list(temporary.iterdir()) == []
+    assert tempfile.gettempdir() == str(temporary)
+
+
+def test_what_a_dead_owner_left_is_found_by_its_run_and_removed(temporary: Path):
+    night, day = left_by_one_that_died("night"), left_by_one_that_died("day")
+    assert leftovers("night") == [night]
+    assert leftovers("day") == [day]
+    remove_leftovers()
+    assert list(temporary.iterdir()) == []

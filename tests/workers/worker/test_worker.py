@@ -1,0 +1,244 @@
+"""What a worker does with its tickets, and how it ends."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from worker_in_hand import begun, in_hand, marking_spec
+
+from faults import until
+from plimsoll.core.errors import WorkerError
+from plimsoll.core.versions import Version
+from plimsoll.trials.verdicts import Cause, Graded, Void
+from plimsoll.workers.channel import ControllerSocket
+from plimsoll.workers.engines.protocol import Credentials
+from plimsoll.workers.messages import (
+    Beat,
+    Begin,
+    Cancel,
+    Drain,
+    Failed,
+    Finished,
+    GroupOver,
+    Hello,
+    NewVersion,
+    Ready,
+    Stop,
+    Taken,
+)
+from plimsoll.workers.worker.connection import WorkerConnection, fetch_environment
+
+
+async def test_a_worker_is_ready_only_when_its_place_is_made(tmp_path: Path):
+    async with begun() as hand:
+        hand.tell(Begin(marking_spec(tmp_path, "marking_place:slow_to_make")))
+        await until(lambda: (tmp_path / "begun").exists())
+        await hand.hear(Beat)  # it beats while its place is made
+        assert not any(isinstance(message, Ready) for message in hand.others)
+        (tmp_path / "go").touch()
+        ready = await hand.hear(Ready)
+        assert (tmp_path / "made").exists()
+        assert ready.pid == hand.pid
+
+
+async def test_tickets_run_at_the_same_time_and_each_is_answered_once(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        began = time.monotonic()
+        for number in range(50):
+            hand.order(f"t{number}", "sleep 0.5")
+        answered = [(await hand.hear(Finished)).result for _ in range(50)]
+        assert time.monotonic() - began < 24  # one after another: 25
+        await hand.listen(0.3)
+        assert len(hand.others) == 50 + 2  # and a hello, and that it is ready
+        assert {result.ticket for result in answered} == {f"t{n}" for n in range(50)}
+        assert all(isinstance(result.verdict, Graded) for result in answered)
+
+
+async def test_a_cancelled_ticket_is_answered_as_void_after_it_has_cleaned_up(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "stubborn 0.5")
+        await hand.hear(Taken)
+        hand.tell(Cancel("t", "too old"))
+        assert (await hand.result("t")).verdict == Void(Cause.CANCELLED, "too old")
+        assert (tmp_path / "t.cleaned").exists()
+
+
+async def test_a_ticket_cancelled_before_it_begins_is_answered_too(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "sleep 60")
+        hand.tell(Cancel("t", "too old"))
+        assert (await hand.result("t")).verdict == Void(Cause.CANCELLED, "too old")
+
+
+async def test_a_place_that_raises_costs_one_ticket(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("bad", "raise overboard")
+        assert (await hand.result("bad")).verdict == Void(Cause.BUG, "RuntimeError: overboard")
+        hand.order("good", "sleep 0")
+        assert isinstance((await hand.result("good")).verdict, Graded)
+
+
+async def test_what_a_place_raised_is_kept_with_its_trace(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("bad", "raise overboard", tmp_path / "trial")
+        verdict = (await hand.result("bad")).verdict
+    assert isinstance(verdict, Void) and verdict.cause is Cause.BUG
+    assert [fact.where for fact in verdict.evidence] == ["bug.txt"]
+    trace = (tmp_path / "trial/bug.txt").read_text()
+    assert "Traceback" in trace
+    assert "RuntimeError: overboard" in trace
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+async def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "overfill words", tmp_path / "trial")
+        verdict = (await hand.result("t")).verdict
+    assert isinstance(verdict, Void) and verdict.cause is Cause.SANDBOX
+    assert "is full (No space left on device): make room there" in verdict.reason
+
+
+async def test_versions_and_the_ends_of_groups_reach_the_place(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.tell(NewVersion(Version(0, 7)))
+        hand.tell(GroupOver("bad"))
+        hand.tell(GroupOver("g"))
+        hand.order("t", "sleep 0.1")
+        await hand.result("t")
+        assert (tmp_path / "t.cleaned").read_text() == "7"
+        assert (tmp_path / "g.over").exists()
+
+
+async def test_draining_lets_what_runs_come_to_its_end(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "until go")
+        await hand.hear(Taken)
+        hand.tell(Drain(grace=60))
+        hand.order("late", "sleep 0")
+        late = await hand.result("late")
+        assert isinstance(late.verdict, Void) and late.verdict.cause is Cause.LOST
+        (tmp_path / "go").touch()
+        assert isinstance((await hand.result("t")).verdict, Graded)
+        assert await hand.ended(within=30) == "exit 0"
+        assert (tmp_path / "left").exists()
+
+
+async def test_what_outlasts_the_grace_of_a_drain_is_void_and_cancelled(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "sleep 60")
+        await hand.hear(Taken)
+        hand.tell(Drain(grace=0.2))
+        verdict = (await hand.result("t")).verdict
+        assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
+        assert await hand.ended(within=30) == "exit 0"
+        assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
+
+
+async def test_stopping_ends_at_once_and_leaves_nothing(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "sleep 60")
+        await hand.hear(Taken)
+        hand.tell(Stop())
+        assert await hand.ended(within=30) == "exit 0"
+        assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
+        verdict = (await hand.result("t")).verdict
+        assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
+
+
+async def test_stopping_while_the_place_is_made_leaves_it(tmp_path: Path):
+    async with begun() as hand:
+        hand.tell(Begin(marking_spec(tmp_path, "marking_place:slow_to_make")))
+        await until(lambda: (tmp_path / "begun").exists())
+        hand.tell(Stop())
+        assert await hand.ended(within=30) == "exit 0"
+        assert {file.name for file in tmp_path.iterdir()} == {"begun", "left"}
+
+
+async def test_sigterm_drains_and_says_that_it_takes_no_more(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path, grace_seconds=3)) as hand:
+        hand.order("short", "sleep 0.3")
+        hand.order("long", "sleep 60")
+        await hand.hear(Taken)
+        os.kill(hand.pid, signal.SIGTERM)
+        assert isinstance((await hand.result("short")).verdict, Graded)
+        verdict = (await hand.result("long")).verdict
+        assert isinstance(verdict, Void) and verdict.cause is Cause.LOST
+        assert await hand.ended(within=30) == "exit 0"
+        assert hand.beats[-1].full
+
+
+async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
+        hand.order("t", "sleep 60")
+        await hand.hear(Taken)
+        os.kill(hand.pid, signal.SIGTERM)
+        await hand.hear(Beat, lambda beat: beat.full)  # two that come at once are one
+        os.kill(hand.pid, signal.SIGTERM)
+        assert await hand.ended(within=30) == "exit 0"
+        assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
+
+
+@pytest.mark.parametrize(
+    ("maker", "words"),
+    [
+        ("marking_place:refuses", "no sandboxes here: give the host user namespaces"),
+        ("marking_place:stumbles", "KeyError: 'a fault of ours'"),
+        ("no_such_place:at_all", "a worker cannot find no_such_place:at_all"),
+        ("marking_place:nothing", "a worker cannot find marking_place:nothing"),
+    ],
+)
+async def test_a_worker_that_cannot_start_says_why_and_ends(tmp_path: Path, maker: str, words: str):
+    async with begun() as hand:
+        hand.tell(Begin(marking_spec(tmp_path, maker)))
+        assert words in (await hand.hear(Failed)).words
+        async with asyncio.timeout(60):
+            exit = await hand.placed.ended()
+        assert exit.how == "exit 1"
+        assert words in exit.words
+
+
+async def test_a_workers_secret_key_is_nowhere_to_be_read(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        secret = hand.credentials.secret_key.encode()
+        for file in ("cmdline", "environ"):
+            assert secret not in Path(f"/proc/{hand.pid}/{file}").read_bytes()
+        assert hand.credentials.secret_key not in repr(hand.credentials)
+
+
+async def test_nobody_is_let_in_whose_key_is_not_admitted():
+    async with ControllerSocket("127.0.0.1") as board:
+        opening = board.open("worker-1", {"SECRET": "hush"})
+        admitted, forged = (Credentials.make(opening.invitation) for _ in range(2))
+        opening.admit(admitted.public_key)
+        async with WorkerConnection(forged) as line, asyncio.timeout(60):
+            line.send(Hello())
+            assert await line.broken() == "the run does not know this worker's key"
+        with pytest.raises(WorkerError, match=r"does not know .* key, at tcp://127\.0\.0\.1:"):
+            await fetch_environment(forged)
+        board.forget("worker-1")
+        opening.admit(admitted.public_key)  # too late: a forgotten worker stays out
+        async with WorkerConnection(admitted) as line, asyncio.timeout(60):
+            assert await line.broken() == "the run does not know this worker's key"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await board.receive()
+
+
+@pytest.mark.alone
+async def test_a_thousand_sleeping_tickets_do_not_hold_the_loop_up(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        for number in range(1_000):
+            hand.order(f"t{number}", "sleep 60")
+        await hand.hear(Beat, lambda beat: beat.running == 1_000)
+        hand.order("probe", "probe 2.5")
+        probe = await hand.result("probe")
+        print(f"loop lag p99 {probe.phases['p99'] * 1e3:.1f} ms")
+        # 50 ms on a machine that does nothing else; others may use this one too.
+        assert probe.phases["p99"] < 1
+        for number in range(1_000):
+            hand.tell(Cancel(f"t{number}", "enough"))
+        for _ in range(1_000):
+            await hand.hear(Finished)
