@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint format init check-init clean
+.PHONY: help demo tour test lint format docs init check-init clean
 .PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway bench-workers
 .PHONY: bench-training bench-filter
 
@@ -52,6 +52,10 @@ format: $(READY)  ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)  ## build the documentation site from docs/ into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@echo "built site/: read it with $(BIN)/python -m mkdocs serve"
+
 init: $(READY)  ## build the init that runs as pid 1 in containers, for each kind of machine
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ziglang
 	$(BIN)/python src/plimsoll/sandboxes/container/init/build.py
@@ -88,4 +92,4 @@ bench-training: $(READY)  ## how much faster training at once with rollouts is t
 	$(BIN)/python bench/bench_training.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
-	rm -rf $(VENV) .pytest_cache .ruff_cache runs
+	rm -rf $(VENV) .pytest_cache .ruff_cache runs site
