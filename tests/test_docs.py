@@ -23,7 +23,7 @@ from plimsoll.tasks.task_file import TaskConfig
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     [
-        *ROOT.glob("*.md"),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
         *ROOT.glob("docs/**/*.md"),
         ROOT / "examples/README.md",
     ]
