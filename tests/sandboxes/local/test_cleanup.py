@@ -423,6 +423,13 @@ def _processes(sandbox: Sandbox, name: str) -> list[int]:
     return found
 
 
+async def _started(sandbox: Sandbox, name: str) -> int:
+    """The one process with this name. A shell forks before it executes the program."""
+    await until(lambda: _processes(sandbox, name))
+    (pid,) = _processes(sandbox, name)
+    return pid
+
+
 @pytest.fixture
 def freezer() -> Iterator[Path]:
     """A control group of the host that processes can be frozen in."""
@@ -457,7 +464,7 @@ async def test_a_frozen_process_ends_with_its_sandbox(
     monkeypatch.setattr(resources, "_END_SECONDS", 2.0)
     made = await backend.create(image, spec())
     await made.exec("sleep 600 & true")
-    (pid,) = _processes(made, "sleep")
+    pid = await _started(made, "sleep")
     _freeze(freezer, pid)
     await made.close()
     assert _processes(made, "sleep") == []
@@ -470,7 +477,7 @@ async def test_groups_made_below_a_sandboxs_own_are_removed(
     need("cgroups", Cgroups().missing)
     made = await backend.create(image, spec(limits=Limits(pids=50)))
     await made.exec("sleep 600 & true")
-    (pid,) = _processes(made, "sleep")
+    pid = await _started(made, "sleep")
     (group,) = {x for x in Path("/sys/fs/cgroup").rglob(f"plimsoll-{made.id}") if "pids" in str(x)}
     (group / "below/deeper").mkdir(parents=True)
     (group / "below/deeper/cgroup.procs").write_text(str(pid))
@@ -489,7 +496,7 @@ async def test_files_of_a_sandbox_stay_while_a_process_of_it_does_not_end(
     monkeypatch.setattr(resources, "_END_SECONDS", 0.5)
     made = await backend.create(image, spec())
     await made.exec("sleep 600 & true")
-    (pid,) = _processes(made, "sleep")
+    pid = await _started(made, "sleep")
     assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, 0, 0) == 0
     try:
         with pytest.raises(SandboxError, match=r"do not end: \d+ \(.+\); its files are kept"):

@@ -15,7 +15,7 @@ from tiny_model import CHAT, CHAT_WITH_TOOLS, END, make_model
 
 from faults import until
 from plimsoll.core.errors import PolicyError, UsageError
-from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.core.versions import Version
 from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.training.policies.local.torch_policy import TorchPolicy
@@ -143,22 +143,25 @@ async def test_the_gateway_stamps_what_the_server_says(folder, tmp_path, stream)
         TorchPolicy(folder, device="cpu") as policy,
         behind_a_gateway(policy, tmp_path) as place,
     ):
-        asked = [place.asking(max_tokens=300, stream=stream, seed=seed) for seed in range(8)]
         number = 0
-        while not all(each.done() for each in asked):
-            number += 1
-            await policy.publish(weights, Version(0, number))
-            await asyncio.sleep(0.02)
-        assert {(await each)[0] for each in asked} == {200}
+        for batch in range(5):
+            seeds = range(8 * batch, 8 * batch + 8)
+            asked = [place.asking(max_tokens=300, stream=stream, seed=seed) for seed in seeds]
+            while not all(each.done() for each in asked):
+                number += 1
+                await policy.publish(weights, Version(0, number))
+                await asyncio.sleep(0.001)
+            assert {(await each)[0] for each in asked} == {200}
         trajectory = await place.read()
     runs = 0
     for exchange in trajectory.exchanges:
-        assert (exchange.version, exchange.untrainable) == (FIRST_VERSION, "")
+        assert exchange.untrainable == ""
         assert exchange.tokens is not None
         versions = [version for version, _ in exchange.tokens.versions]
         assert versions == sorted(set(versions))
+        assert exchange.version <= versions[0]
         runs += len(versions)
-    assert runs > len(trajectory.exchanges) == 8
+    assert runs > len(trajectory.exchanges) == 40
 
 
 async def test_a_stream_says_what_a_whole_answer_does(tmp_path):
