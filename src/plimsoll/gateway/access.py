@@ -1,4 +1,4 @@
-"""What an agent is told so that it reaches the policy."""
+"""Access: the address, key and model name that an agent is given to reach the policy."""
 
 from dataclasses import dataclass, field
 
@@ -7,17 +7,17 @@ __all__ = ["Access"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A session's address and key, as seen from where the agent runs."""
+    """The address and key of a session, as seen from the agent's sandbox."""
 
     root: str
-    """`http://HOST:PORT/s/SESSION`: what Anthropic's clients take as their base URL."""
+    """`http://HOST:PORT/s/SESSION`, the base URL for Anthropic's clients."""
     key: str = field(repr=False)
     model: str
-    """The name to ask for. The gateway forwards to the policy whatever name is asked for."""
+    """The model name to request. The gateway forwards every name to the same policy."""
 
     @property
     def openai(self) -> str:
-        """What OpenAI's clients take as their base URL."""
+        """The base URL for OpenAI's clients."""
         return f"{self.root}/v1"
 
     @property

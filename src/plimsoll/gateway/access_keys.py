@@ -1,7 +1,4 @@
-"""The key that a request carries.
-
-Secret keys: made here, kept as digests, compared in constant time.
-"""
+"""Access keys: generated here, stored as digests, compared in constant time."""
 
 import hashlib
 import hmac
@@ -13,7 +10,7 @@ __all__ = ["key_digest", "matches", "new_key", "request_key"]
 
 
 def request_key(http: web.BaseRequest) -> str:
-    """As OpenAI's clients send it or as Anthropic's do; "" where there is none."""
+    """The key of a request, from OpenAI's or Anthropic's header; "" if it has none."""
     bearer = http.headers.get(hdrs.AUTHORIZATION, "")
     if bearer[:7].lower() == "bearer ":
         return bearer[7:].strip()
@@ -21,7 +18,7 @@ def request_key(http: web.BaseRequest) -> str:
 
 
 def new_key() -> str:
-    """A key that nobody guesses; its prefix lets scanners for leaked secrets know it."""
+    """A new random key. Its prefix is recognizable to scanners for leaked secrets."""
     return f"sk-plimsoll-{secrets.token_urlsafe(32)}"
 
 

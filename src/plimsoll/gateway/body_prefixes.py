@@ -1,8 +1,8 @@
-"""What a session remembers of the bodies that it has read, so as not to read it again.
+"""Body prefixes: the parsed beginnings of a session's recent request bodies.
 
-An agent sends its whole conversation in every turn: a body begins with the bytes of the one
-before, up to its last message. Of such a beginning nothing is kept but fingerprints, so that no
-body outlives its request.
+An agent sends its whole conversation in every turn, so a body begins with the bytes of the previous
+one, up to its last message. Only fingerprints of these bytes are stored, so no body outlives its
+request.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ __all__ = ["BodyPrefix", "BodyPrefixes", "Fingerprint"]
 
 BLOCK_BYTES = 1 << 14
 MAX_PREFIXES = 4
-"""Conversations that an agent may hold in turn without any of it being read twice."""
+"""The number of interleaved conversations of an agent that are each parsed only once."""
 
 
 class Fingerprint(NamedTuple):
-    """Equal for the same bytes. The hashes are keyed anew in every process."""
+    """A hash of a body, equal for equal bytes. The hashes are keyed per process."""
 
     size: int
     blocks: tuple[int, ...]
@@ -28,39 +28,39 @@ class Fingerprint(NamedTuple):
         return cls(len(body), _hashes(body, 0, len(body)))
 
     def of_beginning(self, body: bytes, size: int) -> "Fingerprint":
-        """That of the first bytes of the body whose fingerprint this is."""
+        """The fingerprint of the first `size` bytes of the same body."""
         whole = size // BLOCK_BYTES
         return Fingerprint(size, self.blocks[:whole] + _hashes(body, whole * BLOCK_BYTES, size))
 
 
 def _hashes(body: bytes, start: int, end: int) -> tuple[int, ...]:
-    # A view of a part would be hashed together with the whole: that is how views are hashed.
+    # Slices, not memory views: hashing a view of a slice hashes the whole underlying buffer.
     return tuple(
         [hash(body[at : min(at + BLOCK_BYTES, end)]) for at in range(start, end, BLOCK_BYTES)]
     )
 
 
 class BodyPrefix(msgspec.Struct, frozen=True):
-    """A body from its beginning to its last message, as what was read there."""
+    """The parsed beginning of a body, up to the end of its last message."""
 
     start: int
-    """Where the array of messages begins."""
+    """The offset of the array of messages."""
     size: int
-    """Where its last message ends."""
+    """The offset after the last message."""
     fields: dict[str, msgspec.Raw]
-    """What stands before the messages. Copies: what is cut out of a body keeps all of it."""
+    """The fields before the messages, as copies: a slice would keep the whole body alive."""
     keys: tuple[bytes, ...]
     """The key of each message."""
 
 
 class BodyPrefixes:
-    """The beginnings of a session's latest bodies."""
+    """The prefixes of a session's latest bodies."""
 
     def __init__(self) -> None:
         self._known: deque[tuple[Fingerprint, BodyPrefix]] = deque(maxlen=MAX_PREFIXES)
 
     def find(self, body: bytes, print: Fingerprint) -> BodyPrefix | None:
-        """The longest that the body begins with, and goes on after with the next message."""
+        """The longest stored prefix that the body continues with another message."""
         longest: BodyPrefix | None = None
         for known, opening in self._known:
             size = opening.size
@@ -77,7 +77,7 @@ class BodyPrefixes:
     def add(
         self, body: bytes, print: Fingerprint, opening: BodyPrefix, instead: BodyPrefix | None
     ) -> None:
-        """Remember how a body begins, `instead` of what it goes on from."""
+        """Store the prefix of a body; `instead` is the shorter prefix that it replaces."""
         kept = [each for each in self._known if each[1] is not instead]
         self._known.clear()
         self._known.extend(kept)

@@ -1,8 +1,8 @@
-"""The one form that requests and answers have between a dialect and an upstream.
+"""Requests and answers in the internal form, between a dialect and an upstream.
 
-The form is that of Chat Completions, since every upstream speaks it, cut into the pieces that
-somebody looks at; the rest stays the bytes that it came as. A piece that is not changed is
-not parsed: a request of the chat dialect keeps its messages as the bytes that the agent sent.
+The form is that of Chat Completions, which every upstream speaks. Only the fields that the gateway
+uses are parsed; the rest stays raw bytes. A request in the chat dialect keeps its messages as the
+bytes that the agent sent.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class History(Protocol):
 
 
 class NoHistory:
-    """For a request whose messages nobody looks at, or not any more."""
+    """An empty history: for requests whose messages are not read, or no longer needed."""
 
     def __len__(self) -> int:
         return 0
@@ -55,35 +55,35 @@ class NoHistory:
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """What an agent asks of the policy."""
+    """A request of an agent to the policy."""
 
     model: str
-    """The name that the agent asked for; answers carry it back."""
+    """The model name that the agent requested; answers repeat it."""
     history: History
     messages: msgspec.Raw
-    """The same messages, as the JSON array that an upstream is sent."""
+    """The messages as the JSON array to send to an upstream."""
     opening: BodyPrefix | None = None
-    """How the body begins, where a later one may be read from there on."""
+    """The parsed beginning of the body, from which a later body can be read on."""
     tools: msgspec.Raw | None = None
-    """The JSON array of tools in the form of Chat Completions, where there are any."""
+    """The tools as a JSON array in the form of Chat Completions, if there are any."""
     settings: dict[str, msgspec.Raw] = {}
-    """Everything else that is sent on, in the form of Chat Completions: temperature, stop,
-    max_tokens, tool_choice, response_format, and fields that are not known here."""
+    """All other fields to forward, in the form of Chat Completions: temperature, stop, max_tokens,
+    tool_choice, response_format, and fields that the gateway does not interpret."""
     continues: bool = False
-    """Whether the last message is the beginning of the answer."""
+    """Whether the last message is the beginning of the answer (a prefill)."""
     stream: bool = False
     wants_usage: bool = False
-    """Whether a stream of the chat dialect is to end with its usage."""
+    """Whether a stream of the chat dialect ends with its usage."""
     wants_logprobs: bool = False
-    """Whether the agent itself asked for log probabilities."""
+    """Whether the agent asked for log probabilities."""
     wants_ids: bool = False
-    """Whether it asked for token ids."""
+    """Whether the agent asked for token ids."""
     wants_reasoning: bool = True
-    """Whether the agent is to see what the policy thought, in dialects that ask for it."""
+    """Whether the agent receives the policy's reasoning, in dialects where it can choose."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What an upstream counted."""
+    """Token counts reported by an upstream."""
 
     prompt: int
     answer: int
@@ -92,14 +92,14 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class TokenIds(msgspec.Struct, frozen=True):
-    """The ids that an engine returned, unchanged."""
+    """Token ids exactly as the inference server returned them."""
 
     prompt: list[int] | msgspec.Raw | None
-    """As the JSON that the engine wrote, where nobody has read it."""
+    """Raw JSON as long as it is not parsed."""
     answer: list[int]
     logprobs: list[float] | None
     versions: tuple[tuple[Version, int], ...] = ()
-    """Which version generated how many, where the upstream says it."""
+    """Runs of (version, number of tokens), if the upstream reports them."""
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -111,14 +111,14 @@ class Answer(msgspec.Struct, kw_only=True):
     usage: Usage | None = None
     tokens: TokenIds | None = None
     raw: dict[str, msgspec.Raw] | None = None
-    """The upstream's answer by its fields, where it came as one object: the chat dialect
-    sends it on without what the agent did not ask for."""
+    """The fields of the upstream's answer, if it came as one object. The chat dialect forwards
+    them, without the token fields that the agent did not ask for."""
     logprobs: msgspec.Raw | None = None
-    """What was cut out of `raw`, where the upstream returned many."""
+    """The log probabilities cut out of `raw`, if they were cut out before parsing."""
 
 
 class CallDelta(msgspec.Struct, frozen=True):
-    """A piece of a tool call. The first of a call carries its id and name."""
+    """A piece of a tool call. The first piece of a call carries its id and name."""
 
     index: int
     id: str = ""
@@ -130,7 +130,7 @@ class Chunk(msgspec.Struct):
     """A piece of a streamed answer."""
 
     data: bytes
-    """The JSON that the upstream sent, without `data: `."""
+    """The JSON that the upstream sent, without the `data: ` prefix."""
     text: str = ""
     reasoning: str = ""
     calls: Sequence[CallDelta] = ()
@@ -141,7 +141,7 @@ class Chunk(msgspec.Struct):
     logprobs: list[float] | None = None
     versions: tuple[tuple[Version, int], ...] = ()
     only_usage: bool = False
-    """Holds nothing but the usage: for agents that did not ask for it, it is left out."""
+    """The piece holds only the usage. It is dropped for agents that did not ask for usage."""
 
 
 RefusalKind = Literal[
@@ -173,11 +173,11 @@ gave_up         the upstream has failed too often to be asked again
 
 
 MAX_MESSAGE_CHARS = 2_000
-"""Characters of a refusal's message. It may quote the request, and each is recorded."""
+"""The limit on a refusal's message, in characters: it may quote the request, and it is recorded."""
 
 
 class Refusal(Exception):
-    """A request that gets an error as its answer. Each dialect has its own shape for it."""
+    """A request that is answered with an error. Each dialect has its own error format."""
 
     def __init__(self, kind: RefusalKind, message: str, *, param: str | None = None) -> None:
         if len(message) > MAX_MESSAGE_CHARS:
@@ -186,4 +186,4 @@ class Refusal(Exception):
         self.kind: RefusalKind = kind
         self.message = message
         self.param = param if param is None else param[:MAX_MESSAGE_CHARS]
-        """The field of the request that is at fault, where it is one."""
+        """The invalid field of the request, if the error is about one field."""

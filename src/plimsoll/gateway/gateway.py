@@ -1,4 +1,4 @@
-"""The gateway as others use it: an upstream, a server, and sessions."""
+"""The gateway: an HTTP server, its sessions, and the upstream they call."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 1.0
 PING_SECONDS = 5.0
-"""After that long without a piece of a stream its client is sent a ping."""
+"""A client whose stream is silent for this long is sent a ping."""
 LINGERING_SECONDS = 2.0
 """For a client to stop sending a body that was refused."""
 IDLE_SECONDS = 120.0
@@ -56,10 +56,10 @@ class Listen:
 
 
 class Gateway:
-    """Serves sessions while it is entered, and ends them all when it is left.
+    """Serves sessions inside its `async with` block, and ends them all on exit.
 
-    The upstream is the caller's: it outlives the gateway, which never closes it. `pauses` are its
-    pauses for new weights, in which the clocks of sessions stand still.
+    The caller owns the upstream: it outlives the gateway, which never closes it. `pauses` are the
+    upstream's pauses for new weights; session clocks stop during a pause.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class Gateway:
         seed: str = "",
         id: str = "",
     ) -> Session:
-        """A new session, whose trajectory is written to `folder`.
+        """Open a session that records its trajectory in `folder`.
 
-        With a `seed`, of two sessions that ask the same the policy hears the same.
+        Sessions with the same `seed` send the same sampling seeds, in the order of their requests.
         """
         id = id or short_id()
         session = Session(
@@ -174,7 +174,7 @@ class Gateway:
         await relay(reader, writer, self._serve)
 
     def _serve(self) -> RequestHandler:
-        """The server's end of a new connection."""
+        """The protocol of a new connection."""
         assert self._protocols is not None
         connection = self._protocols()
         self._newcomers.add(connection)
@@ -200,6 +200,6 @@ class Gateway:
             await self._upkeep_all(now)
 
     async def _upkeep_all(self, now: float) -> None:
-        # A call of its own: a variable of the loop above would hold the last session.
+        # A separate function, because a loop variable above would keep the last session alive.
         for session in self.sessions:
             await session.upkeep(now, PING_SECONDS)

@@ -1,7 +1,7 @@
-"""What a request points the policy's server at: images, audio, video and files.
+"""Media checks: the URLs in a request that the policy's server would open.
 
-A server fetches the URLs that it is given, and may open paths as well: from its own network, with
-its own rights. An agent must not choose them.
+A server fetches the URLs it is given and may open file paths too, from its own network and with its
+own rights. An agent must not choose them.
 """
 
 import re
@@ -17,17 +17,17 @@ __all__ = ["CheckedHistory", "check_media"]
 
 _SCHEME = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.\-]*:|[\x00-\x20]*[/\\]{2}")
 _TEXTS = frozenset({"text", "refusal", "thinking", "reasoning", "summary"})
-"""Keys of a part whose strings are text, and are opened by nobody."""
+"""Keys of a part whose strings are plain text that servers never open."""
 _BASE64 = frozenset({"data", "file_data"})
-"""Keys of content itself. Base64 has no colon, but may begin with two slashes."""
+"""Keys of inline content. Base64 has no colon, but may begin with two slashes."""
 _TENSORS = frozenset({"audio_embeds", "image_embeds", "image_pil", "prompt_embeds"})
-"""Keys that a server unpickles, or takes for an object of its own."""
+"""Keys that a server unpickles, or treats as an object of its own."""
 _SHOWN = 100
 
 
 class CheckedHistory:
-    """The messages of a request, each checked when it is read. A message that a session knows
-    was read once before, and checked then."""
+    """A history that checks each message when it is read. Messages that the session has seen before
+    were checked then."""
 
     __slots__ = ("_history", "_hosts")
 
@@ -48,7 +48,7 @@ class CheckedHistory:
 
 
 def check_media(message: Message, hosts: MediaHosts) -> None:
-    """Raise `Refusal` if a part points at a host that is not allowed, or at a file."""
+    """Raise `Refusal` if a part names a host that is not allowed, or a file."""
     for part in message.parts:
         match part:
             case Text():
@@ -60,7 +60,7 @@ def check_media(message: Message, hosts: MediaHosts) -> None:
 
 
 def _check_part(raw: msgspec.Raw, hosts: MediaHosts) -> None:
-    """Go through a part that is passed on as it came, however a server might read it."""
+    """Check every string of a part that is forwarded unchanged."""
     left: list[tuple[str, Any]] = [("", msgspec.json.decode(raw))]
     while left:
         name, value = left.pop()

@@ -8,8 +8,8 @@ __all__ = ["MediaHosts", "check_host_names"]
 
 _NAME = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
 _PATTERN = re.compile(rf"(?:\*\.)?{_NAME}|\[[0-9a-f:.]+\]")
-# One way to write a URL: those in which parsers see different hosts do not match. There is no
-# user, no backslash, blank or control character anywhere, and no escape in the host.
+# Only one spelling of a URL matches, so that all parsers see the same host: no user, no backslash,
+# blank or control character, and no escape in the host.
 _URL = re.compile(
     rf"https?://(?P<host>{_NAME}|\[[0-9a-f:.]+\])\.?(?::[0-9]{{1,5}})?(?:/[!-\[\]-~]*)?",
     re.IGNORECASE,
@@ -17,7 +17,7 @@ _URL = re.compile(
 
 
 class MediaHosts:
-    """Host names, and patterns such as `*.example.org` for every name below one."""
+    """Host names, and patterns such as `*.example.org` for every name below a domain."""
 
     def __init__(self, names: tuple[str, ...] = ()) -> None:
         lower = [name.lower() for name in names]
@@ -25,8 +25,8 @@ class MediaHosts:
         self._below = tuple(name[1:] for name in lower if name.startswith("*."))
 
     def allow(self, url: str) -> bool:
-        """Whether the policy's server may be given this URL. `data:` names no host."""
-        # Servers compare schemes as they are written, and open what they do not know as a file.
+        """Whether the policy's server may be given this URL. A `data:` URL names no host."""
+        # Servers compare schemes case-sensitively, and open unknown ones as files.
         if url.startswith("data:"):
             return True
         if not url.startswith(("http://", "https://")):
@@ -39,7 +39,7 @@ class MediaHosts:
 
 
 def check_host_names(names: tuple[str, ...], where: str) -> None:
-    """Raise `UsageError` for what is neither a host's name nor a pattern."""
+    """Raise `UsageError` for a name that is neither a host name nor a pattern."""
     for name in names:
         if not _PATTERN.fullmatch(name.lower()):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What a gateway counts of itself. No label of it grows with the number of sessions."""
+"""Counters of a gateway. No label grows with the number of sessions."""
 
 import time
 from bisect import bisect_left
@@ -10,7 +10,7 @@ BUCKET_BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 3
 
 
 class Histogram:
-    """Seconds, in buckets."""
+    """Durations in seconds, by bucket."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKET_BOUNDS) + 1)
@@ -22,17 +22,18 @@ class Histogram:
 
 
 class Metrics:
-    """Counted since the start."""
+    """Totals since the start of the gateway."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        """By dialect, and `ok`, the kind of refusal, `cancelled` or `internal`."""
+        """By dialect and outcome: `ok`, a refusal kind, `cancelled` or `internal`."""
         self.prompt_tokens = 0
         self.answer_tokens = 0
         self.seconds = Histogram()
         self.sessions = 0
-        """Opened."""
+        """Sessions opened."""
         self.internal = 0
-        """Errors of the gateway itself: there should be none."""
+        """Internal errors of the gateway; expected to stay 0."""
         self.upkept = time.monotonic()
-        """When the gateway last looked after its sessions: long ago where its loop is stuck."""
+        """The time of the last maintenance pass. An old value means that the event loop is
+        blocked."""

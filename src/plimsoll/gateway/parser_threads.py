@@ -1,7 +1,7 @@
-"""Threads that decompress and parse large bodies, so that the event loop serves everybody else.
+"""Parser threads: decompress and parse large bodies outside the event loop.
 
-A session has at most one body in them at a time (`Presence.heavy`), so no session keeps the
-others waiting.
+A session has at most one body in these threads at a time (`Handlers.parsing`), so no session can
+starve the others.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGE_BODY_BYTES = 64 << 10
-"""Bytes. A larger body, and a compressed one of any size, is read off the loop. The most messages
-that fit into less cost the loop a few tens of milliseconds."""
+"""Bodies above this size, and all compressed bodies, are parsed in a thread. Parsing the most
+messages that fit into a smaller body takes a few tens of milliseconds.
+"""
 
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="plimsoll-body")
 
 
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `function`, called in one of the threads."""
+    """Call `function` in a parser thread and return its result."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_THREADS, lambda: function(*args, **kwargs))

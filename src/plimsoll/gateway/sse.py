@@ -1,15 +1,12 @@
-"""Server-sent events as bytes.
-
-Cuts a stream of server-sent events into the data of its events, wherever reads cut it.
-"""
+"""Server-sent events: writing single events, and splitting a byte stream into events."""
 
 __all__ = ["DONE_EVENT", "PING_COMMENT", "EventSplitter", "sse_event"]
 
 DONE_EVENT = b"data: [DONE]\n\n"
-"""What ends a stream of OpenAI's chat dialect."""
+"""The last event of an OpenAI chat stream."""
 
 PING_COMMENT = b": ping\n\n"
-"""A comment, which every reader of events skips."""
+"""A comment, which every client skips."""
 
 
 def sse_event(data: bytes, name: str | None = None) -> bytes:
@@ -22,20 +19,21 @@ def sse_event(data: bytes, name: str | None = None) -> bytes:
 
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""Bytes of one event. A server that never ends one must not fill the memory."""
+"""The limit on one event: an endless event must not fill the memory."""
 
 
 class EventSplitter:
-    """Given bytes as they arrive, returns the data of the events that are complete."""
+    """Splits bytes into the data of complete events, wherever the reads cut them."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._more: list[bytes] = []
-        """What came after the rest, all of it in the same line."""
+        """Reads after `_rest` that belong to the same line."""
         self._held = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Raises ValueError for an event without an end."""
+        """The data of the events that are complete now. Raises `ValueError` for an event over the
+        limit."""
         if (
             not self._rest
             and data.startswith(b"data: ")
@@ -43,7 +41,7 @@ class EventSplitter:
             and data.endswith(b"\n\n")
             and b"\r" not in data
         ):
-            return [data[6:-2]]  # one event, all of it: how a stream mostly comes
+            return [data[6:-2]]  # the common case: exactly one whole event
         if self._rest:
             if b"\n" not in data and b"\r" not in data:
                 return self._hold(data)
@@ -55,7 +53,7 @@ class EventSplitter:
         return self._split(data)
 
     def _hold(self, data: bytes) -> list[bytes]:
-        """A long line is put together once, however many reads it comes in."""
+        """Buffer a part of a long line. The line is joined once, however many reads it takes."""
         self._more.append(data)
         self._held += len(data)
         self._check(len(self._rest) + self._held)
@@ -66,7 +64,7 @@ class EventSplitter:
             raise ValueError(f"an event of its stream is longer than {MAX_EVENT_BYTES} bytes")
 
     def _feed_with_returns(self, data: bytes) -> list[bytes]:
-        # A return at the very end may be half of a line's end: it waits for the next read.
+        # A carriage return at the end may be half of a CRLF: keep it for the next read.
         held = data.endswith(b"\r")
         if held:
             data = data[:-1]
@@ -83,7 +81,7 @@ class EventSplitter:
 
 
 def _data(block: bytes) -> bytes:
-    """The data of one event; empty for comments and events without any."""
+    """The data of one event; empty for comments and events without data."""
     if block.startswith(b"data: ") and b"\n" not in block:
         return block[6:]
     lines = [line for line in block.split(b"\n") if line.startswith(b"data:")]

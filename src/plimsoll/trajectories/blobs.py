@@ -1,7 +1,7 @@
-"""Images that are too large to stand in a line: files named by their content.
+"""Blobs: images too large for a record, as files named by their content.
 
-A run's sessions share one folder of them. An image is written once, under another name first,
-so that whatever has its name is whole.
+The sessions of a run share one folder of blobs. An image is written once, under a temporary name
+first, so that a file with its final name is complete.
 """
 
 import base64
@@ -23,17 +23,17 @@ _PREFIX = "blob:sha256:"
 
 
 def blob_path(url: str, folder: Path) -> Path | None:
-    """Where the content of a `blob:` address is; None for any other address."""
+    """The file of a `blob:` URL; None for any other URL."""
     if not url.startswith(_PREFIX):
         return None
     name = url.removeprefix(_PREFIX).partition(";")[0]
-    # An address comes from a file that anybody may have written.
+    # The URL may come from an untrusted file.
     is_name = len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)
     return folder / name if is_name else None
 
 
 def media_type(url: str) -> str:
-    """What a `blob:` or `data:` address says that it is, such as `image/png`."""
+    """The media type in a `blob:` or `data:` URL, such as `image/png`."""
     if url.startswith(_PREFIX):
         return url.partition(";")[2]
     if url.startswith("data:"):
@@ -42,7 +42,7 @@ def media_type(url: str) -> str:
 
 
 class Blobs:
-    """Puts images of one session away."""
+    """Stores the images of one session."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,11 +50,11 @@ class Blobs:
 
     @property
     def used(self) -> list[Path]:
-        """The blobs that the session's messages name."""
+        """The blobs that the session's messages refer to."""
         return [self._folder / name for name in sorted(self._used)]
 
     def put_away(self, message: Message) -> Message:
-        """The message, with the address of a blob for each large image."""
+        """The message with a `blob:` URL for each large image."""
         if not any(_is_large(part) for part in message.parts):
             return message
         parts = tuple(self._part(part) for part in message.parts)

@@ -1,16 +1,16 @@
-"""Which exchange follows which, in the conversations of one session.
+"""The exchange graph: which exchange follows which in the conversations of one session.
 
-An exchange follows
+An exchange follows, in order of preference:
 
-* the one with the same prompt, where there is one: a second answer to it (`again`);
-* else the one whose prompt and answer are the longest beginning of its prompt (`extends`, or
-  `retokenized` where the engine's tokens say otherwise);
-* else the first one that it shares the most messages with (`rewritten`);
-* else none (`start`).
+* the exchange with the same prompt: a second answer to it (`again`);
+* the exchange whose prompt and answer are the longest prefix of its prompt (`extends`, or
+  `retokenized` if the server's tokens differ);
+* the first exchange that shares the most messages with it (`rewritten`);
+* none (`start`).
 
-Of several that say the same it follows the one with the most of its tokens, and of those the
-latest. The choice is made when the answer is there, so that requests that are in flight
-together find each other, whichever is answered first.
+Among equal candidates it follows the one that shares the most tokens, and among those the latest.
+The parent is chosen when the answer is complete, so that requests in flight at the same time find
+each other in any order.
 """
 
 import msgspec
@@ -45,20 +45,20 @@ class Graph:
     def __init__(self) -> None:
         self._tree = Tree()
         self._firsts: dict[bytes, int] = {}
-        """For each message with all before it, whatever the tools: the first exchange of it."""
+        """The first exchange of each message path, by path digest, independent of tools."""
         self._lines: list[TokenSequence | None] = []
-        """The ids of each exchange, where they can be relied on."""
+        """The ids of each exchange, if they are reliable."""
 
     @property
     def exchanges(self) -> int:
         return len(self._lines)
 
     def place(self, history: History, tools: msgspec.Raw | None) -> Place:
-        """Reads what is not known yet. Others see no change before `commit`."""
+        """Locate a request in the graph. Others see no change before `commit`."""
         return self._tree.place(history, tools)
 
     def commit(self, place: Place, done: Done) -> tuple[Added, ...]:
-        """Adds the exchange, and gives the records of all that is new, it being the last."""
+        """Add an exchange, and return the new records; the exchange is the last of them."""
         nodes: list[NodeAdded] = []
         prompt = self._tree.add(place, nodes)
         exchange = len(self._lines)
@@ -104,7 +104,7 @@ class Graph:
         return parent, branch, addition, addition.untrainable
 
     def _parent(self, prompt: int, reported: ReportedIds | None) -> tuple[int, Branch]:
-        """The exchange that one with this prompt follows, by messages alone."""
+        """The parent of an exchange with this prompt, by messages alone."""
         twins = self._tree[prompt].prompted
         if twins:
             return self._closest(twins, reported), "again"
@@ -139,7 +139,7 @@ class Graph:
         return best
 
     def _claim(self, answer: int, exchange: int) -> None:
-        """Of the messages up to an answer, those that are new are this exchange's."""
+        """Register the exchange as the first of every new message up to its answer."""
         node = answer
         while node != ROOT:
             found = self._tree[node]

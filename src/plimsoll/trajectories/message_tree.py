@@ -1,8 +1,8 @@
-"""The messages of a session as a tree: each below the one that it follows.
+"""The message tree of a session: each message is a child of the one that it follows.
 
-The tools of a conversation are the root of its messages. A message is known by what it says
-(its digest) and by the bytes that said so (its key), so that of a conversation that goes on
-only the new messages are read. The tree holds no text.
+The tools of a conversation are the root of its messages. A message is identified by its content
+(digest) and by its raw bytes (key), so that only the new messages of a growing conversation are
+parsed. The tree holds no text.
 """
 
 from dataclasses import dataclass, field
@@ -22,17 +22,17 @@ from plimsoll.trajectories.records import MessageAdded, ToolsAdded
 __all__ = ["ROOT", "History", "Node", "NodeAdded", "Place", "Tree"]
 
 ROOT = -1
-"""What sets of tools follow, and messages without tools."""
+"""The parent of tools, and of messages without tools."""
 NodeAdded = ToolsAdded | MessageAdded
 
 
 class History(Protocol):
-    """The messages of a request, read one by one only where they are not known yet."""
+    """The messages of a request, each parsed only if it is new to the tree."""
 
     def __len__(self) -> int: ...
 
     def key(self, index: int) -> bytes:
-        """Sixteen bytes or more that are equal where the message came as the same bytes."""
+        """At least sixteen bytes, equal for messages of equal bytes."""
         ...
 
     def message(self, index: int) -> Message: ...
@@ -51,7 +51,7 @@ class _NewTools(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a request stands: the last message that is known, and what comes after it."""
+    """The position of a request: its last known node, and the new nodes after it."""
 
     known: int
     tools: _NewTools | None
@@ -64,7 +64,7 @@ class Node:
 
     parent: int
     path: bytes
-    """The identity of this message and all before it, tools aside."""
+    """The digest of this message and all before it, without tools."""
     children: dict[bytes, int] = field(default_factory=dict[bytes, int])
     """By digest and by key."""
     prompted: list[int] = field(default_factory=list[int])
@@ -74,7 +74,7 @@ class Node:
 
 
 class Tree:
-    """Finds messages and adds them. What is added stays, under the same number."""
+    """Finds and adds messages. Nodes are never removed or renumbered."""
 
     def __init__(self) -> None:
         self._root = Node(ROOT, b"")
@@ -84,7 +84,7 @@ class Tree:
         return self._root if node == ROOT else self._nodes[node]
 
     def place(self, history: History, tools: msgspec.Raw | None) -> Place:
-        """Reads what is not known yet. Others see no change before it is added."""
+        """Locate a request, and parse its new messages. Others see no change before `add`."""
         known, new_tools = self._place_tools(tools)
         new: list[_NewMessage] = []
         children = self[known].children if new_tools is None else {}
@@ -105,9 +105,9 @@ class Tree:
         return Place(known, new_tools, tuple(new))
 
     def add(self, place: Place, added: list[NodeAdded]) -> int:
-        """The last message of a request. What is new goes to `added`.
+        """Add the new nodes of a request, and return its last message. Their records go to `added`.
 
-        Another request may have added some of it since the place was found.
+        Another request may have added some of the nodes since `locate`.
         """
         node = self._add_tools(place, added)
         for new in place.messages:
@@ -123,9 +123,9 @@ class Tree:
     def add_answer(
         self, prompt: int, message: Message, exchange: int, added: list[NodeAdded]
     ) -> int:
-        """A node for an answer, always a new one: its reasoning is its own.
+        """Add an answer as a new node, because its reasoning is its own.
 
-        Where another answer says the same, what follows is placed below the first of them.
+        If an equal answer exists, later messages become children of the first one.
         """
         above = self[prompt]
         digest = message_digest(message)
@@ -144,7 +144,7 @@ class Tree:
             digest = json_digest(tools)
             node = children.get(digest)
             if node is None:
-                # The tools of a request are a part of its body, which they would keep alive.
+                # A copy: a slice would keep the whole body alive.
                 return ROOT, _NewTools(key, digest, tools.copy())
             children[key] = node
         return node, None

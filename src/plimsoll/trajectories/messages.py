@@ -1,15 +1,9 @@
-"""Messages in the one form that every dialect is translated to, and when two are the same.
+"""Messages in the internal form, and their identity.
 
-Two messages are the same where they say the same, however a client writes them down: an agent
-that sends an answer back drops its reasoning, reorders the keys of arguments, splits a text
-into parts or marks it for a cache. None of that makes another message.
-
-When two messages are the same, as sixteen bytes.
-
-Role, text, images, calls and the call that is answered make a message. Reasoning, the cut of
-a text into parts, the layout and order of arguments, and blanks around an answer do not: an
-agent that sends an answer back changes them, and has not said anything else by it. Whether
-the policy's tokens are the same too is never concluded from this; tokens are compared.
+Two messages are equal if they have the same role, text, images, calls and answered call. Agents
+that send an answer back may drop its reasoning, re-encode its arguments, split its text into parts,
+or strip blanks: none of that makes another message. The identity says nothing about tokens; those
+are compared themselves.
 """
 
 import hashlib
@@ -38,19 +32,19 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """A piece of text."""
+    """Text."""
 
     text: str
 
 
 class Image(msgspec.Struct, frozen=True, tag_field="type", tag="image"):
-    """An image, by its address: `data:`, `https:`, or `blob:` where the store keeps it."""
+    """An image by its URL: `data:`, `https:`, or `blob:` for a stored image."""
 
     url: str
 
 
 class Other(msgspec.Struct, frozen=True, tag_field="type", tag="other"):
-    """A part of a kind that is only passed on, as it came: audio, a file."""
+    """A part that is only forwarded: audio, a file."""
 
     value: msgspec.Raw
 
@@ -59,12 +53,12 @@ Part = Text | Image | Other
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call that the policy made."""
+    """A tool call of the policy."""
 
     id: str
     name: str
     arguments: str
-    """As the policy wrote them: JSON, if it did not err."""
+    """As the policy wrote them; usually JSON."""
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,7 +69,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """Of a tool's message: the call that it answers."""
+    """The call that a tool message answers."""
     name: str = ""
 
     @property
@@ -105,12 +99,12 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def raw_key(data: bytes | memoryview | msgspec.Raw) -> bytes:
-    """Equal where the bytes are. SHA-256, since processors have instructions for it."""
+    """Equal for equal bytes. SHA-256, because processors have instructions for it."""
     return hashlib.sha256(data).digest()[:_SIZE]
 
 
 def json_digest(data: bytes | str | msgspec.Raw) -> bytes:
-    """Equal where the JSON says the same; of what is not JSON, where the bytes are equal."""
+    """Equal for equivalent JSON; for other data, equal for equal bytes."""
     return hashlib.sha256(_canonical(data)).digest()[:_SIZE]
 
 
@@ -120,8 +114,8 @@ def path_digest(parent: bytes, message: bytes) -> bytes:
 
 
 def message_digest(message: Message) -> bytes:
-    """The identity of a message by itself."""
-    # Blanks around an answer are stripped by some agents before they send it back.
+    """The identity of a message."""
+    # Some agents strip an answer before they send it back.
     text = message.text.strip() if message.role == "assistant" else message.text
     fields = [message.role.encode(), text.encode(), message.call_id.encode()]
     for part in message.parts:
@@ -131,7 +125,7 @@ def message_digest(message: Message) -> bytes:
             fields += [b"other", _canonical(part.value)]
     for call in message.calls:
         fields += [b"call", call.id.encode(), call.name.encode(), _arguments(call.arguments)]
-    # The lengths come first, so that nothing in one field reads as the beginning of the next.
+    # The lengths come first, so that fields cannot run into each other.
     lengths = ",".join([str(len(field)) for field in fields]).encode()
     return hashlib.sha256(b"".join((lengths, *fields))).digest()[:_SIZE]
 

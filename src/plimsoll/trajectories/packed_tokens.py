@@ -1,6 +1,5 @@
-"""Token ids and log probabilities as they are written: packed, four bytes each.
-
-The tokens of an exchange, as the pieces of the exchanges that it was made of.
+"""Packed token ids and log probabilities, four bytes each, and the spans that an exchange is made
+of.
 """
 
 import struct
@@ -29,12 +28,12 @@ _Array = TypeVar("_Array", "array[int]", "array[float]")
 
 
 def pack_ids(ids: list[int]) -> bytes:
-    """Raises `struct.error` for a number that is no id."""
+    """Raises `struct.error` for a number that is not an id."""
     return struct.pack(f"<{len(ids)}i", *ids)
 
 
 def pack_logprobs(logprobs: list[float]) -> bytes:
-    """Raises `OverflowError` for a number that four bytes cannot hold."""
+    """Raises `OverflowError` for a number that does not fit into four bytes."""
     return struct.pack(f"<{len(logprobs)}f", *logprobs)
 
 
@@ -55,7 +54,7 @@ def _unpacked(values: _Array, data: bytes) -> _Array:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The first ids of what an exchange added: to its prompt, or as its answer."""
+    """The first ids that an exchange added to the prompt, or its answer."""
 
     exchange: Exchange
     is_answer: bool
@@ -70,7 +69,7 @@ class Span:
 
 
 def length_of(exchange: Exchange) -> int:
-    """How many tokens its prompt and answer have."""
+    """The number of tokens of the prompt and answer."""
     tokens = exchange.tokens
     if tokens is None:
         return 0
@@ -78,7 +77,7 @@ def length_of(exchange: Exchange) -> int:
 
 
 def spans_of(exchanges: Sequence[Exchange], exchange: Exchange) -> list[Span]:
-    """All tokens of an exchange, in order: those of its parent that it keeps, then its own."""
+    """All tokens of an exchange in order: those kept from its parent, then its own."""
     spans: list[Span] = []
     limit = sys.maxsize
     while (tokens := exchange.tokens) is not None:

@@ -1,4 +1,4 @@
-"""What a session holds of its trajectory: the graph that places exchanges, and the file."""
+"""The recorder of a session: the graph that locates exchanges, and the trajectory file."""
 
 import asyncio
 import time
@@ -29,14 +29,14 @@ class Recorder:
 
     @classmethod
     def open(cls, folder: Path, blobs: Path, session: str, about: Mapping[str, str]) -> "Recorder":
-        """Begins a trajectory in a folder that has none yet. Large images go to `blobs`."""
+        """Create a trajectory in a folder that has none yet. Large images go to `blobs`."""
         return cls(
             TrajectoryWriter(folder, Opened(session, time.time(), dict(about))), Blobs(blobs)
         )
 
     @property
     def path(self) -> Path:
-        """Where the trajectory is once it is closed."""
+        """The path of the trajectory once it is closed."""
         return self._writer.path
 
     @property
@@ -47,7 +47,7 @@ class Recorder:
         return self._open_graph().place(history, tools)
 
     def commit(self, place: Place, done: Done) -> Exchange:
-        """Adds an exchange and writes it. It is on its way to the disk when this returns."""
+        """Add an exchange and write it. It is handed to the operating system when this returns."""
         added = self._open_graph().commit(place, done)
         try:
             records = [self._slimmed(record) for record in added]
@@ -60,11 +60,11 @@ class Recorder:
         return exchange
 
     def trouble(self, what: str, detail: str, dialect: str = "") -> None:
-        """Writes down a request that was not answered, or a limit that was crossed."""
+        """Record a request that was not answered, or a limit that was reached."""
         self._writer.write([Trouble(time.time(), what, detail, dialect)])
 
     async def close(self, ending: str, detail: str = "") -> Path:
-        """Ends the file, with everything on the disk itself. A second call waits for the first."""
+        """Close the file and flush it to disk. A second call waits for the first."""
         if self._sealed is None:
             self._graph = None
             try:
@@ -77,7 +77,7 @@ class Recorder:
         return await asyncio.shield(self._sealed)
 
     def abandon(self) -> None:
-        """Lets go of everything and leaves the file unfinished."""
+        """Close the file unfinished."""
         self._graph = None
         if self._sealed is None:
             self._writer.drop()

@@ -1,9 +1,8 @@
-"""What a trajectory's file holds: JSON lines, each one of these records, told apart by `kind`.
+"""The records of a trajectory file: JSON lines, distinguished by `kind`.
 
-Token ids are little-endian int32, log probabilities little-endian float32, both in base64.
-A message is written once, whatever number of exchanges it is part of; an exchange names the
-last message of its prompt and its answer, and of its prompt's tokens holds only those that
-its parent's do not begin with.
+Token ids are little-endian int32, log probabilities little-endian float32, both in base64. A
+message is written once, however many exchanges contain it. An exchange refers to the last message
+of its prompt and to its answer, and holds only the prompt tokens that its parent does not have.
 """
 
 from typing import Literal
@@ -48,19 +47,19 @@ class Opened(msgspec.Struct, frozen=True, tag_field="kind", tag="opened", omit_d
     session: str
     started: float
     about: dict[str, str] = {}
-    """What the session belongs to: run, task, attempt, agent, model."""
+    """The session's context: run, task, attempt, agent, model."""
     format: int = FORMAT
 
 
 class ToolsAdded(msgspec.Struct, frozen=True, tag_field="kind", tag="tools"):
-    """The tools of a conversation, as the policy is told of them; they stand before messages."""
+    """The tools of a conversation, in the form sent to the policy; they precede its messages."""
 
     id: int
     tools: msgspec.Raw
 
 
 class MessageAdded(msgspec.Struct, frozen=True, tag_field="kind", tag="message"):
-    """A message, and what it follows: a message, a set of tools, or nothing (-1)."""
+    """A message and its parent: a message, a set of tools, or none (-1)."""
 
     id: int
     parent: int
@@ -68,48 +67,48 @@ class MessageAdded(msgspec.Struct, frozen=True, tag_field="kind", tag="message")
 
 
 class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tokens of an exchange, as the engine returned them."""
+    """The tokens of an exchange, as the inference server returned them."""
 
     kept: int
-    """How many of the parent's tokens (its prompt and answer) this prompt begins with."""
+    """The number of the parent's tokens (prompt and answer) that this prompt begins with."""
     prompt: bytes
     """The ids of the prompt after those."""
     answer: bytes
-    """The ids that the policy generated."""
+    """The generated ids."""
     logprobs: bytes = b""
-    """One for each id of the answer; empty where the engine gave none."""
+    """One for each id of the answer; empty if the server returned none."""
     versions: tuple[tuple[Version, int], ...] = ()
-    """Which version generated how many of the answer's ids, in order."""
+    """Runs of (version, number of the answer's ids), in order."""
 
 
 class Exchange(msgspec.Struct, frozen=True, tag_field="kind", tag="exchange", omit_defaults=True):
-    """A request that was answered."""
+    """An answered request."""
 
     id: int
     parent: int
-    """The exchange that it follows or shares most with; -1 where there is none."""
+    """The exchange that it follows or shares the most messages with; -1 if there is none."""
     branch: Branch
     prompt: int
     """The last message of the prompt."""
     answer: int
-    """The message that answers it."""
+    """The message of the answer."""
     dialect: str
     finish: Finish
     at: float
-    """Seconds since the epoch when the answer was complete."""
+    """The time when the answer was complete, in seconds since the epoch."""
     seconds: float
     version: Version
     """The version when the request was sent."""
     prompt_tokens: int | None = None
     answer_tokens: int | None = None
     tokens: Tokens | None = None
-    """None where the engine returned no ids: such an exchange cannot be trained on."""
+    """None if the server returned no ids: such an exchange cannot be trained on."""
     untrainable: str = ""
-    """Why not, where it cannot be."""
+    """The reason why it cannot be trained on, if so."""
 
 
 class Trouble(msgspec.Struct, frozen=True, tag_field="kind", tag="trouble", omit_defaults=True):
-    """A request that was not answered as it was asked, or a limit that was crossed."""
+    """A request that was refused or failed, or a limit that was reached."""
 
     at: float
     what: str

@@ -1,8 +1,6 @@
-"""An answered request, as the gateway hands it over.
+"""Answered requests, and the token ids that the inference server reported for them.
 
-Whether the ids that an engine returned can be relied on, and what they add to the parent's.
-
-Ids that do not add up are never trained on: the exchange says why instead.
+Ids that do not add up are never trained on: the exchange records the reason instead.
 """
 
 import math
@@ -35,11 +33,11 @@ __all__ = [
 
 
 class Ids(Protocol):
-    """The ids that an engine returned, unchanged."""
+    """Token ids exactly as the inference server returned them."""
 
     @property
     def prompt(self) -> list[int] | msgspec.Raw | None:
-        """As JSON where nobody has read it: only what a prompt adds is ever read."""
+        """Raw JSON as long as it is not parsed: only the added part of a prompt is ever parsed."""
         ...
 
     @property
@@ -50,7 +48,7 @@ class Ids(Protocol):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a request."""
+    """An answered request, as the gateway hands it to the recorder."""
 
     answer: Message
     finish: Finish
@@ -60,27 +58,27 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     version: Version
     """The version when the request was sent."""
     versions: Sequence[tuple[Version, int]] = ()
-    """Which version generated how many of the answer's ids, in order; none: all by `version`."""
+    """Runs of (version, number of the answer's ids), in order; empty: all by `version`."""
     prompt_tokens: int | None = None
-    """What the upstream counted, whether it returned ids or not."""
+    """As counted by the upstream, with or without ids."""
     answer_tokens: int | None = None
     tokens: Ids | None = None
 
 
 class UnreliableIds(Exception):
-    """Why there are no ids to rely on, in words for a person."""
+    """The reason why the ids cannot be trusted, for a person to read."""
 
 
 class ReportedIds(msgspec.Struct, frozen=True):
-    """The ids of an exchange, before it is known what they add to another's."""
+    """The ids of an exchange, before its parent is known."""
 
     ids: Ids
     prompt: bytes
-    """As text, the form that lines are compared in."""
+    """The prompt's ids as text, the form in which sequences are compared."""
 
 
 class AddedTokens(msgspec.Struct, frozen=True):
-    """What an exchange's ids add to those of its parent."""
+    """The ids that an exchange adds to those of its parent."""
 
     tokens: Tokens
     line: TokenSequence
@@ -88,7 +86,7 @@ class AddedTokens(msgspec.Struct, frozen=True):
 
 
 def check_reported(done: Done) -> ReportedIds:
-    """What the engine returned, where that is all that is needed."""
+    """The reported ids. Raises `UnreliableIds` if they are missing or do not match the counts."""
     ids = done.tokens
     if ids is None:
         raise UnreliableIds("the upstream returned no token ids")
@@ -104,7 +102,7 @@ def check_reported(done: Done) -> ReportedIds:
 def added_tokens(
     parent: TokenSequence | None, common: CommonPrefix, reported: ReportedIds, done: Done
 ) -> AddedTokens:
-    """What is new in the ids of an exchange that has `common` with its parent."""
+    """The ids of an exchange after the prefix that it shares with its parent."""
     ids = reported.ids
     added = reported.prompt[common.bytes :]
     try:
@@ -133,7 +131,7 @@ def _check_count(which: str, counted: int | None, returned: int) -> None:
 
 
 def _runs(done: Done, length: int) -> tuple[tuple[Version, int], ...]:
-    """The versions, with neighbours of the same one made one run."""
+    """The versions, with adjacent runs of the same version merged."""
     runs: list[tuple[Version, int]] = []
     for version, count in done.versions or ((done.version, length),):
         if runs and runs[-1][0] == version:
@@ -147,7 +145,7 @@ def _runs(done: Done, length: int) -> tuple[tuple[Version, int], ...]:
 
 
 def _logprobs(ids: Ids) -> tuple[bytes, str]:
-    """Packed; or nothing, and why."""
+    """The packed log probabilities, or the reason why there are none."""
     logprobs, length = ids.logprobs, len(ids.answer)
     if logprobs is None:
         return b"", "the upstream returned no log probabilities"

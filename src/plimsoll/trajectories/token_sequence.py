@@ -1,8 +1,7 @@
-"""The token ids of a conversation in memory, kept as what each exchange adds to its parent.
+"""The token ids of a conversation in memory: each exchange holds what it adds to its parent.
 
-Ids are compared as text, each followed by a comma: engines send them as JSON, and a prompt of
-ten thousands of ids that begins with those of its parent is never turned into numbers, but for
-what it adds.
+Ids are compared as text, each followed by a comma. Inference servers send them as JSON, and of a
+prompt with tens of thousands of ids only the part after its parent's is ever parsed.
 """
 
 import sys
@@ -16,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def text_of_ids(ids: list[int] | msgspec.Raw) -> bytes:
-    """Raises `msgspec.DecodeError` for JSON that is no list of numbers."""
+    """The ids as text. Raises `msgspec.DecodeError` for JSON that is not a list of numbers."""
     array = memoryview(_encode(ids) if isinstance(ids, list) else ids)
     text = b"".join((array[1:-1], b",")) if len(array) > 2 else b""
     if b" " in text or b"\n" in text or bytes(array[:1]) != b"[":
@@ -25,19 +24,19 @@ def text_of_ids(ids: list[int] | msgspec.Raw) -> bytes:
 
 
 def ids_of_text(text: bytes) -> list[int]:
-    """Raises `msgspec.DecodeError` for what is no list of numbers."""
+    """The ids of a text. Raises `msgspec.DecodeError` if it is not a list of numbers."""
     return _ids.decode(b"[" + text[:-1] + b"]")
 
 
 class CommonPrefix(msgspec.Struct, frozen=True):
-    """What a prompt begins with of a line: so many ids, so many bytes of text."""
+    """The length of the common prefix of a prompt and a sequence, in ids and in bytes of text."""
 
     ids: int = 0
     bytes: int = 0
 
 
 class TokenSequence:
-    """The ids of an exchange, prompt and answer."""
+    """The ids of an exchange: prompt and answer."""
 
     __slots__ = ("_answer", "_kept", "_length", "_parent", "_prompt")
 
@@ -46,7 +45,7 @@ class TokenSequence:
     ) -> None:
         self._parent = parent
         self._kept = kept
-        """How many bytes of the parent's text it begins with."""
+        """The number of bytes of the parent's text that it begins with."""
         self._prompt = prompt
         self._answer = answer
         self._length = length
@@ -55,12 +54,12 @@ class TokenSequence:
         return self._length
 
     def common(self, text: bytes) -> CommonPrefix:
-        """What `text` begins with of these ids."""
+        """The common prefix of `text` and these ids."""
         at = 0
         for piece in self._pieces():
             if not text.startswith(piece, at):
                 at += _common_length(text[at : at + len(piece)], piece)
-                # Where two ids differ, they may still begin with the same digits.
+                # Different ids may begin with the same digits.
                 end = text.rfind(b",", 0, at) + 1
                 return CommonPrefix(text.count(b",", 0, end), end)
             at += len(piece)
@@ -82,7 +81,7 @@ class TokenSequence:
 
 
 def _common_length(left: bytes, right: bytes) -> int:
-    """The length of the longest common beginning, found by halving."""
+    """The length of the longest common prefix, by binary search."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""A trajectory in memory, as its file tells it."""
+"""A trajectory in memory."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -24,21 +24,21 @@ Node = ToolsAdded | MessageAdded
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Trajectory:
-    """What was said in one session."""
+    """The messages, exchanges and troubles of one session."""
 
     opened: Opened
     closed: Closed | None = None
     nodes: list[Node] = field(default_factory=list[Node])
-    """By id: messages, and the sets of tools that conversations begin with."""
+    """By id: messages, and the sets of tools at the roots of conversations."""
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
-    """By id, in the order in which they were answered."""
+    """By id, in the order of their answers."""
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     problem: str = ""
-    """What keeps it from being read to its end: it is not closed yet, cut off, or damaged."""
+    """The reason why it could not be read to its end: not closed yet, truncated, or damaged."""
 
     @property
     def complete(self) -> bool:
-        """Whether it was closed, and is all there."""
+        """Whether it was closed and read completely."""
         return self.closed is not None and not self.problem
 
     def message(self, node: int) -> Message:
@@ -47,18 +47,18 @@ class Trajectory:
         return found.message
 
     def path_of(self, exchange: Exchange) -> list[int]:
-        """The messages of an exchange by their ids, from the first to its answer."""
+        """The message ids of an exchange, from the first to its answer."""
         return [*self._path(exchange), exchange.answer]
 
     def messages_of(self, exchange: Exchange) -> list[Message]:
-        """The messages of its prompt."""
+        """The messages of an exchange's prompt."""
         return [self.message(node) for node in self._path(exchange)]
 
     def answer_of(self, exchange: Exchange) -> Message:
         return self.message(exchange.answer)
 
     def tools_of(self, exchange: Exchange) -> msgspec.Raw | None:
-        """The tools that the policy was told of: a JSON array in the form of Chat Completions."""
+        """The tools of an exchange: a JSON array in the form of Chat Completions."""
         node = exchange.prompt
         while node >= 0:
             found = self.nodes[node]
@@ -68,7 +68,7 @@ class Trajectory:
         return None
 
     def ids_of(self, exchange: Exchange) -> "array[int]":
-        """All token ids of its prompt; empty where the engine returned none."""
+        """All token ids of the prompt; empty if the inference server returned none."""
         ids = array("i")
         for span in spans_of(self.exchanges, exchange):
             if not (span.is_answer and span.exchange is exchange):
@@ -76,11 +76,11 @@ class Trajectory:
         return ids
 
     def branches(self) -> list[Sample]:
-        """What can be trained on: a sample for each line of exchanges that extend each other."""
+        """The training samples: one for each chain of exchanges that extend each other."""
         return make_samples(self.exchanges, self._added_role)
 
     def _path(self, exchange: Exchange) -> list[int]:
-        """The messages of a prompt. Of answers that say the same, those that it follows."""
+        """The messages of a prompt. Among equal answers, those that the exchange follows."""
         followed = self._followed(exchange)
         path: list[int] = []
         node = exchange.prompt
@@ -104,7 +104,7 @@ class Trajectory:
         return followed
 
     def _added_role(self, exchange: Exchange, extended: Exchange | None) -> str:
-        """The one role of the messages after those of `extended`, or `context`."""
+        """The role of all messages after those of `extended`, if it is the same; else `context`."""
         roles: set[str] = set()
         node = exchange.prompt
         while node >= 0:

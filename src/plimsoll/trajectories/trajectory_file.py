@@ -1,12 +1,9 @@
-"""A trajectory's file: zstd frames one after the other, each with its own checksum.
+"""Trajectory files: a sequence of zstd frames, each with its own checksum.
 
 A frame holds whole lines: the records of one exchange. `zstdcat` reads the file. While it is
-written its name ends in `.part`; what a killed process leaves there is whole frames, and at
-most the beginning of one more.
-
-Writes a trajectory's file, exchange by exchange, and closes it at once and for good.
-
-Reads a trajectory's file: a closed one as a whole, an open one as far as it goes.
+written, its name ends in `.part`; a killed process leaves whole frames there, and at most the
+beginning of one more. A closed file is complete and verified by its digest; an open one is read as
+far as possible.
 """
 
 import hashlib
@@ -56,7 +53,7 @@ _FIRST_READ = 2048
 
 
 class _Compressors(threading.local):
-    """One compressor a thread: it is large, and no two threads may use one at once."""
+    """One compressor per thread: it is large, and not thread-safe."""
 
     def __init__(self) -> None:
         self.own = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
@@ -70,7 +67,7 @@ def compress(lines: bytes) -> bytes:
 
 
 def find_trajectory(folder: Path) -> Path | None:
-    """The trajectory in a folder: the closed one, else one that is still open."""
+    """The trajectory in a folder: the closed one, else the one that is still open."""
     for name in (FILE_NAME, PART_NAME):
         if (folder / name).is_file():
             return folder / name
@@ -79,7 +76,7 @@ def find_trajectory(folder: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame's lines and where it ends, or why there is no frame where one should begin."""
+    """The lines of a frame and its end, or the problem that prevented reading it."""
 
     start: int
     end: int
@@ -88,7 +85,7 @@ class Frame:
 
 
 def frames(data: bytes) -> Iterator[Frame]:
-    """Each frame in turn. The last one has a problem if the data ends or breaks in it."""
+    """The frames in order. The last one has a problem if the data is truncated or damaged there."""
     decompressor = zstandard.ZstdDecompressor()
     view = memoryview(data)
     start = 0
@@ -101,7 +98,7 @@ def frames(data: bytes) -> Iterator[Frame]:
 
 
 def _frame(decompressor: zstandard.ZstdDecompressor, view: memoryview, start: int) -> Frame:
-    # What is given beyond a frame's end is copied, so little is given at first.
+    # Input beyond a frame's end is copied, so the first reads are small.
     reading = decompressor.decompressobj()
     lines: list[bytes] = []
     at, size = start, _FIRST_READ
@@ -122,7 +119,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class TrajectoryWriter:
-    """An open trajectory file. Whatever goes wrong, it holds whole frames up to its length."""
+    """An open trajectory file. After any failure it holds whole frames up to its length."""
 
     def __init__(self, folder: Path, opened: Opened) -> None:
         self.path = folder / FILE_NAME
@@ -150,7 +147,7 @@ class TrajectoryWriter:
         return self._descriptor >= 0
 
     def write(self, records: Sequence[Record]) -> None:
-        """All of the records, or none of them."""
+        """Append all of the records, or none of them."""
         if self._failure:
             raise TrajectoryError(self._failure)
         if not self.is_open:
@@ -161,11 +158,11 @@ class TrajectoryWriter:
         self._records += len(records)
 
     def finish(self, ending: str, exchanges: int, detail: str) -> None:
-        """Writes the last record. What is left is `seal`."""
+        """Append the last record. `seal` completes the file."""
         self.write([Closed(ending, exchanges, self._records, self._digest.hexdigest(), detail)])
 
     def seal(self, blobs: Iterable[Path]) -> Path:
-        """Puts everything on the disk itself, then gives the file its name. Takes its time."""
+        """Flush everything to disk, then rename the file. This is slow."""
         try:
             for blob in blobs:
                 _sync(blob)
@@ -180,13 +177,13 @@ class TrajectoryWriter:
         return self.path
 
     def drop(self) -> None:
-        """Lets go of the file as it is."""
+        """Close the file as it is."""
         if self.is_open:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def fail(self, error: OSError) -> str:
-        """From now on nothing is written: an exchange that is missing cannot be made up for."""
+        """Refuse all further writes: a missing exchange cannot be repaired."""
         self._failure = (
             f"{self._part}: the trajectory cannot be written ({error.strerror or error}); "
             "what was recorded before is readable, the rest of the session is lost"
@@ -218,10 +215,11 @@ _UNFINISHED = "it is not closed: the session is not over, or was killed"
 
 
 def read_trajectory(path: Path) -> Trajectory:
-    """A closed trajectory, verified; of a `.part`, what can be read, and what is wrong with it.
+    """Read a closed trajectory and verify it, or read a `.part` as far as possible and note its
+    problem.
 
-    Raises `TrajectoryGone` for a closed one that is not what was written, and for a file that
-    is not there or holds no trajectory at all.
+    Raises `TrajectoryGone` for a closed file that was modified, and for a file that is missing or
+    holds no trajectory.
     """
     try:
         data = path.read_bytes()
@@ -245,7 +243,7 @@ def read_trajectory(path: Path) -> Trajectory:
 
 
 def has_answers(folder: Path) -> bool:
-    """Whether the trajectory in a folder, closed or not, has an answer of the policy."""
+    """Whether the trajectory in a folder, closed or not, contains an answer of the policy."""
     path = find_trajectory(folder)
     try:
         data = b"" if path is None else path.read_bytes()
@@ -262,11 +260,11 @@ def _has_answer(lines: bytes) -> bool:
 
 
 class _Inconsistent(Exception):
-    """A record that does not fit to those before it."""
+    """A record that contradicts earlier ones."""
 
 
 class _Reading:
-    """Puts the records of a file together, one by one."""
+    """Builds a trajectory from the records of a file."""
 
     def __init__(self) -> None:
         self.trajectory: Trajectory | None = None
@@ -274,7 +272,7 @@ class _Reading:
         self._records = 0
 
     def read(self, data: bytes) -> str:
-        """Reads up to the first thing that is wrong, and says what that is."""
+        """Read up to the first problem, and return it."""
         for frame in frames(data):
             if frame.problem:
                 return frame.problem
@@ -304,7 +302,7 @@ class _Reading:
         match record:
             case ToolsAdded(tools=tools):
                 _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")
-                # Read from a line, the tools would keep all lines around them in memory.
+                # A copy: a slice of a line would keep the whole frame in memory.
                 trajectory.nodes.append(ToolsAdded(record.id, tools.copy()))
             case MessageAdded():
                 _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")

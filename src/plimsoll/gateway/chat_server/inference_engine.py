@@ -1,4 +1,4 @@
-"""What the server asks of an engine: prompts from conversations, tokens from prompts."""
+"""The interface between the chat server and an inference engine."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, Protocol
@@ -11,7 +11,7 @@ __all__ = ["AnswerPiece", "InferenceEngine", "Prompt", "RequestError", "Sampling
 
 
 class RequestError(Exception):
-    """A request that cannot be answered as it is; `status` is that of HTTP."""
+    """A request that cannot be answered; `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -20,17 +20,17 @@ class RequestError(Exception):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A conversation, up to where the answer begins."""
+    """A rendered conversation, up to the beginning of the answer."""
 
     text: str
     ids: list[int]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How an answer is to be generated. None is the engine's own choice."""
+    """Sampling parameters of an answer. None means the engine's default."""
 
     limit: int | None = None
-    """The most tokens that it may have."""
+    """The maximum number of tokens of the answer."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -39,48 +39,49 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an answer. The text may lag behind the tokens: a letter can be several."""
+    """A piece of an answer. The text may lag behind the tokens: a character can take several
+    tokens."""
 
     text: str
     ids: list[int]
     logprobs: list[float]
     versions: list[tuple[Version, int]]
-    """Which version generated how many of these tokens, in their order."""
+    """Runs of (version, number of these tokens), in order."""
     finish: Literal["stop", "length"] | None = None
-    """Of the last piece: why it is the last."""
+    """The finish reason, in the last piece."""
 
 
 class InferenceEngine(Protocol):
-    """Generates answers. All of it is called on one event loop."""
+    """Generates answers. All methods are called on one event loop."""
 
     @property
     def name(self) -> str:
-        """The model's name, as requests give it."""
+        """The model name that requests use."""
         ...
 
     @property
     def context(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """The context length: the maximum number of tokens of a prompt and its answer."""
         ...
 
     @property
     def problem(self) -> str:
-        """Why it generates nothing any more; empty while it does."""
+        """The reason why the engine has stopped; empty while it runs."""
         ...
 
     async def prompt(self, messages: list[dict[str, object]], tools: list[object] | None) -> Prompt:
-        """A conversation as the model reads it. Raises `RequestError` for what it cannot render."""
+        """Render a conversation. Raises `RequestError` if it cannot be rendered."""
         ...
 
     def generate(
         self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
-        """The answer: in pieces as they come, or as one. Closing it gives the answer up.
+        """Generate the answer, in pieces or as one piece. Close the generator to abandon it.
 
-        Raises `PolicyError` where it cannot go on.
+        Raises `PolicyError` if the engine fails.
         """
         ...
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token by itself."""
+        """The text of each token."""
         ...

@@ -1,7 +1,4 @@
-"""Listens on a port of this host while it is entered.
-
-Serves an engine as vLLM serves a model: Chat Completions, models, health, tokenize.
-"""
+"""A Chat Completions server like vLLM's: completions, models, health and tokenize."""
 
 import hmac
 import logging
@@ -43,7 +40,8 @@ async def listen(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> AsyncGenerator[int]:
-    """Serves a handler, and gives the port. A client that leaves cancels its handler."""
+    """Serve a handler on a port of this host, and yield the port. A client that disconnects cancels
+    its handler."""
     runner = web.ServerRunner(web.Server(handle, handler_cancellation=True), shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -59,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ChatServer:
-    """Answers each request. A client that leaves gives its answer up."""
+    """Answers each request. A client that disconnects abandons its answer."""
 
     def __init__(self, engine: InferenceEngine, key: str | None = None) -> None:
         self._engine = engine
@@ -73,7 +71,7 @@ class ChatServer:
             return _error(refused.status, refused.message)
         except PolicyError as error:
             return _error(500, str(error))
-        except Exception:  # the server's boundary: a 500 for the client, the trace for the log
+        except Exception:  # the server's boundary: a 500 for the client, the traceback in the log
             log.exception("a request to the policy failed unforeseen")
             return _error(500, "the policy's server failed; its log says why")
 
@@ -130,7 +128,7 @@ class ChatServer:
 
 
 class _AnswerWriter:
-    """One answer on its way to a client."""
+    """Writes one answer to a client."""
 
     def __init__(
         self, engine: InferenceEngine, fields: RequestFields, prompt: Prompt, spoken: AnswerTexts
@@ -182,7 +180,8 @@ class _AnswerWriter:
         return response
 
     async def _events(self) -> AsyncGenerator[dict[str, object]]:
-        """Nothing before the engine has said something: until then a failure has a status."""
+        """The events of a stream. Nothing is sent before the engine's first piece: until then a
+        failure has an HTTP status."""
         speech, told = StreamedText(tools=self._tools), 0
         async with aclosing(self._pieces()) as pieces:
             async for piece in pieces:
@@ -215,7 +214,7 @@ class _AnswerWriter:
         return token_fields(self._wants, finish, piece.ids, piece.logprobs, words, piece.versions)
 
     def _prompt_ids(self) -> dict[str, object]:
-        # The last of all fields: so it is found at once by who cuts it out.
+        # The last field, where the gateway finds it fastest to cut it out.
         return {"prompt_token_ids": self._prompt.ids} if self._wants.ids else {}
 
 

@@ -1,10 +1,8 @@
-"""Finds the tool calls of an answer, where they are written as <tool_call>{JSON}</tool_call>.
+"""Tool calls in the text of an answer, written as <tool_call>{JSON}</tool_call>.
 
-Answers with tool calls, as the model wrote them.
-
-A template writes a call that comes back in its own layout, which need not be the model's. Where an
-agent sends an answer back unchanged, the model reads its own words again, and with them the same
-tokens.
+A chat template renders a call that an agent sends back in its own layout, which may differ from the
+model's. `AnswerTexts` restores the model's text where an agent sends an answer back unchanged, so
+that the model sees the same tokens again.
 """
 
 import re
@@ -49,7 +47,7 @@ class ParsedCall:
 
 
 def read_calls(text: str) -> tuple[str, list[ParsedCall]]:
-    """The text before the calls, and they. A call that cannot be read leaves all of it text."""
+    """The text before the calls, and the calls. If a call cannot be parsed, everything is text."""
     before, opens, rest = text.partition(OPENING_TAG)
     if not opens:
         return text, []
@@ -63,13 +61,13 @@ def read_calls(text: str) -> tuple[str, list[ParsedCall]]:
 def _call(found: str) -> ParsedCall:
     written = _written.decode(found.strip().encode())
     arguments = bytes(written.arguments).decode()
-    if arguments.startswith('"'):  # some write the JSON of the arguments as a text
+    if arguments.startswith('"'):  # some models write the arguments as a JSON string
         arguments = msgspec.json.decode(arguments, type=str)
     return ParsedCall(new_call_id(), written.name, arguments)
 
 
 class StreamedText:
-    """An answer as it comes: says what of it is text for sure, and keeps back what may be calls."""
+    """A streamed answer: passes on plain text at once, and holds back what may be a tool call."""
 
     def __init__(self, *, tools: bool) -> None:
         self._tools = tools
@@ -78,7 +76,7 @@ class StreamedText:
 
     @property
     def text(self) -> str:
-        """All that was heard."""
+        """The whole text so far."""
         return "".join(self._heard)
 
     def hear(self, text: str) -> str:
@@ -93,18 +91,18 @@ class StreamedText:
         return text[:at]
 
     def end(self) -> tuple[str, list[ParsedCall]]:
-        """What was kept back: text that was no call after all, and calls."""
+        """The held-back rest: text that turned out not to be a call, and the calls."""
         return read_calls(self._held) if self._tools else ("", [])
 
 
 def _partial_tag_length(text: str) -> int:
-    """How many letters at the end may be the beginning of a call."""
+    """The number of characters at the end that may be the beginning of an opening tag."""
     lengths = range(min(len(OPENING_TAG) - 1, len(text)), 0, -1)
     return next((size for size in lengths if text.endswith(OPENING_TAG[:size])), 0)
 
 
 MAX_CHARACTERS = 16_000_000
-"""Of answers that are kept."""
+"""The total size of the stored answers."""
 
 
 class _Function(msgspec.Struct):
@@ -118,7 +116,7 @@ class _Call(msgspec.Struct):
 
 
 class AnswerTexts:
-    """What was said, by the id of its first call."""
+    """The texts of recent answers with tool calls, by the id of their first call."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
@@ -132,7 +130,7 @@ class AnswerTexts:
             self._letters -= len(self._kept.popitem(last=False)[1][0])
 
     def restored(self, messages: list[dict[str, object]]) -> list[dict[str, object]]:
-        """The messages, with the model's own words where they came back as they were."""
+        """The messages, with the model's own text for answers that came back unchanged."""
         return [self._own_words(message) if self._kept else message for message in messages]
 
     def _own_words(self, message: dict[str, object]) -> dict[str, object]:

@@ -1,6 +1,5 @@
-"""The fields of a request of Chat Completions that a server reads.
-
-The wire form of answers, that of vLLM: with token ids, log probabilities and versions.
+"""The wire format of the chat server: request fields, and answers like vLLM's, with token ids, log
+probabilities and versions.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ class _Format(msgspec.Struct):
 
 
 class RequestFields(msgspec.Struct):
-    """What is not named here is not looked at."""
+    """The fields of a request that are read; others are ignored."""
 
     messages: msgspec.Raw
     model: str = ""
@@ -83,7 +82,8 @@ _tools = msgspec.json.Decoder(list[object] | None)
 
 
 def read_fields(body: bytes) -> RequestFields:
-    """Raises `RequestError` for what is no request, or asks for more than there is."""
+    """Parse a request. Raises `RequestError` if it is invalid or asks for an unsupported
+    feature."""
     try:
         fields = _fields.decode(body)
     except DECODE_ERRORS as error:
@@ -108,7 +108,7 @@ def read_messages(fields: RequestFields) -> list[dict[str, object]]:
 
 
 def read_tools(fields: RequestFields) -> list[object] | None:
-    """None where there are none, or none is to be called."""
+    """The tools; None if there are none, or if `tool_choice` is none."""
     if not bytes(fields.tools) or bytes(fields.tool_choice) == b'"none"':
         return None
     try:
@@ -119,7 +119,7 @@ def read_tools(fields: RequestFields) -> list[object] | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenOptions:
-    """What a request wants besides the text."""
+    """The token fields that a request asks for, besides the text."""
 
     ids: bool = True
     logprobs: bool = True
@@ -145,9 +145,9 @@ def token_fields(
     words: Sequence[str],
     versions: Sequence[tuple[Version, int]] = (),
 ) -> dict[str, object]:
-    """What a choice says of its tokens and its end, in the order in which engines write it.
+    """The fields of a choice about its tokens and its end, in the order that inference servers use.
 
-    `token_versions` is there where it is known what generated each.
+    `token_versions` is present if the versions are known.
     """
     fields: dict[str, object] = {}
     if wants.logprobs:

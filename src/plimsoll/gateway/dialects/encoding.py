@@ -1,13 +1,11 @@
 """JSON bodies, and messages in the form of Chat Completions, for every dialect.
 
-What a policy is sent must be the same bytes in every turn for the same messages: tokens of a
-history are the prefix of the next one's only then. So each message is written by itself, from
-nothing but what it says.
+The same messages must be sent to the policy as the same bytes in every turn: otherwise the tokens
+of a history are not a prefix of the next one. So each message is encoded by itself, from its
+content only.
 
-Results of tools as policies are told of them: as text.
-
-Few chat templates take an image in the message of a tool. It follows in a message of the user,
-after the last result of the turn, and the result says so.
+Tool results are sent as text. Few chat templates accept an image in a tool message, so images
+follow in a user message after the last result of the turn, and the result mentions them.
 """
 
 import codecs
@@ -49,23 +47,24 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 INVALID_ARGUMENTS = "_invalid_arguments"
-"""Arguments that are no JSON object are sent as an object with this one field, which holds them
-as the policy wrote them. Servers parse the arguments of earlier calls, and fail on the whole
-request otherwise; an agent whose dialect has objects there knows no such field, answers the
-call with an error of its own, and the policy can mend it."""
+"""The field for arguments that are not a JSON object: they are sent as an object with this one
+field, whose value is the policy's text. Servers parse the arguments of earlier calls, and reject
+the whole request otherwise. An agent does not know the field and answers the call with an error,
+from which the policy can recover.
+"""
 
 encode = msgspec.json.Encoder().encode
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _PIECE = 1 << 20
-"""Bytes that are checked at once: the whole body as text would be up to four times its size."""
+"""Bytes checked at a time: the whole body as text could take four times its size."""
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = msgspec.json.Decoder(str)
 _NULL = msgspec.Raw(b"null")
 
 
 def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec.Raw]:
-    """The fields of a JSON object, each still as the bytes that it came as."""
+    """The fields of a JSON object, as raw bytes."""
     if where:
         return decode(body, _FIELDS, where)
     data = bytes(body)
@@ -92,12 +91,12 @@ def _check_text(body: bytes) -> None:
 
 
 def decode(raw: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], where: str) -> T:
-    """A field of a body as what it has to be; `where` is its name, as in `messages[3]`."""
+    """Decode a field of a body; `where` is its name, as in `messages[3]`."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         said, _, path = str(error).partition(" - at `")
-        # msgspec writes `$[3].role`, or `key in $` for what stands at the top.
+        # msgspec writes `$[3].role`, or `key in $` for the top level.
         place = (where + path.rstrip("`").rpartition("$")[2]).lstrip(".")
         problem = f"{place or 'the body'}: {said}"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -108,7 +107,7 @@ def decode(raw: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], where: st
 
 
 class ParsedHistory:
-    """Messages that were translated from another dialect."""
+    """Messages translated from another dialect."""
 
     __slots__ = ("_encoded", "_messages")
 
@@ -127,14 +126,14 @@ class ParsedHistory:
 
 
 def history(messages: Sequence[Message]) -> tuple[ParsedHistory, msgspec.Raw]:
-    """What a dialect other than chat puts in `Request.history` and `Request.messages`."""
+    """`Request.history` and `Request.messages` for dialects other than chat."""
     encoded = [encode(message_to_chat(message, sendable=True)) for message in messages]
     return ParsedHistory(messages, encoded), msgspec.Raw(b"[" + b",".join(encoded) + b"]")
 
 
 def joined(parts: Iterable[Part], by: str) -> tuple[Part, ...]:
-    """Neighbouring texts made one, so that a message of text is sent as a string: the form
-    that every server and chat template takes. Empty texts are left out."""
+    """Merge adjacent texts, so that a text message is sent as a string, which every server and chat
+    template accepts. Empty texts are dropped."""
     merged: list[Part] = []
     said = (part for part in parts if not isinstance(part, Text) or part.text)
     for are_texts, neighbours in groupby(said, key=lambda part: isinstance(part, Text)):
@@ -146,7 +145,7 @@ def joined(parts: Iterable[Part], by: str) -> tuple[Part, ...]:
 
 
 def sendable_arguments(arguments: str) -> str:
-    """Arguments that are a JSON object for certain: see `INVALID_ARGUMENTS`."""
+    """The arguments as a valid JSON object: see `INVALID_ARGUMENTS`."""
     if not arguments.strip():
         return "{}"
     try:
@@ -157,12 +156,12 @@ def sendable_arguments(arguments: str) -> str:
 
 
 def message_to_chat(message: Message, *, sendable: bool = False) -> Json:
-    """A message as an object of Chat Completions; `sendable`, with arguments that servers take."""
+    """A message as a Chat Completions object; `sendable` makes its arguments valid JSON objects."""
     chat: Json = {"role": message.role, "content": _content(message)}
     if message.name:
         chat["name"] = message.name
     if message.reasoning:
-        # Servers know one or the other name, after their age, and skip the one they do not.
+        # Older and newer servers use different names, and ignore the other one.
         chat["reasoning_content"] = chat["reasoning"] = message.reasoning
     if message.calls:
         chat["tool_calls"] = [_call(call, sendable=sendable) for call in message.calls]
@@ -174,7 +173,7 @@ def message_to_chat(message: Message, *, sendable: bool = False) -> Json:
 def _content(message: Message) -> object:
     parts = message.parts
     if not parts:
-        # Servers ask for a content everywhere but beside calls.
+        # Servers require a content, except beside calls.
         return None if message.calls else ""
     first = parts[0]
     if len(parts) == 1 and isinstance(first, Text) and first.text:
@@ -253,7 +252,7 @@ _ROLES: dict[str, Role] = {"developer": "system", "function": "tool"}
 
 
 def chat_to_message(raw: bytes | msgspec.Raw, where: str = "message") -> Message:
-    """A message of Chat Completions. Raises `Refusal` that names the field at fault."""
+    """Parse a Chat Completions message. Raises `Refusal` with the invalid field."""
     chat = decode(raw, _MESSAGE, where)
     check_count(len(chat.tool_calls or ()), MAX_PARTS, f"{where}.tool_calls")
     calls = [_read_call(call, call.function, where) for call in chat.tool_calls or ()]
@@ -271,7 +270,7 @@ def chat_to_message(raw: bytes | msgspec.Raw, where: str = "message") -> Message
 
 def _read_call(call: _Call | None, function: _Function, where: str) -> ToolCall:
     arguments = bytes(function.arguments)
-    # Some clients write the arguments as the object itself.
+    # Some clients write the arguments as an object.
     text = (
         decode(arguments, _STRING, f"{where}.tool_calls")
         if arguments[:1] == b'"'
@@ -300,12 +299,13 @@ def _read_part(raw: msgspec.Raw, where: str) -> Part:
         return Text(part.refusal)
     if part.type == "image_url" and part.image_url is not None:
         return Image(part.image_url if isinstance(part.image_url, str) else part.image_url.url)
-    # A copy: the raw piece would keep the whole body of the request in memory.
+    # A copy: a slice would keep the whole body alive.
     return Other(msgspec.Raw(bytes(raw)))
 
 
 def _check_keys(part: _ChatPart, where: str) -> None:
-    """A part has the one key of media that its type says: servers differ in which they go by."""
+    """Check that a part has only the media key of its type: servers differ in which one they
+    use."""
     if part.type not in _TEXTS and part.type not in _PASSED_ON:
         message = f"{where}: a part of type `{part.type}` is not taken here"
         raise Refusal("unsupported", message, param=f"{where}.type")
@@ -316,7 +316,7 @@ def _check_keys(part: _ChatPart, where: str) -> None:
 
 
 def split_result(parts: Iterable[Part]) -> tuple[str, list[Part]]:
-    """The text of a result, and what is to follow."""
+    """The text of a tool result, and the parts that follow in a user message."""
     texts: list[str] = []
     following: list[Part] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The list of models, in OpenAI's shape and in Anthropic's."""
+"""The list of models, in OpenAI's and Anthropic's formats."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from plimsoll.gateway.dialects.encoding import encode
 
 __all__ = ["write_model", "write_models"]
 
-# When a policy was released is not known. Both shapes ask for a time.
+# The release time of a policy is unknown, but both formats require one.
 _CREATED = 0
 _CREATED_AT = "1970-01-01T00:00:00Z"
 
 
 def write_models(names: Sequence[str], *, anthropic: bool) -> bytes:
-    """All models that can be asked for."""
+    """The list of all models."""
     if anthropic:
         ends = {"first_id": names[0], "last_id": names[-1]} if names else {}
         page = {"first_id": None, "last_id": None, "has_more": False} | ends

@@ -1,4 +1,4 @@
-"""Errors in the shape of OpenAI's API: for its dialects, and for what belongs to none."""
+"""Errors in OpenAI's format."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _CODES: dict[RefusalKind, str] = {
     "too_large": "request_too_large",
     "too_many": "rate_limit_exceeded",
     "context_length": "context_length_exceeded",
-    # Agents know that code, and end or compact; no other says that going on is of no use.
+    # Agents know this code, and end or compact. No other code tells them to stop.
     "budget": "context_length_exceeded",
     "unsupported": "unsupported_value",
     "busy": "overloaded",
@@ -35,7 +35,7 @@ _CODES: dict[RefusalKind, str] = {
 
 
 def openai_error_object(refusal: Refusal) -> dict[str, Any]:
-    """What stands under `error`."""
+    """The value of `error`."""
     return {
         "message": refusal.message,
         "type": _TYPES.get(refusal.kind, "invalid_request_error"),

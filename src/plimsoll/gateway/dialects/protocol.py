@@ -1,4 +1,4 @@
-"""What a dialect does: read requests, write answers, streams and errors in its own shape."""
+"""The protocol of a dialect: parses requests; writes answers, streams and errors."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -30,22 +30,22 @@ STATUSES: dict[RefusalKind, int] = {
     "timeout": 504,
     "gave_up": 400,
 }
-"""The status of each refusal, in every dialect.
+"""The HTTP status of each refusal, in every dialect.
 
-A used-up budget is a 400, and so is a policy that was given up: clients retry 429 and 5xx, and
-there is nothing to wait for.
+An exhausted budget and a policy that failed too often are a 400: clients retry 429 and 5xx, and
+waiting would not help.
 """
 
 
 class EventStream(Protocol):
-    """Writes one streamed answer as server-sent events. Made for one request."""
+    """Writes one streamed answer as server-sent events."""
 
     def start(self) -> bytes:
-        """What is sent before the policy has said anything; may be empty."""
+        """The events before the first piece; may be empty."""
         ...
 
     def chunks(self, chunks: Sequence[Chunk]) -> bytes:
-        """Pieces that came together are written together. Never the last event of the stream."""
+        """The events for pieces that arrived together. Never the last event of the stream."""
         ...
 
     def end(self, answer: Answer) -> bytes:
@@ -53,28 +53,28 @@ class EventStream(Protocol):
         ...
 
     def whole(self, answer: Answer) -> bytes:
-        """All of the stream, where nothing but pings was sent: for a retry, or an upstream that
-        does not stream."""
+        """The whole stream, if only pings were sent: for a retry, or an upstream that does not
+        stream."""
         ...
 
     def ping(self) -> bytes:
-        """Something that clients ignore, to keep a connection open while nothing comes."""
+        """Bytes that clients ignore, to keep a silent connection open."""
         ...
 
     def fail(self, refusal: Refusal) -> bytes:
-        """An error after the stream has begun."""
+        """An error in the middle of the stream."""
         ...
 
 
 class Dialect(Protocol):
-    """A wire format. It holds no state."""
+    """A stateless wire format."""
 
     @property
     def name(self) -> str: ...
 
     def read(self, body: bytes, known: BodyPrefix | None = None, /) -> Request:
-        """Raises `Refusal` for what cannot be asked. `known`: what the body begins with, where
-        that was read before."""
+        """Parse a request. Raises `Refusal` if it is invalid. `known` is the already parsed prefix
+        of the body, if any."""
         ...
 
     def write(self, request: Request, answer: Answer) -> bytes:

@@ -1,4 +1,4 @@
-"""The dialects, by the path below a session's address at which each is spoken."""
+"""The dialects, by their path below a session's address."""
 
 from collections.abc import Mapping
 
@@ -21,6 +21,6 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def speaks_anthropic(headers: Mapping[str, str]) -> bool:
-    """Whether a request to a path that both share, as that of the models, is of a client of
-    Anthropic's. The names of `headers` have to be in lower case, or matched in any."""
+    """Whether the request to a shared path, such as that of the models, is from Anthropic's client.
+    `headers` must be case-insensitive, or in lower case."""
     return "anthropic-version" in headers

@@ -1,7 +1,7 @@
-"""Limits on how many things a request holds, whatever its size in bytes.
+"""Limits on the number of elements in a request, independent of its size in bytes.
 
-A few kilobytes of gzip unfold to millions of empty messages. Each of them costs far more time and
-memory than the bytes that say it, so the number has a limit of its own.
+A few kilobytes of gzip expand to millions of empty messages. Each costs far more time and memory
+than its bytes, so the number has a limit of its own.
 """
 
 import re
@@ -19,15 +19,15 @@ __all__ = [
 ]
 
 MAX_VALUES = 500_000
-"""JSON values in a body. A value is at least two tokens: no policy reads so many."""
+"""JSON values in a body. A value takes at least two tokens: no policy can read more."""
 MAX_MESSAGES = 10_000
 """Messages of a conversation, or items of a Responses `input`."""
 MAX_PARTS = 4_096
 """Parts, content blocks or tool calls in one list of a message, and blocks of a system prompt."""
 MAX_TOOLS = 1_000
-"""Tools that a request offers."""
+"""Tools of a request."""
 MAX_STOPS = 256
-"""Stop sequences. A server compares each of them with every token that it generates."""
+"""Stop sequences. A server compares each of them with every generated token."""
 
 _PIECE = 1 << 20
 _OPENS_VALUE = (b",", b"{", b"[")
@@ -38,12 +38,12 @@ _QUOTE = ord('"')
 def check_values(body: bytes) -> None:
     """Raise `Refusal` if the JSON holds more than `MAX_VALUES` values.
 
-    Nothing is decoded. Most bodies have fewer commas and brackets, those in texts included, and
-    only the others are scanned. Both stop at the limit.
+    Nothing is decoded. A body with fewer commas and brackets, including those in texts, passes;
+    only the others are scanned. Both passes stop at the limit.
     """
     if _rough_count(body) < MAX_VALUES:
         return
-    # Without escapes every quote begins or ends a string.
+    # Without escapes, every quote begins or ends a string.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
     values = 1
     for found in _STRING_OR_VALUE.finditer(plain):
@@ -56,7 +56,7 @@ def check_values(body: bytes) -> None:
 
 
 def _rough_count(body: bytes) -> int:
-    """Commas and brackets, piece by piece: no other thread runs while a piece is counted."""
+    """The number of commas and brackets. Counts in pieces, because `count` holds the GIL."""
     count = 0
     for at in range(0, len(body), _PIECE):
         count += sum(body.count(mark, at, at + _PIECE) for mark in _OPENS_VALUE)

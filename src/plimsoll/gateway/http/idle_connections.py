@@ -1,6 +1,6 @@
-"""Connections that nobody has asked anything by yet, and how long they may be that.
+"""Idle connections: closes a connection that sends no request within the time limit.
 
-The HTTP library bounds the time between two requests of a connection, and not that before the
+The HTTP library limits the time between two requests of a connection, but not the time before the
 first one.
 """
 
@@ -12,13 +12,15 @@ from aiohttp.web_protocol import RequestHandler
 __all__ = ["IdleConnections"]
 
 FIRST_REQUEST_SECONDS = 60.0
-"""For the head of a first request to arrive."""
+"""The limit on the time before the first request."""
 CONNECT_SECONDS = 2.0
-"""For a connection to be among those that are open, once it was made."""
+"""The limit on the time between the creation of a connection and its appearance among the server's
+open connections.
+"""
 
 
 class IdleConnections:
-    """The server's ends of such connections."""
+    """Connections that have not sent a request yet."""
 
     def __init__(self) -> None:
         self._since: dict[RequestHandler, float] = {}
@@ -33,7 +35,7 @@ class IdleConnections:
         self._since.pop(connection, None)
 
     def see_off(self, now: float, connected: Iterable[RequestHandler]) -> None:
-        """Cut those that are late, and forget those that are gone."""
+        """Close the connections that are over the limit, and forget those that are gone."""
         there = set(connected)
         for connection, since in tuple(self._since.items()):
             late = now - since > FIRST_REQUEST_SECONDS

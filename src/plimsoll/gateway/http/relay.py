@@ -1,4 +1,4 @@
-"""Connections that come from inside a sandbox, carried to the server."""
+"""Relays connections from inside a sandbox to the HTTP server."""
 
 import asyncio
 import socket
@@ -16,9 +16,9 @@ async def relay(
     writer: asyncio.StreamWriter,
     serve: Callable[[], asyncio.BaseProtocol],
 ) -> None:
-    """Join a connection with a new one of the server, until both ends are done.
+    """Copy bytes between a connection and a new connection of the server, until both ends are done.
 
-    The server's end is a socket of this process alone: nothing listens for it.
+    The server's end is an in-process socket pair: no port listens for it.
     """
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
@@ -34,14 +34,14 @@ async def relay(
         asyncio.create_task(_copy(inner_reader, writer)),
     ]
     try:
-        # The server's end closes when it has nothing more to say; then nobody hears the other.
+        # When the server closes its end, nobody reads the other direction any more.
         await asyncio.wait(copies[1:])
     finally:
         await run_to_completion(_shut(copies, inner_writer))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one side is lost; an end is passed on."""
+    """Copy until one side is lost; pass the end of the stream on."""
     try:
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)

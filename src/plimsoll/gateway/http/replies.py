@@ -1,4 +1,4 @@
-"""Answers on their way to a client over HTTP, whole or as a stream of events."""
+"""HTTP replies: whole answers, errors, and streams of events."""
 
 from contextlib import suppress
 
@@ -19,9 +19,10 @@ EVENT_HEADERS = {
 }
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
-"""Statuses after which clients ask again."""
+"""Statuses that clients retry."""
 RETRY_AFTER = "1"
-"""Seconds. The upstream has waited for as long as that is of use; agents would for minutes."""
+"""In seconds. The upstream has already retried for as long as that helps, so agents need not
+wait."""
 
 
 def json_reply(body: bytes, status: int = 200) -> web.Response:
@@ -29,7 +30,7 @@ def json_reply(body: bytes, status: int = 200) -> web.Response:
 
 
 def events_reply(body: bytes) -> web.Response:
-    """A whole stream, all of it known."""
+    """A whole stream as one body."""
     return web.Response(body=body, headers=EVENT_HEADERS)
 
 
@@ -43,7 +44,7 @@ def refusal_reply(dialect: Dialect, refusal: Refusal) -> web.Response:
 
 
 async def send_reply(http: web.BaseRequest, reply: web.StreamResponse) -> bool:
-    """Sends what is not sent yet; whether there was still a client to send it to."""
+    """Send the unsent rest of a reply. Returns whether the client was still connected."""
     try:
         await reply.prepare(http)
         await reply.write_eof()
@@ -53,9 +54,9 @@ async def send_reply(http: web.BaseRequest, reply: web.StreamResponse) -> bool:
 
 
 class StreamReply(Listener):
-    """A client that is sent the answer as it comes.
+    """A listener that streams the answer to its client.
 
-    The status is sent with the first piece, so that a refusal before it still has its own.
+    The status is sent with the first piece, so that an earlier refusal still has its own status.
     """
 
     __slots__ = ("_events", "_heard", "_http", "_response", "_writer")
@@ -78,14 +79,15 @@ class StreamReply(Listener):
 
     async def ping(self) -> None:
         transport = self._http.transport
-        # Who has something to read needs no ping, and would hold up the pings of others.
+        # A client with unread data needs no ping, and waiting for it would delay the pings of
+        # others.
         if transport is not None and transport.get_write_buffer_size() == 0:
             await self._send(self._events.ping())
 
     async def finish(
         self, pending: PendingRequest, outcome: Answer | Refusal
     ) -> web.StreamResponse:
-        """The rest of the stream, or all of it where nothing was sent yet."""
+        """The rest of the stream, or all of it if nothing was sent yet."""
         if isinstance(outcome, Refusal):
             if self._response is None:
                 return refusal_reply(pending.dialect, outcome)
@@ -94,7 +96,7 @@ class StreamReply(Listener):
             last = self._events.end(outcome) if self._heard else self._events.whole(outcome)
             if self._response is None:
                 return events_reply(last)
-        with suppress(ConnectionError):  # the answer is recorded, whoever takes it
+        with suppress(ConnectionError):  # the answer is recorded even if the client is gone
             await self._response.write_eof(last)
         return self._response
 
@@ -106,4 +108,4 @@ class StreamReply(Listener):
             if self._writer is not None:
                 await self._writer.write(data)
         except ConnectionError:
-            pass  # the handler is cancelled for it, and leaves
+            pass  # the handler is cancelled when its connection is lost

@@ -1,4 +1,4 @@
-"""Reading a request's body: in pieces, decompressed, and never more than a limit."""
+"""Request bodies: read in pieces, decompressed, and limited in size."""
 
 import zlib
 from collections.abc import AsyncGenerator
@@ -14,11 +14,11 @@ from plimsoll.gateway.sessions.handlers import Handlers
 __all__ = ["read_body", "request_body"]
 
 READ_SECONDS = 60.0
-"""For a body to arrive, once its request has."""
+"""The time for a body to arrive after its headers."""
 
 
 async def read_body(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
-    """The body, for a caller that parses it in no time. Raises as `request_body` does."""
+    """The body, for callers that parse it quickly. Raises like `request_body`."""
     async with request_body(http, limit, presence) as body:
         return body
 
@@ -27,18 +27,18 @@ async def read_body(http: web.BaseRequest, limit: int, presence: Handlers) -> by
 async def request_body(
     http: web.BaseRequest, limit: int, presence: Handlers
 ) -> AsyncGenerator[bytes]:
-    """The decompressed body, for as long as it is parsed.
+    """The decompressed body, for as long as the caller parses it.
 
-    A large or compressed one holds its room in the intake and the session's turn in the threads
-    until then. Raises `Refusal` for a body that is too large, too slow, or compressed in a way
-    that cannot be undone.
+    Until then, a body that is large or compressed holds its share of the body budget and the
+    session's slot in the parser threads. Raises `Refusal` for a body that is too large, too slow,
+    or compressed in an unsupported way.
     """
     length = http.content_length
     if length is not None and length > limit:
         raise _too_large(limit)
     async with AsyncExitStack() as stack:
         if http.content.is_eof():
-            sent = http.content.read_nowait()  # it has arrived already, as most do
+            sent = http.content.read_nowait()  # the common case: the whole body has arrived already
         else:
             sent = await _await(http, limit, presence, stack)
         if len(sent) > limit:
@@ -57,7 +57,7 @@ async def request_body(
 async def _await(
     http: web.BaseRequest, limit: int, presence: Handlers, stack: AsyncExitStack
 ) -> bytes:
-    """The body as it is sent. The room that it takes is given back when the stack is closed."""
+    """The body as it arrives. Its share of the budget is returned when the stack closes."""
     async with presence.within(READ_SECONDS, _full()):
         size = http.content_length
         await stack.enter_async_context(presence.intake.room(limit if size is None else size))
@@ -72,7 +72,7 @@ async def _read(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
     pieces: list[bytes] = []
     left = limit
     if http.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
-        # The client holds its body back until it is told that it is wanted.
+        # The client waits for this before it sends its body.
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     late = Refusal("bad_request", "the body of the request did not arrive in time")
     async with presence.within(READ_SECONDS, late):
@@ -96,7 +96,7 @@ def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, limit: int) -> bytes:
-    """Of gzip or deflate, whichever its first bytes say; some clients send deflate bare."""
+    """Decompress gzip, zlib or raw deflate, by the first bytes: some clients send raw deflate."""
     bare = body[:1] not in (b"\x1f", b"\x78")
     stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
     out = stream.decompress(body, limit + 1)

@@ -1,4 +1,4 @@
-"""Which path means what."""
+"""Routes: maps a path below a session's address to an action and a dialect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Action = Literal["exchange", "count", "models"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is asked for below a session's address."""
+    """An action below a session's address."""
 
     action: Action
     method: str
@@ -24,12 +24,12 @@ class Endpoint:
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A path below a session's address."""
+    """The session and endpoint of a path."""
 
     session: str
     path: str
     endpoint: Endpoint | None
-    """None where there is nothing at the path."""
+    """None if the path is unknown."""
 
 
 _ENDPOINTS = {path: Endpoint("exchange", "POST", dialect) for path, dialect in DIALECTS.items()}
@@ -39,7 +39,7 @@ _ANTHROPIC_MODELS = Endpoint("models", "GET", MESSAGES)
 
 
 def find_route(path: str, headers: Mapping[str, str]) -> Route | None:
-    """The parts of `/s/SESSION/...`; None for paths that are not a session's."""
+    """The route of `/s/SESSION/...`; None for paths outside of sessions."""
     if not path.startswith("/s/"):
         return None
     session, slash, rest = path[3:].partition("/")

@@ -1,7 +1,4 @@
-"""What the HTTP library may log: that something went wrong, never what was sent.
-
-How many files and connections this process may have open: two for each session at work.
-"""
+"""Settings of the HTTP server: its log, and the limit on open files."""
 
 import logging
 import resource
@@ -10,7 +7,8 @@ __all__ = ["TerseLog", "raise_open_files_limit"]
 
 
 class TerseLog:
-    """Stands in for a logger. A request that is not HTTP may hold a key in any place."""
+    """A logger for the HTTP library that omits the arguments: an invalid request may contain a key
+    anywhere."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -25,11 +23,13 @@ class TerseLog:
 
 
 MAX_OPEN_FILES = 65_536
-"""More is not asked for: what this process starts inherits it, and some programs go through all."""
+"""The limit on the limit: child processes inherit it, and some programs iterate over all
+descriptors.
+"""
 
 
 def raise_open_files_limit() -> None:
-    """Raise the limit as far as that needs no rights. Most systems begin with 1,024."""
+    """Raise the soft limit on open files, which is often 1,024. A busy session needs two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -1,4 +1,4 @@
-"""A streamed answer, put together from its pieces."""
+"""Builds a whole answer from the pieces of a stream."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ __all__ = ["AnswerBuilder"]
 
 
 class _CallBuilder:
-    """A tool call whose arguments are still coming."""
+    """A tool call whose arguments are still arriving."""
 
     __slots__ = ("arguments", "id", "name")
 
@@ -40,11 +40,11 @@ class _CallBuilder:
 
 
 class AnswerBuilder:
-    """What has come of an answer, and which version generated how many of its tokens."""
+    """Collects the pieces of an answer, and counts the tokens of each policy version."""
 
     def __init__(self, version: Version) -> None:
         self._version = version
-        """The one when the request was sent: what pieces say of themselves counts for more."""
+        """The version when the request was sent. Versions in the pieces take precedence."""
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _CallBuilder] = {}
@@ -91,7 +91,7 @@ class AnswerBuilder:
             self._logprobs += chunk.logprobs
 
     def answer(self, id: str) -> Answer:
-        """The whole answer. Raises `Refusal` where the stream ended before it was whole."""
+        """The whole answer. Raises `Refusal` if the stream ended before the answer was complete."""
         if self._finish is None:
             raise Refusal("upstream", "the upstream's stream ended before the answer was whole")
         text = "".join(self._texts)

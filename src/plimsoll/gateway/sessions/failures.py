@@ -1,7 +1,7 @@
-"""Failures of the policy in a row, and the refusal once there are too many of them.
+"""Consecutive failures of the policy, and the refusal after too many of them.
 
-Some agents ask again after every failure, without an end. They are told to stop by a status that
-no client asks again after.
+Some agents retry forever. After `MAX_IN_A_ROW` failures they get a status that clients do not
+retry.
 """
 
 import time
@@ -11,34 +11,34 @@ from plimsoll.gateway.completions import Refusal
 __all__ = ["PolicyFailures"]
 
 MAX_IN_A_ROW = 10
-"""In a row. Each stands for all that the upstream itself has tried."""
+"""Each failure stands for all retries of the upstream itself."""
 RETRY_SECONDS = 60.0
-"""After that long the policy may be asked once more: a person may still be there to do so."""
+"""After this time, one more request is let through: a person may have fixed the policy."""
 
 
 class PolicyFailures:
-    """Counts those of one session. Requests that failed together count as one."""
+    """Counts the consecutive failures of one session. Requests that failed together count once."""
 
     def __init__(self) -> None:
         self.last = ""
-        """Why the policy failed, if it did and has not answered since."""
+        """The last failure; empty once the policy has answered."""
         self._in_a_row = 0
         self._at = 0.0
 
     def add(self, message: str, asked: float) -> None:
-        """A request that was made at the time `asked` came to nothing."""
+        """Count the failure of a request that was sent at the time `asked`."""
         self.last = message
         if asked >= self._at:
             self._in_a_row += 1
             self._at = time.monotonic()
 
     def clear(self) -> None:
-        """The policy has answered."""
+        """Reset the count: the policy has answered."""
         self.last = ""
         self._in_a_row = 0
 
     def check(self) -> None:
-        """Raise the refusal for one more request, where it is of no use."""
+        """Raise the refusal for another request, if the policy has failed too often."""
         if self._in_a_row >= MAX_IN_A_ROW and time.monotonic() - self._at < RETRY_SECONDS:
             said = f"the policy has failed {self._in_a_row} times in a row; at last: {self.last}"
             raise Refusal("gave_up", said)

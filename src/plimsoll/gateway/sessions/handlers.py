@@ -1,9 +1,7 @@
-"""How many bytes of bodies a session may have on their way at once.
+"""The HTTP handlers of a session: their number, the bytes of the bodies they read, and their end.
 
-Connections cost a client nothing, and each may send a part of a body and stop: what all of them
-hold must have a bound, beside that of each.
-
-The handlers that are in a session: who reads a body, who waits, who writes.
+A client can open many connections and stop in the middle of a body on each of them. So the bytes of
+all unfinished bodies of a session have a limit, besides the limit on each.
 """
 
 import asyncio
@@ -25,7 +23,7 @@ class _Waiter:
 
 
 class BodyBudget:
-    """Room for so many bytes. Who finds none waits, in the order of coming."""
+    """A budget in bytes. Callers that do not fit wait in order of arrival."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -38,7 +36,8 @@ class BodyBudget:
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncGenerator[None]:
-        """All of it before a body is read: bodies that are half read would wait for each other."""
+        """Reserve the whole size before reading a body: half-read bodies would deadlock each
+        other."""
         size = min(size, self._most)
         await self._take(size)
         try:
@@ -57,7 +56,7 @@ class BodyBudget:
         except asyncio.CancelledError:
             if me in self._waiting:
                 self._waiting.remove(me)
-                self._give(0)  # who came after may need less
+                self._give(0)  # a later waiter may need less
             else:
                 self._give(size)
             raise
@@ -74,20 +73,20 @@ class BodyBudget:
 log = logging.getLogger(__name__)
 
 HANDLERS_PER_REQUEST = 4
-"""Handlers for each request that may wait at once: retries, counts and bodies on their way."""
+"""Handlers per concurrent request: room for retries, token counts and unfinished bodies."""
 
 MAX_FULL_BODIES = 2
-"""Bodies of the largest size that may be on their way at once; of smaller ones, as many as fit."""
+"""The number of bodies of the maximum size that fit into the budget."""
 
 
 class Handlers:
-    """Counts handlers in and out, and sees them all out at the end."""
+    """Counts the active handlers of a session, and ends them all with the session."""
 
     def __init__(self, concurrent: int, body_bytes: int) -> None:
         self.intake = BodyBudget(body_bytes * MAX_FULL_BODIES)
-        """What may be on its way of bodies."""
+        """The budget for unfinished bodies."""
         self.heavy = asyncio.Lock()
-        """Held by the body that is decompressed or parsed off the loop: one at a time."""
+        """Held while a body of this session is in the parser threads."""
         self._most = concurrent * HANDLERS_PER_REQUEST
         self._handlers: set[asyncio.Task[object]] = set()
         self._waiting: set[asyncio.Timeout] = set()
@@ -98,8 +97,7 @@ class Handlers:
         return len(self._handlers)
 
     def enter(self) -> asyncio.Task[object]:
-        """Take the handler that runs in, until `leave`. Raises `Refusal` where there are too
-        many."""
+        """Register the current handler until `leave`. Raises `Refusal` if there are too many."""
         handler = asyncio.current_task()
         assert handler is not None
         if len(self._handlers) >= self._most:
@@ -114,7 +112,7 @@ class Handlers:
 
     @asynccontextmanager
     async def within(self, seconds: float, late: Refusal) -> AsyncGenerator[None]:
-        """Raises `late` when the time is over, and that the session has ended if it does."""
+        """Raise `late` on timeout, or `session_ended` if the session ends meanwhile."""
         try:
             async with asyncio.timeout(seconds) as timeout:
                 self._waiting.add(timeout)
@@ -126,7 +124,8 @@ class Handlers:
             raise (session_ended() if self._leaving else late) from None
 
     async def clear(self, seconds: float) -> None:
-        """Wake who waits, wait for all to go, and cut off who does not."""
+        """Wake all waiting handlers, wait for them to leave, and cancel the rest after the
+        timeout."""
         self._leaving = True
         now = asyncio.get_running_loop().time()
         for timeout in self._waiting:

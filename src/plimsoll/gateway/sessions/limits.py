@@ -1,7 +1,4 @@
-"""What a session may use.
-
-What a session has used of its limits, and the refusal once one is crossed.
-"""
+"""The limits of a session, the usage counted against them, and the refusals at the limit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,29 +13,30 @@ __all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "Budget", "Limits"]
 
 MAX_BODY_BYTES = 1 << 30
 MAX_CONCURRENT = 4096
-"""What a person may ask for: more than that is a slip, or fills the memory."""
+"""The upper bounds of what can be configured: larger values are typing errors, or fill the
+memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where None stands there is no limit. Crossing turns, tokens or seconds is the ending
-    `budget`; the others only refuse a request."""
+    """The limits of a session; None means unlimited. Reaching the limit of turns, tokens or seconds
+    ends the trial with `budget`; the others only refuse a request."""
 
     turns: int | None = None
-    """Requests that are answered."""
+    """Answered requests."""
     tokens: int | None = None
-    """Of all prompts and answers, as the upstream counts them."""
+    """Tokens of all prompts and answers, as the upstream counts them."""
     seconds: float | None = None
     concurrent: int = 16
-    """Requests that wait for the policy at once."""
+    """Requests in flight."""
     body_bytes: int = 64 << 20
-    """Of one request, after it is decompressed."""
+    """Bytes of one request body, decompressed."""
     media_hosts: tuple[str, ...] = ()
-    """Hosts that a request may name images and other media of: see `MediaHosts`."""
+    """Hosts that a request may name media of: see `MediaHosts`."""
 
 
 class Budget:
-    """Counts turns and tokens; time is that of the clock, from its making on."""
+    """Counts turns and tokens. Time runs by the session's clock from the creation of the budget."""
 
     def __init__(
         self, limits: Limits, clock: Stopwatch, on_time_up: Callable[[Refusal], None]
@@ -62,11 +60,11 @@ class Budget:
 
     @property
     def spent(self) -> str:
-        """What is used up, or "": a limit, or the context of the policy at the last."""
+        """The limit that was reached, or the policy's full context; else ""."""
         return self._refusal.message if self._refusal is not None else self._overflow
 
     def check(self, flying: int) -> None:
-        """Raise the refusal for one more request, where there may not be one."""
+        """Raise the refusal for another request, if a limit is reached."""
         limits = self._limits
         if self._refusal is None:
             self._refusal = self._crossed()
@@ -97,7 +95,7 @@ class Budget:
             self.answer_tokens += len(answer.tokens.answer)
 
     def overflow(self, message: str) -> None:
-        """The policy's context is full. An agent may still shorten its conversation."""
+        """Note that the policy's context is full. The agent may still shorten its conversation."""
         self._overflow = message
 
     def close(self) -> None:
@@ -115,7 +113,7 @@ class Budget:
 
 
 def _nothing(_: Refusal) -> None:
-    """In place of the session, which would otherwise hold itself."""
+    """Replaces the callback, which would otherwise keep the session alive."""
 
 
 def _length(ids: list[int] | msgspec.Raw | None) -> int:

@@ -1,4 +1,4 @@
-"""The sessions of a gateway, found by their address and key."""
+"""The sessions of a gateway, by id and key."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -11,18 +11,18 @@ from plimsoll.gateway.sessions.session import Session
 __all__ = ["MAX_ENDED", "SessionRegistry"]
 
 MAX_ENDED = 1000
-"""Sessions that ended and are still told from those that never were."""
+"""The number of ended sessions that are still distinguished from unknown ones."""
 
 
 class SessionRegistry:
-    """Open sessions by id. Of those that ended the latest leave their key's digest behind."""
+    """Open sessions by id, and the key digests of recently ended ones."""
 
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
         self._ended: OrderedDict[str, bytes] = OrderedDict()
         self._nobody = key_digest(new_key())
         self.on_end: Callable[[Session], None] | None = None
-        """Told of each session that ends, before its trajectory is closed."""
+        """Called when a session ends, before its trajectory is closed."""
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._open.values()))
@@ -45,7 +45,8 @@ class SessionRegistry:
         return self._open.get(id)
 
     def find(self, id: str, key: str) -> Session:
-        """Raises the same `Refusal` for a wrong key and for a session that is not there."""
+        """The session with this id and key. Raises the same `Refusal` for a wrong key and an
+        unknown id."""
         session = self._open.get(id)
         digest = session.digest if session is not None else self._ended.get(id, self._nobody)
         if not matches(key, digest):

@@ -1,10 +1,12 @@
-"""Which requests are the same one again.
+"""Retries: recognizes a request that repeats an earlier one.
 
-A client library that had no answer in time, or lost its connection, sends the same bytes
-again. Such a retry is not a second exchange: it waits for the first one's answer, or gets it
-again. It comes by another connection: by the same one, the answer has arrived and a second
-one is wanted. It is wanted too by a client that says that it never retried
-(`x-stainless-retry-count: 0`), unless the first one's client is gone without its answer.
+A client library that got no answer in time, or lost its connection, sends the same bytes again.
+Such a retry is not a second exchange: it waits for the answer to the first request, or gets the
+cached one. The same bytes are a new request, for a second sample, in two cases:
+
+* They come over the connection that already delivered the first answer.
+* The client says that it never retried (`x-stainless-retry-count: 0`), unless the client of the
+  first request disconnected without its answer.
 """
 
 import time
@@ -21,11 +23,11 @@ __all__ = ["RecentAnswer", "RequestIdentity", "RetryCache"]
 CACHE_SECONDS = 30.0
 MAX_ANSWERS = 4
 MAX_ANSWER_BYTES = 256 * 1024
-"""Of one answer; a longer one is asked for again."""
+"""Larger answers are not cached."""
 
 
 class RequestIdentity(NamedTuple):
-    """Equal for requests of the same bytes."""
+    """Equal for requests of equal bytes."""
 
     path: str
     body: Fingerprint
@@ -33,31 +35,31 @@ class RequestIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswer:
-    """An answer that was given, without what it came as."""
+    """A cached answer, without its raw form."""
 
     dialect: Dialect
     request: Request
     answer: Answer
     client: Client
-    """Who it was given to."""
+    """The client that got the answer."""
     until: float
 
     def write(self) -> bytes:
-        """The answer once more, whole or as a stream, as it was asked for."""
+        """Write the answer again, whole or as a stream, as the request asks."""
         if self.request.stream:
             return self.dialect.stream(self.request).whole(self.answer)
         return self.dialect.write(self.request, self.answer)
 
 
 class RetryCache:
-    """What is in flight, and the latest answers, by their requests."""
+    """Requests in flight and recent answers, by request."""
 
     def __init__(self) -> None:
         self._flying: dict[RequestIdentity, PendingRequest] = {}
         self._kept: dict[RequestIdentity, RecentAnswer] = {}
 
     def find(self, same: RequestIdentity, client: Client) -> PendingRequest | RecentAnswer | None:
-        """What a request repeats, if it repeats one."""
+        """The request or answer that this request repeats, if any."""
         flying = self._flying.get(same)
         if flying is not None:
             return None if client.first_try and flying.waited_for else flying
@@ -74,7 +76,7 @@ class RetryCache:
         self._kept.pop(same, None)
 
     def end(self, same: RequestIdentity, pending: PendingRequest, answer: Answer | None) -> None:
-        """Take note that a request is over, and keep its answer for a while if it has one."""
+        """Remove a finished request from those in flight, and cache its answer, if it has one."""
         if self._flying.get(same) is pending:
             del self._flying[same]
         wants_tokens = pending.request.wants_logprobs or pending.request.wants_ids

@@ -1,18 +1,18 @@
-"""What the answers of a session are sampled with, where that is to be the same each time."""
+"""Sampling seeds of a session, for reproducible trials."""
 
 import hashlib
 
 __all__ = ["Seeds"]
 
 _BITS = 31
-"""Every server takes that much."""
+"""The number of bits that every server accepts."""
 
 
 class Seeds:
-    """A seed for each request of a session, in their order.
+    """A seed for each request of a session, in order.
 
-    It depends on a name and on how many came before alone: a trial that is run again by the same
-    name asks with the same seeds, whoever else asks meanwhile.
+    It depends only on the name and the number of earlier requests, so a trial that is repeated
+    under the same name samples with the same seeds, whatever runs beside it.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,13 +1,12 @@
-"""One trial's access to the policy.
+"""A session: one trial's access to the policy.
 
 Invariants:
 
-* An answer is recorded before its last byte is sent; what is recorded once is never recorded
-  again for a retry.
-* Every handler that waits in a session is woken when the session ends, and nothing of a
-  request is kept once it is answered but what its trajectory holds.
-* The session's clock stands still while the policy is paused for new weights, unless a request
-  is still answered: its time limit and the silence of its requests are measured by that clock.
+* An answer is recorded before its last byte is sent, and a retry is never recorded again.
+* Every waiting handler is woken when the session ends. Once a request is answered, only its
+  trajectory remains in memory.
+* The session's clock stops while the policy is paused for new weights, unless a request is still
+  being answered. The time limit and the silence of requests are measured by this clock.
 """
 
 import asyncio
@@ -53,16 +52,16 @@ log = logging.getLogger(__name__)
 
 COUNT_SECONDS = 60.0
 END_SECONDS = 5.0
-"""How long a session that ends waits for its handlers to say so to their clients."""
+"""How long the end of a session waits for its handlers."""
 STALLED_CLIENT_SECONDS = 300.0
-"""How long a client may take nothing of its stream."""
+"""How long a client may leave its stream unread."""
 LEFT_WHILE_PAUSED = "a request was given up while the policy was paused for new weights"
 MAX_TROUBLES = 1000
-"""What a trajectory takes of them: an agent that loops must not fill a disk."""
+"""The limit on recorded troubles: an agent in a loop must not fill the disk."""
 
 
 class Session:
-    """Its key, its limits, its record, and the requests that are in flight."""
+    """The key, limits, recorder and requests in flight of one trial."""
 
     def __init__(
         self,
@@ -82,11 +81,11 @@ class Session:
         self.limits = limits
         self.model = model
         self.refusal = ""
-        """Why the policy's server refused a request, if it did and has not answered since."""
+        """The last refusal of the policy's server; empty once it has answered."""
         self.used = time.monotonic()
-        """When a request last came or was answered."""
+        """The time of the last request or answer."""
         self.clock = Stopwatch()
-        """The time of the agent."""
+        """The agent's time."""
         self.presence = Handlers(limits.concurrent, limits.body_bytes)
         self._media = MediaHosts(limits.media_hosts)
         self._key = new_key()
@@ -129,7 +128,7 @@ class Session:
 
     @property
     def ending(self) -> Ending | None:
-        """`budget`, where a limit was crossed or the context was full at the last."""
+        """`budget` if a limit was reached, or if the policy's context is full."""
         return Ending.BUDGET if self._budget.spent else None
 
     @property
@@ -138,7 +137,7 @@ class Session:
 
     @property
     def failure(self) -> str:
-        """Why the policy failed, if it did and has not answered since."""
+        """The last failure of the policy; empty once it has answered."""
         return self._failures.last
 
     @property
@@ -155,11 +154,10 @@ class Session:
 
     @property
     def silent_for(self) -> float:
-        """Seconds that a request waits for the policy to say anything, or waited in vain, without
-        those in which the policy was paused.
+        """Seconds that the policy has been silent on a request, without the time of pauses.
 
-        Of the longest, among those in flight and those left by their clients; an answer that
-        came since makes up for the latter.
+        The maximum over the requests in flight and those abandoned by their clients since the last
+        answer.
         """
         return max(self._left_silent, *(each.silence for each in self._flying), 0.0)
 
@@ -172,10 +170,10 @@ class Session:
     async def ask(
         self, dialect: Dialect, path: str, body: bytes, client: Client
     ) -> PendingRequest | RecentAnswer:
-        """What answers a request: a call of the upstream, or an answer given before.
+        """Start a call of the upstream, or join or repeat an earlier one with the same bytes.
 
-        A large body is read off the loop. Raises `Refusal` for what cannot be asked, or not any
-        more.
+        A large body is parsed in a thread. Raises `Refusal` for a request that is invalid or over a
+        limit.
         """
         large = len(body) > LARGE_BODY_BYTES
         print = await run_in_thread(Fingerprint.of, body) if large else Fingerprint.of(body)
@@ -185,7 +183,7 @@ class Session:
         known = self._openings.find(body, print)
         if large:
             request, place = await run_in_thread(self._place, dialect, body, known)
-            # The session may have ended meanwhile, or the same request begun.
+            # The session may have ended meanwhile, or the same request may have started.
             if (again := self._admit(same, client)) is not None:
                 return again
         else:
@@ -212,7 +210,8 @@ class Session:
         return self._call if self._seeds is None else replace(self._call, seed=self._seeds.next())
 
     def _admit(self, same: RequestIdentity, client: Client) -> PendingRequest | RecentAnswer | None:
-        """What a request repeats, if it repeats one. Raises `Refusal` for one too many."""
+        """The request or answer that this request repeats, if any. Raises `Refusal` over a
+        limit."""
         if self.sealed:
             raise session_ended()
         self.used = time.monotonic()
@@ -225,21 +224,21 @@ class Session:
     def _place(
         self, dialect: Dialect, body: bytes, known: BodyPrefix | None
     ) -> tuple[Request, Place]:
-        """Read a body and find its place. Safe in a thread: a place is found by lookups alone,
-        and what others add meanwhile is seen when it is committed."""
+        """Parse a body and locate it in the message graph. Thread-safe: it only reads the graph,
+        and nodes that others add meanwhile are found at the commit."""
         request = dialect.read(body, known)
         refuse_location_fields(request.settings)
         history = CheckedHistory(request.history, self._media)
         return request, self._recorder.place(history, request.tools)
 
     def refused(self, refusal: Refusal, dialect: str) -> None:
-        """Take a request that came to nothing into the record."""
+        """Record a request that was refused."""
         if not self.sealed:
             what = "budget" if self._budget.spent == refusal.message else refusal.kind
             self._trouble(what, refusal.message, dialect)
 
     async def read(self, dialect: Dialect, body: bytes) -> Request:
-        """A request that is not an exchange."""
+        """Parse a request that is not an exchange."""
 
         def checked() -> Request:
             request = dialect.read(body)
@@ -250,7 +249,7 @@ class Session:
         return await run_in_thread(checked) if len(body) > LARGE_BODY_BYTES else checked()
 
     async def count(self, request: Request) -> int:
-        """How many tokens the prompt of a request has."""
+        """The number of tokens of a request's prompt."""
         if self.sealed:
             raise session_ended()
         self.used = time.monotonic()
@@ -259,33 +258,34 @@ class Session:
             return await self._upstream.count(request, self._call)
 
     async def upkeep(self, now: float, silence: float) -> None:
-        """Let go of old answers, and ping who has heard nothing for `silence` seconds."""
+        """Expire cached answers, and ping the clients that have been silent for `silence`
+        seconds."""
         self._retries.expire(now)
         for pending in tuple(self._flying):
             if pending.is_stuck(now, STALLED_CLIENT_SECONDS):
-                # The policy would be held up for as long as the client holds on.
+                # A stalled client would block the policy's stream.
                 pending.end(Refusal("ended", "the client does not take its answer"), "cancelled")
             elif now - pending.heard >= silence:
                 await pending.ping(now)
 
     async def end(self, ending: str = "", detail: str = "") -> Path:
-        """Wake and end every handler, and close the trajectory. May be called again.
+        """Wake and end every handler, and close the trajectory. Idempotent.
 
-        `ending` is how the agent came to its end, where that is known; it is told once.
+        `ending` is the trial's ending, if it is known; the first call sets it.
         """
         if self._ended is None:
             self._ended = asyncio.create_task(self._end(ending, detail))
         return await run_to_completion(asyncio.shield(self._ended))
 
     def pause(self, *, drains: bool) -> None:
-        """The policy is paused. Where it drains, the requests that it was sent are still answered,
-        on the agent's time: the end of its time is what bounds their length."""
+        """Stop the clock for a pause of the policy. If it drains, the clock runs on until the
+        requests in flight are answered: the time limit bounds their length."""
         if drains:
             self._draining = {pending for pending in self._flying if pending.sent}
         self._stop_clock()
 
     def resume(self) -> None:
-        """The policy answers again."""
+        """Start the clock: the policy answers again."""
         self._draining.clear()
         self.clock.go()
 
@@ -346,11 +346,11 @@ class Session:
         self._on_outcome(pending, outcome, what)
 
     def _take_note(self, pending: PendingRequest, refusal: Refusal, what: str) -> None:
-        """Of what a request came to that the policy did not answer."""
+        """Note the refusal of a request."""
         if what in FAILURE_OUTCOMES:
             self._failures.add(refusal.message, pending.started)
         elif what == "cancelled" and self.clock.is_stopped:
-            # Its patience was less than the pause, which is no fault of the agent.
+            # The client's timeout was shorter than the pause: not the agent's fault.
             self._failures.add(LEFT_WHILE_PAUSED, pending.started)
         elif what == "cancelled":
             self._left_silent = max(self._left_silent, pending.silence)
@@ -366,7 +366,7 @@ class Session:
         try:
             self._recorder.trouble(what, detail, dialect)
         except TrajectoryError as error:
-            # The agent is answered all the same; the trajectory cannot be closed any more.
+            # The agent is answered all the same, but the trajectory can no longer be closed.
             log.error("%s", error)
 
     def _out_of_time(self, refusal: Refusal) -> None:

@@ -1,7 +1,5 @@
-"""The calls of a standalone gateway's admin: sessions are opened, looked at and ended, the policy
-is paused.
-
-What a standalone gateway is told of its policy: to hold requests, and which version serves.
+"""The admin API of the standalone gateway: opens, shows and ends sessions, and pauses the
+policy.
 """
 
 from collections.abc import Awaitable, Callable, Generator
@@ -36,7 +34,7 @@ BodyBytes = Annotated[int, msgspec.Meta(ge=1, le=MAX_BODY_BYTES)]
 
 
 class LimitsSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """`Limits`, as they are asked for."""
+    """`Limits` in the body of `POST /sessions`."""
 
     turns: Count | None = None
     tokens: Count | None = None
@@ -55,7 +53,7 @@ class LimitsSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SessionSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A session, as it is asked for."""
+    """The body of `POST /sessions`."""
 
     limits: LimitsSpec = msgspec.field(default_factory=LimitsSpec)
     about: dict[str, str] = {}
@@ -63,14 +61,14 @@ class SessionSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 Opener = Callable[[Limits, dict[str, str], str | None], Awaitable[Session]]
-"""Opens a session: its limits, what it is about, the model's name."""
+"""Opens a session from its limits, its `about` labels and the model's name."""
 
 _SESSION_SPEC = msgspec.json.Decoder(SessionSpec)
 
 
 class Admin:
-    """`POST /sessions`, `GET` and `DELETE` of `/sessions/ID`, `GET` and `POST` of `/policy`: each
-    with the admin's key."""
+    """Handles `POST /sessions`, `GET` and `DELETE` of `/sessions/ID`, `GET` and `POST` of
+    `/policy`. Each call needs the admin key."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class Admin:
         self._presence = Handlers(MAX_ADMIN_CALLS, BODY_BYTES)
 
     async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
-        """Of `/policy`, and paths that begin with `/sessions`."""
+        """Handle a call to `/policy`, or to a path that begins with `/sessions`."""
         if not matches(request_key(http), self._digest):
             raise Refusal("unauthorized", "this call needs the admin's key as a bearer token")
         if path == "/policy":
@@ -140,7 +138,7 @@ class Admin:
 
 @contextmanager
 def _storage_errors() -> Generator[None]:
-    """A disk that is full, or no more files to open, is told to whoever asked."""
+    """Turn a storage error (disk full, too many open files) into a refusal."""
     try:
         yield
     except TrajectoryError as error:
@@ -148,7 +146,7 @@ def _storage_errors() -> Generator[None]:
 
 
 MAX_VERSION = 10**15
-"""Of a version's numbers: a trajectory has room for no more."""
+"""The limit on the numbers of a version: a trajectory has no room for larger ones."""
 VersionText = Annotated[str, msgspec.Meta(max_length=40)]
 
 
@@ -161,7 +159,8 @@ _POLICY_COMMAND = msgspec.json.Decoder(_PolicyCommand)
 
 
 async def apply_policy_command(gate: Gate, body: bytes) -> None:
-    """Does what the body says. Raises `Refusal` for what it cannot mean, and changes nothing."""
+    """Pause or resume the policy. Raises `Refusal` for an invalid body, and then changes
+    nothing."""
     try:
         wanted = _POLICY_COMMAND.decode(body)
         version = None if wanted.version is None else _version(wanted.version)

@@ -1,4 +1,4 @@
-"""The sessions of a standalone gateway by their ids, those that ended among them."""
+"""The sessions of a standalone gateway by id, including recently ended ones."""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["SessionRecords", "SessionStatus"]
 
 
 class SessionStatus(msgspec.Struct):
-    """Where a session stands, or stood when it ended."""
+    """The state of a session, or its last state if it has ended."""
 
     id: str
     exchanges: int
@@ -24,14 +24,14 @@ class SessionStatus(msgspec.Struct):
     failure: str
     ended: bool
     trajectory: str
-    """Where its trajectory is once it is closed."""
+    """The path of its trajectory once it is closed."""
     closed: bool = False
 
 
 class SessionRecords:
-    """Knows where each session writes, and of the latest that ended how they stood at the last.
+    """The trajectory path of each session, and the last state of recently ended ones.
 
-    A session may end by itself: who opened it still finds what came of it.
+    A session may end by itself; whoever opened it can still ask for its result.
     """
 
     def __init__(self, sessions: SessionRegistry) -> None:
@@ -44,24 +44,24 @@ class SessionRecords:
         self._paths[session.id] = path
 
     def path(self, session: Session) -> str:
-        """Where the trajectory of an open session is once it is closed."""
+        """The path of an open session's trajectory once it is closed."""
         return str(self._paths[session.id])
 
     def status(self, id: str) -> SessionStatus | None:
-        """None for a session that never was, or ended long ago."""
+        """The state of a session; None if it is unknown or ended long ago."""
         session = self._sessions.get(id)
         if session is not None and id in self._paths:
             found = self._status(session, ended=False)
         else:
             found = self._ended.get(id)
         if found is not None:
-            # The file is closed a moment after the session has ended, unless its disk is full.
+            # The file is closed shortly after the session has ended, unless the disk is full.
             found.closed = Path(found.trajectory).exists()
         return found
 
     def _keep(self, session: Session) -> None:
         if session.id not in self._paths:
-            return  # it was opened by other means than an admin's call
+            return  # not opened through the admin API
         self._ended[session.id] = self._status(session, ended=True)
         del self._paths[session.id]
         if len(self._ended) > MAX_ENDED:

@@ -1,4 +1,4 @@
-"""The gateway outside of a run: sessions by admin calls, trajectories in a folder."""
+"""The standalone gateway: sessions opened through an admin API, trajectories in a folder."""
 
 import asyncio
 import contextlib
@@ -34,11 +34,12 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
 MAX_LAG_SECONDS = 10.0
-"""A loop that does not come round in so long answers nobody in time."""
+"""An event loop that lags longer than this is reported as unhealthy."""
 
 
 class StandaloneGateway:
-    """Serves while it is entered. `admin_key` is for a person: it is kept nowhere else."""
+    """Serves inside its `async with` block. `admin_key` is shown to a person and stored nowhere
+    else."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class StandaloneGateway:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     def _health(self, *, is_admin: bool) -> web.Response:
-        """Whether it serves, for anybody who asks; why not and by which servers, for the admin."""
+        """Whether the gateway serves, for everyone; the reason and the replicas, for the admin."""
         replicas = self._upstream.replicas
         behind = time.monotonic() - self.gateway.metrics.upkept
         problem = ""
@@ -132,7 +133,7 @@ class StandaloneGateway:
         return json_reply(msgspec.json.encode(said), 503 if problem else 200)
 
     async def _look(self) -> None:
-        """End sessions whose time is over, or that nobody has used for long."""
+        """End sessions that are out of time or idle for too long."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()

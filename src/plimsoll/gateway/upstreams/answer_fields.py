@@ -1,4 +1,4 @@
-"""The fields of an OpenAI-compatible answer that are read; the others are skipped, not parsed."""
+"""The fields of an OpenAI-compatible answer that are parsed; others are skipped."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 ABSENT = msgspec.Raw()
-"""The default of fields that are kept as they came. A union of `Raw` with None reads only null."""
+"""The default of fields that stay raw. msgspec decodes only null for a union of `Raw` and None."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 Size = Annotated[int, msgspec.Meta(ge=0)]
@@ -41,7 +41,7 @@ class WireCall(msgspec.Struct):
 
 
 class MessageFields(msgspec.Struct):
-    """A message, or a piece of one. Reasoning goes by two names, after the server's age."""
+    """A message, or a piece of one. Older and newer servers name the reasoning differently."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -51,20 +51,21 @@ class MessageFields(msgspec.Struct):
 
 
 class LogprobValue(msgspec.Struct, gc=False):
-    """Thousands come with an answer, and none holds anything else: the collector may skip them."""
+    """An answer has thousands of these, without references to other objects: exempt from garbage
+    collection."""
 
     logprob: float
 
 
 class LogprobValues(msgspec.Struct):
-    """Where nothing else is wanted of them: each field that is looked for costs."""
+    """Log probabilities without other fields: each field to look for costs time."""
 
     content: list[LogprobValue]
 
 
 class Logprob(LogprobValue, gc=False):
     id: int | None = None
-    """The token's id, where a server (llama.cpp) gives it here and not in `token_ids`."""
+    """The token id, for a server (llama.cpp) that reports it here and not in `token_ids`."""
 
 
 class Logprobs(msgspec.Struct):
@@ -78,7 +79,7 @@ class Choice(msgspec.Struct):
     prompt_token_ids: msgspec.Raw = ABSENT
     token_ids: list[int] | None = None
     token_versions: list[tuple[str, Size]] | None = None
-    """Which version generated how many of them, where the server says it."""
+    """Runs of (version, number of tokens), if the server reports them."""
     logprobs: Logprobs | None = None
 
 

@@ -1,12 +1,12 @@
-"""Ids for tool calls of servers that give none: agents need one to say what a result is of.
+"""Parses the answers of an OpenAI-compatible server: whole ones, and the pieces of streams.
 
-What is heavy in an answer, cut out before anything else is read.
+Two corrections happen on the way:
 
-The ids of the prompt are as long as the prompt, and of a conversation that goes on nearly all of
-them are known. Log probabilities are longer than the answer by far. Scanning over them costs more
-than the rest of an exchange, so it is done once, or not at all.
-
-Reads the answers of an OpenAI-compatible server: whole ones, and the pieces of streams.
+* Tool calls without an id get one, because agents need it to name the call of a result.
+* The token ids of the prompt and the log probabilities are cut out before parsing. The ids are as
+  long as the prompt, and mostly known from the previous turn; the log probabilities are much longer
+  than the answer. Parsing them would cost more than the rest of an exchange, so it is done once or
+  not at all.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def new_call_id() -> str:
 
 
 def with_stream_call_ids(data: bytes, ids: Sequence[str]) -> bytes:
-    """A piece of a stream, with these ids in its tool calls; an empty one is left out."""
+    """A piece of a stream with these ids in its tool calls; an empty id is left out."""
     body = _object.decode(data)
     body["choices"] = with_call_ids(body["choices"], "delta", ids)
     return msgspec.json.encode(body)
@@ -68,7 +68,7 @@ def with_stream_call_ids(data: bytes, ids: Sequence[str]) -> bytes:
 def with_call_ids(
     choices: msgspec.Raw, said: Literal["message", "delta"], ids: Sequence[str]
 ) -> msgspec.Raw:
-    """The choices of an answer, with these ids in the tool calls of the first."""
+    """The choices of an answer, with these ids in the tool calls of the first choice."""
     listed = _list.decode(choices)
     message = _object.decode(listed[0][said])
     calls = _list.decode(message["tool_calls"])
@@ -90,7 +90,7 @@ _AFTER = b']},"finish_reason":'
 
 
 class CutAnswer(msgspec.Struct, frozen=True):
-    """The parts of an answer. What was cut out of its data stands there as null."""
+    """The parts of an answer. In `data`, the removed parts are replaced by null."""
 
     data: bytes
     prompt_ids: msgspec.Raw | None = None
@@ -98,11 +98,14 @@ class CutAnswer(msgspec.Struct, frozen=True):
 
 
 def cut_answer(data: bytes) -> CutAnswer:
-    """Names are looked for as bytes. They cannot be a part of a text: quotes are escaped there.
-    What is not written as engines write it stays where it is."""
+    """Cut the prompt's ids and the log probabilities out of an answer.
+
+    The field names are searched as bytes. They cannot be part of a text, where quotes are escaped.
+    Fields in an unusual layout stay in place.
+    """
     data, prompt_ids = _cut_last_array(data) or cut_prompt_ids(data)
     start = data.find(_LOGPROBS)
-    # From the end, which is near: of an answer little comes after them.
+    # Search from the end: little follows the log probabilities.
     end = data.rfind(_AFTER, start) if start >= 0 else -1
     if end < 0:
         return CutAnswer(data, prompt_ids)
@@ -111,16 +114,16 @@ def cut_answer(data: bytes) -> CutAnswer:
 
 
 def cut_prompt_ids(data: bytes) -> tuple[bytes, msgspec.Raw | None]:
-    """An answer, or a piece of one, without the ids of the prompt; and they.
+    """An answer, or a piece of one, without the token ids of the prompt; and the ids.
 
-    They stand at the top or in the choice; some servers write null in the other place.
+    They are at the top level or in the choice; some servers write null in the other place.
     """
     at = data.find(_IDS)
     while at >= 0:
         start = at + len(_IDS)
         while data[start : start + 1] == b" ":
             start += 1
-        # An array of numbers ends with its first bracket.
+        # An array of numbers ends at the first bracket.
         end = data.find(b"]", start) + 1
         if end and data.rfind(b"[", start, end) == start:
             return _cut_out(data, start, end)
@@ -129,7 +132,8 @@ def cut_prompt_ids(data: bytes) -> tuple[bytes, msgspec.Raw | None]:
 
 
 def _cut_last_array(data: bytes) -> tuple[bytes, msgspec.Raw] | None:
-    """The same where no array comes after them: single bytes are found many times as fast."""
+    """Like `cut_prompt_ids`, if the ids are the last array: searching for single bytes is much
+    faster."""
     end = data.rfind(b"]")
     start = data.rfind(b"[", 0, max(end, 0))
     found = start >= 0 and data.endswith(_IDS, 0, start)
@@ -147,10 +151,10 @@ FINISHES: dict[str, Finish] = {
     "function_call": "tool_calls",
     "content_filter": "refused",
 }
-"""Other reasons are ways to stop."""
+"""All other reasons mean `stop`."""
 
 BROKEN = ("abort", "error")
-"""The engine gave up: what it generated until then is no answer."""
+"""The server gave up: the generated text is not an answer."""
 
 _whole = msgspec.json.Decoder(WholeBody)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -163,11 +167,11 @@ _SEVERAL = "it has several choices, and one was asked for"
 
 
 def read_answer(where: str, data: bytes) -> Answer:
-    """A whole answer. Raises `UpstreamFailure` for what is none."""
+    """Parse a whole answer. Raises `UpstreamFailure` if it is invalid."""
     try:
         return _read(where, cut_answer(data))
     except DECODE_ERRORS:
-        pass  # it may be the cut that went wrong
+        pass  # the cut may have gone wrong
     try:
         return _read(where, CutAnswer(data))
     except DECODE_ERRORS as error:
@@ -236,7 +240,7 @@ def _usage(counts: UsageFields | None) -> Usage | None:
 
 
 def _prompt_ids(raw: dict[str, msgspec.Raw], choice: Choice) -> msgspec.Raw | None:
-    """Those that are not written as engines write them."""
+    """The prompt's ids in an unusual layout."""
     given = (raw.get("prompt_token_ids", _NULL), choice.prompt_token_ids)
     return next((ids for ids in given if bytes(ids) not in (b"", b"null")), None)
 
@@ -285,7 +289,7 @@ def _call(where: str, call: WireCall) -> ToolCall:
 
 
 class StreamReader:
-    """Reads the pieces of one stream, and knows whether it has come to its end."""
+    """Parses the pieces of one stream, and tracks whether it is complete."""
 
     def __init__(self, where: str) -> None:
         self._where = where

@@ -1,4 +1,4 @@
-"""What an upstream can return, and what that is good for."""
+"""Capabilities of an upstream: the fields it returns, and the uses they allow."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ __all__ = ["Capabilities", "render_capabilities", "suggested_changes", "training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What small requests to a server have shown."""
+    """The results of probing a server."""
 
     url: str
     problem: str = ""
-    """Why it cannot be used at all; everything below is then False."""
+    """The reason why it cannot be used at all; all fields below are then False."""
     models: tuple[str, ...] = ()
     model: str = ""
     context: int | None = None
@@ -24,12 +24,13 @@ class Capabilities:
     streams: bool = False
     stream_usage: bool = False
     stream_ids: bool = False
-    """Whether the ids of a stream are complete: as many as the tokens that it counted."""
+    """Whether streams report as many token ids as they count tokens."""
     tools: bool = False
     calls: bool = False
-    """Whether the model called a tool when it was asked to."""
+    """Whether the model called a tool when asked to."""
     tool_stream_ids: bool = False
-    """The same of streams with tool calls: False where none was seen, unless the server says it."""
+    """Like `stream_ids`, for streams with tool calls: False if no call was seen, unless the server
+    declares it."""
     count: bool = False
 
     @property
@@ -38,20 +39,19 @@ class Capabilities:
 
     @property
     def streams_all(self) -> bool:
-        """Whether streams carry all that whole answers do."""
+        """Whether streams carry everything that whole answers do."""
         if not self.streams:
             return False
         return not self.token_ids or (self.stream_ids and (self.tool_stream_ids or not self.tools))
 
     @property
     def asks(self) -> SupportedFields:
-        """What requests to it may ask for."""
+        """The fields that requests may ask for."""
         return SupportedFields(self.logprobs, self.token_ids, self.stream_usage)
 
 
 def render_capabilities(found: Capabilities) -> list[str]:
-    """Says before a run what the upstream can return, and what to change where that is less
-    than a run needs."""
+    """Describe the capabilities, and the changes that a run would need."""
     if found.problem:
         return [found.problem, "neither evaluation nor training is possible"]
     context = f"{found.context:,} tokens" if found.context else "not told"
@@ -98,7 +98,7 @@ def _evaluation(found: Capabilities) -> str:
 
 
 def training_support(found: Capabilities) -> str:
-    """Whether what it returns can be trained on, and what is missing where not."""
+    """Whether the answers can be trained on, and the missing fields if not."""
     if found.trains:
         return "possible"
     wanted = {
@@ -111,7 +111,7 @@ def training_support(found: Capabilities) -> str:
 
 
 def suggested_changes(found: Capabilities) -> list[str]:
-    """What to change at the server, for all that is missing."""
+    """Suggested changes to the server, for everything that is missing."""
     wanted: list[str] = []
     if not found.tools:
         wanted.append("vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja")

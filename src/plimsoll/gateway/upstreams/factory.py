@@ -1,4 +1,4 @@
-"""Makes the upstream of a run from what a person gives: URLs of servers, or a script."""
+"""Creates the upstream of a run from the configured policy: URLs of servers, or a script."""
 
 import os
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from plimsoll.gateway.upstreams.scripted.script import load_script
 __all__ = ["KEY_VARIABLE", "make_upstream", "probe_policy"]
 
 KEY_VARIABLE = "PLIMSOLL_POLICY_KEY"
-"""The environment variable that holds the key of the policy's servers."""
+"""The environment variable with the key of the policy's servers."""
 SCRIPTED = "scripted:"
 
 
 async def probe_policy(
     urls: Sequence[str], *, model: str | None = None, key: str | None = None
 ) -> Capabilities | None:
-    """What all servers that serve can return; None for a script.
+    """The common capabilities of all running servers; None for a script.
 
-    Raises `PolicyError` where none serves or one is not like the others, and `UsageError` for
-    what names none.
+    Raises `PolicyError` if no server is up or if one differs from the others, and `UsageError` if
+    the URLs are invalid.
     """
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         load_script(Path(urls[0].removeprefix(SCRIPTED)))
@@ -51,10 +51,12 @@ async def make_upstream(
     capabilities: Capabilities | None = None,
     plain: bool = False,
 ) -> Gate:
-    """Several URLs are replicas of one policy. What may be asked of them is found by a look at
-    each, unless it is known. `patience` is how long a request waits, in seconds, while none of
-    them is up; the time of a pause does not count. `plain` has answers sampled from the model as
-    it is. `scripted:FILE` is a script."""
+    """Create the upstream. Several URLs are replicas of one policy; `scripted:FILE` is a script.
+
+    The servers are probed, unless `capabilities` are given. `patience` is how long a request waits
+    while no replica is up, in seconds, without the time of pauses. `plain` samples from the
+    unmodified distribution of the model, for training.
+    """
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
         return Gate(ScriptedPolicy(Path(urls[0].removeprefix(SCRIPTED))), version)
     bases = _bases(urls)

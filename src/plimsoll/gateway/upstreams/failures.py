@@ -1,8 +1,7 @@
-"""What an upstream's failure becomes for the agent, and whether asking again is safe.
+"""Failures of an upstream: the refusal for the agent, and whether a retry is safe.
 
-Asking again is safe where the failure says that nothing was generated, or that nobody saw
-what was: a connection that was refused or cut, 429, 502, 503. It is not for 500, garbage and
-timeouts: the request itself may be their cause.
+A retry is safe if nothing was generated or delivered: connection refused or cut, 429, 502, 503. It
+is not safe after a 500, an invalid answer or a timeout: the request itself may be the cause.
 """
 
 import asyncio
@@ -39,14 +38,15 @@ TOO_LONG_PHRASES = (
     "input is too long",
     "prompt is too long",
 )
-"""How servers (OpenAI, vLLM, llama.cpp, SGLang, transformers, TGI) say that a conversation is
-too long. There is no one code for it."""
+"""Phrases of servers (OpenAI, vLLM, llama.cpp, SGLang, transformers, TGI) for a conversation that
+is too long. There is no common error code.
+"""
 
 MAX_MESSAGE_CHARS = 2000
 
 
 class UpstreamFailure(Refusal):
-    """A refusal that comes from an upstream, with what a choice between replicas needs."""
+    """A refusal caused by an upstream, with the facts needed to choose between replicas."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class UpstreamFailure(Refusal):
     ) -> None:
         super().__init__(kind, message)
         self.again = again
-        """Whether the same request may be sent again, here or to another replica."""
+        """Whether the same request may be retried, on this or another replica."""
         self.down = down
-        """Whether it speaks against the replica, rather than against the request."""
+        """Whether the failure counts against the replica rather than the request."""
         self.after = after
-        """Seconds that the server asked to wait."""
+        """The wait that the server asked for, in seconds."""
 
 
 class _Error(msgspec.Struct):
@@ -84,7 +84,7 @@ _decoder = msgspec.json.Decoder(_ErrorBody)
 
 
 def invalid_answer(where: str, what: str) -> UpstreamFailure:
-    """An answer that is not one."""
+    """The failure for an answer that cannot be used."""
     return UpstreamFailure(
         "upstream",
         f"the policy at {where} sent an answer that cannot be used: {what}",
@@ -95,7 +95,7 @@ def invalid_answer(where: str, what: str) -> UpstreamFailure:
 def failure_from_status(
     where: str, status: int, body: bytes, after: str | None = None
 ) -> UpstreamFailure:
-    """The failure that an HTTP status stands for; `body` is the server's own account of it."""
+    """The failure for an HTTP status; `body` is the server's error body."""
     said = _read_error(body)
     told = f"the policy at {where} answered {status}: {said.message or 'no message'}"
     if _is_too_long(said):
@@ -106,7 +106,7 @@ def failure_from_status(
         fix = "Check its URL (it ends in /v1) and the model's name."
         return UpstreamFailure("upstream", f"{told}. {fix}", down=True)
     if status in (429, 503):
-        # A server that limits its load is well; one that says 503 may be starting or stopping.
+        # A server that limits its load is healthy; a 503 may mean that it is starting or stopping.
         down = status == 503
         return UpstreamFailure("busy", told, again=True, down=down, after=_seconds(after))
     if 400 <= status < 500 and status not in (408, 409):
@@ -115,14 +115,14 @@ def failure_from_status(
 
 
 def failure_from_event(where: str, error: bytes) -> UpstreamFailure:
-    """An error that came inside a stream, after its status was sent."""
+    """The failure for an error inside a stream, after its status was sent."""
     said = _read_error(b'{"error":' + error + b"}")
     code = said.code if isinstance(said.code, int) else 500
     return failure_from_status(where, code, b'{"error":' + error + b"}")
 
 
 def failure_from_exception(where: str, error: BaseException) -> UpstreamFailure:
-    """The failure of a connection."""
+    """The failure for a connection error."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         message = f"the policy at {where} did not accept a connection in time"
         return UpstreamFailure("timeout", message, again=True, down=True)
@@ -143,14 +143,14 @@ def failure_from_exception(where: str, error: BaseException) -> UpstreamFailure:
 
 
 def _reason(error: OSError) -> str:
-    """In the system's words: asyncio's own name the address again."""
+    """The system's message: asyncio's own repeats the address."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
 
 
 def _read_error(body: bytes) -> _Error:
-    """Whatever the server says of the error, in whichever of the usual shapes."""
+    """The server's error, in any of the common formats."""
     try:
         whole = _decoder.decode(body)
     except DECODE_ERRORS:
@@ -173,7 +173,7 @@ def _is_too_long(said: _Error) -> bool:
 
 
 def _seconds(after: str | None) -> float | None:
-    """`Retry-After` in seconds; its form with a date is not used by servers of models."""
+    """`Retry-After` in seconds. Inference servers do not use its date form."""
     try:
         return max(0.0, float(after)) if after is not None else None
     except ValueError:

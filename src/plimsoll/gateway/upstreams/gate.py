@@ -1,6 +1,6 @@
-"""The pauses of a policy for new weights, told to those who keep time by it.
+"""The gate: holds requests while the policy's weights change, and tracks the policy's version.
 
-Holds requests while the weights of the policy change, and knows their version.
+`Pauses` announces the pauses to everything that measures time by the policy.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ __all__ = ["AnswerSource", "Gate", "PauseListener", "Pauses"]
 
 
 class PauseListener(Protocol):
-    """Is told when the policy is paused, and when it goes on."""
+    """Is notified when the policy pauses and resumes."""
 
     def pause(self, *, drains: bool) -> None: ...
 
@@ -26,15 +26,15 @@ class PauseListener(Protocol):
 
 
 class Pauses:
-    """Whether the policy is paused now.
+    """The pause state of the policy.
 
-    With `drains` it still answers the requests that it was sent before the pause, and no others;
-    without, it answers none.
+    With `drains`, the policy still answers the requests that it received before the pause; without,
+    it answers none.
     """
 
     def __init__(self) -> None:
         self.clock = Stopwatch()
-        """Stands still while the policy is paused."""
+        """Stops while the policy is paused."""
         self.drains = False
         self._followers: dict[PauseListener, None] = {}
 
@@ -43,7 +43,7 @@ class Pauses:
         return self.clock.is_stopped
 
     def begin(self, *, drains: bool) -> None:
-        """The policy is paused. Does nothing where it is already."""
+        """Announce a pause. Does nothing during a pause."""
         if self.is_paused:
             return
         self.drains = drains
@@ -52,7 +52,7 @@ class Pauses:
             follower.pause(drains=drains)
 
     def end(self) -> None:
-        """The policy goes on. Does nothing where it is not paused."""
+        """Announce the end of a pause. Does nothing without one."""
         if not self.is_paused:
             return
         self.clock.go()
@@ -60,7 +60,7 @@ class Pauses:
             follower.resume()
 
     def follow(self, follower: PauseListener) -> None:
-        """Tell it of pauses until `leave`; at once where the policy is paused now."""
+        """Notify a listener until `leave`; at once if the policy is paused now."""
         self._followers[follower] = None
         if self.is_paused:
             follower.pause(drains=self.drains)
@@ -70,7 +70,7 @@ class Pauses:
 
 
 class AnswerSource(Protocol):
-    """What answers behind a gate."""
+    """An upstream behind a gate."""
 
     @property
     def model(self) -> str: ...
@@ -93,13 +93,13 @@ class AnswerSource(Protocol):
 
 
 class Gate:
-    """An `Upstream` that can be paused. Requests that come meanwhile wait; none is lost."""
+    """An `Upstream` that can be paused. Requests wait during a pause; none is lost."""
 
     def __init__(
         self, source: AnswerSource, version: Version = FIRST_VERSION, pauses: Pauses | None = None
     ) -> None:
         self.pauses = pauses or Pauses()
-        """Those of the gate, and those that the servers behind it make by themselves."""
+        """The pauses of the gate, and those that its servers start themselves."""
         self._source = source
         self._version = version
         self._open = asyncio.Event()
@@ -108,7 +108,7 @@ class Gate:
         self._idle.set()
         self.in_flight = 0
         self.held = 0
-        """How many requests wait for the gate to open."""
+        """The number of requests that wait at the gate."""
 
     @property
     def version(self) -> Version:
@@ -116,7 +116,7 @@ class Gate:
 
     @property
     def model(self) -> str:
-        """The name that the policy goes by at its server."""
+        """The policy's name at its server."""
         return self._source.model
 
     @property
@@ -132,8 +132,8 @@ class Gate:
         return self._source.replicas
 
     async def pause(self, *, drain: bool = False) -> None:
-        """Holds new requests. With `drain`, returns once those in flight are answered; cancelled
-        while it waits for them, it opens the gate again."""
+        """Hold new requests. With `drain`, return once the requests in flight are answered; if
+        cancelled while waiting, reopen the gate."""
         self._open.clear()
         self.pauses.begin(drains=True)
         if drain:
@@ -144,14 +144,14 @@ class Gate:
                 raise
 
     def resume(self, version: Version | None = None) -> None:
-        """Lets requests pass. Whatever is generated from now on is of this version."""
+        """Let requests pass. Everything generated from now on has this version."""
         if version is not None:
             self._version = version
         self._open.set()
         self.pauses.end()
 
     async def ready(self) -> Version:
-        # It may be paused again before a request that it woke gets its turn.
+        # It may be paused again before a woken request runs.
         while not self._open.is_set():
             self.held += 1
             try:

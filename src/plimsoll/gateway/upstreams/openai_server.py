@@ -1,11 +1,4 @@
-"""The address of an upstream, as people write it.
-
-The body of a request to an upstream: encoded once, but for what is large and is JSON already.
-
-How long a stream may say nothing.
-
-One OpenAI-compatible server: vLLM, SGLang, `transformers serve`, llama.cpp, a hosted one.
-"""
+"""An OpenAI-compatible server: vLLM, SGLang, `transformers serve`, llama.cpp, or a hosted one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -46,7 +39,7 @@ __all__ = [
 
 
 def normal_url(given: str) -> str:
-    """The base of the server's routes; `/v1` is added where there is no path."""
+    """The base URL of the server's routes; adds `/v1` if there is no path."""
     try:
         parts = urlsplit(given)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -68,7 +61,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonBody(aiohttp.payload.Payload):
-    """JSON of any size. A large one is written piece by piece, so that others get their turn."""
+    """A JSON body of any size. Large bodies are written in chunks, so that the event loop stays
+    free."""
 
     _autoclose = True
 
@@ -91,7 +85,7 @@ class JsonBody(aiohttp.payload.Payload):
 
 
 def _parts(fields: dict[str, msgspec.Raw | str]) -> list[bytes | memoryview]:
-    """A large field is not copied: it is a part of its own."""
+    """The encoded parts. A large raw field becomes its own part, without a copy."""
     small: dict[str, msgspec.Raw | str] = {}
     parts: list[bytes | memoryview] = []
     for name, value in fields.items():
@@ -101,15 +95,15 @@ def _parts(fields: dict[str, msgspec.Raw | str]) -> list[bytes | memoryview]:
             small[name] = value
     if not parts:
         return [_encode(small)]
-    # There is always a small one: the name of the model.
+    # There is always a small field: the model's name.
     return [_encode(small)[:-1], *parts, b"}"]
 
 
 class StreamTimeout:
-    """Fails the reading of a stream from which nothing has come for so many seconds.
+    """Fails the reading of a stream that has been silent for too long.
 
-    One timer that looks when something last came. The client's own is made anew for each read,
-    which costs more than the piece that was read.
+    It is one timer that checks the time of the last read. aiohttp's own timeout is rescheduled at
+    every read, which costs more than the read itself.
     """
 
     __slots__ = ("_last", "_loop", "_response", "_seconds", "_timer")
@@ -125,13 +119,13 @@ class StreamTimeout:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def allow(self, seconds: float) -> None:
-        """From now on it may last so long."""
+        """Change the timeout."""
         self._timer.cancel()
         self._seconds = seconds
         self._timer = self._loop.call_at(self._last + seconds, self._look)
 
     def broken(self) -> None:
-        """Something came."""
+        """Note that data arrived."""
         self._last = self._loop.time()
 
     def over(self) -> None:
@@ -152,14 +146,14 @@ WITH_USAGE = msgspec.Raw(b'{"include_usage":true}')
 DONE = b"[DONE]"
 DRAIN_SECONDS = 0.25
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
-"""Of a whole answer: a server that never ends one must not fill the memory."""
+"""The limit on a whole answer: an endless one must not fill the memory."""
 MAX_ERROR_BYTES = 64 * 1024
 UNSTREAMED_TYPES = ("application/json", "text/html")
-"""Types of an answer that is whole by itself, and was read as a stream in vain."""
+"""Content types of an answer that is not a stream."""
 READ_BYTES = 1 << 20
-"""What a connection may have ready to be read before it is paused: most answers, all of it."""
+"""The read buffer of a connection: most answers fit completely."""
 LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")
-"""Fields that say how long an answer may be, the newer name first."""
+"""The fields that limit the length of an answer; the newer name first."""
 NEUTRAL_SAMPLING = {
     "temperature": msgspec.Raw(b"1.0"),
     "top_p": msgspec.Raw(b"1.0"),
@@ -169,17 +163,19 @@ NEUTRAL_SAMPLING = {
     "presence_penalty": msgspec.Raw(b"0.0"),
     "frequency_penalty": msgspec.Raw(b"0.0"),
 }
-"""Has answers sampled from the model as it is, in the words of vLLM and SGLang, whatever the agent
-asks for and the model's folder says: log probabilities are the model's own, and know of neither."""
+"""Sampling parameters of vLLM and SGLang for the unmodified distribution of the model. They
+override the agent and the model's `generation_config.json`, because the reported log probabilities
+are the model's own.
+"""
 CONTINUE = {"continue_final_message": TRUE, "add_generation_prompt": FALSE}
-"""Has the last message gone on with, rather than answered."""
+"""Continue the last message instead of answering it."""
 CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-"""What a connection fails with."""
+"""Errors of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupportedFields:
-    """Which fields a server may be sent. Some refuse what they do not know."""
+    """The optional fields that a server accepts. Some servers reject unknown fields."""
 
     logprobs: bool = True
     token_ids: bool = True
@@ -188,17 +184,17 @@ class SupportedFields:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a server is waited for, in seconds. Where it may be paused for new weights, all but
-    the first are longer by that."""
+    """Timeouts of a server in seconds. If it may pause for new weights, all but the first include
+    the pause."""
 
     connect: float = 10.0
     first: float = 900.0
-    """For the head of a stream, and then for its first event: a queue and a long prompt are in
-    it. Most servers send the head at once."""
+    """For the headers of a stream, and then for its first event, which includes queueing and a long
+    prompt. Most servers send the headers at once."""
     between: float = 900.0
-    """Between two reads of a stream after that."""
+    """Between two later reads of a stream."""
     total: float = 3600.0
-    """For a whole answer, or a stream from its beginning to its end."""
+    """For a whole answer, or a whole stream."""
 
 
 class _Count(msgspec.Struct):
@@ -210,9 +206,9 @@ _tokens = msgspec.json.Decoder(int | None)
 
 
 def http_session() -> aiohttp.ClientSession:
-    """The session that all servers share. How many requests there are is decided elsewhere."""
-    # Servers of models close idle connections after 5 s: one that is older than this might be
-    # closed under a request that has just been written to it.
+    """The HTTP client that all servers share. The number of requests is limited elsewhere."""
+    # Inference servers close idle connections after 5 s. A connection older than this limit might
+    # be closed just after a request was written to it.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
     headers = {"Accept-Encoding": "identity", "User-Agent": "plimsoll"}
     return aiohttp.ClientSession(
@@ -221,7 +217,7 @@ def http_session() -> aiohttp.ClientSession:
 
 
 class OpenAIServer:
-    """A server by its URL, the one that ends in `/v1`."""
+    """A server by its base URL, which ends in `/v1`."""
 
     def __init__(
         self,
@@ -235,13 +231,13 @@ class OpenAIServer:
         context: int | None = None,
         plain: bool = False,
     ) -> None:
-        """`plain`, for training, has every answer sampled as `NEUTRAL_SAMPLING` says, and drops the
-        fields of agents that would change it."""
+        """`plain`, for training, applies `NEUTRAL_SAMPLING` and drops the agent's fields that would
+        change the distribution."""
         self.url = url.rstrip("/")
         self.model = model
         self._http = http
         self._context = context
-        """Tokens of a prompt and its answer, where the server tells it."""
+        """The context length, if the server reports it."""
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._asks = asks or SupportedFields()
         self._plain = plain
@@ -279,12 +275,13 @@ class OpenAIServer:
             finally:
                 await pieces.aclose()
         finally:
-            # Cuts the connection unless all was read: so the server stops generating.
+            # Closes the connection unless everything was read, so that the server stops generating.
             response.close()
 
     async def count(self, request: Request) -> int:
-        """Asks the server's tokenizer by the route of vLLM and SGLang. What is no count is none: a
-        server may have something else at that route, and asking again changes nothing."""
+        """Count tokens by the `/tokenize` route of vLLM and SGLang. Any other answer means that
+        counting is not supported: other servers may have another route there, and a retry would not
+        help."""
         fields: dict[str, msgspec.Raw | str] = {
             "model": self.model,
             "messages": request.messages,
@@ -307,8 +304,8 @@ class OpenAIServer:
             raise UpstreamFailure("unsupported", message) from None
 
     async def problem(self, within: float) -> str:
-        """Why the server does not serve, or "": by `/health`, and by `/models` where the former
-        says nothing, as a hosted server may have no such route, or not for everybody."""
+        """The reason why the server does not serve, or "". Asks `/health`, and then `/models`,
+        because hosted servers may lack the former or restrict it."""
         timeout = aiohttp.ClientTimeout(within)
         try:
             for url in (f"{self.url.removesuffix('/v1')}/health", f"{self.url}/models"):
@@ -364,17 +361,17 @@ class OpenAIServer:
         return fields
 
     def _is_no_limit(self, asked: msgspec.Raw) -> bool:
-        """Whether an answer may be as long as half of the context, or longer.
+        """Whether a length limit is half of the context or more.
 
-        Agents made for large models ask for that much as a matter of course. Servers refuse a
-        request whose prompt and answer might not fit; without a limit they give what is left.
+        Agents for large models request that much by default. Servers reject a request whose prompt
+        and answer might not fit; without a limit they generate up to the context length.
         """
         if self._context is None:
             return False
         try:
             tokens = _tokens.decode(asked)
         except msgspec.DecodeError:
-            return False  # the server says what is wrong with it
+            return False  # the server reports the error
         return tokens is not None and tokens * 2 >= self._context
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -391,7 +388,7 @@ class OpenAIServer:
         try:
             body = await response.content.read(MAX_ERROR_BYTES)
         except CONNECTION_ERRORS:
-            body = b""  # what the status says holds all the same
+            body = b""  # the status is enough
         return failure_from_status(
             self.url, response.status, body, response.headers.get("Retry-After")
         )
@@ -436,7 +433,7 @@ class OpenAIServer:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Reads the end of the body after the last event, so that the connection can be used again."""
+    """Read the end of the body after the last event, so that the connection can be reused."""
     if not response.content.at_eof():
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):

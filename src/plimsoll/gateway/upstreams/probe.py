@@ -1,9 +1,7 @@
-"""Finds out by small requests what a server can return.
+"""Probes servers with small requests to find their capabilities.
 
-A look at all replicas of a policy before they are used as one.
-
-What one of them can do is asked of all. A replica that can do less, or serves something else,
-would spoil its share of the sessions without a word.
+All replicas of a policy are probed before they are used as one. A replica that can do less, or
+serves another model, would silently spoil its share of the sessions.
 """
 
 import asyncio
@@ -51,15 +49,16 @@ TOOLS = msgspec.Raw(
     b'"parameters":{"type":"object","properties":{"zone":{"type":"string"}}}}}]'
 )
 CALL_TOKENS = (64, 512)
-"""Of an answer that is to hold a call; the second where the first was cut off, as the answers of
-models that think before they call are."""
+"""Token limits of an answer that should contain a call. The second is for answers cut off by the
+first, of models that reason before they call.
+"""
 FIELD_SETS = (
     SupportedFields(True, True),
     SupportedFields(True, False),
     SupportedFields(False, True),
     SupportedFields(False, False),
 )
-"""What is asked for, the most first: a server may refuse fields that it does not know."""
+"""Combinations of optional fields, the most first: a server may reject unknown fields."""
 
 _CHECK = "Check its URL (it ends in /v1)."
 
@@ -74,11 +73,11 @@ class _Model(msgspec.Struct):
     max_model_len: int | None = None
     meta: _Meta | None = None
     stream_token_ids: bool = False
-    """Whether the server itself says that its streams leave out no id, as Plimsoll's do."""
+    """Whether the server declares that its streams report all token ids, as Plimsoll's do."""
 
     @property
     def context(self) -> int | None:
-        """The context length: vLLM and SGLang tell it in one place, llama.cpp in another."""
+        """The context length: vLLM and SGLang report it in one field, llama.cpp in another."""
         meta = self.meta or _Meta()
         return self.max_model_len or meta.n_ctx or meta.n_ctx_train
 
@@ -93,8 +92,8 @@ _choices = msgspec.json.Decoder(list[Choice])
 async def probe(
     url: str, model: str | None = None, key: str | None = None, *, within: float = 30.0
 ) -> Capabilities:
-    """Asks the server a few small things, each within so many seconds. Raises nothing for a
-    server that cannot be used: `problem` says why."""
+    """Probe a server; `within` limits each request. Never raises for an unusable server: `problem`
+    has the reason."""
     try:
         return await probe_server(url, model, key, within=within)
     except UpstreamFailure as failure:
@@ -104,7 +103,7 @@ async def probe(
 async def probe_server(
     url: str, model: str | None = None, key: str | None = None, *, within: float = 30.0
 ) -> Capabilities:
-    """Probe a server; raises `UpstreamFailure` where it fails."""
+    """Like `probe`, but raises `UpstreamFailure` if the server fails."""
     url = normal_url(url)
     async with http_session() as http:
         listed = await _models(http, url, key, min(within, 10.0))
@@ -123,8 +122,8 @@ async def probe_server(
 async def _models(
     http: aiohttp.ClientSession, url: str, key: str | None, within: float
 ) -> list[_Model] | UpstreamFailure:
-    """The models that a server names, or why it names none: who knows the name can do without.
-    Raises what a request for an answer would meet, too."""
+    """The models that a server lists, or why it lists none, which is no problem if the name is
+    configured. Raises errors that a request for an answer would hit as well."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = aiohttp.ClientTimeout(within)
     try:
@@ -143,13 +142,13 @@ async def _models(
 
 def _unlisted(url: str, status: int, body: bytes) -> UpstreamFailure:
     failure = failure_from_status(url, status, body)
-    # What is said of a bad request speaks to who made it, and does not name the server.
+    # The message of a bad request is meant for its sender, and does not name the server.
     is_ours = failure.kind in ("bad_request", "context_length")
     return invalid_answer(url, f"/models answered {status}. {_CHECK}") if is_ours else failure
 
 
 class _Probe:
-    """The requests to one model of a server."""
+    """The probing requests to one model of a server."""
 
     def __init__(
         self, http: aiohttp.ClientSession, url: str, model: str, key: str | None, within: float
@@ -197,7 +196,7 @@ class _Probe:
         )
 
     async def _whole(self) -> tuple[SupportedFields, Answer]:
-        """A whole answer, and what the server let itself be asked for."""
+        """A whole answer, and the optional fields that the server accepted."""
         for asks in FIELD_SETS[:-1]:
             with suppress(_FieldsRefused):
                 return asks, await self._answer(asks)
@@ -212,7 +211,7 @@ class _Probe:
             raise
 
     async def _stream(self, asks: SupportedFields) -> list[Chunk] | None:
-        """The pieces of a stream; None where the server streams nothing."""
+        """The pieces of a stream; None if the server does not stream."""
         for usage in (True, False):
             with suppress(UpstreamFailure):
                 asked = SupportedFields(asks.logprobs, asks.token_ids, usage)
@@ -234,8 +233,8 @@ class _Probe:
         return _ToolSupport(called=bool(answer.message.calls))
 
     async def _tools_at_length(self, asks: SupportedFields, seen: "_ToolSupport") -> "_ToolSupport":
-        """The same where no call was seen, but might have been in a longer answer. No call is
-        forced: engines take other ways to write one that is."""
+        """Try a longer answer if no call was seen and the answer was cut off. The call is not
+        forced: servers generate forced calls in another way."""
         if seen.cut_off:
             with suppress(UpstreamFailure):
                 request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[1])
@@ -250,18 +249,18 @@ class _Probe:
 
 
 class _FieldsRefused(Exception):
-    """The server does not want these fields."""
+    """The server rejected the optional fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToolSupport:
-    """What came of tools on offer."""
+    """The result of offering a tool."""
 
     accepted: bool = True
     called: bool = False
     complete: bool = False
-    """Whether the stream had all its ids. Engines may lose those of calls alone: without a call
-    in it this says nothing."""
+    """Whether the stream reported all ids. Servers may omit the ids of calls only, so this means
+    little without a call."""
     cut_off: bool = False
 
 
@@ -309,18 +308,19 @@ COMPARED_FIELDS = {
     "stream_usage": "the usage in streams",
     "count": "counting of tokens",
 }
-"""What must be the same of all. Whether the ids of a stream are complete may hang on what was
-said in it: there the least counts."""
+"""The fields that must be equal on all replicas. Whether streams have all ids may depend on the
+sampled text, so there the minimum counts.
+"""
 
 
 async def probe_replicas(
     bases: Sequence[str], model: str | None = None, key: str | None = None
 ) -> Capabilities:
-    """What may be asked of every replica. One that is away is warned of: it is used once it is
-    there. Raises `PolicyError` where none serves, and where one is not like the others."""
+    """The common capabilities of all replicas. Warns of an unavailable replica, which is used once
+    it is up. Raises `PolicyError` if none is up, or if one differs from the others."""
     seen = await _probe_all(bases, model, key)
     if _difference(seen):
-        # Under load a server may fail at this or that for a moment: what two looks find counts.
+        # A server under load may fail a probe for a moment: a difference must show up twice.
         seen = await _probe_all(bases, model, key)
     serving = _serving(seen)
     if not serving:
@@ -359,7 +359,7 @@ def _problem(seen: Capabilities | UpstreamFailure) -> str:
 
 
 def _is_unavailable(seen: Capabilities | UpstreamFailure) -> bool:
-    """Whether it may be another time: it cannot be reached, is busy, or does not answer."""
+    """Whether the replica may come up later: it is unreachable, busy, or does not answer."""
     return isinstance(seen, UpstreamFailure) and (seen.again or seen.kind == "timeout")
 
 
@@ -368,7 +368,7 @@ def _serving(seen: Sequence[Capabilities | UpstreamFailure]) -> list[Capabilitie
 
 
 def _difference(seen: Sequence[Capabilities | UpstreamFailure]) -> str:
-    """What is wrong with one that is there while another serves."""
+    """The problem of a replica that is up but not usable, or differs from the first usable one."""
     serving = _serving(seen)
     if not serving:
         return ""

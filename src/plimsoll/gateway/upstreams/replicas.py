@@ -1,13 +1,9 @@
-"""One server among several: its load, and whether it is trusted with requests now.
+"""Replicas: several servers of the same policy as one upstream.
 
-Asks replicas in the background whether they serve: those that are down, and those that idle.
-
-Several servers of the same policy as one.
-
-A session stays with its replica, whose cache holds its conversation, for as long as that one
-is up and does not fail it; a new one goes to the least loaded. A request is sent again only
-where that is safe and nothing of an answer has been delivered. So a replica that dies loses no
-request: each is answered by another, or fails with its cause.
+A session stays with its replica, whose KV cache holds its conversation, until that replica is down
+or fails it. A new session goes to the least loaded replica. A request is retried only if that is
+safe and nothing of an answer was delivered. So a dying replica loses no request: each is answered
+by another one, or fails with its cause.
 """
 
 import asyncio
@@ -28,16 +24,17 @@ from plimsoll.gateway.upstreams.protocol import CallContext
 __all__ = ["Replica", "ReplicaState", "Replicas", "watch_health"]
 
 MAX_FAILURES_IN_A_ROW = 3
-"""So many answers that speak against a server, and it is cooled down. A connection that fails
-is enough by itself."""
+"""Consecutive failures until a replica is cooled down. One failed connection is enough."""
 FIRST_COOLDOWN = 1.0
 MAX_COOLDOWN = 30.0
-"""Less than a request waits for a replica: none gives up before one was looked at again."""
+"""Less than a request waits for a replica, so that each is checked again before a request gives
+up.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A replica as metrics and health pages show it."""
+    """The state of a replica for metrics and health pages."""
 
     url: str
     up: bool = True
@@ -45,23 +42,23 @@ class ReplicaState:
     answered: int = 0
     failures: int = 0
     cooled: int = 0
-    """How often it was cooled down."""
+    """The number of cooldowns."""
     last_failure: str = ""
 
 
 class Replica:
-    """Counts what happens to a server. Times are those of the event loop's clock."""
+    """A server with its load, failures and cooldown. Times are in the event loop's clock."""
 
     def __init__(self, server: OpenAIServer) -> None:
         self.server = server
         self.in_flight = 0
         self.chosen = 0
-        """When it was last given a new session, counted in sessions."""
+        """The sequence number of the last session assigned to it."""
         self.up = True
         self.not_before = 0.0
-        """Until then it is left alone: it is cooled down, or asked for time itself."""
+        """No request is sent before this time: it is cooled down, or asked for time itself."""
         self.heard = 0.0
-        """When it last answered."""
+        """The time of the last answer."""
         self._answered = 0
         self._failures = 0
         self._in_a_row = 0
@@ -100,7 +97,7 @@ class Replica:
             self.in_flight -= 1
 
     def answered(self, now: float) -> None:
-        """What it was asked for, it did: whatever was held against it is forgotten."""
+        """Count an answer, and forget earlier failures."""
         self._answered += 1
         self.well(now)
         self.not_before = 0.0
@@ -108,8 +105,8 @@ class Replica:
         self._cool_next = FIRST_COOLDOWN
 
     def well(self, now: float) -> None:
-        """It says that it serves, and may be asked. What it failed at is not made up for by that:
-        a server may be healthy and answer nobody."""
+        """Mark the replica as up after a health check. Earlier failures still count: a server may
+        be healthy and yet fail every request."""
         self.heard = now
         self.up = True
 
@@ -123,23 +120,24 @@ class Replica:
             self.not_before = max(self.not_before, now + min(failure.after, MAX_COOLDOWN))
         if failure.down:
             self._in_a_row += 1
-            # Requests that fail together, once it is down, say nothing new of it.
+            # Requests that fail together after it went down add no information.
             if self.up and (failure.again or self._in_a_row >= MAX_FAILURES_IN_A_ROW):
                 self.cool(now)
 
     def unwell(self, problem: str, now: float) -> None:
-        """A check found that it does not serve. What took it down before is still the reason."""
+        """Cool down after a failed health check. Keeps the failure that took the replica down."""
         if self.up:
             self._last_failure = problem
         self.cool(now)
 
     def warm(self) -> None:
-        """It may be checked or asked at once, and is cooled down from the start again."""
+        """End the cooldown, and reset its length."""
         self.not_before = 0.0
         self._cool_next = FIRST_COOLDOWN
 
     def cool(self, now: float) -> None:
-        """Takes it out until a check finds it well; each time it is left alone for longer."""
+        """Take the replica out until a health check succeeds. Each cooldown is longer than the
+        last."""
         if self.up:
             self._cooled += 1
         self.up = False
@@ -149,7 +147,7 @@ class Replica:
 
 CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 15.0
-"""A replica that nobody has heard of for so long is asked before a session needs it."""
+"""A replica that has been idle for this long is checked before a session needs it."""
 CHECK_TIMEOUT = 5.0
 
 _log = logging.getLogger(__name__)
@@ -158,10 +156,11 @@ _log = logging.getLogger(__name__)
 async def watch_health(
     replicas: Sequence[Replica], changed: Callable[[], None], clock: Stopwatch
 ) -> None:
-    """Runs until it is cancelled; calls `changed` when a replica comes back.
+    """Check replicas that are down or idle, until cancelled. Calls `changed` when one comes back
+    up.
 
-    A replica that seemed down in a pause for new weights, while the clock stood still, is checked
-    again as soon as the pause is over.
+    A replica that failed during a pause for new weights, while the clock was stopped, is checked as
+    soon as the pause is over.
     """
     was_paused = False
     while True:
@@ -198,13 +197,13 @@ async def _check(replica: Replica, changed: Callable[[], None]) -> None:
 
 
 MAX_SESSIONS = 65_536
-"""Of so many sessions it is known which replica they are with; the least recent is forgotten."""
+"""The number of sessions whose replica is remembered; the least recently used is evicted."""
 MAX_TRIES = 6
 FIRST_BACKOFF = 0.2
 
 
 class Replicas:
-    """The servers that `http` reaches. Close it to end its background check."""
+    """Servers reached through `http`. `close` stops the health checks."""
 
     def __init__(
         self,
@@ -215,7 +214,8 @@ class Replicas:
         patience: float = 60.0,
         clock: Stopwatch | None = None,
     ) -> None:
-        """`patience` is how long a request waits, in seconds of the clock, while none is up."""
+        """`patience` is how long a request waits while no replica is up, in seconds of the
+        clock."""
         self._http = http
         self._replicas = [Replica(server) for server in servers]
         self._sessions: OrderedDict[str, Replica] = OrderedDict()
@@ -253,8 +253,8 @@ class Replicas:
         self, request: Request, call: CallContext
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
         async with aclosing(self._stream(request, call)) as pieces:
-            # Entered once there is a first piece: until then a failure is still an error with
-            # a status of its own, and can be answered by another replica.
+            # Entered at the first piece: until then a failure has its own status, and another
+            # replica can answer.
             first = await anext(pieces)
             del request
             async with aclosing(_after(first, pieces)) as whole:
@@ -278,7 +278,7 @@ class Replicas:
                 with replica.busy():
                     async with replica.server.stream(kept[0], call) as pieces:
                         async for chunks in pieces:
-                            # It will not be sent again: its body need not be kept any longer.
+                            # It cannot be retried now, so its body is freed.
                             attempts.delivered = True
                             kept.clear()
                             yield chunks
@@ -294,7 +294,7 @@ class Replicas:
     async def _failed(
         self, session: str, replica: Replica, failure: UpstreamFailure, attempts: "_Attempts"
     ) -> None:
-        """Returns where the request may be sent again; raises the failure where not."""
+        """Wait before a retry, if the request may be retried; else raise the failure."""
         replica.failed(failure, _now())
         if failure.down:
             self._leave(session, replica)
@@ -306,7 +306,7 @@ class Replicas:
             await asyncio.sleep(attempts.pause(failure))
 
     async def _choose(self, session: str, attempts: "_Attempts") -> Replica:
-        """The session's replica, or another if it is down; waits while all are."""
+        """The session's replica, or another one if that is down. Waits while all are down."""
         known = self._sessions.get(session)
         if known is not None and not attempts.tried and known.ready(_now()):
             self._sessions.move_to_end(session)
@@ -329,8 +329,8 @@ class Replicas:
         return replica
 
     def _leave(self, session: str, replica: Replica) -> None:
-        """What the session asks next goes to another: this one may fail it again, and who fails
-        at once is the least loaded."""
+        """Assign the session to another replica: this one may fail it again, and a replica that
+        fails fast looks the least loaded."""
         if self._sessions.get(session) is not replica:
             return
         now = _now()
@@ -347,7 +347,7 @@ class Replicas:
         return replica
 
     async def _wait(self, attempts: "_Attempts") -> None:
-        """Until a replica is back, or may be asked again."""
+        """Wait until a replica is up or may be tried again."""
         left = attempts.left
         if left <= 0:
             reasons = "; ".join(replica.state.last_failure for replica in self._replicas)
@@ -365,7 +365,7 @@ class Replicas:
 
 
 class _Attempts:
-    """How often and how long one request has been tried."""
+    """The tries and the waiting time of one request."""
 
     def __init__(self, clock: Stopwatch, patience: float) -> None:
         self._clock = clock
@@ -376,7 +376,7 @@ class _Attempts:
 
     @property
     def left(self) -> float:
-        """Seconds of the clock that it may still wait."""
+        """The remaining waiting time, in seconds of the clock."""
         return self._until - self._clock.seconds
 
     def allow(self, failure: UpstreamFailure) -> bool:
@@ -385,7 +385,8 @@ class _Attempts:
         return failure.again and not self.delivered and self._count < MAX_TRIES and in_time
 
     def pause(self, failure: UpstreamFailure) -> float:
-        """How long to wait where the server did not say it: then its replica is left alone."""
+        """The backoff, if the server did not set one: otherwise the replica is not used for that
+        time."""
         return FIRST_BACKOFF * 2 ** (self._count - 1) if failure.after is None else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The top-level fields of a request, and which of them reach the policy's server."""
+"""Request fields: which top-level fields of a request reach the policy's server."""
 
 import re
 
@@ -23,8 +23,9 @@ _LOCATION_FIELDS = frozenset(
         "video_data",
     }
 )
-"""Fields of vLLM and SGLang that have a server connect to a host, open a file, load an adapter or
-unpickle a tensor. No agent sends them by habit, so they are refused in every run."""
+"""Fields of vLLM and SGLang that make a server connect to a host, open a file, load an adapter or
+unpickle a tensor. Agents do not send them by default, so they are refused in every run.
+"""
 
 _TRAINING_FIELDS = frozenset(
     {
@@ -38,11 +39,12 @@ _TRAINING_FIELDS = frozenset(
         "top_logprobs",
     }
 )
-"""Fields that reach a server in training: they end an answer, say what is reported of it, or are
-part of the prompt that is recorded. All others are dropped."""
+"""Fields that reach a server in training: they end an answer, select the reported fields, or are
+part of the recorded prompt. All others are dropped.
+"""
 
 _FREE_CHOICES = (b'"auto"', b'"none"', b"null")
-"""Of `tool_choice`: the others have servers generate by a grammar."""
+"""Values of `tool_choice` that do not constrain generation by a grammar."""
 
 _STRICT = re.compile(rb'"strict"\s*:\s*true')
 _TOOLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -51,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def refuse_location_fields(settings: dict[str, msgspec.Raw]) -> None:
-    """Raise `Refusal` for a field that points the server at something of its own."""
+    """Raise `Refusal` for a field that makes the server open something."""
     for name in sorted(_LOCATION_FIELDS & settings.keys()):
         if bytes(settings[name]) != b"null":
             message = f"{name} is not passed on to the policy's server; leave it out"
@@ -59,11 +61,11 @@ def refuse_location_fields(settings: dict[str, msgspec.Raw]) -> None:
 
 
 def training_fields(settings: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """The fields that leave the policy's distribution as it is.
+    """The fields that do not change the policy's distribution.
 
-    Log probabilities are the model's own. A field that changes which tokens can be sampled, such
-    as a bias or a grammar, would make them those of other answers; a seed of the agent would have
-    all members of a group answer alike.
+    The reported log probabilities are the model's own. A field that changes which tokens can be
+    sampled, such as a bias or a grammar, would make them wrong; a fixed seed would make all members
+    of a group answer alike.
     """
     kept = {name: raw for name, raw in settings.items() if name in _TRAINING_FIELDS}
     choice = settings.get("tool_choice")
@@ -73,7 +75,7 @@ def training_fields(settings: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 
 
 def without_strict(tools: msgspec.Raw) -> msgspec.Raw:
-    """The tools without `strict`, which has some servers generate calls by a grammar."""
+    """The tools without `strict`, which makes some servers constrain calls by a grammar."""
     if _STRICT.search(tools) is None:
         return tools
     listed = _TOOLS.decode(tools)

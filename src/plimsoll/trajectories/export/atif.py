@@ -1,11 +1,9 @@
-"""The documents of ATIF 1.8, as far as a trajectory has something to say in them.
+"""Exports trajectories as ATIF 1.8, the Agent Trajectory Interchange Format of Harbor.
 
-Trajectories as ATIF 1.8, the Agent Trajectory Interchange Format of Harbor.
-
-A document holds one branch: the main one, with the others embedded as
-`subagent_trajectories`, each named by its `trajectory_id` and all of one `session_id`. What a
-branch shares with the one that it left is marked `is_copied_context`, so that nobody trains
-on it twice. A tool's result is an observation of the step that called the tool.
+A document holds one branch: the main one, with the others embedded as `subagent_trajectories`, each
+with its own `trajectory_id` and all with the same `session_id`. Steps that a branch shares with the
+branch it left are marked `is_copied_context`, so that they are not trained on twice. A tool's
+result is an observation of the step that called the tool.
 """
 
 import mimetypes
@@ -53,13 +51,13 @@ VERSION = "ATIF-v1.8"
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text"):
-    """A piece of text beside an image."""
+    """Text beside an image."""
 
     text: str
 
 
 class ImageSource(msgspec.Struct):
-    """Where an image is: a file, or an address."""
+    """The location of an image: a file, or a URL."""
 
     media_type: str
     path: str
@@ -75,7 +73,7 @@ Content = str | list[TextPart | ImagePart]
 
 
 class Agent(msgspec.Struct, omit_defaults=True):
-    """Who acted."""
+    """The agent."""
 
     name: str
     version: str
@@ -93,32 +91,32 @@ class Call(msgspec.Struct, omit_defaults=True):
 
 
 class Result(msgspec.Struct, omit_defaults=True):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     source_call_id: str | None = None
     content: Content | None = None
 
 
 class Observation(msgspec.Struct):
-    """What the tools of a step answered."""
+    """The results of a step's tool calls."""
 
     results: list[Result]
 
 
 class MetricsExtra(msgspec.Struct, omit_defaults=True):
-    """What the format has no field for."""
+    """Values that the format has no field for."""
 
     version: str
     finish: str
     dialect: str
     seconds: float
     token_versions: list[tuple[str, int]] | None = None
-    """Which version generated how many of the answer's tokens, in order."""
+    """Runs of (version, number of the answer's tokens), in order."""
     untrainable: str = ""
 
 
 class Metrics(msgspec.Struct, omit_defaults=True):
-    """What the engine said of an answer."""
+    """Token figures of an answer."""
 
     extra: MetricsExtra
     prompt_tokens: int | None = None
@@ -129,7 +127,7 @@ class Metrics(msgspec.Struct, omit_defaults=True):
 
 
 class Step(msgspec.Struct, omit_defaults=True):
-    """A message, with what came of it."""
+    """A message, with its tool calls and their results."""
 
     step_id: int
     source: str
@@ -152,12 +150,12 @@ class FinalMetrics(msgspec.Struct, omit_defaults=True):
 
 
 class Extra(msgspec.Struct, omit_defaults=True):
-    """What the format has no field for."""
+    """Values that the format has no field for."""
 
     about: dict[str, str]
     branch: int
     reason: str
-    """Why the branch starts."""
+    """How the branch starts."""
     left: str | None = None
     """The `trajectory_id` of the branch that it left."""
     ending: str | None = None
@@ -181,15 +179,15 @@ class Atif(msgspec.Struct, omit_defaults=True):
 
 UNKNOWN = "unknown"
 MEDIA_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-"""What the format knows of."""
+"""The image types of the format."""
 BLOBS = Path("blobs")
-"""Where large images are, seen from the run's directory."""
+"""The folder of large images, relative to the run's directory."""
 
 
 def to_atif(
     trajectory: Trajectory, *, branch: int | None = None, reward: float | None = None
 ) -> Atif:
-    """The main branch with all others in it, or one branch alone."""
+    """The main branch with all others embedded, or one branch alone."""
     branches = conversations(trajectory)
     if not branches:
         raise TrajectoryError("the trajectory holds no answer, and ATIF has no empty documents")
@@ -254,7 +252,7 @@ def _steps(trajectory: Trajectory, said: Sequence[ConversationMessage]) -> list[
 
 
 def _observe(steps: Sequence[Step], message: Message) -> None:
-    """Add a tool's result to the latest step that made the call; if none did, to the last one."""
+    """Add a tool's result to the latest step that made the call; if none did, to the last step."""
     for step in reversed(steps):
         if message.call_id in {call.tool_call_id for call in step.tool_calls or ()}:
             result = Result(source_call_id=message.call_id, content=_content(message.parts))
@@ -271,7 +269,7 @@ def _step(trajectory: Trajectory, said: ConversationMessage, number: int) -> Ste
     if said.copied or (message.role == "assistant" and exchange is None):
         step.is_copied_context = True
     if message.role == "tool":
-        # A result before any call: a step of its own, which says nothing but that.
+        # A result before any call becomes a step of its own.
         step.message, step.observation = "", Observation([Result(content=step.message)])
     elif message.role == "assistant":
         step.reasoning_content = message.reasoning or None
@@ -293,7 +291,7 @@ def _call(call: ToolCall) -> Call:
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
     except DECODE_ERRORS:
-        # What the policy wrote is no JSON object; the format has no other place for it.
+        # The policy's arguments are not a JSON object; the format has no other field for them.
         return Call(call.id, call.name, {}, {"unparsed_arguments": call.arguments})
     return Call(call.id, call.name, arguments)
 
@@ -319,7 +317,7 @@ def _metrics(trajectory: Trajectory, exchange: Exchange) -> Metrics:
 
 
 def _content(parts: Sequence[Part]) -> Content:
-    """A string where there is only text; what the format cannot hold is named in a text."""
+    """A string for text only. Parts that the format cannot hold are described in text."""
     if all(isinstance(part, Text) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [_part(part) for part in parts]
@@ -340,6 +338,6 @@ def _part(part: Part) -> TextPart | ImagePart:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """The sum, where every count is known."""
+    """The sum; None if a count is unknown."""
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)

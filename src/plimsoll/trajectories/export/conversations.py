@@ -1,8 +1,8 @@
-"""The branches of a trajectory as a person reads them: lines of messages.
+"""The branches of a trajectory as people read them: sequences of messages.
 
-An exchange goes on with its parent's line where its history is the parent's and more, even
-where the engine's tokens for that history are others (`retokenized`): then the line has more
-than one sample. Whatever else an exchange does to history starts a line of its own.
+An exchange continues its parent's branch if its history extends the parent's, even if the server's
+tokens for that history changed (`retokenized`): such a branch has more than one sample. Any other
+exchange starts a new branch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ __all__ = ["Conversation", "ConversationMessage", "choose_branches", "conversati
 
 @dataclass(frozen=True, slots=True)
 class ConversationMessage:
-    """A message of a conversation, and the exchange that it answers, where it is of this line."""
+    """A message of a branch, and the exchange that it answers, if that is in this branch."""
 
     message: Message
     exchange: Exchange | None
     copied: bool
-    """It stands in the branch that this one left, too."""
+    """Whether it is also in the branch that this one left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Conversation:
     exchanges: tuple[Exchange, ...]
     said: tuple[ConversationMessage, ...]
     origin: int | None
-    """The branch that it left, where it left one."""
+    """The branch that it left, if any."""
     shared: int
-    """How many of its first messages are those of the branch that it left."""
+    """The number of first messages that it shares with the branch it left."""
 
     @property
     def reason(self) -> Branch:
-        """Why it starts."""
+        """How the branch starts."""
         return self.exchanges[0].branch
 
 
 def conversations(trajectory: Trajectory) -> list[Conversation]:
-    """Every branch, in the order in which they start."""
+    """All branches, in the order of their first exchange."""
     lines: list[list[Exchange]] = []
     line_of: dict[int, int] = {}
     for exchange in trajectory.exchanges:
@@ -66,7 +66,7 @@ def main_branch(branches: Sequence[Conversation]) -> Conversation:
 
 
 def choose_branches(branches: Sequence[Conversation], number: int | None) -> Sequence[Conversation]:
-    """The branch of a number, or all of them."""
+    """The branch with this number, or all branches."""
     if number is None:
         return branches
     if not 0 <= number < len(branches):
@@ -91,14 +91,15 @@ def _conversation(
 
 
 def _shared(trajectory: Trajectory, path: list[int], first: Exchange) -> int:
-    """How many messages at the beginning of a path are those of the exchange that it left.
+    """The number of messages at the beginning of a path that it shares with the exchange it left.
 
-    Conversations with other tools have messages of their own that say the same.
+    Conversations with different tools have separate nodes for equal messages, so content is
+    compared.
     """
     left = trajectory.path_of(trajectory.exchanges[first.parent])
     pairs = zip(path, left, strict=False)
     same = takewhile(lambda pair: _same(trajectory, *pair), pairs)
-    # An answer of its own is never another's, even where it says the same.
+    # A branch's own answer is not shared, even if the text is the same.
     return min(sum(1 for _ in same), path.index(first.answer))
 
 

@@ -1,8 +1,5 @@
-"""Folding of long texts of a trajectory.
-
-The figures of a trajectory: one line for all of it, and a table of the tokens of each turn.
-
-A trajectory as a person reads it in a terminal: branch by branch, message by message.
+"""Renders a trajectory for the terminal: a summary line, a table of tokens, and the messages of
+each branch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +21,13 @@ __all__ = ["REASONS", "fold", "render", "summary_line", "token_table", "turn_of"
 
 LONG_LINES = 24
 LONG = 3000
-"""A text with more lines or characters is folded to what follows, less than it could have."""
+"""Texts with more lines or characters are folded to the head and tail below, which are shorter."""
 HEAD_LINES, HEAD = 10, 1200
 TAIL_LINES, TAIL = 6, 800
 
 
 def fold(text: str, *, full: bool) -> str:
-    """The beginning and the end of a long text, and how much stands between them."""
+    """The beginning and end of a long text, and the number of characters left out."""
     text = text.rstrip("\n")
     if full or (text.count("\n") < LONG_LINES and len(text) <= LONG):
         return text
@@ -46,7 +43,7 @@ SHOWN_IDS = 3
 
 
 def summary_line(trajectory: Trajectory, branches: Sequence[Conversation]) -> str:
-    """Turns, tokens, versions, branches, which model was asked, and how it ended."""
+    """Turns, tokens, versions, branches, model and ending of a trajectory."""
     exchanges = trajectory.exchanges
     parts = [_counted(len(exchanges), "turn", "turns")]
     if answers := [one.answer_tokens for one in exchanges if one.answer_tokens is not None]:
@@ -66,7 +63,8 @@ def summary_line(trajectory: Trajectory, branches: Sequence[Conversation]) -> st
 
 
 def token_table(branches: Sequence[Conversation]) -> Table:
-    """For each turn: the prompt's tokens and how many the turn before left, the answer's ids."""
+    """For each turn: the tokens of the prompt, those kept from the previous turn, and the answer's
+    ids."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("turn", "branch", "prompt", "kept", "answer", "logprob"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -103,7 +101,7 @@ def _cells(exchange: Exchange) -> tuple[str, ...]:
 
 
 def _versions(exchange: Exchange) -> list[Version]:
-    """The versions that had a part in the answer, in order."""
+    """The versions that generated the answer, in order."""
     runs = exchange.tokens.versions if exchange.tokens is not None else ()
     return list(dict.fromkeys(version for version, _ in runs)) or [exchange.version]
 
@@ -117,7 +115,7 @@ def _counted(count: int, one: str, many: str) -> str:
 
 
 LABEL = 10
-"""Columns that the names of roles take."""
+"""The width of the column of roles."""
 
 REASONS: dict[Branch, str] = {
     "start": "a conversation of its own",
@@ -131,9 +129,9 @@ REASONS: dict[Branch, str] = {
 def render(
     branches: Sequence[Conversation], troubles: Sequence[Trouble], *, full: bool, alone: bool
 ) -> Iterator[RenderableType]:
-    """The branches in their order, troubles where they happened.
+    """The branches in order, with troubles where they happened.
 
-    A branch that stands `alone` is shown whole; others without what they share.
+    If `alone`, a branch is shown completely, else without the messages that it shares.
     """
     before, after = _troubles_by_exchange(branches, troubles)
     for branch in branches:
@@ -151,14 +149,14 @@ def render(
 
 
 def turn_of(exchange: Exchange) -> str:
-    """How a person counts exchanges."""
+    """The number of an exchange, counted from 1."""
     return f"turn {exchange.id + 1}"
 
 
 def _troubles_by_exchange(
     branches: Sequence[Conversation], troubles: Sequence[Trouble]
 ) -> tuple[Mapping[int | None, list[Trouble]], list[Trouble]]:
-    """Troubles by the exchange that was answered next, and those after the last."""
+    """Troubles by the next answered exchange, and those after the last."""
     exchanges = [exchange for branch in branches for exchange in branch.exchanges]
     exchanges.sort(key=lambda exchange: exchange.at)
     before: dict[int | None, list[Trouble]] = {}
@@ -217,7 +215,7 @@ def _figures(exchange: Exchange) -> str:
 
 
 def _call(call: ToolCall, *, full: bool) -> Text:
-    """A call as `name arguments`; texts among the arguments keep their lines."""
+    """A call as `name arguments`; strings among the arguments keep their line breaks."""
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
     except DECODE_ERRORS:
@@ -255,7 +253,7 @@ def _part(part: Part) -> str:
 
 
 class Labelled:
-    """A text beside the name of who said it, without blanks at the end of its lines."""
+    """A text beside its label, without trailing blanks."""
 
     def __init__(self, label: str, text: Text, *, style: str = "bold") -> None:
         self._label = Text(f"{label:<{LABEL}} ", style=style)

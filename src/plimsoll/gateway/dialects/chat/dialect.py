@@ -1,6 +1,6 @@
 """The dialect of OpenAI's Chat Completions, which upstreams speak too.
 
-What need not change is not parsed: messages go on as the bytes that the agent sent, and pieces
+Nothing is parsed without need: messages are forwarded as the bytes that the agent sent, and pieces
 of a stream as the bytes that the upstream sent.
 """
 
@@ -96,7 +96,7 @@ class ChatDialect:
 def _asks_for(fields: dict[str, msgspec.Raw], name: str) -> bool:
     asked = bool(decode(fields.get(name, _NULL), _FLAG, name))
     if not asked:
-        # Left out rather than sent as false: the gateway asks for it on its own account.
+        # Left out rather than sent as false: the gateway itself asks for it.
         fields.pop(name, None)
     return asked
 

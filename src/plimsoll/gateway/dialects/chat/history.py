@@ -1,10 +1,9 @@
-"""Messages of the chat dialect that servers would not take as they are, and what is sent instead.
+"""The messages of a chat request, and the repair of those that servers reject.
 
-Nearly every message goes on as it came. Two kinds do not: roles that chat templates do not know,
-and calls whose arguments are no JSON. A policy writes such a call now and then, an agent keeps it
-in its history, and a server that parses it fails on every request from then on.
-
-The messages of a chat request, of which those that were read before are not read again.
+Messages parsed in an earlier request are not parsed again. Nearly all messages are forwarded
+unchanged. Two kinds are not: roles that chat templates do not know, and calls whose arguments are
+not JSON. A policy writes such a call now and then, the agent keeps it in its history, and a server
+that parses it would fail every later request.
 """
 
 import re
@@ -48,7 +47,7 @@ _HEAD = msgspec.json.Decoder(_Head)
 _CALLS = msgspec.json.Decoder(_Calls)
 _CALL_FIELDS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
-# Nearly every client writes the role first; then nothing else needs to be parsed for it.
+# Nearly all clients write the role first, so that no parsing is needed.
 _PLAIN = re.compile(rb'\{"role": ?"(?:system|user|tool)"')
 _ANSWER = re.compile(rb'\{"role": ?"assistant"')
 
@@ -56,7 +55,7 @@ _SENT_AS = {"developer": msgspec.Raw(b'"system"'), "function": msgspec.Raw(b'"to
 
 
 def repaired_messages(messages: Sequence[msgspec.Raw]) -> dict[int, msgspec.Raw]:
-    """What is sent instead of some messages, by their place. Raises `Refusal` for what is no
+    """The replacements of messages that need repair, by index. Raises `Refusal` for an invalid
     message."""
     plain = _PLAIN.match
     return {
@@ -105,12 +104,13 @@ _MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
 _REST = b'{"messages":['
 
 TRIES = 8
-"""Places that may look like the messages before they come. A body that is made of such places
-must not hold up everybody: it is read from its beginning in every turn."""
+"""The number of places in a body that may look like the array of messages. A body full of such
+places must not block the event loop, so it is parsed from its beginning in every turn.
+"""
 
 
 class RawHistory:
-    """Messages of a chat request, each read only when somebody asks for it."""
+    """The messages of a chat request, each parsed on first use."""
 
     __slots__ = ("_array", "_keys", "_last")
 
@@ -120,7 +120,7 @@ class RawHistory:
         self._array = array
         self._keys = keys
         self._last = last
-        """The messages that were cut out of the array already: so many at its end."""
+        """The messages that are already cut out of the array, at its end."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -136,19 +136,19 @@ class RawHistory:
 
 
 class ChatBody(msgspec.Struct, frozen=True):
-    """A body, cut into its messages and all other fields."""
+    """The messages and the other fields of a body."""
 
     fields: dict[str, msgspec.Raw]
     history: RawHistory
     messages: msgspec.Raw
-    """As they are to be sent."""
+    """The messages to send."""
     opening: BodyPrefix | None
 
 
 def read_chat_body(body: bytes, known: BodyPrefix | None) -> ChatBody:
-    """Raises `Refusal` for what is no conversation."""
+    """Parse a body. Raises `Refusal` if it is not a conversation."""
     if known is not None:
-        # What fails here is read from the beginning, for an error that names the right place.
+        # On errors, parse from the beginning, so that the message names the right location.
         try:
             return _go_on(body, known) or _read(body)
         except Refusal:
@@ -175,7 +175,7 @@ def _read(body: bytes) -> ChatBody:
 
 
 def _go_on(body: bytes, known: BodyPrefix) -> ChatBody | None:
-    """Reads the messages after those that are known; None where that does not go."""
+    """Parse only the messages after the known prefix; None if that is not possible."""
     at = known.size + (body[known.size] == ord(","))
     rest = _REST + body[at:]
     fields = read_object(rest)
@@ -200,7 +200,7 @@ def _until_messages(fields: dict[str, msgspec.Raw]) -> list[tuple[str, msgspec.R
 def _opening(
     body: bytes, before: dict[str, msgspec.Raw], array: msgspec.Raw, keys: tuple[bytes, ...]
 ) -> BodyPrefix | None:
-    """Where the array is in the body is not told by whoever cut it out."""
+    """Locate the array in the body: the decoder does not report offsets."""
     start = -1
     for _ in range(TRIES):
         at = body.find(b'"messages"', start + 1)

@@ -1,4 +1,4 @@
-"""Streams of Chat Completions: an upstream's pieces as they came, or a whole answer in pieces."""
+"""Streams of Chat Completions: forwarded pieces of an upstream, or a whole answer in pieces."""
 
 import time
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class ChatStream:
-    """Forwards pieces as bytes, but holds back the one that says that the answer is whole."""
+    """Forwards pieces as bytes, but holds back the last one until the answer is recorded."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -72,9 +72,9 @@ class ChatStream:
         return sse_event(openai_error(refusal))
 
     def whole(self, answer: Answer) -> bytes:
-        """A stream that says all that `answer` does."""
+        """A stream with the whole content of `answer`."""
         message = answer.message
-        # The role is said once: clients put the pieces of a field together.
+        # The role is sent once: clients concatenate the pieces of a field.
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         if message.reasoning:
             deltas.append({"reasoning_content": message.reasoning})
@@ -97,12 +97,13 @@ class ChatStream:
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         if finish is not None:
-            # An answer that came whole says of no piece which tokens it is made of.
+            # The token fields come with the last piece: a whole answer does not tell the tokens of
+            # each piece.
             choice |= answer_token_fields(self._request, answer)
         return sse_event(encode({**self._stamp(answer), "choices": [choice], **(more or {})}))
 
     def _with_prompt_ids(self, data: bytes, chunk: Chunk) -> bytes:
-        # They are as large as the whole prompt, and hardly any agent asks for them.
+        # They are as large as the prompt, and hardly any agent asks for them.
         fields = _FIELDS.decode(data)
         fields.pop("prompt_token_ids", None)
         if not self._request.wants_ids:
@@ -124,7 +125,7 @@ class ChatStream:
 
 
 def answer_head(request: Request, id: str, kind: str) -> dict[str, Any]:
-    """The fields that every object of an answer begins with."""
+    """The first fields of every object of an answer."""
     return {"id": id, "object": kind, "created": int(time.time()), "model": request.model}
 
 

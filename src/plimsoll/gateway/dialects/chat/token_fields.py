@@ -1,7 +1,7 @@
-"""Token ids and log probabilities in answers of the chat dialect: for those who asked for them.
+"""Token ids and log probabilities in answers of the chat dialect.
 
-The gateway has the policy return them on its own account. To an agent that did not ask they are
-many times the bytes of its answer.
+The gateway requests them from the policy for its own record. An agent gets them only if it asked:
+they are many times the size of its answer.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from plimsoll.gateway.dialects.encoding import encode
 __all__ = ["TOKEN_FIELDS", "answer_token_fields", "prompt_token_fields", "without_tokens"]
 
 TOKEN_FIELDS = ("logprobs", "token_ids", "token_versions", "prompt_token_ids")
-"""The fields of a choice that say something of its tokens."""
+"""The fields of a choice about its tokens."""
 
 _LOGPROBS = b'},"logprobs":{'
-"""Right after what was said: otherwise the end of that would be taken for theirs."""
+"""Includes the end of the delta, so that the search cannot match inside it."""
 _AFTER_LOGPROBS = b']},"finish_reason":'
 _IDS = b'"token_ids":['
 _VERSIONS = b',"token_versions":['
@@ -28,7 +28,7 @@ _CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def prompt_token_fields(request: Request, answer: Answer) -> dict[str, Any]:
-    """What the first object of an answer says of the prompt's tokens."""
+    """The fields about the prompt's tokens, in the first object of an answer."""
     tokens = answer.tokens
     if not request.wants_ids or tokens is None or tokens.prompt is None:
         return {}
@@ -36,7 +36,7 @@ def prompt_token_fields(request: Request, answer: Answer) -> dict[str, Any]:
 
 
 def answer_token_fields(request: Request, answer: Answer) -> dict[str, Any]:
-    """What the choice of a whole answer says of its tokens."""
+    """The fields about the answer's tokens, in the choice of a whole answer."""
     fields: dict[str, Any] = {}
     if request.wants_logprobs and (logprobs := _logprobs(answer)) is not None:
         fields["logprobs"] = logprobs
@@ -55,11 +55,10 @@ def _logprobs(answer: Answer) -> msgspec.Raw | None:
 
 
 def without_tokens(chunk: Chunk, request: Request) -> bytes:
-    """A piece of a stream, without what was not asked for.
+    """A piece of a stream without the token fields that were not asked for.
 
-    Names are looked for as bytes, from the end, which is near: that is many times as fast as to
-    parse the piece. They cannot be a part of a text: quotes are escaped there. Only a piece that is
-    not written as engines write it is parsed.
+    The field names are searched as bytes, from the end, which is much faster than parsing. They
+    cannot be part of a text, where quotes are escaped. Only a piece in an unusual layout is parsed.
     """
     data: bytes | None = chunk.data
     if chunk.ids is not None and not request.wants_ids:
@@ -74,7 +73,7 @@ def _without_ids(data: bytes, *, stamped: bool) -> bytes | None:
     if at < 0:
         return None
     start = at + len(_IDS) - 1
-    # An array of numbers ends with its first bracket.
+    # An array of numbers ends at the first bracket.
     stop = data.find(b"]", start) + 1
     if stamped:
         if not data.startswith(_VERSIONS, stop):

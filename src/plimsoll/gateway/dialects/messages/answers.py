@@ -1,6 +1,5 @@
-"""Answers as Anthropic's Messages has them: blocks, a reason to stop, usage.
-
-Streams of Anthropic's Messages: blocks that open, grow and close, one after the other.
+"""Answers in the format of Anthropic's Messages: content blocks, stop reason, usage, and streams of
+blocks.
 """
 
 import secrets
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 SIGNATURE = "plimsoll"
-"""Clients want a signature with every thought, and send it back. Nothing here depends on it."""
+"""Clients require a signature with every thinking block, and send it back. It is not used here."""
 
 _REASONS: dict[Finish, str] = {
     "stop": "end_turn",
@@ -71,23 +70,23 @@ def answer_blocks(request: Request, answer: Answer) -> list[dict[str, Any]]:
 
 
 def stop_fields(answer: Answer, word: str | None) -> dict[str, Any]:
-    """`stop_reason` and `stop_sequence`; `word` is the stop sequence that was met."""
+    """`stop_reason` and `stop_sequence`; `word` is the stop sequence that ended the answer."""
     if word is not None and answer.finish == "stop":
         return {"stop_reason": "stop_sequence", "stop_sequence": word}
-    # Some servers end an answer that makes calls with a plain stop.
+    # Some servers report a plain stop for an answer with calls.
     finish = "tool_calls" if answer.message.calls and answer.finish == "stop" else answer.finish
     return {"stop_reason": _REASONS[finish], "stop_sequence": None}
 
 
 def stop_sequence(request: Request, answer: Answer) -> str | None:
-    """The stop sequence that ended a whole answer, where the upstream says which."""
+    """The stop sequence that ended a whole answer, if the upstream reports it."""
     if answer.raw is None or "stop" not in request.settings:
         return None
     return chunk_stop_sequence(request, encode({"choices": answer.raw.get("choices")}))
 
 
 def chunk_stop_sequence(request: Request, data: bytes) -> str | None:
-    """The same for the last piece of a stream."""
+    """The stop sequence in the last piece of a stream."""
     if "stop" not in request.settings:
         return None
     try:
@@ -111,21 +110,21 @@ def messages_usage(usage: Usage | None) -> dict[str, Any]:
 _PING = sse_event(b'{"type":"ping"}', "ping")
 
 _CHUNKS_PER_PING = 64
-"""Pieces that are taken in without a word before the client is told that more is to come."""
+"""The number of pieces without output until the client gets a ping."""
 
 
 class MessagesStream:
-    """Writes texts and thoughts as they come. The arguments of a call wait until they are
-    whole: a client that is sent half a JSON object fails, rather than answer the call."""
+    """Writes texts and thoughts as they arrive. The arguments of a call are sent when they are
+    complete: a client cannot handle half a JSON object."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._events: list[bytes] = []
         self._index = -1
         self._open: str | int | None = None
-        """`text`, `thinking`, or which call the open block is of."""
+        """`text`, `thinking`, or the index of the call of the open block."""
         self._growing: list[str] = []
-        """What the open block is still to be sent."""
+        """The pieces that are not sent yet."""
         self._calls = 0
         self._word: str | None = None
         self._silent = 0
@@ -172,7 +171,7 @@ class MessagesStream:
         return sse_event(anthropic_error(refusal), "error")
 
     def whole(self, answer: Answer) -> bytes:
-        """A stream that says all that `answer` does."""
+        """A stream with the whole content of `answer`."""
         message = answer.message
         calls = [
             CallDelta(index, call.id, call.name, call.arguments)
@@ -191,7 +190,7 @@ class MessagesStream:
     def _call(self, delta: CallDelta) -> None:
         if self._open != delta.index:
             if delta.index < self._calls:
-                # The block is closed, and a client has seen it so.
+                # The client has already seen the end of this block.
                 raise Refusal("upstream", "the upstream's stream went back to an earlier call")
             self._begin("tool_use", {"id": delta.id, "name": delta.name, "input": {}})
             self._open, self._calls = delta.index, delta.index + 1

@@ -1,7 +1,7 @@
 """The dialect of Anthropic's Messages, and of its `count_tokens`.
 
-Not sent on: cache marks, metadata, and `thinking`, which only says whether the agent is shown
-what the policy thought; whether the policy thinks is a setting of its server.
+Not forwarded: cache marks, metadata, and `thinking`, which only selects whether the agent sees the
+reasoning; whether the policy reasons is a setting of its server.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""Errors in the shape of Anthropic's API."""
+"""Errors in Anthropic's format."""
 
 import re
 from typing import Any
@@ -19,8 +19,8 @@ _TYPES: dict[RefusalKind, str] = {
     "timeout": "timeout_error",
 }
 
-# How servers write the three figures of a context that is too long. A prompt that would fit
-# with a smaller `max_tokens` is another case for clients than one that does not fit at all.
+# The figures in servers' messages about a context that is too long. Clients distinguish a prompt
+# that would fit with a smaller `max_tokens` from one that does not fit at all.
 _LIMIT = re.compile(
     r"(?:context length(?: is| of)?(?: only)?|context size|model's context length) ?\(?(\d+)"
 )
@@ -48,7 +48,7 @@ def _message(refusal: Refusal) -> str:
 
 
 def _too_long(said: str) -> str:
-    """The words that clients look for: with the figures, where the server told them."""
+    """The message that clients look for, with the figures if the server reported them."""
     limit, prompt, asked = (_figure(form, said) for form in (_LIMIT, _PROMPT, _ASKED))
     if limit is None or prompt is None:
         return f"prompt is too long: {said}"

@@ -1,11 +1,9 @@
-"""The pieces of a request of Anthropic's Messages, as clients write them.
+"""Translates the conversation of a Messages request to Chat Completions.
 
-The conversation of a Messages request as messages of Chat Completions.
-
-Each message depends on nothing that comes after it, so that a conversation that goes on keeps
-the bytes, and so the tokens, that it had. What differs from block to block of the original is
-made to fit what servers take: results of tools come right after the calls, texts are strings,
-neighbours of one role are one message, and only the first message is a system prompt.
+Each message depends only on what precedes it, so that a growing conversation keeps its bytes, and
+with them its tokens. The translation follows what servers accept: tool results come right after the
+calls, texts are strings, adjacent messages of one role are merged, and only the first message is a
+system prompt.
 """
 
 from collections.abc import Iterable, Sequence
@@ -107,7 +105,7 @@ class Thinking(msgspec.Struct, tag_field="type", tag="thinking"):
 
 
 class RedactedThinking(msgspec.Struct, tag_field="type", tag="redacted_thinking"):
-    """Opaque to everyone but the server that wrote it."""
+    """Opaque to all but the server that wrote it."""
 
 
 Block = (
@@ -124,20 +122,20 @@ Block = (
 
 
 class Turn(msgspec.Struct):
-    """A message as it stands in a request."""
+    """A message of a request."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
 BILLING = "x-anthropic-billing-header:"
-"""Claude Code's note to its vendor. It is no part of a prompt, and differs between turns."""
+"""Claude Code's note to its vendor. It is not part of the prompt, and differs between turns."""
 
 _INVALID = msgspec.json.Decoder(dict[str, str])
 
 
 def read_conversation(system: str | Sequence[TextBlock] | None, turns: list[Turn]) -> list[Message]:
-    """Every message that the policy is sent."""
+    """All messages to send to the policy."""
     messages = list(_system(system))
     calls: frozenset[str] = frozenset()
     for role, group in groupby(turns, key=lambda turn: _role(turn)):
@@ -159,7 +157,8 @@ def _blocks(turn: Turn) -> list[Block]:
     blocks = _listed(turn.content)
     if turn.role != "system":
         return blocks
-    # Chat templates refuse a system prompt in the middle; this is how agents write one as a user.
+    # Chat templates reject a system prompt in the middle. Agents write it as a user message like
+    # this.
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     return [TextBlock(f"<system-reminder>\n{text}\n</system-reminder>")]
 
@@ -194,7 +193,7 @@ def _answer(blocks: list[Block]) -> Message:
                 pass
             case _:
                 raise _misplaced(block, "assistant")
-    # The policy's own text was one piece, whatever blocks it was sent to the agent in.
+    # The policy's text was one piece, however many blocks it was sent in.
     return Message(
         "assistant", joined(parts, ""), reasoning="\n".join(thoughts), calls=tuple(calls)
     )
@@ -215,7 +214,7 @@ def _arguments(input: msgspec.Raw) -> str:
 
 
 def _said(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
-    """The results of tools, then all else that the agent says."""
+    """The tool results, then everything else that the agent says."""
     results: list[Message] = []
     parts: list[Part] = []
     for block in blocks:
@@ -227,7 +226,7 @@ def _said(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
             said = (Text(text),) if text else ()
             results.append(Message("tool", said, call_id=block.tool_use_id))
         else:
-            # Servers refuse a result without its call, which compaction may have removed.
+            # Servers reject a result without its call, which compaction may have removed.
             parts.append(Text(f"[result of the call {block.tool_use_id}]\n{text}"))
         parts += images
     said = joined(parts, "\n")

@@ -1,4 +1,4 @@
-"""What a Messages request asks for beside its conversation, in the form of Chat Completions."""
+"""The settings and tools of a Messages request, in the form of Chat Completions."""
 
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ _DROPPED = frozenset(
         "speed",
     }
 )
-"""What only Anthropic's own servers act upon. It changes nothing that the policy is asked."""
+"""Fields for Anthropic's own servers, without effect on the policy."""
 
 _UNSUPPORTED = {
     "container": "there are no containers behind this server",
@@ -44,12 +44,13 @@ _OF_CHAT = frozenset(
         "top_logprobs",
     }
 )
-"""Fields of Chat Completions alone: they would change how many answers come, what is in them, or
-what the fields of this dialect are translated to."""
+"""Fields of Chat Completions only: they would change the number or content of answers, or conflict
+with the translated fields.
+"""
 
 
 _CLIENT_RUN = ("bash_", "computer_", "memory_", "text_editor_")
-"""How the types of tools begin that the agent runs, and whose schemas Anthropic's models know."""
+"""Prefixes of the types of tools that the agent runs and whose schemas Anthropic's models know."""
 
 
 class _Tool(msgspec.Struct):
@@ -90,7 +91,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 def read_tools(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """The tools as functions. Those that only Anthropic's servers run are refused by name."""
+    """The tools as functions. Tools that only Anthropic's servers run are refused."""
     tools = decode(raw, _TOOLS, "tools")
     if not tools:
         return None
@@ -121,14 +122,14 @@ def _is_run_by_a_server(kind: str | None) -> bool:
 
 
 def wants_thinking(raw: msgspec.Raw) -> bool:
-    """Whether the agent is shown thoughts. Whether the policy has any is not the agent's say."""
+    """Whether the agent sees the reasoning. It does not control whether the policy reasons."""
     thinking = decode(raw, _THINKING, "thinking")
     return thinking is not None and thinking.type != "disabled"
 
 
 def read_settings(fields: dict[str, msgspec.Raw], has_tools: bool) -> dict[str, msgspec.Raw]:
-    """Every other field. Those that are not known go on as they are: a server may have settings
-    of its own. Those of Chat Completions alone are refused."""
+    """All other fields. Unknown fields are forwarded, as settings of the server. Fields of Chat
+    Completions only are refused."""
     settings = {name: raw for name, raw in fields.items() if name not in _DROPPED}
     for name in sorted(_OF_CHAT & settings.keys()):
         if bytes(settings.pop(name)) != b"null":

@@ -1,7 +1,7 @@
 """The dialect of OpenAI's Responses.
 
-Nothing is stored between requests: an agent sends its whole history each time, and the same
-items become the same bytes for a policy each time.
+Nothing is stored between requests: an agent sends its whole history each time, and the same items
+become the same bytes for the policy each time.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ _IGNORED = frozenset(
         "user",
     }
 )
-"""Fields that ask nothing of a policy."""
+"""Fields without effect on the policy."""
 
 _STORED = {
     "previous_response_id": "answers are not stored here; send the whole history as `input`",
@@ -51,10 +51,10 @@ _STORED = {
 _OF_CHAT = frozenset(
     {"messages", "n", "logprobs", "functions", "function_call", "max_tokens", "response_format"}
 )
-"""Fields that would change what the fields of this dialect are translated to."""
+"""Fields of Chat Completions that would conflict with the translated fields."""
 
 _EFFORTS = frozenset({"low", "medium", "high"})
-"""Those that every server takes; a policy that does not know of effort is told nothing wrong."""
+"""The values that every server accepts. Others are dropped."""
 
 _TEXT = msgspec.json.Decoder(str)
 _FLAG = msgspec.json.Decoder(bool)
@@ -139,7 +139,7 @@ def _text(given: dict[str, msgspec.Raw], name: str) -> str:
 
 
 def _set(request: ResponsesRequest, given: dict[str, msgspec.Raw]) -> None:
-    """Settings for the upstream, and what the answer repeats of them."""
+    """Set the fields for the upstream, and those that the answer repeats."""
     echoed, settings = request.echoed, request.settings
     if "metadata" in given:
         echoed["metadata"] = decode(given["metadata"], _METADATA, "metadata")
@@ -165,7 +165,7 @@ def _set_tools(request: ResponsesRequest, given: dict[str, msgspec.Raw]) -> None
     if parallel is not None:
         request.echoed["parallel_tool_calls"] = decode(parallel, _FLAG, "parallel_tool_calls")
     chosen = None if choice is None else read_choice(choice, request.offers)
-    # Servers refuse either without tools.
+    # Servers reject both without tools.
     if request.tools is None:
         return
     if parallel is not None:

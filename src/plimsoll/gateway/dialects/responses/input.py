@@ -1,8 +1,8 @@
-"""The history of the Responses dialect: its items, put together to messages.
+"""Translates the items of a Responses request to messages.
 
-Reasoning, text and calls of one answer come as items of their own and are one message to a
-policy. What a policy is told before all else is one message too, since chat templates take
-no second system message; what an agent's developer says later is said as the user.
+The reasoning, text and calls of one answer are separate items, but one message to the policy. All
+initial instructions become one system message, because chat templates accept no second one; later
+developer messages are sent as user messages.
 """
 
 import re
@@ -82,7 +82,7 @@ _INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(
 )
 _NO_PART = msgspec.Raw()
 _RAW_CONTENT = msgspec.json.Decoder(_RawContent)
-# Most clients write the type first; then nothing else needs to be parsed for it.
+# Most clients write the type first, so that no parsing is needed.
 _TYPE_FIRST = re.compile(rb'\{"type": ?"(\w+)"')
 _KIND = msgspec.json.Decoder(_Kind)
 _MESSAGE = msgspec.json.Decoder(_Message)
@@ -105,8 +105,8 @@ class _Answer:
         self.calls: list[ToolCall] = []
 
     def takes(self, turn: str, call: bool) -> bool:
-        """Whether an item belongs to it. Items without our ids: calls follow a text, and a
-        text or reasoning after either begins another answer."""
+        """Whether an item belongs to this answer. For items without ids of this gateway: calls
+        follow a text, and a text or reasoning after either begins another answer."""
         if turn and self.turn:
             return turn == self.turn
         return call or not (self.texts or self.calls)
@@ -122,14 +122,14 @@ class _Answer:
 
 
 class Conversation:
-    """Messages and the tools among them, in the order of their items."""
+    """The messages and tools of the items, in order."""
 
     def __init__(self, instructions: str = "") -> None:
         self._system = [instructions] if instructions else []
         self._messages: list[Message] = []
         self._answer: _Answer | None = None
         self._following: list[Part] = []
-        """What results of tools held beside text, until the last of them has come."""
+        """Parts of tool results other than text, until the last result has been read."""
         self.tools: list[ToolList] = []
 
     def messages(self) -> list[Message]:
@@ -175,7 +175,7 @@ class Conversation:
 
 
 def read_input(raw: msgspec.Raw, instructions: str) -> Conversation:
-    """`input`: a text, or a list of items."""
+    """Parse `input`: a text, or a list of items."""
     conversation = Conversation(instructions)
     given = decode(raw, _INPUT, "input")
     if isinstance(given, str):
@@ -244,7 +244,7 @@ def _read_custom_call(conversation: Conversation, raw: msgspec.Raw, where: str) 
 
 def _read_shell_call(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _SHELL_CALL, where)
-    # What the policy did not write itself is left out again.
+    # Remove the fields that the gateway added.
     added = ("type", "env")
     action = {
         key: value for key, value in item.action.items() if key not in added and value is not None
@@ -294,7 +294,7 @@ def _read_content(content: _Content, item: msgspec.Raw, where: str) -> tuple[Par
 
 
 def _raw_parts(item: msgspec.Raw) -> list[msgspec.Raw]:
-    """The parts of an item as they came: decoded once for all of its parts."""
+    """The raw parts of an item, decoded once for all parts."""
     whole = _RAW_CONTENT.decode(item)
     return whole.content or whole.output
 
@@ -308,7 +308,7 @@ def _read_part(part: _Part, raw: msgspec.Raw, where: str) -> Part:
         case "input_image" if part.image_url is not None:
             return Image(part.image_url)
         case "input_audio":
-            # A copy: the raw piece would keep the whole body of the request in memory.
+            # A copy: a slice would keep the whole body alive.
             return Other(raw.copy())
         case _:
             raise Refusal(

@@ -1,9 +1,7 @@
-"""Output items of the Responses dialect, and their ids.
+"""Answers of the Responses dialect: the response object, its items, and their ids.
 
-The ids name the answer that items belong to. An agent that sends its history back sends them
-too, so that the items of one answer become one message again, and those of two answers two.
-
-Answers of the Responses dialect: the response object, and an answer's items in it.
+The ids identify the answer that an item belongs to. Agents send them back with the history, so that
+the items of one answer become one message again.
 """
 
 import time
@@ -42,9 +40,10 @@ Item = dict[str, object]
 _HEX = 24
 
 _UNREAD = "ctr"
-"""The ids of calls of freeform tools whose arguments are not what was asked for. The tool is
-given them as they are: its own complaint is what the policy learns from. When the call comes
-back, its text is the arguments again."""
+"""The id prefix of calls of freeform tools whose arguments have the wrong form. The tool gets them
+unchanged, and the policy learns from the tool's error. When the call comes back, its text is used
+as the arguments.
+"""
 
 
 def new_turn() -> str:
@@ -56,7 +55,7 @@ def item_id(prefix: str, turn: str, number: int) -> str:
 
 
 def turn_of(id: str) -> str:
-    """The answer that an item belongs to; empty where the id is not one of ours."""
+    """The answer that an item belongs to; empty if the id is not from this gateway."""
     pieces = id.split("_")
     return pieces[1] if len(pieces) == 3 and len(pieces[1]) == _HEX else ""
 
@@ -70,17 +69,17 @@ def text_part(text: str) -> Item:
 
 
 def reasoning_item(id: str, text: str, sealed: bool) -> Item:
-    """Reasoning, in the field that agents send back whatever they think of it."""
+    """Reasoning, in the field that all agents send back."""
     summary = [summary_part(text)] if text else []
     item: Item = {"id": id, "type": "reasoning", "summary": summary}
     if sealed:
-        # Agents that asked for it send the item back only where it is there.
+        # Agents that asked for it send the item back only if it is present.
         item["encrypted_content"] = "summary"
     return item
 
 
 def message_item(id: str, text: str | None, status: str) -> Item:
-    """A message; without a text where it has only begun."""
+    """A message; `text` is None at its beginning in a stream."""
     return {
         "id": id,
         "type": "message",
@@ -93,7 +92,7 @@ def message_item(id: str, text: str | None, status: str) -> Item:
 def call_item(
     turn: str, number: int, call: ToolCall, status: str, offers: Mapping[str, AgentTool]
 ) -> Item:
-    """A call, as one of the tool that the agent offered; of an unknown tool, a function's."""
+    """A call, in the form of the agent's tool; a function call for an unknown tool."""
     offer = offers.get(call.name) or AgentTool("function", call.name)
     item: Item = {
         "id": item_id("fc", turn, number),
@@ -119,7 +118,7 @@ def call_item(
 
 
 def custom_arguments(id: str, text: str) -> str:
-    """What the policy wrote to call a freeform tool, from the item that it became."""
+    """The policy's arguments of a call of a freeform tool, from its item."""
     if id.startswith(_UNREAD) and turn_of(id):
         return text
     return encode({"input": text}).decode()
@@ -154,20 +153,20 @@ _INCOMPLETE: dict[Finish, str] = {"length": "max_output_tokens", "refused": "con
 
 
 class ResponsesRequest(Request, kw_only=True):
-    """A request, with what its answer has to say of it."""
+    """A request, with the fields needed to write its answer."""
 
     turn: str = msgspec.field(default_factory=new_turn)
-    """Names the answer, however often it is written."""
+    """Identifies the answer, however often it is written."""
     offers: dict[str, AgentTool] = msgspec.field(default_factory=dict[str, AgentTool])
-    """What each function of the policy is to the agent."""
+    """The agent's tool for each function of the policy."""
     sealed: bool = False
-    """Whether the agent asked for reasoning in a form that only the server can read."""
+    """Whether the agent asked for encrypted reasoning."""
     echoed: dict[str, object] = msgspec.field(default_factory=dict[str, object])
     """Fields that the answer repeats."""
 
 
 class Frame:
-    """The response object of one answer; its id stays the same in everything that is sent."""
+    """The response object of one answer, with the same id in all of its events."""
 
     def __init__(self, request: Request) -> None:
         known = request if isinstance(request, ResponsesRequest) else None
@@ -181,7 +180,7 @@ class Frame:
             "model": request.model,
             "parallel_tool_calls": True,
             "tool_choice": "auto",
-            # Not repeated: they are most of a request, and no agent reads them here.
+            # Not repeated: they are most of a request, and agents do not read them here.
             "tools": [],
             "instructions": None,
             "metadata": {},
@@ -227,7 +226,7 @@ def item_status(answer: Answer) -> str:
 
 
 def named_call(call: ToolCall, turn: str, index: int) -> ToolCall:
-    """A call with an id: an agent cannot answer one without."""
+    """A call with an id: an agent cannot answer a call without one."""
     return call if call.id else msgspec.structs.replace(call, id=f"call_{turn}_{index}")
 
 

@@ -1,7 +1,7 @@
 """Streams of the Responses dialect.
 
-Every item is begun as its first piece comes, but only reasoning is finished before the whole
-answer is recorded: an agent acts on a call as soon as it is finished.
+Every item begins with its first piece, but only reasoning is finished before the whole answer is
+recorded: agents act on a call as soon as it is finished.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ __all__ = ["ResponsesStream"]
 
 
 class _Open:
-    """An item that has its place, and what of it has been sent."""
+    """An open item: its index, and the text sent so far."""
 
     __slots__ = ("begun", "id", "index", "sent")
 
@@ -67,7 +67,7 @@ class ResponsesStream:
         self._calls: dict[int, _Open] = {}
 
     def start(self) -> bytes:
-        """Whatever is sent first begins the stream; a second time there is nothing to send."""
+        """The events that begin the stream; empty at the second call."""
         if self._started:
             return b""
         self._started = True
@@ -76,7 +76,7 @@ class ResponsesStream:
     def ping(self) -> bytes:
         if not self._started:
             return self.start()
-        # Not a comment: some clients give up where no event comes for long.
+        # An event rather than a comment: some clients give up if no event comes for long.
         return self._event("response.in_progress", response=self._frame.begun())
 
     def chunks(self, chunks: Sequence[Chunk]) -> bytes:
@@ -108,12 +108,12 @@ class ResponsesStream:
         return b"".join(rest)
 
     def whole(self, answer: Answer) -> bytes:
-        """A stream that says all that `answer` does."""
+        """A stream with the whole content of `answer`."""
         return self.start() + self.end(answer)
 
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error_object(refusal)
-        # The code of a request that is at fault; clients try again after any they do not know.
+        # The code of an invalid request: clients retry after unknown codes.
         said: Item = {"code": error["code"] or "invalid_prompt", "message": error["message"]}
         return self.start() + self._event("response.failed", response=self._frame.failed(said))
 
@@ -197,13 +197,14 @@ class ResponsesStream:
     def _call(self, delta: CallDelta) -> bytes:
         item = self._calls.get(delta.index)
         if item is None:
-            # Calls keep their order, whenever each of them can be begun.
+            # Calls keep their order, whenever each of them begins.
             item = self._calls[delta.index] = self._begin("fc")
         begun = b""
         if not item.begun:
             offer = self._frame.offers.get(delta.name)
             if not (delta.id and delta.name) or (offer and offer.kind != "function"):
-                # What its item is shows in the whole arguments; the whole answer has them.
+                # The item's type depends on the complete arguments, so it waits for the whole
+                # answer.
                 return b""
             begun = self._begin_call(item, ToolCall(delta.id, delta.name, ""))
         return begun + self._arguments(item, delta.arguments)

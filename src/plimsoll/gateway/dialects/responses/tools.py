@@ -1,8 +1,8 @@
-"""Tools of the Responses dialect as functions of Chat Completions, and calls back again.
+"""Translates tools of the Responses dialect to functions of Chat Completions, and calls back.
 
-A policy knows functions only. A freeform tool becomes a function with one text, the shell of
-an older agent a function with its command, a tool in a namespace a function whose name begins
-with it. What a call of such a function is to the agent is kept beside the request.
+A policy knows functions only. A freeform tool becomes a function with one text, the local shell a
+function with a command, and a tool in a namespace a function with a prefixed name. The original
+tool is stored with the request.
 """
 
 from collections.abc import Iterable
@@ -18,15 +18,14 @@ __all__ = ["LOCAL_SHELL", "AgentTool", "ToolList", "function_name", "read_choice
 
 LOCAL_SHELL = "local_shell"
 
-# What OpenAI runs itself and agents offer by default. A policy that is not told of it does
-# without, so an agent works; every other hosted tool is refused, since whoever asks for it
-# relies on it.
+# Tools that OpenAI hosts and agents offer by default. They are dropped, and agents work without
+# them. All other hosted tools are refused, because the agent relies on them.
 _LEFT_OUT = frozenset(
     {"web_search", "web_search_preview", "image_generation", "tool_search"},
 )
 
 _CLIENT_RUN = frozenset({"apply_patch", "computer", "computer_use_preview", "shell"})
-"""Types of tools that the agent runs, and whose schemas OpenAI's models know."""
+"""Types of tools that the agent runs and whose schemas OpenAI's models know."""
 
 _SHELL_PARAMETERS = {
     "type": "object",
@@ -40,7 +39,7 @@ _SHELL_PARAMETERS = {
 
 
 class AgentTool(msgspec.Struct, frozen=True):
-    """What a function of the policy is to the agent."""
+    """The agent's tool behind a function of the policy."""
 
     kind: Literal["function", "custom", "local_shell"]
     name: str
@@ -48,7 +47,7 @@ class AgentTool(msgspec.Struct, frozen=True):
 
 
 class ToolList(msgspec.Struct, frozen=True):
-    """A list of tools, and the field of the request where it stands."""
+    """A list of tools, and its field in the request."""
 
     where: str
     raw: msgspec.Raw
@@ -81,12 +80,12 @@ _CHOICE: msgspec.json.Decoder[str | _Choice] = msgspec.json.Decoder(str | _Choic
 
 
 def function_name(name: str, namespace: str | None) -> str:
-    """The name that a policy calls a tool by."""
+    """The policy's name for a tool."""
     return f"{namespace}__{name}" if namespace else name
 
 
 def read_tools(lists: Iterable[ToolList]) -> tuple[msgspec.Raw | None, dict[str, AgentTool]]:
-    """The tools for an upstream, and what each of them is to the agent, by its name there."""
+    """The tools for an upstream, and the agent's tool for each function name."""
     functions: dict[str, object] = {}
     offers: dict[str, AgentTool] = {}
     for tools in lists:
@@ -185,7 +184,7 @@ def _freeform(tool: _Tool) -> str:
 
 
 def read_choice(raw: msgspec.Raw, offers: dict[str, AgentTool]) -> object:
-    """`tool_choice` as an upstream is told of it."""
+    """`tool_choice` for an upstream."""
     choice = decode(raw, _CHOICE, "tool_choice")
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):

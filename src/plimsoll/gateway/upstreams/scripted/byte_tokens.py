@@ -1,8 +1,8 @@
-"""The tokens of a scripted policy: one for each byte of UTF-8, and marks above them.
+"""The tokens of a scripted policy: one per byte of UTF-8, and special tokens above 255.
 
-A conversation is rendered message by message, and what an answer is made of is rendered as it
-will be when it comes back. So the tokens of a conversation that extends another begin with
-the tokens of that one, the answer's included.
+A conversation is rendered message by message, and an answer is rendered as it will be when the
+agent sends it back. So the tokens of a conversation that extends another begin with the tokens of
+that one, including its answer.
 """
 
 import json
@@ -31,7 +31,7 @@ NAMES = {END: "<end>", 257: "<system>", 258: "<user>", 259: "<assistant>", 260: 
 
 
 def prompt_ids(asked: ScriptedRequest) -> list[int]:
-    """The tokens before the answer: tools, messages, and the mark of whose turn it is."""
+    """The tokens before the answer: tools, messages, and the assistant's role token."""
     ids: list[int] = []
     if asked.tools_text:
         ids.append(TOOLS)
@@ -49,7 +49,7 @@ def prompt_ids(asked: ScriptedRequest) -> list[int]:
 
 
 def answer_ids(reasoning: str, text: str, calls: Iterable[tuple[str, str]]) -> list[int]:
-    """The tokens of an answer; of each call, the name and the arguments."""
+    """The tokens of an answer; `calls` are pairs of name and arguments."""
     ids: list[int] = []
     if reasoning:
         ids.append(THOUGHT)
@@ -66,12 +66,12 @@ def answer_ids(reasoning: str, text: str, calls: Iterable[tuple[str, str]]) -> l
 
 
 def logprobs_of(ids: list[int]) -> list[float]:
-    """A log probability for each: always the same ones, and exact as 32-bit floats."""
+    """A log probability for each id: deterministic, and exact as 32-bit floats."""
     return [-((token * 40503 + index * 30011) % 4096) / 1024 for index, token in enumerate(ids)]
 
 
 def decode_ids(ids: Iterable[int]) -> str:
-    """What tokens say, for people and tests."""
+    """The text of tokens, for people and tests."""
     said = bytearray()
     for token in ids:
         said.extend(bytes([token]) if token < END else NAMES.get(token, "<?>").encode())
@@ -84,7 +84,7 @@ def _assistant(message: RequestMessage) -> list[int]:
 
 
 def canonical(arguments: str) -> str:
-    """Agents write arguments down anew, with other spaces and in another order."""
+    """Arguments in canonical form: agents re-encode them, with other spaces and key order."""
     try:
         value = json.loads(arguments)
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

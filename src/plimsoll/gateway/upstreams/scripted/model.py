@@ -1,9 +1,7 @@
-"""A scripted answer that is longer than it may be, cut as a server of models cuts one.
+"""The scripted model: the response bodies that an inference server would send, with tokens.
 
-The engine of a scripted policy: the body that a server of models would send, with tokens.
-
-Its bytes are those of vLLM's form of Chat Completions, so the in-process upstream and the
-HTTP server of a script differ in nothing but the way they travel.
+The bytes are those of vLLM's Chat Completions, so that the in-process upstream and the HTTP server
+of a script differ only in the transport.
 """
 
 import hashlib
@@ -49,7 +47,7 @@ class ScriptedCall:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
-    """What an answer consists of."""
+    """The parts of an answer."""
 
     reasoning: str
     text: str
@@ -57,9 +55,9 @@ class ScriptedAnswer:
 
 
 def truncated(said: ScriptedAnswer, tokens: int) -> ScriptedAnswer:
-    """What fits into so many tokens, without its end mark. A letter is never cut."""
+    """The answer cut to this many tokens, without its end token. Characters are not split."""
     room = _TokenBudget(tokens)
-    # Around reasoning stand two marks, and two before the arguments of a call.
+    # Reasoning is enclosed in two special tokens; two precede the arguments of a call.
     reasoning = room.take(said.reasoning, marks=2) if said.reasoning else ""
     text = room.take(said.text)
     calls: list[ScriptedCall] = []
@@ -72,7 +70,7 @@ def truncated(said: ScriptedAnswer, tokens: int) -> ScriptedAnswer:
 
 
 class _TokenBudget:
-    """Tokens that are left. What does not fit leaves none for what follows."""
+    """The remaining tokens. A text that does not fit leaves none for the next one."""
 
     def __init__(self, tokens: int) -> None:
         self.left = tokens
@@ -91,7 +89,7 @@ MAX_THOUGHTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that is ready to be written down."""
+    """An answer that is ready to be encoded."""
 
     turn: Turn
     said: ScriptedAnswer
@@ -99,7 +97,7 @@ class Reply:
     ids: list[int]
     key: str
     cut: bool
-    """It is longer than it was asked to be, so its end is missing."""
+    """The answer was longer than the limit, so its end is missing."""
 
     @property
     def finish(self) -> str:
@@ -113,15 +111,15 @@ class Reply:
 
 
 class ScriptedModel:
-    """Answers requests after a script, or a function that says what to answer."""
+    """Answers requests by a script, or by a function that returns the answer."""
 
     def __init__(
         self, script: Script | Callable[[ScriptedRequest], Turn | str], *, model: str = "scripted"
     ) -> None:
         self._script = script
         self.model = model
-        # What it thought is no longer in the conversation when the agent sends it back, but
-        # it is in the tokens: as with an engine that keeps what it has computed.
+        # Agents do not send reasoning back, but it stays in the tokens, as with a server that keeps
+        # its KV cache.
         self._thoughts: OrderedDict[str, str] = OrderedDict()
 
     def reply(self, asked: ScriptedRequest) -> Reply:
@@ -143,7 +141,7 @@ class ScriptedModel:
         return Reply(turn, spoken, prompt, ids, key, cut)
 
     def body(self, reply: Reply, wants: TokenOptions) -> bytes:
-        """A whole answer."""
+        """The body of a whole answer."""
         said = reply.said
         message: dict[str, object] = {"role": "assistant", "content": said.text or None}
         if said.reasoning:
@@ -163,7 +161,7 @@ class ScriptedModel:
         return msgspec.json.encode(whole)
 
     def events(self, reply: Reply, wants: TokenOptions, *, usage: bool = True) -> Iterator[bytes]:
-        """The data of a stream's events, without the last, `[DONE]`."""
+        """The data of a stream's events, without the final `[DONE]`."""
         head = self._head(reply, "chat.completion.chunk")
         first: dict[str, object] = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
         if wants.ids:
@@ -196,12 +194,12 @@ class ScriptedModel:
 
 
 def _visible(text: str, calls: Sequence[str]) -> str:
-    """What an answer is known by when it comes back without its reasoning."""
+    """The key of an answer that comes back without its reasoning."""
     return "\0".join([text.strip(), *calls])
 
 
 def _spoken(turn: Turn, asked: ScriptedRequest) -> tuple[str, list[CallSpec]]:
-    """The text of a turn and its calls, in the words of the agent's own tools."""
+    """The text and calls of a turn, for the tools that the agent offers."""
     lines = list(turn.calls)
     commands = [turn.run] if turn.run else []
     if turn.submit and offers_submit(asked.tools):
@@ -244,7 +242,7 @@ def _tokens(
 
 
 def _deltas(reply: Reply) -> Iterator[tuple[dict[str, object], list[int]]]:
-    """The pieces of an answer with the tokens that each is made of; the last is empty."""
+    """The pieces of an answer, each with its tokens; the last is empty."""
     ids = [THOUGHT]
     said = reply.said
     for piece in _pieces(said.reasoning):

@@ -1,4 +1,4 @@
-"""A policy that answers after a script or a function, in this process. For tests and demos."""
+"""The scripted policy: an in-process upstream that answers by a script or a function."""
 
 import asyncio
 from collections import Counter
@@ -32,9 +32,10 @@ _tokens: "msgspec.json.Decoder[int | None]" = msgspec.json.Decoder(_Tokens | Non
 
 
 class ScriptedPolicy:
-    """An `Upstream` that returns token ids and log probabilities, and fails where told to.
+    """An `Upstream` that returns token ids and log probabilities, and fails where the script says
+    so.
 
-    A function is given what was asked, and says the text or the `Turn` that answers it.
+    A function is given the request, and returns the text or the `Turn` that answers it.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ScriptedPolicy:
 
     @property
     def replicas(self) -> list[ReplicaState]:
-        """One, that is always up."""
+        """One replica that is always up."""
         return [ReplicaState(url=WHERE)]
 
     async def ready(self) -> Version:
@@ -132,13 +133,13 @@ def _wants(request: Request, call: CallContext) -> TokenOptions:
 
 
 def _begins(reply: Reply) -> bool:
-    """Whether a stream that is to fail begins first."""
+    """Whether a stream sends pieces before it fails."""
     failure = reply.turn.failure
     return not isinstance(failure, int) and failure not in ("hang", "drop")
 
 
 async def _failure(reply: Reply) -> UpstreamFailure:
-    """What the gateway would make of this failure of a server."""
+    """The failure that the gateway would report for this fault of a server."""
     failure = reply.turn.failure
     if isinstance(failure, int):
         return failure_from_status(WHERE, failure, b'{"error":{"message":"as the script says"}}')

@@ -1,4 +1,4 @@
-"""A request as a scripted policy sees it: what a server reads from a body of Chat Completions."""
+"""Requests to a scripted policy: the parsed fields of a Chat Completions body."""
 
 from dataclasses import dataclass, field
 
@@ -63,14 +63,14 @@ class _Offered(msgspec.Struct):
 
 @dataclass(slots=True)
 class ScriptedRequest:
-    """A request: the conversation, the tools on offer, and whose it is, where that is known."""
+    """A request: the conversation, the offered tools, and the session, if it is known."""
 
     messages: list[RequestMessage]
     tools: list[RequestTool] = field(default_factory=list[RequestTool])
     tools_text: bytes = b""
     session: str = ""
     limit: int | None = None
-    """The most tokens that the answer may have."""
+    """The maximum number of tokens of the answer."""
 
     @property
     def last(self) -> str:
@@ -93,7 +93,7 @@ def read_request(
     *,
     limit: int | None = None,
 ) -> ScriptedRequest:
-    """Raises `msgspec.DecodeError` for what is no conversation."""
+    """Parse a request. Raises `msgspec.DecodeError` if it is invalid."""
     offered: list[_Offered] = (_tools.decode(tools) if tools else None) or []
     return ScriptedRequest(
         messages=_messages.decode(messages),

@@ -65,9 +65,9 @@ class CallSpec(_Table):
     """A tool call."""
 
     name: str | list[str]
-    """Where there are several: the first that the request offers."""
+    """If there are several: the first that the request offers."""
     arguments: dict[str, JsonValue] | str = {}
-    """A text where they are to be no valid JSON."""
+    """A string for arguments that are not valid JSON."""
 
 
 class Turn(_Table):
@@ -85,7 +85,7 @@ class Turn(_Table):
 
 
 class Rule(Turn):
-    """An answer to certain requests, whatever the turn."""
+    """An answer to matching requests, whatever the turn."""
 
     when: str = ""
     where: Literal["last", "system", "conversation"] = "last"
@@ -101,7 +101,7 @@ class Rule(Turn):
 
 
 class Script(_Table):
-    """What is said to whom."""
+    """The answers of a scripted policy."""
 
     turns: tuple[Turn, ...] = ()
     rules: tuple[Rule, ...] = ()
@@ -121,7 +121,7 @@ class Script(_Table):
         return Turn(text=self.otherwise, submit=True)
 
     def _taken(self, messages: list[RequestMessage]) -> int:
-        """How many turns the conversation holds. What others said in its name is no turn."""
+        """The number of turns in the conversation. Assistant messages by others do not count."""
         taken = 0
         for message in messages:
             if taken < len(self.turns) and message.role == "assistant":
@@ -147,7 +147,7 @@ def _text_of(asked: ScriptedRequest, where: str) -> str:
 
 
 def load_script(path: Path) -> Script:
-    """Reads a script. A mistake in it names the file and the key."""
+    """Load a script. Errors name the file and the key."""
     try:
         return Script.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -165,6 +165,6 @@ def load_script(path: Path) -> Script:
 
 
 def _table_at(loc: tuple[int | str, ...]) -> type[_Table]:
-    """What the key at a place of the file was to be one of."""
+    """The table that the key at this location belongs to."""
     lines: dict[str, type[_Table]] = {"turns": Turn, "rules": Rule, "calls": CallSpec}
     return next((lines[part] for part in reversed(loc[:-1]) if part in lines), Script)

@@ -1,6 +1,6 @@
-"""A scripted policy as a real server of Chat Completions, with faults to order.
+"""A scripted policy as a Chat Completions server, with injected faults.
 
-It answers as vLLM does, or as a server that can do less. For tests, demos and benchmarks.
+It answers as vLLM does, or as a server with fewer features. For tests, demos and benchmarks.
 """
 
 import asyncio
@@ -35,26 +35,26 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(slots=True)
 class ServerFeatures:
-    """What the server can do."""
+    """The features of the server."""
 
     logprobs: bool = True
     token_ids: bool = True
     stream_ids: bool = True
-    """Whether streams carry ids. SGLang's do not."""
+    """Whether streams carry token ids. SGLang's do not."""
     stream_call_ids: bool = True
-    """Whether the pieces of tool calls do, too. Those of some versions of vLLM do not."""
+    """Whether the pieces of tool calls carry token ids. Some versions of vLLM omit them."""
     tells: bool = True
-    """Whether it says of itself that its streams have all ids, as no engine does."""
+    """Whether it declares that its streams have all ids; no inference server does."""
     tools: bool = True
     call_ids: bool = True
     """Whether tool calls have ids."""
     count: bool = True
     health: bool = True
     strict: bool = False
-    """Whether it refuses fields that it does not know."""
+    """Whether it rejects unknown fields."""
     context: int = 1_000_000
     other_models: tuple[str, ...] = ()
-    """What else it says that it serves."""
+    """Other models that it lists."""
 
     @property
     def tells_all(self) -> bool:
@@ -62,7 +62,7 @@ class ServerFeatures:
 
 
 class ScriptedServer:
-    """One server. Everything that it saw and was told is on it."""
+    """One server, with its settings and counters."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class ScriptedServer:
         self.offers = offers or ServerFeatures()
         self.url = ""
         self.faults: deque[Fault | int] = deque()
-        """Each is the fate of one request, before the script is asked for one."""
+        """Faults of the next requests, one each, before those of the script."""
         self.well = True
-        """What `/health` says."""
+        """The result of `/health`."""
         self.pace = 0.0
         """Seconds between the pieces of a stream."""
         self.retry_after = ""
         self.key = ""
-        """The key that it wants to see, where it wants one."""
+        """The required key, if any."""
         self.requests = 0
         self.in_flight = 0
         self.disconnects = 0
-        """Requests whose client left before the answer was complete."""
+        """Requests whose client disconnected before the answer was complete."""
         self.fields: list[str] = []
         """The fields of the last request."""
         self._failed: Counter[str] = Counter()
@@ -222,7 +222,7 @@ async def serve_script(
     *,
     port: int = 0,
 ) -> AsyncGenerator[ScriptedServer]:
-    """Serves a script on this host alone."""
+    """Serve a script on the loopback address."""
     server = ScriptedServer(script, offers)
     async with listen(server.handle, port=port) as found:
         server.url = f"http://127.0.0.1:{found}/v1"
@@ -255,7 +255,7 @@ def _without_call_ids(data: bytes) -> bytes:
 
 
 def _without_token_ids(data: bytes) -> bytes:
-    """A piece of a stream, without the ids of its tokens where it is a part of a call."""
+    """A piece of a stream without its token ids, if it is a piece of a call."""
     body = msgspec.json.decode(data)
     for choice in body["choices"]:
         if "tool_calls" in choice.get("delta", ()):
@@ -264,7 +264,7 @@ def _without_token_ids(data: bytes) -> bytes:
 
 
 def _abort(request: web.BaseRequest) -> web.StreamResponse:
-    """Closes the connection under the request."""
+    """Abort the connection of the request."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -1,7 +1,7 @@
-"""How a command of a script is run by the tools that an agent offers.
+"""Translates a script's command into a call of the tools that an agent offers.
 
-Agents name their tool for commands differently and want other arguments: a string, a list of
-words, a description beside it. The tool's own JSON schema says which.
+Agents name their shell tool differently and expect different arguments: a string, a list of words,
+an additional description. The tool's JSON schema tells which.
 """
 
 import re
@@ -28,7 +28,7 @@ SHELLS = (
 COMMANDS = ("command", "cmd", "script", "code", "input")
 
 END_LINE = re.compile(r"\b[A-Z]+_TASK_AND_SUBMIT_[A-Z_]+\b")
-"""What an agent wants to see printed when the work is done."""
+"""The line that an agent expects to be printed when the work is done."""
 
 
 class _Property(msgspec.Struct):
@@ -55,7 +55,7 @@ _FILLED: dict[str, object] = {
 
 
 def run_call(command: str, tools: list[RequestTool]) -> tuple[str, dict[str, object]] | None:
-    """The call that runs the command: a tool's name and arguments. None where no tool can."""
+    """The tool name and arguments that run the command; None if no tool can."""
     for tool in _in_order(tools):
         schema = _read_schema(tool)
         name = next((name for name in COMMANDS if name in schema.properties), None)
@@ -74,7 +74,7 @@ def offers_submit(tools: list[RequestTool]) -> bool:
 
 
 def end_line(conversation: str) -> str:
-    """The line by which the agent wants to be told that all is done; empty where there is none."""
+    """The line that ends the task for this agent; empty if there is none."""
     found = END_LINE.search(conversation)
     return found.group() if found else ""
 
