@@ -231,6 +231,41 @@ def test_an_unknown_key_is_found():
     assert unknown_keys(TaskConfig.model_validate({"agent": {"nowhere": 1}})) == ["agent.nowhere"]
 
 
+def is_module(name: str) -> bool:
+    """Whether a dotted name, or the name before its last dot, is a module of the package."""
+    file = ROOT / "src" / name.replace(".", "/")
+    places = (file / "__init__.py", file.with_suffix(".py"), file.parent.with_suffix(".py"))
+    return any(place.is_file() for place in places)
+
+
+@each_page
+def test_modules_that_a_page_names_exist(page: Path):
+    text = page.read_text().replace("plimsoll.toml", "")
+    names = re.findall(r"(?:from |-m |`)(plimsoll\.[a-z_.]+)", text)
+    assert [name for name in names if not is_module(name)] == []
+
+
+def test_a_sample_takes_at_most_sixty_modules():
+    text = (ROOT / "docs/architecture.md").read_text()
+    way = text[text.index("## The way of a sample") : text.index("## The packages")]
+    modules = re.findall(r"`([a-z_/]+\.py)`", way)
+    assert [module for module in modules if not (ROOT / "src/plimsoll" / module).is_file()] == []
+    assert len(modules) == len(set(modules))
+    assert 30 <= len(modules) <= 60
+
+
+def test_the_table_of_packages_is_the_contract_of_imports():
+    text = (ROOT / "docs/architecture.md").read_text()
+    table = text[text.index("## The packages") : text.index("### The layering rule")]
+    listed = re.findall(r"^\| `([a-z]+)` \|", table, re.M)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = settings["tool"]["importlinter"]["contracts"][0]
+    layers = [layer for layer in contract["layers"] if not layer.startswith("(")]
+    assert listed == layers
+    folders = {path.parent.name for path in (ROOT / "src/plimsoll").glob("*/__init__.py")}
+    assert set(listed) == folders
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly: a warning is an error."""
