@@ -109,11 +109,11 @@ def test_text_that_is_not_toml_is_refused_with_its_place(tmp_path: Path):
 
 def test_assets_that_are_not_there_any_more_are_named_before_anything_starts(tmp_path: Path):
     folder = tmp_path / "assets"
-    with AssetStore.held(folder) as place:
+    with AssetStore.locked(folder) as store:
         file = tmp_path / "file"
         file.write_text("x")
         given = LocalSources(urls={"https://example.invalid/f": file})
-        Stager(place, given, print).stage(make_plan((), (), given.requests()))
+        Stager(store, given, print).stage(make_plan((), (), given.requests()))
     assets = Config().load_assets(folder)
     assert assets is not None
     (folder / assets.assets[0].path).unlink()

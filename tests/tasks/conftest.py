@@ -19,7 +19,7 @@ Lint = Callable[..., list[Finding]]
 
 @pytest.fixture
 def make_task(tmp_path: Path) -> MakeTask:
-    """Writes a task folder: a test script, a Dockerfile, task.toml, and any other files."""
+    """Write a task folder: a test script, a Dockerfile, task.toml and any other files."""
 
     def make(
         test: str | bytes | None = PASSING,
@@ -50,7 +50,7 @@ def make_task(tmp_path: Path) -> MakeTask:
 
 @pytest.fixture
 def lint(make_task: MakeTask) -> Lint:
-    """Writes a task and lints it."""
+    """Write a task and lint it."""
 
     def run(test: str | bytes | None = PASSING, *, offline: bool = False, **parts) -> list[Finding]:
         return list(lint_task(make_task(test, **parts), LintSettings(offline=offline)))
@@ -60,7 +60,7 @@ def lint(make_task: MakeTask) -> Lint:
 
 @pytest.fixture
 def rules(lint: Lint) -> Callable[..., dict[str, str]]:
-    """Lints a task and says which rules it breaks, each with its severity."""
+    """Lint a task and return its violated rules with their severities."""
 
     def run(test: str | bytes | None = PASSING, **parts) -> dict[str, str]:
         return {finding.rule: str(finding.severity) for finding in lint(test, **parts)}

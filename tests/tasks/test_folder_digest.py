@@ -1,4 +1,4 @@
-"""The digest of folders: equal content, equal digest; any change, another one."""
+"""Folder digests: equal contents have equal digests, and any change changes the digest."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ def make(root: Path) -> Path:
     return root
 
 
-def test_equal_folders_in_different_places_have_equal_digests(tmp_path: Path):
+def test_equal_folders_at_different_paths_have_equal_digests(tmp_path: Path):
     first, second = make(tmp_path / "a"), make(tmp_path / "b")
     assert digest_folders([first]) == digest_folders([second])
     assert len(digest_folders([first])) == 64
@@ -72,7 +72,7 @@ def test_later_folders_overlay_earlier_ones(tmp_path: Path):
     assert digest_folders([over, base]) != digest_folders([base, over])
 
 
-def test_a_file_over_a_folder_takes_its_content_away(tmp_path: Path):
+def test_a_file_that_replaces_a_folder_removes_its_contents(tmp_path: Path):
     base, over = make(tmp_path / "a"), tmp_path / "o"
     over.mkdir()
     (over / "sub").write_text("now a file")
@@ -83,6 +83,6 @@ def test_a_file_over_a_folder_takes_its_content_away(tmp_path: Path):
     assert digest_folders([base, over]) == digest_folders([merged])
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path):
+def test_a_missing_folder_is_an_error(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
         digest_folders([tmp_path / "gone"])

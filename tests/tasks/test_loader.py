@@ -1,4 +1,4 @@
-"""Task folders: found, named, loaded lazily; mistakes are named with file, line and key."""
+"""Task folders are found, named and loaded lazily; errors have file, line and key."""
 
 import os
 import pickle
@@ -56,7 +56,7 @@ def test_a_single_step_task_has_one_step_of_its_own_folders(tmp_path: Path):
     assert step.workdir is None
 
 
-def test_a_task_without_tests_loads_and_says_that_it_has_none(tmp_path: Path):
+def test_a_task_without_tests_loads(tmp_path: Path):
     (step,) = load_task(task(tmp_path / "t")).steps
     assert step.tests_dirs == ()
     assert step.test_script is None
@@ -116,7 +116,7 @@ def test_a_step_overlays_only_the_fields_that_it_sets(multi_step: Path):
     assert [a.source for a in two.artifacts] == ["/all"]
 
 
-def test_a_steps_tests_lie_over_the_tasks(multi_step: Path):
+def test_the_tests_of_a_step_overlay_those_of_the_task(multi_step: Path):
     one, two = load_task(multi_step).steps
     assert one.tests_dirs == (multi_step / "tests",)
     assert one.test_script == multi_step / "tests/test.sh"
@@ -144,7 +144,7 @@ def test_a_step_that_changes_the_mode_drops_the_tasks_hosts(tmp_path: Path):
     assert step.agent.allowed_hosts == ()
 
 
-def test_the_environment_is_the_baseline_of_both_phases(tmp_path: Path):
+def test_the_environment_sets_the_default_network_of_both_phases(tmp_path: Path):
     path = task(tmp_path / "t", 'environment.network_mode = "no-network"')
     loaded = load_task(path)
     assert loaded.network == NO_NETWORK
@@ -152,14 +152,14 @@ def test_the_environment_is_the_baseline_of_both_phases(tmp_path: Path):
     assert loaded.steps[0].verifier_network == NO_NETWORK
 
 
-def test_a_verifiers_own_environment_brings_its_own_network(tmp_path: Path):
+def test_the_environment_of_a_verifier_sets_its_network(tmp_path: Path):
     path = task(tmp_path / "t", 'verifier.environment.network_mode = "no-network"')
     (step,) = load_task(path).steps
     assert step.agent_network == PUBLIC
     assert step.verifier_network == NO_NETWORK
 
 
-def test_an_environment_of_its_own_makes_the_verifier_separate(multi_step: Path):
+def test_an_own_environment_makes_the_verifier_separate(multi_step: Path):
     one, two = load_task(multi_step).steps
     assert (one.separate_verifier, one.verifier_environment) == (False, None)
     assert two.separate_verifier
@@ -182,7 +182,7 @@ def test_a_step_may_return_to_the_shared_environment(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "instruction"),
     [
         ("<!-- terminal CANARY abc -->\n# Canary GUID 12\n\nDo it.\n", "Do it.\n"),
         ("<!--\n a canary\n-->\r\nDo it.", "Do it."),
@@ -192,13 +192,15 @@ def test_a_step_may_return_to_the_shared_environment(tmp_path: Path):
         ("\n\n  indented", None),
     ],
 )
-def test_only_canary_comments_at_the_head_are_stripped(tmp_path: Path, text: str, told: str | None):
+def test_only_canary_comments_at_the_head_are_stripped(
+    tmp_path: Path, text: str, instruction: str | None
+):
     path = task(tmp_path / "t")
     (path / "instruction.md").write_bytes(text.encode())
-    assert load_task(path).steps[0].instruction == (text if told is None else told)
+    assert load_task(path).steps[0].instruction == (text if instruction is None else instruction)
 
 
-def test_an_instruction_is_read_only_when_asked_for(tmp_path: Path):
+def test_an_instruction_is_read_on_demand(tmp_path: Path):
     path = task(tmp_path / "t")
     (path / "instruction.md").write_bytes(b"fine\n\xff\xfe")
     (step,) = load_task(path).steps
@@ -206,16 +208,16 @@ def test_an_instruction_is_read_only_when_asked_for(tmp_path: Path):
         _ = step.instruction
 
 
-def test_a_wrong_value_names_file_line_key_and_what_was_found(tmp_path: Path):
+def test_an_error_has_file_line_key_and_value(tmp_path: Path):
     path = task(tmp_path / "t", '# head\n[verifier]\n\ntimeout_sec = "ten"\n[agent]\nuser = []\n')
     assert problems(path) == (
-        f"{path}/task.toml:6: agent.user: expected a user's name or number, got []",
+        f"{path}/task.toml:6: agent.user: expected a user name or number, got []",
         f'{path}/task.toml:4: verifier.timeout_sec: expected a number greater than 0, got "ten"',
     )
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         ("[agent]\ntimeout_sec = = 3", ":2: not valid TOML: Invalid value at column 15"),
         ("a = 1\nb = [1,", ":2: not valid TOML: "),
@@ -229,16 +231,16 @@ def test_a_wrong_value_names_file_line_key_and_what_was_found(tmp_path: Path):
          ':2: environment.memory: expected a size such as "512M" or "2G", got "x"'),
         ("[environment.env]\nA = 1", ":2: environment.env.A: expected text, got 1"),
         ("[[steps]]\nname='a'\n[[steps]]\nname='a'",
-         ':4: steps[1].name: the name "a" is taken by an earlier step'),
+         ':4: steps[1].name: an earlier step has the name "a" too'),
     ],
 )  # fmt: skip
-def test_every_kind_of_mistake_is_said_with_its_line(tmp_path: Path, toml: str, said: str):
+def test_every_kind_of_error_has_its_line(tmp_path: Path, toml: str, message: str):
     path = task(tmp_path / "t", toml)
     (problem,) = problems(path)
-    assert problem.startswith(f"{path}/task.toml{said}")
+    assert problem.startswith(f"{path}/task.toml{message}")
 
 
-def test_missing_files_are_named(tmp_path: Path):
+def test_missing_files_are_reported(tmp_path: Path):
     (tmp_path / "none").mkdir()
     assert problems(tmp_path / "none")[0].startswith(f"{tmp_path}/none/task.toml: missing")
     path = put(tmp_path / "a", {"task.toml": ""})
@@ -281,7 +283,7 @@ def test_a_task_without_unknown_keys_reports_none(tmp_path: Path):
     assert load_task(path).unknown_keys == ()
 
 
-def test_a_task_is_found_itself_or_below_and_never_inside_another(tmp_path: Path):
+def test_a_task_is_found_at_or_below_a_folder_and_never_inside_another(tmp_path: Path):
     task(tmp_path / "b")
     task(tmp_path / "b/nested")
     task(tmp_path / "a/deep/x")
@@ -313,14 +315,12 @@ def test_names_are_unique_in_a_set(tmp_path: Path):
     assert sorted(names) == ["a__x", "a__x_", "b__x", "y"]
 
 
-def test_the_folder_one_stands_in_has_its_real_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_current_folder_has_its_real_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(task(tmp_path / "here"))
     assert [loaded.name for loaded in load_tasks(Path()).tasks] == ["here"]
 
 
-def test_an_invalid_task_is_named_beside_the_valid_ones(tmp_path: Path):
+def test_invalid_tasks_are_listed_with_the_valid_ones(tmp_path: Path):
     task(tmp_path / "good")
     task(tmp_path / "bad", "agent.timeout_sec = 0")
     loaded = load_tasks(tmp_path)
@@ -330,25 +330,25 @@ def test_an_invalid_task_is_named_beside_the_valid_ones(tmp_path: Path):
     assert "agent.timeout_sec" in invalid.problems[0]
 
 
-def test_a_pattern_chooses_by_name(tmp_path: Path):
+def test_a_pattern_selects_by_name(tmp_path: Path):
     for name in ("fix-a", "fix-b", "other"):
         task(tmp_path / name)
     assert [t.name for t in load_tasks(tmp_path, "fix-*").tasks] == ["fix-a", "fix-b"]
-    with pytest.raises(UsageError, match='none of 3 tasks is named like "nope"'):
+    with pytest.raises(UsageError, match='no name of 3 tasks matches "nope"'):
         load_tasks(tmp_path, "nope")
 
 
-def test_a_place_without_tasks_is_a_usage_error(tmp_path: Path):
+def test_a_folder_without_tasks_is_a_usage_error(tmp_path: Path):
     with pytest.raises(UsageError, match="no such folder"):
         load_tasks(tmp_path / "gone")
-    with pytest.raises(UsageError, match="no task here"):
+    with pytest.raises(UsageError, match="no task found"):
         load_tasks(tmp_path)
     file = task(tmp_path / "t") / "task.toml"
-    with pytest.raises(UsageError, match="a file, not a folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         load_tasks(file)
 
 
-def test_env_tables_take_the_hosts_values():
+def test_env_tables_use_variables_of_the_host():
     env = {
         "A": "${X}",
         "B": "${Y:-dflt}",
@@ -365,7 +365,7 @@ def test_env_tables_take_the_hosts_values():
     }
 
 
-def test_every_variable_that_is_not_set_is_named():
+def test_all_unset_variables_are_reported():
     with pytest.raises(TaskError) as caught:
         resolve_env({"A": "${X}", "B": "${Y}"}, {}, "t/task.toml: verifier.env")
     assert caught.value.problems == (
@@ -429,7 +429,7 @@ def test_a_keys_line_is_found(path: tuple[str | int, ...], line: int | None, end
     assert line_of(LINES.replace("\n", ending), path) == line
 
 
-def test_a_task_of_any_name_is_named_in_letters_that_can_be_shown(tmp_path: Path):
+def test_task_names_are_printable(tmp_path: Path):
     for name in (b"plain", b"esc\x1b[2J", b"line\nbreak", b"half\xff"):
         folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
         (folder / "environment").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Values of task.toml: what the format allows is read, what it does not allow is said."""
+"""Values of task.toml: valid values are read, invalid values are rejected at their key."""
 
 import tomllib
 
@@ -13,7 +13,7 @@ def read(text: str) -> TaskConfig:
     return TaskConfig.model_validate(tomllib.loads(text))
 
 
-def refused(text: str) -> list[tuple[object, ...]]:
+def rejected_keys(text: str) -> list[tuple[object, ...]]:
     with pytest.raises(ValidationError) as caught:
         read(text)
     found: list[tuple[object, ...]] = []
@@ -22,7 +22,7 @@ def refused(text: str) -> list[tuple[object, ...]]:
     return found
 
 
-def test_an_empty_file_has_the_formats_defaults():
+def test_an_empty_file_has_the_defaults_of_the_format():
     config = read("")
     assert config.schema_version == "1.4"
     assert config.agent.timeout_sec is None
@@ -38,7 +38,7 @@ def test_system_calls_are_named():
     assert read('metadata.system_calls = ["perf", "bpf"]').system_calls == ("bpf", "perf")
 
 
-def test_every_key_of_the_format_is_known():
+def test_all_keys_of_the_format_are_defined():
     config = read("""
         schema_version = "1.4"
         source = "set"
@@ -105,7 +105,7 @@ def test_every_key_of_the_format_is_known():
     assert not config.model_extra
 
 
-def test_older_keys_mean_what_the_newer_ones_say():
+def test_older_keys_set_the_newer_ones():
     config = read("""
         version = "1.0"
         [environment]
@@ -127,13 +127,15 @@ def test_allow_internet_true_is_public():
 
 def test_an_older_key_may_repeat_the_newer_one_but_not_contradict_it():
     assert read('environment = { memory = "1G", memory_mb = 1024 }').environment.memory_mb == 1024
-    assert refused('environment = { memory = "1G", memory_mb = 1 }') == [("environment", "memory")]
-    assert refused('environment = { allow_internet = false, network_mode = "public" }') == [
+    assert rejected_keys('environment = { memory = "1G", memory_mb = 1 }') == [
+        ("environment", "memory")
+    ]
+    assert rejected_keys('environment = { allow_internet = false, network_mode = "public" }') == [
         ("environment", "allow_internet")
     ]
 
 
-def test_version_beside_schema_version_is_kept_as_unknown():
+def test_version_with_schema_version_is_an_unknown_key():
     config = read('version = "7"\nschema_version = "1.4"')
     assert config.schema_version == "1.4"
     assert config.model_extra == {"version": "7"}
@@ -183,17 +185,17 @@ def test_version_beside_schema_version_is_kept_as_unknown():
         ("metadata.system_calls = [3]", ("metadata", "system_calls")),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_at_its_key(text: str, key: tuple[object, ...]):
-    assert refused(text) == [key]
+def test_an_invalid_value_is_rejected_at_its_key(text: str, key: tuple[object, ...]):
+    assert rejected_keys(text) == [key]
 
 
 @pytest.mark.parametrize("host", ["https://a.b", "a b", "", "*", "a/b", "*.*.x"])
-def test_what_is_not_a_host_is_refused(host: str):
+def test_an_invalid_host_is_rejected(host: str):
     text = f'agent = {{ network_mode = "allowlist", allowed_hosts = ["{host}"] }}'
-    assert refused(text) == [("agent", "allowed_hosts", 0)]
+    assert rejected_keys(text) == [("agent", "allowed_hosts", 0)]
 
 
-def test_a_task_may_declare_its_range_of_rewards():
+def test_a_task_may_declare_its_reward_range():
     assert read("metadata.reward_range = [-1, 2.5]").reward_range == (-1.0, 2.5)
 
 

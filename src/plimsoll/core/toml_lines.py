@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key stands. Only used once something is wrong with it."""
+"""Line numbers of the keys of a TOML text, for error messages."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 __all__ = ["KeyPath", "line_of", "show_key"]
 
 KeyPath = tuple[str | int, ...]
-"""The way from the root to a key; an int is an index into a list or an array of tables."""
+"""The path from the root to a key; an int is an index into a list or an array of tables."""
 
 KEY = r"""(?:[A-Za-z0-9_-]+|"(?:\\.|[^"\\\n])*"|'[^'\n]*')"""
 DOTTED = rf"{KEY}(?:[ \t]*\.[ \t]*{KEY})*"
@@ -25,13 +25,13 @@ PART = re.compile(KEY)
 
 
 def show_key(path: Sequence[str | int]) -> str:
-    """A key as a person writes it: `steps[1].agent.timeout_sec`."""
+    """Format a key path: `steps[1].agent.timeout_sec`."""
     shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return shown.removeprefix(".")
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
-    """The line of a key, or of the innermost table or key around it that has one."""
+    """Return the line of a key, or of the innermost table or key around it that has one."""
     lines = _index(text)
     while path:
         if path in lines:
@@ -41,7 +41,7 @@ def line_of(text: str, path: KeyPath) -> int | None:
 
 
 def _index(text: str) -> dict[KeyPath, int]:
-    """Every table header and key of a valid TOML text, with its line."""
+    """Map all table headers and keys of a valid TOML text to their lines."""
     lines: dict[KeyPath, int] = {}
     arrays: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -62,7 +62,7 @@ def _index(text: str) -> dict[KeyPath, int]:
             else:
                 end = _end_of_value(text, match.end())
             path = (*table, *key) if match["set"] else table
-            # `a.b.c = 1` stands for a, a.b and a.b.c where nothing before it does.
+            # `a.b.c = 1` also defines a and a.b, unless they are defined earlier.
             for depth in range(1, len(path) + 1):
                 lines.setdefault(path[:depth], line)
         line += text.count("\n", position, end + 1)
@@ -75,7 +75,7 @@ def _parts(key: str) -> KeyPath:
 
 
 def _in_arrays(key: KeyPath, arrays: dict[KeyPath, int]) -> KeyPath:
-    """A header's key names the newest element of each array of tables on its way."""
+    """A header refers to the newest element of each array of tables on its path."""
     path: KeyPath = ()
     for part in key:
         path = (*path, part)
@@ -85,7 +85,7 @@ def _in_arrays(key: KeyPath, arrays: dict[KeyPath, int]) -> KeyPath:
 
 
 def _end_of_value(text: str, position: int) -> int:
-    """Where the line ends on which a value ends; lists and strings may span lines."""
+    """Return the end of the line on which a value ends; lists and strings may span lines."""
     depth = 0
     while position < len(text):
         match = VALUE_TOKEN.match(text, position)

@@ -101,7 +101,7 @@ def row_of(
     """Keep what a table needs of a trial; the rest is in its folder."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
-    spent, started = result.spent, result.phases.get("start")
+    spent, started = result.usage, result.phases.get("start")
     paused = result.phases.get("paused")
     return Row(
         task=result.task,

@@ -1,1 +1,1 @@
-"""Task folders in the Harbor format: the model, the loader, the Dockerfile parser."""
+"""Tasks: folders in the Harbor format, their model and loader, lint and staged assets."""

@@ -1,4 +1,4 @@
-"""Variables of the host in a task's env tables: `${NAME}` and `${NAME:-default}`."""
+"""Host variables in the env tables of task.toml: `${NAME}` and `${NAME:-default}`."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def resolve_env(env: Mapping[str, str], host: Mapping[str, str], where: str) -> dict[str, str]:
-    """The table with the host's values. `where` names its file and key, for the error."""
+    """Return the table with host values filled in; `where` names its file and key in errors."""
     problems: list[str] = []
 
     def resolve(key: str, text: str) -> str:

@@ -1,6 +1,6 @@
-"""The kinds of value that task.toml holds. Each names what it expects, for the error's text.
+"""Field types of task.toml. Each type describes the expected value in its error message.
 
-TOML values have types of their own, so nothing is coerced: `"600"` is not a number.
+TOML values are typed, so nothing is coerced: `"600"` is not a number.
 """
 
 import math
@@ -37,7 +37,7 @@ MEGABYTES = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
 
 
 def expects(what: str, holds: Callable[[object], bool]) -> BeforeValidator:
-    """A check whose error says `what` was expected."""
+    """Return a validator whose error names `what` as the expected value."""
 
     def check(value: object) -> object:
         if not holds(value):
@@ -48,12 +48,12 @@ def expects(what: str, holds: Callable[[object], bool]) -> BeforeValidator:
 
 
 def unexpected(what: str, got: object, *key: str | int) -> PydanticCustomError:
-    """An error about a value; `key` leads to it from where the error is raised."""
+    """Error about one value; `key` is its path relative to the table that raises the error."""
     return PydanticCustomError("expected", "{what}", {"what": what, "got": got, "key": key})
 
 
 def broken_rule(message: str, *key: str | int) -> PydanticCustomError:
-    """An error about several values together; `key` leads from the table to the one at fault."""
+    """Error about several values together; `key` is the path of the value to change."""
     return PydanticCustomError("rule", "{message}", {"message": message, "key": key})
 
 
@@ -102,7 +102,7 @@ def _is_host(value: object) -> bool:
         return False
     if HOST.fullmatch(value):
         return True
-    from ipaddress import ip_network  # Few tasks name an address; the import is not free.
+    from ipaddress import ip_network  # Slow to import, and few tasks name an address.
 
     try:
         ip_network(value, strict=False)
@@ -114,7 +114,7 @@ def _is_host(value: object) -> bool:
 def _check_env_names(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not name or "=" in name or "\0" in name:
-            raise broken_rule("not a name that an environment variable can have", name)
+            raise broken_rule("not a valid name of an environment variable", name)
     return env
 
 
@@ -126,7 +126,7 @@ def _is_min_reward(value: object) -> bool:
 
 
 def megabytes(size: object) -> int | None:
-    """Megabytes of a size as older tasks write it, such as "2G"; None if it is not one."""
+    """Convert a size such as "2G", as older tasks write it, to megabytes; None if it is invalid."""
     match = SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
     if match is None:
         return None
@@ -142,13 +142,9 @@ NonNegative = Annotated[float, expects("a number of at least 0", _is_non_negativ
 PositiveInt = Annotated[int, expects("a whole number greater than 0", _is_positive_int)]
 Count = Annotated[int, expects("a whole number of at least 0", _is_count)]
 Text = Annotated[str, expects("text that is not empty", _is_text)]
-User = Annotated[
-    str, BeforeValidator(_number_to_text), expects("a user's name or number", _is_user)
-]
-"""A name or a numeric id, always as text."""
-StepName = Annotated[
-    str, expects("a name of letters, digits and . _ - that can be a folder's", _is_step_name)
-]
+User = Annotated[str, BeforeValidator(_number_to_text), expects("a user name or number", _is_user)]
+"""A user name or a numeric id, always as text."""
+StepName = Annotated[str, expects("a folder name of letters, digits and . _ -", _is_step_name)]
 SchemaVersion = Annotated[str, expects('a version of schema 1, such as "1.4"', _is_schema_version)]
 Host = Annotated[str, expects("a host name, *.domain, address or address range", _is_host)]
 Env = Annotated[dict[str, str], AfterValidator(_check_env_names)]

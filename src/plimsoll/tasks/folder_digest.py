@@ -1,4 +1,4 @@
-"""A digest of what folders hold, so that a change of a single byte or mode is seen."""
+"""Digest of folder contents: any changed byte, name or executable bit changes it."""
 
 import hashlib
 import os
@@ -10,14 +10,15 @@ __all__ = ["digest_folders"]
 
 
 def digest_folders(paths: Sequence[Path]) -> str:
-    """sha256 over names, kinds, x bits, link targets and contents; later folders overlay earlier.
+    """Return the sha256 of names, file types, executable bits, link targets and contents.
 
-    Names are relative, so equal trees in different places have equal digests.
+    Later folders overlay earlier ones. Names are relative, so equal trees at different paths
+    have equal digests.
     """
     entries: dict[str, Path] = {}
     for root in paths:
         for path in _entries(root):
-            _lay(entries, path.relative_to(root).as_posix(), path)
+            _overlay(entries, path.relative_to(root).as_posix(), path)
     digest = hashlib.sha256()
     for name in sorted(entries):
         for part in _parts(os.fsencode(name), entries[name]):
@@ -26,8 +27,8 @@ def digest_folders(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _lay(entries: dict[str, Path], name: str, path: Path) -> None:
-    """A file in place of a folder takes away what stood below it."""
+def _overlay(entries: dict[str, Path], name: str, path: Path) -> None:
+    """Add an entry. A file that replaces a folder removes the entries below it."""
     below = entries.get(name)
     if below is not None and _is_folder(below) and not _is_folder(path):
         for other in [other for other in entries if other.startswith(f"{name}/")]:
@@ -50,7 +51,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _parts(name: bytes, path: Path) -> tuple[bytes, bytes, bytes]:
-    """Kind, name and content. Each is hashed with its length: no two trees give equal bytes."""
+    """Type, name and content. Each is hashed with its length, so encodings are unambiguous."""
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return b"l", name, os.fsencode(path.readlink())

@@ -1,4 +1,4 @@
-"""Finds task folders and loads them. Only task.toml is read; the rest is looked up later."""
+"""Loader of task folders. It reads only task.toml; other files are read on demand."""
 
 import os
 import tomllib
@@ -21,7 +21,7 @@ __all__ = ["InvalidTask", "LoadedTasks", "find_tasks", "load_task", "load_tasks"
 
 @dataclass(frozen=True, slots=True)
 class InvalidTask:
-    """A folder with a task.toml that is not a valid task, and why."""
+    """A folder with a task.toml that is not a valid task, with its problems."""
 
     path: Path
     name: str
@@ -30,14 +30,14 @@ class InvalidTask:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTasks:
-    """What a folder of tasks holds. What is invalid is named, never dropped."""
+    """The tasks below a folder. Invalid tasks are listed, never dropped."""
 
     tasks: tuple[Task, ...]
     invalid: tuple[InvalidTask, ...]
 
 
 def load_task(path: Path, name: str | None = None) -> Task:
-    """Load one task folder; `TaskError` says all that is wrong with it."""
+    """Load one task folder; `TaskError` lists all of its problems."""
     file = path / "task.toml"
     _check_path(path)
     config = _read_config(file)
@@ -57,15 +57,15 @@ def load_task(path: Path, name: str | None = None) -> Task:
 
 
 def load_tasks(root: Path, pattern: str | None = None) -> LoadedTasks:
-    """Load a task folder, or every one below `root`, whose name matches a glob pattern."""
+    """Load the task at `root` or all tasks below it whose names match a glob pattern."""
     paths = find_tasks(root)
     if not paths:
-        raise UsageError(_why_none(root))
+        raise UsageError(_no_tasks_message(root))
     named = list(zip(_unique_names(root, paths), paths, strict=True))
     chosen = [(n, p) for n, p in named if pattern is None or fnmatchcase(n, pattern)]
     if not chosen:
         raise UsageError(
-            f'{root}: none of {len(named)} tasks is named like "{pattern}", e.g. {named[0][0]}'
+            f'{root}: no name of {len(named)} tasks matches "{pattern}", e.g. {named[0][0]}'
         )
     tasks: list[Task] = []
     invalid: list[InvalidTask] = []
@@ -78,15 +78,15 @@ def load_tasks(root: Path, pattern: str | None = None) -> LoadedTasks:
 
 
 def find_tasks(root: Path) -> list[Path]:
-    """The task folder itself, or every one below; sorted. Dot-folders are passed over."""
+    """Return `root` if it is a task, else all task folders below it, sorted; skip dot-folders."""
     return sorted(_walk(root, frozenset()))
 
 
-def _why_none(root: Path) -> str:
+def _no_tasks_message(root: Path) -> str:
     if root.is_dir():
-        return f"{root}: no task here; a task is a folder with a task.toml"
+        return f"{root}: no task found; a task is a folder with a task.toml"
     if root.exists():
-        return f"{root}: a file, not a folder; give the folder of a task or of tasks"
+        return f"{root}: not a folder; give a task folder or a folder of tasks"
     return f"{root}: no such folder"
 
 
@@ -102,7 +102,7 @@ def _walk(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
     if any(entry.name == "task.toml" for entry in entries):
         yield folder
         return
-    # Links to folders are followed, but not in circles.
+    # Follow links to folders, but not in cycles.
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
@@ -114,12 +114,12 @@ def _walk(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # A link that leads nowhere.
+    except OSError:  # A dangling link.
         return False
 
 
 def _unique_names(root: Path, paths: Sequence[Path]) -> list[str]:
-    """Folder names, and for those that several share the path below the root."""
+    """Folder names; tasks with the same folder name get the path below the root."""
     short = [safe_name(path.name or path.resolve().name) for path in paths]
     shared = {name for name, count in Counter(short).items() if count > 1}
     taken = set(short) - shared
@@ -135,7 +135,7 @@ def _unique_names(root: Path, paths: Sequence[Path]) -> list[str]:
 
 
 def _check_path(path: Path) -> None:
-    """Orders to workers and files of a run name the folder, and they are UTF-8."""
+    """Check that the path is UTF-8: messages to workers and run files contain it."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What is wrong with a task.toml, in words: `file:line: key: expected …, got …`."""
+"""Error messages about task.toml: `file:line: key: expected …, got …`."""
 
 import difflib
 import json
@@ -28,17 +28,17 @@ OLDER_KEYS: dict[type[BaseModel], tuple[str, ...]] = {
     TaskConfig: ("version",),
     EnvironmentConfig: ("allow_internet", "memory", "storage"),
 }
-TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+TOML_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """A key that the task format does not know. Its line is looked up only when asked for."""
+    """A key that the task format does not define. Its line is looked up on demand."""
 
     file: Path
     path: KeyPath
-    known: tuple[str, ...]
-    """The keys that the format knows in the same table."""
+    known_keys: tuple[str, ...]
+    """The keys that the format defines for the same table."""
 
     @property
     def key(self) -> str:
@@ -53,24 +53,24 @@ class UnknownKey:
 
     @property
     def suggestion(self) -> str | None:
-        close = difflib.get_close_matches(str(self.path[-1]), self.known, n=1)
+        close = difflib.get_close_matches(str(self.path[-1]), self.known_keys, n=1)
         return close[0] if close else None
 
     def describe(self) -> str:
         hint = f" (did you mean {self.suggestion}?)" if self.suggestion else ""
-        return f"{_place(self.file, self.line)}: unknown key {self.key}{hint}"
+        return f"{_location(self.file, self.line)}: unknown key {self.key}{hint}"
 
 
 def unknown_keys(file: Path, config: TaskConfig) -> tuple[UnknownKey, ...]:
-    """Every key of a config that its table does not know."""
+    """Return all keys of a config that their tables do not define."""
     return tuple(_unknown_in(file, config, ()))
 
 
 def _unknown_in(file: Path, table: BaseModel, path: KeyPath) -> Iterator[UnknownKey]:
     kind = type(table)
     for key in table.model_extra or ():
-        known = (*kind.model_fields, *OLDER_KEYS.get(kind, ()))
-        yield UnknownKey(file, (*path, key), known)
+        known_keys = (*kind.model_fields, *OLDER_KEYS.get(kind, ()))
+        yield UnknownKey(file, (*path, key), known_keys)
     for key in kind.model_fields:
         if key not in table.model_fields_set:
             continue
@@ -84,19 +84,19 @@ def _unknown_in(file: Path, table: BaseModel, path: KeyPath) -> Iterator[Unknown
 
 
 def not_toml(file: Path, text: str, error: tomllib.TOMLDecodeError) -> str:
-    """The problem line for a text that is not TOML."""
+    """Return the message for a text that is not valid TOML."""
     message = str(error)
-    match = TOML_PLACE.search(message)
+    match = TOML_POSITION.search(message)
     if match is None:
         return f"{file}: not valid TOML: {message}"
-    what = message[: match.start()]
+    reason = message[: match.start()]
     if match[1] is None:
-        return f"{_place(file, text.count(chr(10)) + 1)}: not valid TOML: {what} at the end"
-    return f"{_place(file, int(match[1]))}: not valid TOML: {what} at column {match[2]}"
+        return f"{_location(file, text.count(chr(10)) + 1)}: not valid TOML: {reason} at the end"
+    return f"{_location(file, int(match[1]))}: not valid TOML: {reason} at column {match[2]}"
 
 
 def invalid_values(file: Path, text: str, error: ValidationError) -> tuple[str, ...]:
-    """One problem line for each value that is not as the format wants it."""
+    """Return one message for each invalid value."""
     return tuple(
         _describe(file, text, cast(dict[str, Any], problem))
         for problem in error.errors(include_url=False)
@@ -108,36 +108,36 @@ def _describe(file: Path, text: str, problem: dict[str, Any]) -> str:
     context: dict[str, Any] = problem.get("ctx", {})
     path: KeyPath = (*problem["loc"], *context.get("key", ()))
     if kind == "rule":
-        said = str(context["message"])
+        message = str(context["message"])
     elif kind == "missing":
-        said = "is required"
+        message = "is required"
     elif kind == "expected":
-        said = f"expected {context['what']}, got {_show(context['got'])}"
+        message = f"expected {context['what']}, got {_format(context['got'])}"
     elif kind in ("enum", "literal_error"):
         choices = str(context["expected"]).replace("'", '"')
-        said = f"expected {choices}, got {_show(problem['input'])}"
+        message = f"expected {choices}, got {_format(problem['input'])}"
     elif kind in EXPECTED:
-        said = f"expected {EXPECTED[kind]}, got {_show(problem['input'])}"
+        message = f"expected {EXPECTED[kind]}, got {_format(problem['input'])}"
     else:
-        said = f"{problem['msg']}, got {_show(problem['input'])}"
-    return f"{_place(file, line_of(text, path))}: {show_key(path)}: {said}"
+        message = f"{problem['msg']}, got {_format(problem['input'])}"
+    return f"{_location(file, line_of(text, path))}: {show_key(path)}: {message}"
 
 
-def _place(file: Path, line: int | None) -> str:
+def _location(file: Path, line: int | None) -> str:
     return f"{file}:{line}" if line is not None else str(file)
 
 
-def _show(value: object) -> str:
-    """A TOML value in few characters."""
+def _format(value: object) -> str:
+    """Format a TOML value, shortened."""
     if isinstance(value, dict):
         pairs = cast(dict[str, object], value).items()
-        return _cut("{" + ", ".join(f"{key} = {_show(item)}" for key, item in pairs) + "}")
+        return _shorten("{" + ", ".join(f"{key} = {_format(item)}" for key, item in pairs) + "}")
     if isinstance(value, list):
-        return _cut("[" + ", ".join(_show(item) for item in cast(list[object], value)) + "]")
+        return _shorten("[" + ", ".join(_format(item) for item in cast(list[object], value)) + "]")
     if isinstance(value, str | bool | int | float):
-        return _cut(json.dumps(value, ensure_ascii=False))
+        return _shorten(json.dumps(value, ensure_ascii=False))
     return str(value)
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 60 else text[:59] + "…"

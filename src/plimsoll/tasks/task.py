@@ -1,10 +1,8 @@
-"""A task and its steps, as the rest of Plimsoll sees them.
+"""Task and its steps.
 
-Every task has at least one step: a single-step task has one called "main", made of the
-task's own folders. What a step says is already laid over what the task says. Files are
-looked at only when asked for, so that thousands of tasks load at once.
-
-Lays what each step says over what its task says, field by field.
+Every task has at least one step: a single-step task has one step "main" with the task's own
+folders. The settings of a step override those of the task, field by field. Files are read on
+demand, so that thousands of tasks load quickly.
 """
 
 import re
@@ -31,7 +29,7 @@ from plimsoll.tasks.task_file import (
 __all__ = ["ONLY_STEP", "Step", "Task", "make_steps"]
 
 ONLY_STEP = "main"
-"""What the step of a single-step task is called."""
+"""Name of the step of a single-step task."""
 
 CANARY_HEAD = re.compile(
     r"(?:\s*(?:<!--(?:(?!-->).)*?canary.*?-->|\#[^\n]*?canary[^\n]*)[ \t]*(?:\r?\n|\Z))+",
@@ -46,7 +44,7 @@ class Step:
     name: str
     task_folder: Path
     folder: Path
-    """Where the step's own files are; the task's folder in a single-step task."""
+    """The step's own files; the task folder in a single-step task."""
     agent: AgentConfig
     verifier: VerifierConfig
     agent_network: NetworkPolicy
@@ -54,15 +52,15 @@ class Step:
     separate_verifier: bool
     """The verifier runs in a sandbox of its own."""
     verifier_environment: EnvironmentConfig | None
-    """What that sandbox is made of, where the task says so."""
+    """The environment of that sandbox, if the task defines one."""
     min_reward: float | Mapping[str, float] | None
-    """What must be reached for the next step to run."""
+    """The reward that this step needs for the next step to run."""
     healthcheck: HealthcheckConfig | None
     artifacts: tuple[ArtifactConfig, ...]
 
     @property
     def instruction(self) -> str:
-        """The text for the agent, without the canary comments at its head."""
+        """The text for the agent, without leading canary comments."""
         file = self.folder / "instruction.md"
         try:
             text = file.read_text("utf-8-sig")
@@ -76,7 +74,7 @@ class Step:
 
     @property
     def tests_dirs(self) -> tuple[Path, ...]:
-        """The task's tests, then the step's own, whose files replace those of the same name."""
+        """The task's tests, then the step's own; later files replace files of the same name."""
         folders = (self.task_folder / "tests", self.folder / "tests")
         return tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
 
@@ -86,17 +84,19 @@ class Step:
 
     @property
     def verifier_dockerfile(self) -> Path | None:
-        """The image of a separate verifier, where the tests bring one."""
+        """The Dockerfile of a separate verifier, if the tests have one."""
         return self._last_test_file("Dockerfile")
 
     @property
     def solution_dir(self) -> Path | None:
-        return _folder(self.folder / "solution")
+        return _existing_folder(self.folder / "solution")
 
     @property
     def workdir(self) -> Path | None:
-        """Files that are put into the sandbox before the step begins."""
-        return _folder(self.folder / "workdir") if self.folder != self.task_folder else None
+        """Files that are uploaded to the sandbox before the step begins."""
+        return (
+            _existing_folder(self.folder / "workdir") if self.folder != self.task_folder else None
+        )
 
     def _last_test_file(self, name: str) -> Path | None:
         files = (folder / name for folder in reversed(self.tests_dirs))
@@ -105,11 +105,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """A task folder that was found to be valid."""
+    """A valid task folder."""
 
     path: Path
     name: str
-    """Unique among the tasks that were loaded together."""
+    """Unique among the tasks loaded together."""
     config: TaskConfig
     unknown_keys: tuple[UnknownKey, ...]
     steps: tuple[Step, ...]
@@ -120,7 +120,7 @@ class Task:
 
     @property
     def title(self) -> str | None:
-        """What the task is called where it is published, e.g. "org/name"."""
+        """The published name of the task, e.g. "org/name"."""
         return self.config.task.name if self.config.task else None
 
     @property
@@ -145,7 +145,7 @@ class Task:
 
     @property
     def network(self) -> NetworkPolicy:
-        """The baseline that the phases override."""
+        """The default network policy; phases may override it."""
         return self.config.environment.network or PUBLIC
 
     @property
@@ -162,19 +162,19 @@ class Task:
 
     @property
     def dockerfile(self) -> Path | None:
-        """`environment.docker_image`, where it is set, comes before it."""
-        return _file(self.environment_dir / "Dockerfile")
+        """The Dockerfile of the environment. `environment.docker_image` takes precedence."""
+        return _existing_file(self.environment_dir / "Dockerfile")
 
     @property
     def compose_file(self) -> Path | None:
-        return _file(self.environment_dir / "docker-compose.yaml")
+        return _existing_file(self.environment_dir / "docker-compose.yaml")
 
 
-def _folder(path: Path) -> Path | None:
+def _existing_folder(path: Path) -> Path | None:
     return path if path.is_dir() else None
 
 
-def _file(path: Path) -> Path | None:
+def _existing_file(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
@@ -182,13 +182,15 @@ T = TypeVar("T", bound=NetworkTable)
 
 
 def make_steps(folder: Path, config: TaskConfig) -> tuple[Step, ...]:
-    """The steps of a task; one where it does not name any."""
+    """Build the steps of a task: one step if the task defines none."""
     if not config.steps:
-        return (_make(folder, folder, config, StepConfig(name=ONLY_STEP)),)
-    return tuple(_make(folder, folder / "steps" / own.name, config, own) for own in config.steps)
+        return (_make_step(folder, folder, config, StepConfig(name=ONLY_STEP)),)
+    return tuple(
+        _make_step(folder, folder / "steps" / own.name, config, own) for own in config.steps
+    )
 
 
-def _make(task_folder: Path, folder: Path, config: TaskConfig, own: StepConfig) -> Step:
+def _make_step(task_folder: Path, folder: Path, config: TaskConfig, own: StepConfig) -> Step:
     baseline = config.environment.network or PUBLIC
     separate = _is_separate(config.verifier, own.verifier)
     verifier = _overlay(config.verifier, own.verifier)
@@ -210,7 +212,7 @@ def _make(task_folder: Path, folder: Path, config: TaskConfig, own: StepConfig) 
 
 
 def _overlay(table: T, own: T) -> T:
-    """Only what the step sets. A policy is one thing: a mode brings its own list of hosts."""
+    """Apply the fields that the step sets. A network mode brings its own list of hosts."""
     set_here = own.model_fields_set
     if not set_here:
         return table
@@ -221,17 +223,17 @@ def _overlay(table: T, own: T) -> T:
 
 
 def _is_separate(table: VerifierConfig, own: VerifierConfig) -> bool:
-    """The innermost word on it counts: a mode, or else an environment of its own."""
-    for said in (own, table):
-        if said.environment_mode is not None:
-            return said.environment_mode == "separate"
-        if said.environment is not None:
+    """The innermost setting counts: a mode, or else an environment of its own."""
+    for config in (own, table):
+        if config.environment_mode is not None:
+            return config.environment_mode == "separate"
+        if config.environment is not None:
             return True
     return False
 
 
 def _network(baseline: NetworkPolicy, *tables: NetworkTable | None) -> NetworkPolicy:
-    """The last policy that is set."""
+    """Return the last policy that is set."""
     policy = baseline
     for table in tables:
         policy = (table.network if table is not None else None) or policy

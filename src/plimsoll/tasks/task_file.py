@@ -1,6 +1,6 @@
-"""What task.toml may hold: the Harbor task format 0.25, schema 1.4, and its older keys.
+"""Model of task.toml: the Harbor task format 0.25, schema 1.4, with its older keys.
 
-Keys that the format does not know are kept (`model_extra`) so that they can be reported.
+Unknown keys are kept in `model_extra` and reported.
 """
 
 from typing import Annotated, Any, Literal, Self, cast
@@ -50,7 +50,7 @@ class Table(BaseModel):
 
 
 class NetworkTable(Table):
-    """A table that may set a network policy: a mode, and the hosts of an allowlist."""
+    """A table that may set a network policy: a mode and the hosts of an allowlist."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: tuple[Host, ...] = ()
@@ -69,14 +69,14 @@ class NetworkTable(Table):
 
     @property
     def network(self) -> NetworkPolicy | None:
-        """The policy that this table sets; None where it sets none."""
+        """The network policy of this table; None if it sets none."""
         if self.network_mode is None:
             return None
         return NetworkPolicy(self.network_mode, self.allowed_hosts)
 
 
 class HealthcheckConfig(Table):
-    """A command that says when the environment is ready."""
+    """A command that succeeds once the environment is ready."""
 
     command: Text
     interval_sec: Positive = 5.0
@@ -87,7 +87,7 @@ class HealthcheckConfig(Table):
 
 
 class McpServer(Table):
-    """A tool server that the agent may use."""
+    """An MCP server for the agent."""
 
     name: Text
     transport: str | None = None
@@ -97,7 +97,7 @@ class McpServer(Table):
 
 
 class EnvironmentConfig(NetworkTable):
-    """The image, limits and baseline network of a sandbox."""
+    """The image, limits and default network policy of a sandbox."""
 
     build_timeout_sec: Positive = 600.0
     docker_image: Text | None = None
@@ -117,10 +117,10 @@ class EnvironmentConfig(NetworkTable):
     workdir: Text | None = None
 
     @property
-    def not_given(self) -> tuple[str, ...]:
-        """The keys by which the task counts on what no agent is given."""
-        wanted = {"mcp_servers": self.mcp_servers, "skills_dir": self.skills_dir}
-        return tuple(key for key, value in wanted.items() if value)
+    def unsupported_keys(self) -> tuple[str, ...]:
+        """The keys in use that agents do not support."""
+        values = {"mcp_servers": self.mcp_servers, "skills_dir": self.skills_dir}
+        return tuple(key for key, value in values.items() if value)
 
     @model_validator(mode="before")
     @classmethod
@@ -157,14 +157,14 @@ def _read_size(table: dict[str, object], key: str) -> None:
 
 
 class AgentConfig(NetworkTable):
-    """The agent's phase."""
+    """Settings of the agent's phase."""
 
     timeout_sec: Positive | None = None
     user: User | None = None
 
 
 class CollectConfig(Table):
-    """A command that gathers what the verifier needs, before it runs."""
+    """A command that collects files for the verifier before it runs."""
 
     command: Text
     service: Text = "main"
@@ -173,7 +173,7 @@ class CollectConfig(Table):
 
 
 class VerifierConfig(NetworkTable):
-    """The verifier's phase."""
+    """Settings of the verifier's phase."""
 
     timeout_sec: Positive = 600.0
     env: Env = Field(default_factory=dict)
@@ -197,7 +197,7 @@ def _artifact_table(value: object) -> object:
 
 
 class ArtifactConfig(Table):
-    """A file or folder that is kept after the trial."""
+    """A file or folder to keep after the trial."""
 
     source: Text
     destination: Text | None = None
@@ -206,11 +206,11 @@ class ArtifactConfig(Table):
 
 
 Artifact = Annotated[ArtifactConfig, BeforeValidator(_artifact_table)]
-"""A table, or only its source as text."""
+"""An artifact as a table, or as its source path alone."""
 
 
 class StepConfig(Table):
-    """One step of a multi-step task; its phases override the task's, field by field."""
+    """One step of a multi-step task. Its settings override the task's, field by field."""
 
     name: StepName
     agent: AgentConfig = Field(default_factory=AgentConfig)
@@ -221,7 +221,7 @@ class StepConfig(Table):
 
 
 class SolutionConfig(Table):
-    """The task's own solution."""
+    """Settings of the task's reference solution."""
 
     env: Env = Field(default_factory=dict)
 
@@ -231,14 +231,14 @@ def _author_table(value: object) -> object:
 
 
 class Author(Table):
-    """Who wrote the task."""
+    """An author of the task."""
 
     name: str
     email: str | None = None
 
 
 class TaskInfo(Table):
-    """What the task is called where it is published."""
+    """Published name and description of the task."""
 
     name: Text
     version: Text | None = None
@@ -265,7 +265,7 @@ class TaskConfig(Table):
     @model_validator(mode="before")
     @classmethod
     def _read_older_version_key(cls, data: object) -> object:
-        # Beside `schema_version` a `version` has no meaning: it stays, and is reported.
+        # With `schema_version` present, `version` is an unknown key and is reported as one.
         if not isinstance(data, dict):
             return data
         table = dict(cast(dict[str, object], data))
@@ -279,7 +279,7 @@ class TaskConfig(Table):
         for index, step in enumerate(self.steps):
             if step.name in seen:
                 raise broken_rule(
-                    f'the name "{step.name}" is taken by an earlier step', "steps", index, "name"
+                    f'an earlier step has the name "{step.name}" too', "steps", index, "name"
                 )
             seen.add(step.name)
         return self
@@ -289,7 +289,7 @@ class TaskConfig(Table):
         found: object = self.metadata.get("reward_range", [0, 1])
         bounds = cast(list[float], found) if isinstance(found, list) else []
         if not (len(bounds) == 2 and all(map(is_number, bounds)) and bounds[0] < bounds[1]):
-            what = "[lowest, highest], two numbers of which the first is smaller"
+            what = "[lowest, highest], two numbers in increasing order"
             raise unexpected(what, cast(object, found), "metadata", "reward_range")
         return self
 
@@ -305,11 +305,11 @@ class TaskConfig(Table):
 
     @property
     def system_calls(self) -> tuple[str, ...]:
-        """The groups of system calls that the task needs, though sandboxes deny them."""
+        """The groups of system calls that the task needs and that sandboxes deny by default."""
         return tuple(sorted(set(map(str, self.metadata.get("system_calls", ())))))
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The rewards that the task's tests may give, 0 to 1 unless its metadata says otherwise."""
+        """The range of valid rewards: `metadata.reward_range`, by default 0 to 1."""
         low, high = self.metadata.get("reward_range", (0.0, 1.0))
         return float(low), float(high)

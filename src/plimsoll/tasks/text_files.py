@@ -1,4 +1,4 @@
-"""Reads the files of a task, as far as they are text and of a sensible size."""
+"""Text files of a task: scripts, sources and requirements up to a size limit."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ MAX_FILES = 400
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file; None where it is not there, not text, or too big to be a script."""
+    """Return the text of a file; None if it is missing, binary or too large for a script."""
     try:
         data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
     except OSError:
@@ -21,19 +21,19 @@ def read_text(path: Path) -> str | None:
 
 
 def relative_name(path: Path, task_folder: Path) -> str:
-    """A path as findings show it: relative to the task's folder."""
+    """Return a path relative to the task folder, as findings show it."""
     return path.relative_to(task_folder).as_posix()
 
 
 def files_below(folder: Path, pattern: str) -> Iterator[Path]:
-    """Files by name pattern, in a stable order, not more than a grader could sensibly hold."""
+    """Yield files whose names match a pattern, sorted, up to `MAX_FILES`."""
     found = (path for path in sorted(folder.rglob(pattern)) if path.is_file())
     for _, path in zip(range(MAX_FILES), found, strict=False):
         yield path
 
 
 def requirements_in(name: str, folders: Sequence[Path], depth: int = 0) -> tuple[str, ...] | None:
-    """What a requirements file asks for; None where the file cannot be found."""
+    """Return the requirements of a requirements file; None if the file is not found."""
     for folder in folders:
         for candidate in (folder / name.lstrip("/"), folder / Path(name).name):
             text = read_text(candidate)

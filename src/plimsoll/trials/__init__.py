@@ -1,1 +1,1 @@
-"""One attempt at one task: its lifecycle, its verifier, its verdict."""
+"""Trials: one execution of a task by an agent in a sandbox, from image to verdict."""

@@ -1,4 +1,4 @@
-"""Waits until an environment says that it is ready."""
+"""Health check of an environment."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ __all__ = ["wait_until_healthy"]
 
 
 async def wait_until_healthy(check: HealthcheckConfig, sandbox: Sandbox) -> None:
-    """Run the check until it passes. Failures in its start period do not count."""
+    """Run the check until it passes. Failures in the start period do not count."""
     began = time.monotonic()
     failures = 0
     while True:

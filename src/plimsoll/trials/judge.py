@@ -1,23 +1,23 @@
-"""Turns everything the verifier saw into a verdict. No sandbox, no I/O.
+"""Judge: turns the observations of the verifier into a verdict. No sandbox, no I/O.
 
-The order is the rule:
+The rules apply in this order:
 
-1. A grader that ran past its time, or was killed, did not grade.
-2. A reward that is not there or cannot be read is no reward.
-3. A reward above 0 (and above the lower end of its range) stands, whatever else was printed.
-4. A 0 after tests that ran is honest, whatever they printed. The one exception is a grader
-   that breaks *after* its runner, on reading the results: its own traceback, or its word
-   that it has no parser, below the last line that a runner counted.
-5. A 0 without a test that ran is examined for signs (`signs/`). A sign that the grader or
-   the task is broken voids it. A sign that the work is at fault keeps it.
-6. A 0 without any sign is honest: most graders that compare two files print nothing.
+1. A grader that timed out or was killed did not grade.
+2. A missing or unreadable reward is no reward.
+3. A reward above 0 (and above the lower end of its range) is valid, whatever was printed.
+4. A 0 after tests that ran is valid, whatever they printed. The one exception is a grader
+   that breaks *after* its runner, while it reads the results: its own traceback, or its
+   message that it has no parser, below the last summary line of a runner.
+5. A 0 without a test that ran is searched for signs (`signs/`). A sign that the grader or
+   the task is broken makes it void. A sign that the work is at fault keeps it.
+6. A 0 without any sign is valid: most graders that compare two files print nothing.
 
-What the code under test prints is in the same text. With a runner's count it cannot turn
-its 0 into a void one, short of printing, after the runner's last word, a whole traceback
-through files under /tests. Without a count, a line such as `curl: (6) Could not resolve
-host: x.org` printed by the work is taken for the grader's. Frames and shell prefixes under
-/tests narrow this; only a grader in an environment of its own closes it. An agent can also
-break the grader's tools in a shared sandbox; the table of causes bounds what it gains.
+The code under test prints to the same text. If a runner printed a summary, the code cannot turn
+its 0 into a void verdict, except by printing a whole traceback through files under /tests
+after the runner's last line. Without a summary, a line such as `curl: (6) Could not resolve
+host: x.org` printed by the work is attributed to the grader. Frames and shell prefixes under
+/tests narrow this; only a grader in its own environment closes it. An agent can also break
+the grader's tools in a shared sandbox; the table of causes bounds its gain.
 """
 
 import signal
@@ -35,7 +35,7 @@ __all__ = ["Grading", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """Everything that was seen of one grader."""
+    """All observations of one run of a grader."""
 
     exit_code: int | None
     signal: int | None
@@ -44,16 +44,16 @@ class Grading:
     stdout: str
     stderr: str
     files: Mapping[str, bytes]
-    """The files of /logs/verifier that matter, and those whose names come near to them."""
+    """The files at the top of /logs/verifier, by name."""
     instruction: str
-    """What the agent was asked to make: that it is missing is no fault of the grader."""
+    """The instruction of the agent. The grader is not at fault if requested files are missing."""
     reward_range: tuple[float, float]
     unknown_keys: tuple[str, ...] = ()
-    """Misspelt keys of task.toml, pointed out where grading fails."""
+    """Unknown keys of task.toml, listed in void verdicts."""
 
 
 def judge(grading: Grading, ending: Ending) -> Verdict:
-    """The verdict on one grading."""
+    """Return the verdict on one grading."""
     if grading.timed_out:
         reason = f"the grader ran past its {grading.timeout:g} s and was stopped"
         return _void(grading, ending, Cause.GRADER, reason)
@@ -62,36 +62,36 @@ def judge(grading: Grading, ending: Ending) -> Verdict:
         return _void(grading, ending, Cause.GRADER, reason)
     reward = read_reward(grading.files, grading.reward_range)
     if isinstance(reward, NoReward):
-        return _unreadable(grading, ending, reward)
+        return _no_reward(grading, ending, reward)
     if reward.value > max(grading.reward_range[0], 0.0):
         return _graded(grading, ending, reward)
-    findings = _findings(grading)
-    sign = _decisive_sign(findings)
+    search = _search(grading)
+    sign = _decisive_sign(search)
     if sign is None or sign.blame is Blame.WORK:
-        return _graded(grading, ending, reward, *_seen(sign))
-    ran = () if findings.ran else (Evidence("no test was run"),)
-    return _not_a_grade(grading, ending, reward, sign, ran)
+        return _graded(grading, ending, reward, *_evidence(sign))
+    ran = () if search.ran else (Evidence("no test was run"),)
+    return _untrusted_reward(grading, ending, reward, sign, ran)
 
 
-def _decisive_sign(findings: SignSearch) -> Sign | None:
-    """What decides about a 0: None, or a sign of the work, leaves it a grade."""
-    if findings.ran:
-        return findings.broke_after_tests() or findings.never_started()
-    return next(findings.signs(), None)
+def _decisive_sign(search: SignSearch) -> Sign | None:
+    """Return the sign that decides about a 0; with None or a sign of the work it is a grade."""
+    if search.ran:
+        return search.broke_after_tests() or search.never_started()
+    return next(search.signs(), None)
 
 
-def _unreadable(grading: Grading, ending: Ending, problem: NoReward) -> Void:
-    """No reward is void in any case; a deeper sign says why, and whether the task is at fault."""
-    signs = _findings(grading).signs()
+def _no_reward(grading: Grading, ending: Ending, problem: NoReward) -> Void:
+    """Void without a reward; a sign gives the reason and tells whether the task is at fault."""
+    signs = _search(grading).signs()
     sign = next((sign for sign in signs if sign.blame is not Blame.WORK), None)
     cause = Cause.TASK if sign and sign.blame is Blame.TASK else Cause.GRADER
     reason = problem.reason if sign is None else f"{sign.clause}; {problem.reason}"
     if sign is None and grading.unknown_keys:
         reason += f"; task.toml may be why: {grading.unknown_keys[0]}"
-    return _void(grading, ending, cause, reason, *_seen(sign), *problem.evidence)
+    return _void(grading, ending, cause, reason, *_evidence(sign), *problem.evidence)
 
 
-def _not_a_grade(
+def _untrusted_reward(
     grading: Grading, ending: Ending, reward: Reward, sign: Sign, ran: tuple[Evidence, ...]
 ) -> Void:
     wrote = f"{reward.value:g}"
@@ -123,11 +123,11 @@ def _exit(grading: Grading) -> Evidence:
     return Evidence(f"the grader exited with {grading.exit_code}")
 
 
-def _seen(sign: Sign | None) -> tuple[Evidence, ...]:
+def _evidence(sign: Sign | None) -> tuple[Evidence, ...]:
     return () if sign is None else (sign.evidence,)
 
 
-def _findings(grading: Grading) -> SignSearch:
+def _search(grading: Grading) -> SignSearch:
     return SignSearch(
         grading.stdout, grading.stderr, grading.instruction, grading.files.get("ctrf.json")
     )

@@ -1,11 +1,11 @@
-"""A trial's session with the policy: opened before the agent, sealed after it, judged between.
+"""Policy session of a trial: opened before the agent starts, closed after it ends.
 
-A policy that did not answer is never a reward: where the agent ended on a failure of the
-policy's server the trial is void, whatever the agent itself made of it. So is one whose agent
-had no answer at all, or spent at least half of its time on a request that nothing came for.
+A policy that did not answer never leads to a reward. The trial is void if the agent ended on a
+failure of the policy's server, whatever the agent reports. It is also void if the agent got no
+answer at all, or waited for a response for at least half of its time.
 
-Time in which the policy is paused for new weights is not the agent's: it counts neither towards
-its time nor as silence. A pause that does not end makes the trial void.
+Pauses of the policy for new weights count neither towards the agent's time nor as silence. A
+pause that exceeds its limit makes the trial void.
 """
 
 import asyncio
@@ -26,31 +26,31 @@ from plimsoll.sandboxes.protocol import Sandbox
 
 __all__ = ["PolicyAccess", "PolicySession", "PolicyUsage", "open_policy_session"]
 
-LONGEST_PAUSE = 720.0
-TOO_SILENT = 0.5
-"""The share of an agent's time after which a policy that says nothing is at fault for its end."""
+MAX_PAUSE = 720.0
+MAX_SILENCE = 0.5
+"""Share of an agent's time; if the policy is silent for longer, the trial is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAccess:
-    """What trials need to let their agents ask the policy."""
+    """Access to the policy for the agents of trials."""
 
     gateway: Gateway
     limits: Limits
-    """Of each trial's session."""
+    """Limits of each session."""
     blobs: Path
-    """Where the run keeps what is too large for a trajectory."""
+    """Folder of the run for content too large for a trajectory."""
     model: str = ""
-    """What the policy is called at its server, where that is known."""
-    longest_pause: float = LONGEST_PAUSE
-    """Seconds for which an agent waits for a paused policy; then its trial is void."""
+    """Model name at the policy's server, if known."""
+    longest_pause: float = MAX_PAUSE
+    """Maximum pause in seconds; a longer pause makes the trial void."""
     seed: int | None = None
-    """What its answers are sampled with, beside the trial; the server's choice where None."""
+    """Seed of the samples, combined with the trial; None leaves it to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyUsage:
-    """What a trial used of the policy. Every prompt counts, whatever it repeats."""
+    """Policy usage of a trial. All prompt tokens count, repeated prefixes too."""
 
     turns: int
     prompt_tokens: int
@@ -65,40 +65,40 @@ async def open_policy_session(
     about: Mapping[str, str],
     rollout: str = "",
 ) -> AsyncGenerator["PolicySession | None"]:
-    """The session of one trial, where its agent needs one. Its trajectory is kept in `folder`.
+    """Open the session of one trial, if its agent needs one. Its trajectory is in `folder`.
 
-    A `rollout` that is run again is answered as before, where the policy has a seed. The
-    trajectory is closed with the agent's last ending; with `void` where the trial came to
-    none, or `cancelled`. One that cannot be written to its end is the trial's error.
+    If the policy has a seed, a repeated `rollout` gets the same answers. The trajectory is
+    closed with the agent's last ending, or with `void` or `cancelled` if there is none. A
+    trajectory that cannot be completed is an error of the trial.
     """
     if not agent.needs_policy:
         yield None
         return
     if policy is None:
         raise AgentError(f"the agent {agent.name} needs a policy: name one with --policy URL")
-    told = {**about, "agent_version": agent.version, "model": policy.model}
+    metadata = {**about, "agent_version": agent.version, "model": policy.model}
     session = await policy.gateway.open(
         folder,
         blobs=policy.blobs,
         limits=policy.limits,
-        about={name: value for name, value in told.items() if value},
+        about={name: value for name, value in metadata.items() if value},
         seed="" if policy.seed is None or not rollout else f"{policy.seed} {rollout}",
     )
-    talking = PolicySession(policy, session)
+    opened = PolicySession(policy, session)
     try:
-        yield talking
+        yield opened
     except asyncio.CancelledError:
-        with suppress(TrajectoryError):  # a cancellation comes before what else went wrong
+        with suppress(TrajectoryError):  # cancellation takes precedence
             await session.end("cancelled")
         raise
-    except Exception as error:  # whatever ends a trial; only noted here
+    except Exception as error:  # recorded in the trajectory and raised again
         await session.end("void", " ".join(str(error).split()))
         raise
-    await session.end(talking.last.ending.value, talking.last.detail)
+    await session.end(opened.last.ending.value, opened.last.detail)
 
 
 class PolicySession:
-    """What a trial does with its session."""
+    """The session of one trial with the policy."""
 
     def __init__(self, policy: PolicyAccess, session: Session) -> None:
         self._gateway = policy.gateway
@@ -107,67 +107,67 @@ class PolicySession:
         self._before = 0
         """Exchanges of earlier steps."""
         self.last = Outcome()
-        """How the agent ended the step that ran last."""
+        """Outcome of the latest step."""
 
     @property
     def clock(self) -> Stopwatch:
-        """The agent's time: it stands still while the policy is paused for new weights."""
+        """The agent's clock; it stops while the policy is paused for new weights."""
         return self._session.clock
 
     @property
     def turns(self) -> int:
-        """Exchanges of the step that runs, or ran last."""
+        """Exchanges of the current or latest step."""
         return self._session.exchanges - self._before
 
     @property
     def tokens(self) -> int:
-        """What the session has counted so far."""
+        """Tokens of the session so far."""
         return self._session.tokens
 
     @property
-    def spent(self) -> PolicyUsage:
-        """By all steps so far."""
+    def usage(self) -> PolicyUsage:
+        """Usage of all steps so far."""
         session = self._session
         return PolicyUsage(session.exchanges, session.prompt_tokens, session.answer_tokens)
 
     @asynccontextmanager
-    async def reach(self, agent: Agent, sandbox: Sandbox) -> AsyncGenerator[Access]:
-        """The way to the policy from where the agent runs, open as long as the agent does."""
+    async def connect(self, agent: Agent, sandbox: Sandbox) -> AsyncGenerator[Access]:
+        """Provide access to the policy from the agent's location while the agent runs."""
         self._before = self._session.exchanges
         if not agent.inside:
             yield self._session.access(self._gateway.port)
             return
-        door = await sandbox.serve(0, self._gateway.connect)
+        tunnel = await sandbox.serve(0, self._gateway.connect)
         try:
-            yield self._session.access(door.port)
+            yield self._session.access(tunnel.port)
         finally:
-            await door.close()
+            await tunnel.close()
 
-    def failed(self, limit: float | None) -> PolicyError | None:
-        """Why what the agent did says nothing of the policy, where that is so.
+    def policy_failure(self, limit: float | None) -> PolicyError | None:
+        """Return the failure of the policy that makes the agent's work meaningless, if any.
 
-        `limit` is how many seconds of its clock the step gave it.
+        `limit` is the time limit of the step in seconds of the agent's clock.
         """
         session = self._session
         if session.failure:
             return PolicyError(session.failure)
         silent = session.silent_for
-        if limit is not None and silent >= limit * TOO_SILENT:
+        if limit is not None and silent >= limit * MAX_SILENCE:
             return PolicyError(
-                f"the policy said nothing for {silent:.3g} s of the agent's {limit:g} s"
+                f"the policy detail nothing for {silent:.3g} s of the agent's {limit:g} s"
             )
         if not session.exchanges and session.refusal:
             return PolicyError(f"the policy answered nothing; it refused: {session.refusal}")
         return None
 
-    def judge(self, agent: Agent, outcome: Outcome, limit: float | None) -> Outcome:
-        """The agent's ending in the light of what the session saw."""
-        if (error := self.failed(limit)) is not None:
+    def check_outcome(self, agent: Agent, outcome: Outcome, limit: float | None) -> Outcome:
+        """Check the session, and return the agent's outcome adjusted by its limits."""
+        if (error := self.policy_failure(limit)) is not None:
             raise error
         if self._session.ending is Ending.BUDGET:
             outcome = replace(outcome, ending=Ending.BUDGET, detail=self._session.detail)
         elif not self.turns:
-            said = f" ({outcome.detail})" if outcome.detail else ""
-            raise AgentError(f"{agent.name} had no answer of the policy before its end{said}")
+            detail = f" ({outcome.detail})" if outcome.detail else ""
+            raise AgentError(f"{agent.name} ended without any answer of the policy{detail}")
         self.last = outcome
         return outcome

@@ -1,16 +1,16 @@
-"""The folder of a trial: what was printed, how long each phase took, and the verdict.
+"""Record of a trial: its folder with output, phase times and the verdict.
 
-A folder is used once. A trial whose folder exists already, because a power cut took an earlier
-trial of the same ticket out of the ledger, writes to `<folder>~2`, the next one to `<folder>~3`.
+A folder is used once. If a power failure removed an earlier trial of the same ticket from the
+ledger, its folder still exists; the next trial writes to `<folder>~2`, then to `<folder>~3`.
 
-verdict.json                 written last, by one rename: a folder without it is unfinished
-build.txt                    what the image's build printed, where it was built now
-sandbox-left.txt             why its sandbox could not be removed, where that is so
-trajectory.jsonl.zst         what the policy was asked and said, where the agent has one
+verdict.json                 written last and atomically: a folder without it is unfinished
+build.txt                    output of the image build, if the image was built for this trial
+sandbox-left.txt             why the sandbox could not be removed
+trajectory.jsonl.zst         exchanges with the policy
 agent/stdout.txt, stderr.txt
-verifier/stdout.txt, stderr.txt, logs/       what the tests printed and wrote
-artifacts/                   what the task asks to keep
-not-kept.txt                 what of that, and of the agent's logs, was left out, and why
+verifier/stdout.txt, stderr.txt, logs/       output and log files of the tests
+artifacts/                   artifacts of the task
+not-kept.txt                 artifacts and agent logs that were not kept, with the reasons
 steps/NAME/agent, verifier   the same for each step of a multi-step task
 """
 
@@ -32,27 +32,27 @@ from plimsoll.trials.verdicts import Verdict
 
 __all__ = ["AgentEnd", "Phases", "StepRecord", "TrialRecord", "VerdictFile", "folder_names"]
 
-_LARGEST_LOG = 16 << 20
-_LONGEST_NOTE = 1000
+_MAX_LOG_BYTES = 16 << 20
+_MAX_NOTE_LENGTH = 1000
 
 
 class AgentEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the agent ended a step, apart from what its work is worth."""
+    """How the agent ended a step, independent of the reward."""
 
     ending: Ending
     detail: str = ""
     exit_code: int | None = None
     turns: int | None = None
-    """Exchanges with the policy; None for an agent that has none."""
+    """Exchanges with the policy; None for an agent without a policy."""
     tokens: int | None = None
-    """What the session had counted by then, prompts and answers."""
+    """Prompt and answer tokens of the session at the end of the step."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "detail", safe_line(self.detail))
 
 
 class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict.json`."""
+    """Contents of `verdict.json`."""
 
     task: str
     attempt: int
@@ -60,31 +60,31 @@ class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     verdict: Verdict
     steps: dict[str, Verdict]
-    """What each step came to; one, called main, in a single-step task."""
+    """Verdicts by step; a single-step task has one step, main."""
     ends: dict[str, AgentEnd]
-    """How the agent ended each step that it came to the end of."""
+    """How the agent ended each step that it completed."""
     tests: dict[str, str]
     """The digest of the tests that graded each step."""
     seconds: float
     phases: dict[str, float]
     """Seconds by phase. `paused` is the part of `agent` in which the policy was paused for new
-    weights, which does not count towards the agent's time."""
+    weights; it does not count towards the agent's time."""
     started: float
     sandbox: str = ""
-    """The one that the agent had, by the name its backend knows it by; "" where it had none."""
+    """The backend's name of the agent's sandbox; "" if there was none."""
     trial: str = ""
-    """The trial's id. A second trial of the same ticket has another."""
+    """The trial's id. Another trial of the same ticket has another id."""
 
 
 def folder_names(folder: Path) -> Iterator[Path]:
-    """The names of a trial's folder: the usual one, then those of later uses."""
+    """Yield the possible names of a trial's folder: the default, then `~2`, `~3` and so on."""
     yield folder
     for number in itertools.count(2):
         yield folder.with_name(f"{folder.name}~{number}")
 
 
 class Phases:
-    """Where a trial's time goes. A phase that comes again is added to."""
+    """Seconds by phase. The times of repeated phases add up."""
 
     def __init__(self, on_phase: Callable[[str], None] | None = None) -> None:
         self.seconds: dict[str, float] = {}
@@ -105,26 +105,26 @@ class Phases:
 
 
 class Log:
-    """Files that take what a command prints while it prints it, up to a size."""
+    """Log files of a running command, up to a size limit."""
 
     def __init__(self, files: dict[Stream, Path]) -> None:
         self._files = files
-        self._room = dict.fromkeys(files, _LARGEST_LOG)
+        self._remaining = dict.fromkeys(files, _MAX_LOG_BYTES)
 
     def __call__(self, stream: Stream, chunk: bytes) -> None:
-        room = self._room[stream]
-        if room <= 0:
+        remaining = self._remaining[stream]
+        if remaining <= 0:
             return
-        self._room[stream] = room - len(chunk)
+        self._remaining[stream] = remaining - len(chunk)
         try:
             with self._files[stream].open("ab") as file:
-                file.write(chunk[:room])
-                if len(chunk) >= room:
-                    note = f"\n… the rest is left out after {_LARGEST_LOG:,} bytes …\n"
+                file.write(chunk[:remaining])
+                if len(chunk) >= remaining:
+                    note = f"\n… truncated after {_MAX_LOG_BYTES:,} bytes …\n"
                     file.write(note.encode())
         except OSError:
-            # A full disk is for the verdict to fail on, not for the command that prints.
-            self._room[stream] = 0
+            # On a full disk, writing the verdict fails; the running command must not.
+            self._remaining[stream] = 0
 
 
 class StepRecord:
@@ -133,7 +133,7 @@ class StepRecord:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
         self.prefix = prefix
-        """What stands before a file's name in evidence, e.g. `steps/first/`."""
+        """Prefix of file names in evidence, e.g. `steps/first/`."""
 
     @property
     def agent_log(self) -> OnOutput:
@@ -145,45 +145,45 @@ class StepRecord:
 
     @property
     def verifier_folder(self) -> Path:
-        return self._made("verifier")
+        return self._make_folder("verifier")
 
     def keep_output(self, part: str, result: ExecResult) -> None:
-        """Keep what a finished command printed, as its result holds it."""
-        folder = self._made(part)
+        """Save the output of a finished command."""
+        folder = self._make_folder(part)
         (folder / "stdout.txt").write_bytes(result.stdout.data)
         (folder / "stderr.txt").write_bytes(result.stderr.data)
 
     async def take_logs(
         self, sandbox: Sandbox, source: str, *, limit: int, entries: int
     ) -> list[str]:
-        """Keep what the agent itself wrote to its logs; what could not be kept, a line each."""
-        target = self._made("agent") / "logs"
+        """Save the agent's own logs; return one line for each file that could not be saved."""
+        target = self._make_folder("agent") / "logs"
         try:
             done = await sandbox.download(source, target, limit=limit, entries=entries)
         except TransferError as error:
             return [str(error)]
-        return [f"{source}: {what}" for what in done.skipped]
+        return [f"{source}: {reason}" for reason in done.skipped]
 
     def write_notes(self, notes: list[str]) -> None:
-        """Add to the list of what was to be kept and could not."""
+        """Append to the list of files that were not kept."""
         if notes:
             with (self._folder / "not-kept.txt").open("a", encoding="utf-8") as file:
-                file.writelines(f"{safe_line(note, _LONGEST_NOTE)}\n" for note in notes)
+                file.writelines(f"{safe_line(note, _MAX_NOTE_LENGTH)}\n" for note in notes)
 
-    def places_of(self, words: str) -> Iterator[str]:
-        """Where words were first printed, a place for each file of output that has them."""
+    def find_output(self, text: str) -> Iterator[str]:
+        """Yield the first location of a text in each output file that contains it."""
         for part in ("agent", "verifier"):
             for name in ("stdout.txt", "stderr.txt"):
                 try:
-                    text = (self._folder / part / name).read_bytes()
+                    output = (self._folder / part / name).read_bytes()
                 except OSError:
                     continue
-                if (at := text.find(words.encode())) >= 0:
-                    line = text.count(b"\n", 0, at) + 1
+                if (at := output.find(text.encode())) >= 0:
+                    line = output.count(b"\n", 0, at) + 1
                     yield f"{self.prefix}{part}/{name}:{line}"
 
     def _log(self, part: str) -> OnOutput:
-        folder = self._made(part)
+        folder = self._make_folder(part)
         files: dict[Stream, Path] = {
             "stdout": folder / "stdout.txt",
             "stderr": folder / "stderr.txt",
@@ -192,17 +192,17 @@ class StepRecord:
             file.unlink(missing_ok=True)
         return Log(files)
 
-    def _made(self, part: str) -> Path:
+    def _make_folder(self, part: str) -> Path:
         folder = self._folder / part
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
 
 class TrialRecord:
-    """Writes one trial's folder, which it makes: an existing folder is never written to."""
+    """Creates and writes the folder of one trial; never writes to an existing folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = _made(folder)
+        self.folder = _make_folder(folder)
 
     @property
     def build_log(self) -> OnOutput:
@@ -210,20 +210,20 @@ class TrialRecord:
         return Log({"stdout": file, "stderr": file})
 
     def step(self, name: str | None) -> StepRecord:
-        """A step's files; without a name those of the task's only step."""
+        """Return the record of a step; None is the step of a single-step task."""
         if name is None:
             return StepRecord(self.folder, "")
         return StepRecord(self.folder / "steps" / name, f"steps/{name}/")
 
     def write_verdict(self, verdict: VerdictFile) -> None:
         text = msgspec.json.format(msgspec.json.encode(verdict), indent=2)
-        half = self.folder / ".verdict.json"
-        half.write_bytes(text + b"\n")
-        os.replace(half, self.folder / "verdict.json")  # noqa: PTH105
+        partial = self.folder / ".verdict.json"
+        partial.write_bytes(text + b"\n")
+        os.replace(partial, self.folder / "verdict.json")  # noqa: PTH105
 
     async def close(self, sandbox: Sandbox) -> None:
-        """Close a sandbox. That it could not be removed is noted, and changes no verdict: its
-        backend tries again, and says what is left."""
+        """Close a sandbox. A failure is recorded and does not change the verdict: the backend
+        tries again and reports remaining sandboxes."""
         try:
             await sandbox.close()
         except SandboxError as error:
@@ -235,8 +235,8 @@ class TrialRecord:
         (self.folder / "bug.txt").write_text(safe_text(text), "utf-8")
 
 
-def _made(folder: Path) -> Path:
-    """Make the folder under the first of its names that is free."""
+def _make_folder(folder: Path) -> Path:
+    """Create the folder under the first free name."""
     names = folder_names(folder)
     while True:
         name = next(names)

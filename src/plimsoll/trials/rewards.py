@@ -1,7 +1,7 @@
-"""Reads what a grader wrote: `reward.json`, an object of finite numbers, or `reward.txt`, one.
+"""Reward files of a grader: `reward.json` with an object of numbers, or `reward.txt` with one.
 
-Nothing is guessed. A file that is not exactly a reward is a `NoReward` with the reason for a
-person; it never becomes a number.
+Nothing is guessed. A file that is not exactly a valid reward is a `NoReward` with a reason; it
+never becomes a number.
 """
 
 import json
@@ -18,17 +18,17 @@ __all__ = ["KNOWN_FILES", "LARGEST_FILE", "NoReward", "Reward", "read_reward"]
 
 KNOWN_FILES = ("reward.json", "reward.txt", "ctrf.json")
 LARGEST_FILE = 64 * 1024
-"""Bytes. A reward file beyond this is a log written to the wrong place."""
+"""Bytes. A larger reward file is probably a log."""
 
 _NEAR = 8
-"""Misnamed files that a verdict lists."""
+"""Maximum number of misnamed files that a verdict lists."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward that can be used, every number it stands among, and where it was read."""
+    """A valid reward, all numbers of its file, and the name of the file."""
 
     value: float
     values: dict[str, float]
@@ -38,18 +38,18 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class NoReward:
-    """Why there is no reward: a clause for a person, with what was seen."""
+    """The reason why there is no reward, with evidence."""
 
     reason: str
     evidence: tuple[Evidence, ...] = ()
 
 
 class _BadFileError(Exception):
-    """Carries the reason from where a file is read to `read_reward`; never leaves this file."""
+    """Carries a reason to `read_reward`; never leaves this module."""
 
 
 def read_reward(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Reward | NoReward:
-    """The reward that the files hold, or why they hold none."""
+    """Return the reward in the files, or the reason why there is none."""
     if "reward.json" not in files and "reward.txt" not in files:
         return _no_file(files)
     try:
@@ -77,7 +77,7 @@ def _read(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Rewa
 
 
 def _used(values: dict[str, float]) -> tuple[dict[str, float], tuple[Evidence, ...]]:
-    """What the reward is made of: the key `reward`, else the only key, else the mean of all."""
+    """Select the numbers of the reward: the key `reward`, else all (their mean is the reward)."""
     if "reward" in values:
         return {"reward": values["reward"]}, ()
     if len(values) == 1:
@@ -112,7 +112,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(name: str, value: Any) -> float:  # noqa: ANN401 - whatever JSON can hold
-    # bool is an int to Python, and true is no measure of anything.
+    # In Python bool is an int, but true is not a reward.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _BadFileError(f"`{_short(name)}` in reward.json is {_kind(value)}, not a number")
     try:
@@ -152,7 +152,7 @@ def _check_range(file: str, used: Mapping[str, float], allowed: tuple[float, flo
     low, high = allowed
     for name, value in used.items():
         if not low <= value <= high:
-            # The declared range has to hold both what was declared and what was seen.
+            # The suggested range includes both the declared range and the value.
             wider = f"[{min(low, value):g}, {max(high, value):g}]"
             named = "" if len(used) == 1 and name == "reward" else f" for `{_short(name)}`"
             raise _BadFileError(
@@ -195,5 +195,5 @@ def _kind(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
 
 
 def _short(text: str) -> str:
-    """One line of at most 40 characters."""
+    """Shorten to one line of at most 40 characters."""
     return safe_line(text[:200], 40)

@@ -1,7 +1,7 @@
-"""What test runners say they counted, from the text they print and from a CTRF report.
+"""Summaries of test runners, parsed from their output and from CTRF reports.
 
-Tests *ran* when something passed or failed anywhere, or when a test's own set-up failed. A
-runner that collected nothing, or stopped while it collected, ran none.
+Tests *ran* if at least one passed or failed, or if the set-up of a test failed. A runner that
+collected nothing, or stopped during collection, ran no tests.
 """
 
 import json
@@ -16,7 +16,7 @@ __all__ = ["RunnerCount", "any_ran", "count_ctrf", "count_runs"]
 
 @dataclass(frozen=True, slots=True)
 class RunnerCount:
-    """One summary of one runner. Errors of collection are told by `interrupted`."""
+    """One summary of one runner. `interrupted` means that collection failed."""
 
     runner: str
     passed: int = 0
@@ -26,7 +26,7 @@ class RunnerCount:
     collected_nothing: bool = False
     interrupted: bool = False
     line: int = 0
-    """Of the text, from 1; 0 where it is not from a text."""
+    """Line of the text, from 1; 0 for a report."""
 
     @property
     def ran(self) -> bool:
@@ -39,12 +39,12 @@ def any_ran(counts: list[RunnerCount]) -> bool:
 
 
 def count_runs(text: str) -> list[RunnerCount]:
-    """Every summary found in a text without colour codes, in no particular order."""
+    """Return all summaries in a text without colour codes, in no particular order."""
     return [count for reader in _READERS for count in reader(text)]
 
 
 def count_ctrf(data: bytes) -> RunnerCount | None:
-    """The summary of a CTRF report, or None where it is no such report."""
+    """Return the summary of a CTRF report; None if it is not one."""
     try:
         report: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -69,7 +69,7 @@ def count_ctrf(data: bytes) -> RunnerCount | None:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """The last matches. A flood of faked summaries must not make the search quadratic."""
+    """Return the last matches; many forged summaries must not make the search quadratic."""
     return list(deque(pattern.finditer(text), maxlen=200))
 
 
@@ -78,7 +78,7 @@ def _line(text: str, match: re.Match[str]) -> int:
 
 
 def _numbers(text: str) -> dict[str, int]:
-    """`1 failed, 2 passed` as a mapping, the words in the singular."""
+    """Parse `1 failed, 2 passed` to a mapping with singular words."""
     found = re.findall(r"(\d{1,9}) ([a-z]{3,12})", text)
     return {word.removesuffix("s"): int(count) for count, word in found}
 
@@ -131,7 +131,7 @@ def _pytest(text: str) -> list[RunnerCount]:
 
 
 def _pytest_quiet(text: str) -> list[RunnerCount]:
-    """With -qq, or cut short, only the lines of single tests tell what ran."""
+    """Count the lines of single tests, for output with -qq or truncated output."""
     tests = list(_PYTEST_TEST.finditer(text))
     words = [match[1] or match[2] for match in tests]
     passed = sum(word in ("PASSED", "XPASS", "XFAIL") for word in words)
@@ -165,7 +165,7 @@ _FAILED_IMPORT = re.compile(
 
 
 def _unittest(text: str) -> list[RunnerCount]:
-    """unittest, and nose, which prints the same summary."""
+    """Summaries of unittest and of nose, which prints the same."""
     imports = len(_FAILED_IMPORT.findall(text))
     counts: list[RunnerCount] = []
     for match in _last(_UNITTEST, text):
@@ -229,7 +229,7 @@ def _cargo(text: str) -> list[RunnerCount]:
     found = list(_CARGO.finditer(text))
     counts: list[RunnerCount] = []
     if found:
-        # One line a target; a crate without doc tests prints a row of zeros beside the real one.
+        # One line per target; a crate without doc tests prints a line of zeros too.
         passed, failed, skipped = (sum(int(match[i]) for match in found) for i in (1, 2, 3))
         nothing = passed + failed + skipped == 0
         line = _line(text, found[-1])
@@ -326,7 +326,7 @@ def _total(runner: str, total: int, bad: int, skipped: int, line: int) -> Runner
 
 
 def _others(text: str) -> list[RunnerCount]:
-    """Runners that print a total and what of it failed."""
+    """Summaries of runners that print a total and the number of failures."""
     counts: list[RunnerCount] = []
     for match in _last(_CTEST, text):
         counts.append(_total("ctest", int(match[2]), int(match[1]), 0, _line(text, match)))

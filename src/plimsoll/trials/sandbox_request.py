@@ -1,4 +1,4 @@
-"""What a task's environment asks of a backend."""
+"""Sandbox requests: the images and sandboxes that a task needs from a backend."""
 
 import os
 import time
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 _DAY = 24 * 3600.0
-_UNLIMITED = 30 * _DAY
-"""What an agent without a time limit is taken to need at most."""
+_DEFAULT_AGENT_TIMEOUT = 30 * _DAY
+"""Assumed maximum of an agent without a time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """A sandbox that a trial asks its backend for: first its image, then itself."""
+    """A sandbox that a trial requests from its backend: its image source and its spec."""
 
     source: ImageSource
     spec: SandboxSpec
@@ -48,33 +48,36 @@ class SandboxRequest:
 def agent_sandbox(
     task: Task, labels: Labels, assets: StagedAssets | None, mounts: tuple[Mount, ...] = ()
 ) -> SandboxRequest:
-    """The sandbox that the agent of a trial works in. `mounts` are the agent's own."""
+    """Return the request for the agent's sandbox. `mounts` are those of the agent."""
     supplies = supplies_for(task, assets)
     spec = sandbox_spec(task, task.environment, task.network, labels, supplies)
     return SandboxRequest(image_source(task, supplies), replace(spec, mounts=mounts))
 
 
 def check_supported(environment: EnvironmentConfig) -> None:
-    """Refuse a task that counts on what no agent is given: its reward would be that of another."""
-    for key in environment.not_given:
+    """Reject a task with settings that agents do not support: its reward would be misleading."""
+    for key in environment.unsupported_keys:
         raise SandboxUnsupported(
-            f"the task gives its agent {key}, and agents are given none here: "
-            f"take environment.{key} out where the task can be solved without, or leave it out"
+            f"environment.{key} is not supported: "
+            f"remove it if the task can be solved without it, or exclude the task"
         )
 
 
 def labels_for(task: Task, run: str, attempt: int) -> Labels:
-    """Whose a trial's sandboxes are. They expire a day after its last timeout can have passed:
-    from where its owner cannot be asked, they are nobody's then."""
-    expires = time.time() + _longest(task) + _DAY
+    """Return the labels of a trial's sandboxes.
+
+    They expire one day after the last possible timeout of the trial. Hosts that cannot check
+    the owner then treat the sandboxes as abandoned.
+    """
+    expires = time.time() + _total_timeout(task) + _DAY
     return Labels(run, f"{task.name}.{attempt}", this_process(), expires)
 
 
-def _longest(task: Task) -> float:
-    """The sum of a trial's timeouts."""
+def _total_timeout(task: Task) -> float:
+    """Return the sum of a trial's timeouts."""
     seconds = task.environment.build_timeout_sec
     for step in task.steps:
-        seconds += step.agent.timeout_sec or _UNLIMITED
+        seconds += step.agent.timeout_sec or _DEFAULT_AGENT_TIMEOUT
         seconds += sum(hook.timeout_sec for hook in step.verifier.collect)
         seconds += step.verifier.timeout_sec
         if step.verifier_environment is not None:
@@ -83,17 +86,17 @@ def _longest(task: Task) -> float:
 
 
 def supplies_for(task: Task, assets: StagedAssets | None) -> Supplies:
-    """What staged assets mean for a task's sandboxes: a mirror of what it would fetch.
+    """Return the mounts and variables of staged assets for a task's sandboxes.
 
-    Checkouts stand where the task would clone to, unless its image already has them there.
+    Checkouts are mounted at the paths that the task clones to, unless its image has them.
     """
     if assets is None:
         return Supplies()
     fetches = find_fetches(task)
-    whole, *checkouts = assets.mounts(fetches)
+    folder, *checkouts = assets.mounts(fetches)
     return Supplies(
         mounts=(
-            Mount(whole.source, whole.target),
+            Mount(folder.source, folder.target),
             *(Mount(m.source, m.target, unless_there=True) for m in checkouts),
         ),
         env=assets.env(fetches),
@@ -103,13 +106,13 @@ def supplies_for(task: Task, assets: StagedAssets | None) -> Supplies:
 
 
 def for_build(supplies: Supplies) -> Supplies:
-    """Without checkouts: a build clones from the mirror, into the image."""
+    """Return supplies without checkouts: a build clones from the mirror into the image."""
     mounts = tuple(mount for mount in supplies.mounts if not mount.unless_there)
     return replace(supplies, mounts=mounts)
 
 
 def image_source(task: Task, supplies: Supplies) -> ImageSource:
-    """The image of the agent's sandbox."""
+    """Return the image of the agent's sandbox."""
     environment = task.environment
     _check_os(environment)
     return ImageSource(
@@ -124,7 +127,7 @@ def image_source(task: Task, supplies: Supplies) -> ImageSource:
 
 
 def verifier_image_source(task: Task, step: Step, supplies: Supplies) -> ImageSource:
-    """The image of a separate verifier: its own name, its own Dockerfile, or the task's."""
+    """Return the image of a separate verifier: named, its own Dockerfile, or the task's."""
     own = step.verifier_environment
     if own is not None and own.docker_image:
         _check_os(own)
@@ -144,7 +147,7 @@ def verifier_image_source(task: Task, step: Step, supplies: Supplies) -> ImageSo
 
 def _check_os(environment: EnvironmentConfig) -> None:
     if environment.os != "linux":
-        raise SandboxUnsupported(f"the task wants {environment.os}; sandboxes run Linux")
+        raise SandboxUnsupported(f"the task needs {environment.os}; sandboxes run Linux")
 
 
 def sandbox_spec(
@@ -154,7 +157,7 @@ def sandbox_spec(
     labels: Labels,
     supplies: Supplies,
 ) -> SandboxSpec:
-    """What a sandbox of a task is started with, the agent's or that of a separate verifier."""
+    """Return the spec of a task's sandbox, for the agent or for a separate verifier."""
     limits = Limits(
         cpus=environment.cpus,
         memory_mb=environment.memory_mb,
@@ -173,5 +176,5 @@ def sandbox_spec(
 
 
 def task_env(env: Mapping[str, str], file: Path, table: str) -> dict[str, str]:
-    """A task's variables, with the host's where they ask for them."""
+    """Resolve an env table of a task with the variables of the host."""
     return resolve_env(env, os.environ, f"{file}: {table}")

@@ -1,7 +1,7 @@
-"""What the steps of a task come to together.
+"""Verdict of a trial from the verdicts of its steps.
 
-A task with one step has that step's verdict. With several, any step that could not be
-graded makes the whole trial void: a mean over what happens to be there is no reward.
+A single-step task has the verdict of its step. With several steps, one void step makes the
+whole trial void: a mean over the remaining steps is not a reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,26 +15,26 @@ from plimsoll.trials.verdicts import Graded, Verdict, Void
 __all__ = ["combine", "falls_short"]
 
 
-def falls_short(verdict: Graded, least: float | Mapping[str, float] | None) -> bool:
-    """Whether a step did not reach what the next one needs."""
-    if least is None:
+def falls_short(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
+    """Whether a step did not reach the minimum reward for the next step."""
+    if min_reward is None:
         return False
-    if isinstance(least, Mapping):
-        return any(verdict.rewards.get(key, 0.0) < bound for key, bound in least.items())
-    return verdict.reward < least
+    if isinstance(min_reward, Mapping):
+        return any(verdict.rewards.get(key, 0.0) < bound for key, bound in min_reward.items())
+    return verdict.reward < min_reward
 
 
 def combine(
-    verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], several: bool
+    verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], multi_step: bool
 ) -> Verdict:
-    """The trial's verdict from those of its steps, in order, as far as they ran."""
+    """Combine the verdicts of the steps that ran, in order."""
     graded: list[Graded] = []
     for name, verdict in verdicts:
         if isinstance(verdict, Void):
-            reason = f"step {name}: {verdict.reason}" if several else verdict.reason
+            reason = f"step {name}: {verdict.reason}" if multi_step else verdict.reason
             return replace(verdict, reason=reason)
         graded.append(verdict)
-    if not several or strategy == "final":
+    if not multi_step or strategy == "final":
         return graded[-1]
     endings = [verdict.ending for verdict in graded]
     return Graded(
@@ -46,6 +46,6 @@ def combine(
 
 
 def _mean_by_key(graded: Sequence[Graded]) -> dict[str, float]:
-    """A number that a step did not give counts as 0 there."""
+    """Mean by key; a key that a step lacks counts as 0."""
     keys = dict.fromkeys(key for verdict in graded for key in verdict.rewards)
     return {key: sum(v.rewards.get(key, 0.0) for v in graded) / len(graded) for key in keys}

@@ -1,10 +1,10 @@
-"""One attempt at one task, from image to verdict.
+"""Trial: one execution of a task by an agent, from image to verdict.
 
-build or reuse the image → start → healthcheck → agent's set-up → for each step: its files,
-the agent, the end of everything the agent started, the tests, a verdict → close.
+build or reuse the image → start → health check → agent's set-up → for each step: its files,
+the agent, killing all of the agent's processes, the tests, a verdict → close.
 
-A bad trial is data: `run_trial` turns whatever goes wrong into a void verdict with its
-cause. It raises for one thing only, its own cancellation, and leaves a verdict even then.
+A failed trial is data: `run_trial` turns every exception into a void verdict with a cause. It
+raises only when it is cancelled, and writes a verdict even then.
 """
 
 import secrets
@@ -31,11 +31,11 @@ from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Step, Task
-from plimsoll.trials.artifacts import ARTIFACTS, Bounds, carry_artifacts
+from plimsoll.trials.artifacts import ARTIFACTS, Bounds, copy_artifacts
 from plimsoll.trials.disk_space import DiskSpace
 from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.policy_session import (
-    LONGEST_PAUSE,
+    MAX_PAUSE,
     PolicyAccess,
     PolicySession,
     PolicyUsage,
@@ -56,25 +56,25 @@ from plimsoll.trials.voids import void_of
 __all__ = ["TrialResult", "run_trial"]
 
 _AGENT_LOGS = "/logs/agent"
-_LARGEST_AGENT_LOGS = 256 << 20
-_ANYBODY = 0o777
+_MAX_AGENT_LOG_BYTES = 256 << 20
+_WORLD_WRITABLE = 0o777
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What is left of a trial in memory; the rest is in its folder."""
+    """The result of a trial in memory; everything else is in its folder."""
 
     task: str
     attempt: int
     verdict: Verdict
     seconds: float
     phases: dict[str, float]
-    spent: PolicyUsage | None = None
-    """None where the agent asks no policy."""
+    usage: PolicyUsage | None = None
+    """None if the agent has no policy."""
     id: str = ""
-    """No other trial has it, not even another one of the same ticket."""
+    """Unique id; another trial of the same ticket has another id."""
     folder: Path | None = None
-    """Where it wrote; None where there was no trial."""
+    """The folder of the trial; None if there was no trial."""
 
 
 async def run_trial(
@@ -91,10 +91,10 @@ async def run_trial(
     bounds: Bounds | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
-    """Run one trial and write its folder: `directory`, or another name where that exists.
+    """Run one trial and write its folder: `directory`, or another name if that exists.
 
-    Its seeds are made of `rollout`, where the policy has any: trials of one name are answered
-    alike. `bounds` is the most that is kept of the agent's files.
+    If the policy has a seed, trials with the same `rollout` get the same answers. `bounds`
+    limits the files of the agent that are kept.
     """
     started, began = time.time(), time.monotonic()
     record, name = TrialRecord(directory), secrets.token_hex(8)
@@ -108,8 +108,8 @@ async def run_trial(
         verdict = await trial.run()
     except PlimsollError as error:
         verdict = void_of(error)
-    except Exception as error:  # noqa: BLE001 - the boundary: a fault of ours is one void trial
-        verdict = _fault(error, record.folder)
+    except Exception as error:  # noqa: BLE001 - the boundary: a bug voids one trial
+        verdict = _unexpected(error, record.folder)
         if verdict.cause is Cause.BUG:
             record.write_bug(traceback.format_exc())
     finally:
@@ -132,19 +132,19 @@ async def run_trial(
             )
         )
     return TrialResult(
-        task.name, attempt, verdict, seconds, phases.seconds, trial.spent, name, record.folder
+        task.name, attempt, verdict, seconds, phases.seconds, trial.usage, name, record.folder
     )
 
 
-def _fault(error: Exception, folder: Path) -> Void:
-    """What is no error of ours is a fault of ours, unless this host had no room for our files."""
+def _unexpected(error: Exception, folder: Path) -> Void:
+    """Return the verdict on an unexpected exception: a bug, unless this host's disk was full."""
     if full := disk_full_reason(error, folder):
         return Void(Cause.SANDBOX, full)
     return Void(Cause.BUG, f"{type(error).__name__}: {error}")
 
 
 class _Trial:
-    """The course of one trial, up to its verdict."""
+    """One trial up to its verdict."""
 
     def __init__(
         self,
@@ -182,60 +182,60 @@ class _Trial:
         self.digests: dict[str, str] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.ends: dict[str, AgentEnd] = {}
-        self.spent: PolicyUsage | None = None
+        self.usage: PolicyUsage | None = None
         self.sandbox = ""
 
     async def run(self) -> Verdict:
         about, folder = self._about, self._record.folder
         async with open_policy_session(
             self._policy, self._agent, folder, about, self._rollout
-        ) as talking:
+        ) as session:
             try:
-                return await self._course(talking)
+                return await self._run_steps(session)
             finally:
-                self.spent = None if talking is None else talking.spent
+                self.usage = None if session is None else session.usage
 
-    async def _course(self, talking: PolicySession | None) -> Verdict:
+    async def _run_steps(self, session: PolicySession | None) -> Verdict:
         task = self._task
         if self._agent.needs_policy:
             check_supported(task.environment)
         with self._phase("build"):
-            wanted = agent_sandbox(task, self._labels, self._assets, self._agent.mounts)
-            image = await self._backend.build(wanted.source, on_output=self._record.build_log)
+            request = agent_sandbox(task, self._labels, self._assets, self._agent.mounts)
+            image = await self._backend.build(request.source, on_output=self._record.build_log)
         with self._phase("start"):
-            sandbox = await self._backend.create(image, wanted.spec)
+            sandbox = await self._backend.create(image, request.spec)
         self.sandbox = sandbox.id
-        self._room = DiskSpace()
+        self._disk_space = DiskSpace()
         verifier = Verifier(
             task,
             self._backend,
             self._labels,
             self._record,
-            wanted.supplies,
+            request.supplies,
             self.digests,
-            self._room,
+            self._disk_space,
             self._bounds,
         )
         try:
             await self._prepare(sandbox)
             for step in task.steps:
-                verdict = await self._step(step, sandbox, verifier, talking)
+                verdict = await self._step(step, sandbox, verifier, session)
                 self.verdicts[step.name] = verdict
                 if isinstance(verdict, Void) or falls_short(verdict, step.min_reward):
                     break
         except PlimsollError as error:
-            await self._room.look(sandbox)
-            raise self._room.blame(error) from error.__cause__
+            await self._disk_space.check(sandbox)
+            raise self._disk_space.explain(error) from error.__cause__
         finally:
             with self._phase("close"):
                 await self._record.close(sandbox)
         return combine(
-            list(self.verdicts.items()), task.reward_strategy, several=task.is_multi_step
+            list(self.verdicts.items()), task.reward_strategy, multi_step=task.is_multi_step
         )
 
     async def _prepare(self, sandbox: Sandbox) -> None:
         for folder in (_AGENT_LOGS, LOGS, ARTIFACTS):
-            await sandbox.empty(folder, mode=_ANYBODY)
+            await sandbox.empty(folder, mode=_WORLD_WRITABLE)
         if self._task.environment.healthcheck is not None:
             with self._phase("healthcheck"):
                 await wait_until_healthy(self._task.environment.healthcheck, sandbox)
@@ -243,19 +243,19 @@ class _Trial:
             await self._agent.set_up(self._task, sandbox)
 
     async def _step(
-        self, step: Step, sandbox: Sandbox, verifier: Verifier, talking: PolicySession | None
+        self, step: Step, sandbox: Sandbox, verifier: Verifier, session: PolicySession | None
     ) -> Verdict:
         record = self._record.step(step.name if self._task.is_multi_step else None)
         with self._phase("step set-up"):
             await self._set_up_step(step, sandbox)
         with self._phase("agent"):
-            outcome = await self._run_agent(step, sandbox, record, talking)
-        await self._room.look(sandbox)
+            outcome = await self._run_agent(step, sandbox, record, session)
+        await self._disk_space.check(sandbox)
         with self._phase("kill"):
             await sandbox.kill_all()
         with self._phase("verifier"):
             verdict = await verifier.grade(step, sandbox, record, outcome.ending)
-            verdict = await self._room.judge(verdict, self._task.reward_range[1], record)
+            verdict = await self._disk_space.judge(verdict, self._task.reward_range[1], record)
         with self._phase("artifacts"):
             await self._keep(step, sandbox, record)
         return verdict
@@ -275,20 +275,20 @@ class _Trial:
             await wait_until_healthy(step.healthcheck, sandbox)
 
     async def _run_agent(
-        self, step: Step, sandbox: Sandbox, record: StepRecord, talking: PolicySession | None
+        self, step: Step, sandbox: Sandbox, record: StepRecord, session: PolicySession | None
     ) -> Outcome:
-        """Let the agent work for as long as the step allows; how it ended is kept apart."""
+        """Run the agent within the time limit of the step and record how it ended."""
         await sandbox.set_network(step.agent_network)
         limit = step.agent.timeout_sec
         try:
-            if talking is None:
-                outcome = await self._within_time(step, sandbox, record)
+            if session is None:
+                outcome = await self._run_with_limit(step, sandbox, record)
             else:
-                async with talking.reach(self._agent, sandbox) as access:
-                    outcome = await self._within_time(step, sandbox, record, talking, access)
-                outcome = talking.judge(self._agent, outcome, limit)
+                async with session.connect(self._agent, sandbox) as access:
+                    outcome = await self._run_with_limit(step, sandbox, record, session, access)
+                outcome = session.check_outcome(self._agent, outcome, limit)
         except AgentError:
-            if talking is not None and (error := talking.failed(limit)) is not None:
+            if session is not None and (error := session.policy_failure(limit)) is not None:
                 raise error from None
             await self._blame_memory(sandbox)
             raise
@@ -296,17 +296,17 @@ class _Trial:
             ending=outcome.ending,
             detail=outcome.detail,
             exit_code=outcome.exit_code,
-            turns=None if talking is None else talking.turns,
-            tokens=None if talking is None else talking.tokens,
+            turns=None if session is None else session.turns,
+            tokens=None if session is None else session.tokens,
         )
         return outcome
 
-    async def _within_time(
+    async def _run_with_limit(
         self,
         step: Step,
         sandbox: Sandbox,
         record: StepRecord,
-        talking: PolicySession | None = None,
+        session: PolicySession | None = None,
         access: Access | None = None,
     ) -> Outcome:
         solution = self._task.solution_env if self._agent.reference else dict[str, str]()
@@ -321,10 +321,10 @@ class _Trial:
             policy=access,
         )
         limit = step.agent.timeout_sec
-        clock = Stopwatch() if talking is None else talking.clock
-        longest = LONGEST_PAUSE if talking is None else talking.longest_pause
+        clock = Stopwatch() if session is None else session.clock
+        max_pause = MAX_PAUSE if session is None else session.longest_pause
         before = clock.stopped_seconds
-        time_limit = clock.limit(limit, stopped=longest)
+        time_limit = clock.limit(limit, stopped=max_pause)
         try:
             async with time_limit:
                 return await self._agent.run(assignment)
@@ -332,17 +332,17 @@ class _Trial:
             if not time_limit.expired():
                 raise
             if time_limit.overdue:
-                why = f"the policy was paused for new weights, and not back after {longest:g} s"
-                raise PolicyError(why) from None
+                reason = f"the policy was paused for new weights for more than {max_pause:g} s"
+                raise PolicyError(reason) from None
             if self._agent.reference:
-                raise SolutionError(f"the solution did not end within {limit:g} s") from None
+                raise SolutionError(f"the solution did not finish within {limit:g} s") from None
             return Outcome(Ending.BUDGET, f"out of time after {limit:g} s")
         finally:
             if paused := clock.stopped_seconds - before:
                 self._phases.add("paused", paused)
 
     async def _blame_memory(self, sandbox: Sandbox) -> None:
-        """An agent that failed after the kernel killed for memory failed of that."""
+        """Raise an error about memory if the kernel killed processes of the failed agent."""
         kills = (await sandbox.status()).oom_kills
         if kills:
             limit = self._task.environment.memory_mb
@@ -352,10 +352,10 @@ class _Trial:
             )
 
     async def _keep(self, step: Step, sandbox: Sandbox, record: StepRecord) -> None:
-        """Keep what the task and the agent want kept. What cannot be is only noted."""
+        """Keep the artifacts and the agent's logs; record those that cannot be kept."""
         notes: list[str] = []
         if not step.separate_verifier:
-            notes += await carry_artifacts(step, sandbox, record.artifacts, self._bounds)
-        size, entries = min(self._bounds.size, _LARGEST_AGENT_LOGS), self._bounds.entries
+            notes += await copy_artifacts(step, sandbox, record.artifacts, self._bounds)
+        size, entries = min(self._bounds.size, _MAX_AGENT_LOG_BYTES), self._bounds.entries
         notes += await record.take_logs(sandbox, _AGENT_LOGS, limit=size, entries=entries)
         record.write_notes(notes)

@@ -1,11 +1,10 @@
-"""Verdicts, and the one table that says what each cause of a void trial means.
+"""Verdicts, and the one table that defines each cause of a void trial.
 
-A trial ends as `Graded`, the only thing that carries a reward, or as `Void`, which never
-does. Retries, masks, statistics, alarms and every display read `CAUSES`; nothing else
-decides what a cause means.
+A trial ends as `Graded`, which carries a reward, or as `Void`, which never does. Retries, masks,
+statistics, alarms and all displays read `CAUSES`; nothing else interprets a cause.
 
-Whatever a grader, a test or an agent named, the texts of a verdict are safe to write and to show:
-they are made so when it is made.
+The texts of a verdict are sanitized on creation, so they are safe to write and to show,
+whatever names a grader, a test or an agent chose.
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from plimsoll.core.text import safe_line, safe_names
 __all__ = ["CAUSES", "Cause", "CauseRule", "Evidence", "Graded", "Verdict", "Void"]
 
 _LONGEST = 4000
-"""Characters of a reason or of a piece of evidence."""
+"""Maximum length of a reason or of evidence, in characters."""
 
 
 class Cause(StrEnum):
@@ -39,18 +38,18 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CauseRule:
-    """What follows from a cause."""
+    """Consequences of a cause."""
 
     retries: int
-    """How often a rollout void for this cause is tried again."""
+    """How often a trial that is void for this cause is retried."""
     against_task: bool
-    """Counts towards the task's quarantine."""
+    """The void counts towards the quarantine of the task."""
     stops_run: bool
-    """One occurrence is enough to stop the run and ask a person."""
+    """A single void stops the run."""
     meaning: str
-    """What happened, for a person."""
+    """Description for users."""
     remedy: str
-    """What to do about it, for a person."""
+    """Advice for users."""
 
 
 CAUSES: dict[Cause, CauseRule] = {
@@ -58,7 +57,7 @@ CAUSES: dict[Cause, CauseRule] = {
         retries=2,
         against_task=False,
         stops_run=False,
-        meaning="the sandbox could not be had or kept alive, or the agent could not work in it",
+        meaning="the sandbox could not be started or kept alive, or the agent could not work in it",
         remedy="read the reason: an image, a set-up command, a limit or the host is at fault",
     ),
     Cause.POLICY: CauseRule(
@@ -66,35 +65,35 @@ CAUSES: dict[Cause, CauseRule] = {
         against_task=False,
         stops_run=False,
         meaning="the policy's server did not answer",
-        remedy="look at the inference server",
+        remedy="check the inference server",
     ),
     Cause.GRADER: CauseRule(
         retries=1,
         against_task=True,
         stops_run=False,
         meaning="the task's tests did not grade",
-        remedy="read verifier/stdout.txt and verifier/stderr.txt; mend tests/ or what they need",
+        remedy="read verifier/stdout.txt and verifier/stderr.txt; fix tests/ or their dependencies",
     ),
     Cause.TASK: CauseRule(
         retries=0,
         against_task=True,
         stops_run=False,
         meaning="the task itself is broken",
-        remedy="mend the task, or leave it out with --task",
+        remedy="fix the task, or exclude it with --task",
     ),
     Cause.STALE: CauseRule(
         retries=3,
         against_task=False,
         stops_run=False,
-        meaning="it would have been trained on too late",
+        meaning="the sample was too stale to train on",
         remedy="none needed; if there are many, allow more staleness or shorten the trials",
     ),
     Cause.LOST: CauseRule(
         retries=3,
         against_task=False,
         stops_run=False,
-        meaning="the worker that ran it is gone, or what it left",
-        remedy="read the reason; if there are many, look at the workers' last words",
+        meaning="the worker that ran it, or its results, are gone",
+        remedy="read the reason; if there are many, check the end of the workers' logs",
     ),
     Cause.CANCELLED: CauseRule(
         retries=0,
@@ -115,11 +114,11 @@ CAUSES: dict[Cause, CauseRule] = {
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A fact that a verdict rests on: what was seen, and where it can be read again."""
+    """An observation behind a verdict, and its source."""
 
     what: str
     where: str = ""
-    """A file of the trial with a line, e.g. `verifier/stderr.txt:31`."""
+    """A file of the trial and a line, e.g. `verifier/stderr.txt:31`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "what", safe_line(self.what, _LONGEST))
@@ -127,12 +126,12 @@ class Evidence:
 
 
 class Graded(msgspec.Struct, frozen=True, tag_field="verdict", tag="graded"):
-    """The task's tests ran and said what the work is worth."""
+    """The task's tests ran and graded the work."""
 
     reward: float
     ending: Ending
     rewards: dict[str, float] = {}
-    """Every number that the grader wrote, by name; `reward` among them or made of them."""
+    """All numbers that the grader wrote, by name; `reward` is one of them or their mean."""
     evidence: tuple[Evidence, ...] = ()
     """Warnings that do not change the verdict, e.g. a grader that exited with 1."""
 
@@ -152,7 +151,7 @@ class Void(msgspec.Struct, frozen=True, tag_field="verdict", tag="void"):
     reason: str
     evidence: tuple[Evidence, ...] = ()
     ending: Ending | None = None
-    """How the agent ended, where it got that far."""
+    """How the agent ended; None if it did not get that far."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", safe_line(self.reason, _LONGEST))

@@ -1,14 +1,14 @@
-"""Grades one step: brings the tests in, runs them, keeps what they did, asks the judge.
+"""Verifier: grades a step. It uploads the tests, runs them, saves their output, and judges.
 
 Invariants:
 
-* When the tests enter, nothing that the agent started is alive and /logs/verifier is empty.
-* The tests that ran are those of the task: they replace whatever stood in /tests, and their
-  digest is kept with the verdict.
-* The reward is read from what came out of the sandbox just now, in a folder made for it: no file
-  that is on this host already can be taken for one.
-* After grading, nothing that the tests started is alive, and /tests and /logs/verifier are
-  empty again: the agent's next step sees neither them nor what they said.
+* Before the tests are uploaded, all processes of the agent are dead and /logs/verifier is empty.
+* The tests are those of the task: they replace the contents of /tests, and their digest is
+  stored with the verdict.
+* The reward is read from files just downloaded from the sandbox into a new folder; a file that
+  already exists on this host is never used.
+* After grading, all processes of the tests are dead, and /tests and /logs/verifier are empty:
+  the agent's next step sees neither the tests nor their output.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from plimsoll.sandboxes.scripts import has_carriage_returns, script_argv
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.tasks.folder_digest import digest_folders
 from plimsoll.tasks.task import Step, Task
-from plimsoll.trials.artifacts import Bounds, carry_artifacts
+from plimsoll.trials.artifacts import Bounds, copy_artifacts
 from plimsoll.trials.disk_space import DiskSpace
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import StepRecord, TrialRecord
@@ -35,12 +35,12 @@ __all__ = ["LOGS", "Verifier"]
 
 TESTS = "/tests"
 LOGS = "/logs/verifier"
-_LARGEST_LOGS = 64 << 20
-_MOST_LOGS = 20_000
-_LARGEST_REWARD = 1 << 20
-_REPORTS = ("reward.json", "reward.txt", "ctrf.json")
-_KEPT_OUTPUT = 1 << 20
-_ANYBODY = 0o777
+_MAX_LOG_BYTES = 64 << 20
+_MAX_LOG_FILES = 20_000
+_MAX_REWARD_BYTES = 1 << 20
+_REWARD_FILES = ("reward.json", "reward.txt", "ctrf.json")
+_MAX_OUTPUT_BYTES = 1 << 20
+_WORLD_WRITABLE = 0o777
 
 
 class Verifier:
@@ -54,7 +54,7 @@ class Verifier:
         record: TrialRecord,
         supplies: Supplies,
         digests: dict[str, str],
-        room: DiskSpace,
+        disk_space: DiskSpace,
         bounds: Bounds,
     ) -> None:
         self._task = task
@@ -63,13 +63,13 @@ class Verifier:
         self._record = record
         self._supplies = supplies
         self._digests = digests
-        self._room = room
+        self._disk_space = disk_space
         self._bounds = bounds
 
     async def grade(
         self, step: Step, sandbox: Sandbox, record: StepRecord, ending: Ending
     ) -> Verdict:
-        """The verdict on what the agent left in the sandbox. It has ended and is dead."""
+        """Grade the work in the sandbox. The agent's processes must be dead."""
         broken = self._broken_script(step)
         if broken is not None:
             return broken
@@ -79,7 +79,7 @@ class Verifier:
         own = await self._separate_sandbox(step)
         try:
             record.write_notes(
-                await carry_artifacts(step, sandbox, record.artifacts, self._bounds, into=own)
+                await copy_artifacts(step, sandbox, record.artifacts, self._bounds, into=own)
             )
             return await self._grade_in(own, step, record, ending)
         finally:
@@ -99,12 +99,12 @@ class Verifier:
         return None
 
     async def _collect(self, step: Step, sandbox: Sandbox) -> None:
-        """Run the task's own hooks in the agent's sandbox, before any test is there."""
+        """Run the `verifier.collect` hooks in the agent's sandbox, before the tests enter."""
         await sandbox.set_network(step.verifier_network)
         for hook in step.verifier.collect:
             if hook.service != "main":
                 raise SetUpError(
-                    f"verifier.collect wants the service {hook.service!r}; "
+                    f"verifier.collect needs the service {hook.service!r}; "
                     f"the {self._backend.name} backend has only main"
                 )
             done = await sandbox.exec(hook.command, user=hook.user, timeout=hook.timeout_sec)
@@ -128,18 +128,18 @@ class Verifier:
         self, sandbox: Sandbox, step: Step, record: StepRecord, ending: Ending
     ) -> Verdict:
         await sandbox.set_network(step.verifier_network)
-        await self._bring_tests(step, sandbox)
+        await self._upload_tests(step, sandbox)
         cwd = await _working_folder(sandbox)
         before = await sandbox.status()
         done = await self._run_tests(step, sandbox, cwd)
         record.keep_output("verifier", done)
         await sandbox.kill_all()
         after = await sandbox.status()
-        self._room.note(after)
+        self._disk_space.update(after)
         memory_kills = (after.oom_kills or 0) - (before.oom_kills or 0)
         files = await self._take_logs(sandbox, record.verifier_folder)
         await sandbox.empty(TESTS)
-        await sandbox.empty(LOGS, mode=_ANYBODY)
+        await sandbox.empty(LOGS, mode=_WORLD_WRITABLE)
         grading = Grading(
             exit_code=done.exit_code,
             signal=done.signal,
@@ -152,18 +152,18 @@ class Verifier:
             reward_range=self._task.reward_range,
             unknown_keys=tuple(key.describe() for key in self._task.unknown_keys),
         )
-        # Reading a megabyte of output for signs takes a while; the loop has other trials.
+        # Searching a megabyte of output takes a while; the loop serves other trials.
         verdict = await asyncio.to_thread(judge, grading, ending)
         return _blame_memory(verdict, memory_kills, self._task)
 
-    async def _bring_tests(self, step: Step, sandbox: Sandbox) -> None:
+    async def _upload_tests(self, step: Step, sandbox: Sandbox) -> None:
         self._digests[step.name] = digest_folders(step.tests_dirs)
-        await sandbox.empty(LOGS, mode=_ANYBODY)
+        await sandbox.empty(LOGS, mode=_WORLD_WRITABLE)
         await sandbox.empty(TESTS)
         for folder in step.tests_dirs:
-            carried = await sandbox.upload(folder, TESTS)
-            if carried.skipped:
-                raise TaskError(f"{folder}: cannot be brought in: {'; '.join(carried.skipped)}")
+            uploaded = await sandbox.upload(folder, TESTS)
+            if uploaded.skipped:
+                raise TaskError(f"{folder}: cannot be uploaded: {'; '.join(uploaded.skipped)}")
 
     async def _run_tests(self, step: Step, sandbox: Sandbox, cwd: str) -> ExecResult:
         assert step.test_script is not None
@@ -173,31 +173,31 @@ class Verifier:
             env=task_env(step.verifier.env, self._task.file, "verifier.env"),
             user=step.verifier.user,
             timeout=step.verifier.timeout_sec,
-            keep=_KEPT_OUTPUT,
+            keep=_MAX_OUTPUT_BYTES,
         )
 
     async def _take_logs(self, sandbox: Sandbox, folder: Path) -> dict[str, bytes]:
-        """Keep /logs/verifier, and read the files at its top that may be a reward.
+        """Save /logs/verifier, and read the files at its top level, which may be rewards.
 
-        Where it is too large, or the grader put something else in its place, the files that
-        may be a reward are taken by themselves; where they are not there, there is no reward.
+        If the folder is too large or was replaced, only the reward files are downloaded; if
+        they are missing, there is no reward.
         """
         taken, kept = folder / f".logs-{short_id()}", folder / "logs"
         try:
-            await sandbox.download(LOGS, taken, limit=_LARGEST_LOGS, entries=_MOST_LOGS)
+            await sandbox.download(LOGS, taken, limit=_MAX_LOG_BYTES, entries=_MAX_LOG_FILES)
         except NoRoom:
-            raise  # it is this host that has none, which says nothing of the grader
+            raise  # this host's disk is full, which says nothing about the grader
         except TransferError:
-            for name in _REPORTS:
+            for name in _REWARD_FILES:
                 with contextlib.suppress(TransferError):
-                    place = taken / name
-                    await sandbox.download(f"{LOGS}/{name}", place, limit=_LARGEST_REWARD)
+                    target = taken / name
+                    await sandbox.download(f"{LOGS}/{name}", target, limit=_MAX_REWARD_BYTES)
         files: dict[str, bytes] = {}
         for path in sorted(taken.iterdir()) if taken.is_dir() else ():
             if path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
-                    files[path.name] = file.read(_LARGEST_REWARD)
-        if os.path.lexists(kept):  # of no trial that this process knows
+                    files[path.name] = file.read(_MAX_REWARD_BYTES)
+        if os.path.lexists(kept):  # left by an unknown process
             await asyncio.to_thread(remove_folder, kept)
         if os.path.lexists(taken):
             taken.rename(kept)
@@ -205,13 +205,13 @@ class Verifier:
 
 
 async def _working_folder(sandbox: Sandbox) -> str:
-    """Where the tests start. An agent that removed the folder does not stop them by that."""
+    """Return the working directory of the tests; create it if the agent removed it."""
     made = await sandbox.exec(["mkdir", "-p", sandbox.workdir], cwd="/", user="root")
     return sandbox.workdir if made.ok else "/"
 
 
 def _blame_memory(verdict: Verdict, kills: int, task: Task) -> Verdict:
-    """A grader that the kernel killed for memory did not grade, unless it found success."""
+    """Void the verdict if the kernel killed the grader for memory, unless the reward is above 0."""
     if not kills or (verdict.verdict == "graded" and verdict.reward > 0):
         return verdict
     limit = task.environment.memory_mb

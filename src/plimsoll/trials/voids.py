@@ -1,4 +1,4 @@
-"""Which cause an error has: the one place where exceptions become void verdicts."""
+"""Void verdicts of exceptions: the one place that maps an exception to a cause."""
 
 from plimsoll.core.errors import (
     AgentError,
@@ -26,7 +26,7 @@ _CAUSES: tuple[tuple[type[PlimsollError], Cause], ...] = (
 
 
 def void_of(error: PlimsollError) -> Void:
-    """The verdict on a trial that ended in this error."""
+    """Return the verdict on a trial that ended with this error."""
     for kind, cause in _CAUSES:
         if isinstance(error, kind):
             return Void(cause, " ".join(str(error).split()))

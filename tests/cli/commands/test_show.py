@@ -104,7 +104,7 @@ def test_a_void_trial_says_why_on_what_evidence_and_what_to_do(folder: Path, pli
         "  evidence   verifier/stderr.txt:31  ModuleNotFoundError: No module named 'log_parsers'",
         '             no test was run; reward.txt held "0" and was not used',
         "  remedy     read verifier/stdout.txt and verifier/stderr.txt; "
-        "mend tests/ or what they need",
+        "fix tests/ or their dependencies",
     ]
     assert "no trajectory: the agent asked no policy" in ended.stdout
 

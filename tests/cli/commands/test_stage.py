@@ -49,7 +49,7 @@ def test_what_tasks_fetch_is_staged_once_and_told(
     assert "2 tasks fetch 2 things" in done.stderr
     assert done.stderr.count("staging ") == 2
     assert "/opt/parsers" in done.stdout
-    assert "apt-get gcc: apt-get is not staged; put it into the image (one, two)" in done.stdout
+    assert "apt-get gcc: apt-get cannot be staged; install it in the image (one, two)" in done.stdout
     assert "agents can read them: url https://example.invalid/data.txt" in done.stdout
     assert (tmp_path / "assets/assets.toml").is_file()
 

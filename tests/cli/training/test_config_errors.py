@@ -31,7 +31,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(write_task: WriteTask, t
     assert refused(file) == f"[run] tasks: {tmp_path}/nowhere: no such folder"
     file = write_training(tmp_path, training=missing)
     file.write_text(f'{file.read_text()}[evaluation]\ntasks = "model"\n')
-    assert refused(file).startswith(f"[evaluation] tasks: {tmp_path}/model: no task here")
+    assert refused(file).startswith(f"[evaluation] tasks: {tmp_path}/model: no task found")
     file = write_training(tmp_path, training=missing, group_size=1)
     assert "group_size is 1, and grpo compares the trials of a group" in refused(file)
     file = write_training(tmp_path, training={"policy": "openai", **missing})

@@ -21,7 +21,7 @@ from plimsoll.tasks.assets.store import AssetStore
 
 @dataclass
 class Repo:
-    """A repository made for one test."""
+    """A git repository for one test."""
 
     path: Path
 
@@ -52,8 +52,8 @@ def repo(tmp_path: Path) -> Repo:
     return made
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, and says nothing."""
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder without logging."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -61,10 +61,10 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder, and the URL that a server on this host gives it."""
+    """A folder and the URL of a local server for it."""
     folder = tmp_path / "web"
     folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield folder, f"http://127.0.0.1:{server.server_address[1]}"
@@ -75,27 +75,27 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the test's assets are staged to."""
+    """The assets folder of the test."""
     return tmp_path / "assets"
 
 
 @pytest.fixture
 def stage(folder: Path) -> Callable[..., Outcome]:
-    """Stages a plan, or requests."""
+    """Stage a plan or requests."""
 
     def stage(
-        *wanted: object, given: LocalSources | None = None, plan: Plan | None = None
+        *requests: object, sources: LocalSources | None = None, plan: Plan | None = None
     ) -> Outcome:
-        plan = plan or make_plan((), (), wanted)  # type: ignore[arg-type]
-        with AssetStore.held(folder) as place:
-            return Stager(place, given or LocalSources(), print).stage(plan)
+        plan = plan or make_plan((), (), requests)  # type: ignore[arg-type]
+        with AssetStore.locked(folder) as store:
+            return Stager(store, sources or LocalSources(), print).stage(plan)
 
     return stage
 
 
 @pytest.fixture
 async def offline(folder: Path, home: Path) -> AsyncIterator[Callable[..., object]]:
-    """Starts sandboxes that have the staged assets and no network."""
+    """Start sandboxes with the staged assets and without a network."""
     backend = LocalBackend(LocalOptions(home=home))
     try:
         await backend.__aenter__()

@@ -1,4 +1,4 @@
-"""Checkouts mounted where tasks clone to, and the folders that must not be."""
+"""Checkouts are mounted at clone destinations, except for folders that tasks change."""
 
 import pytest
 
@@ -21,12 +21,12 @@ def a_task(folder, *lines, name="t"):
 
 
 def mounted(tmp_path, stage, repo, *tasks):
-    outcome = stage(plan=make_plan(tasks), given=LocalSources(git={URL: repo.path}))
+    outcome = stage(plan=make_plan(tasks), sources=LocalSources(git={URL: repo.path}))
     assert outcome.complete, outcome.failures
     return [mount.target for mount in outcome.assets.mounts()][1:]
 
 
-async def test_a_clone_into_a_mounted_checkout_is_done_already(tmp_path, repo, stage, offline):
+async def test_a_clone_into_a_mounted_checkout_succeeds(tmp_path, repo, stage, offline):
     pinned = repo.git("rev-parse", "HEAD")
     repo.commit("later", "1")
     script = f"git clone {URL}.git /opt/parsers && cd /opt/parsers && git checkout {pinned}"
@@ -46,9 +46,7 @@ async def test_a_clone_into_a_mounted_checkout_is_done_already(tmp_path, repo, s
     assert not refused.ok
 
 
-async def test_a_clone_into_a_folder_with_something_else_still_fails(
-    tmp_path, repo, stage, offline
-):
+async def test_a_clone_into_a_folder_with_other_contents_fails(tmp_path, repo, stage, offline):
     mounted(tmp_path, stage, repo, a_task(tmp_path, f"RUN git clone {URL} /opt/parsers"))
     sandbox = await offline()
 
@@ -70,18 +68,18 @@ async def test_a_clone_into_a_folder_with_something_else_still_fails(
         ("WORKDIR /opt/p", f"RUN git clone {URL} . && touch x"),
     ],
 )
-def test_a_folder_that_the_task_works_in_is_not_mounted(tmp_path, repo, stage, lines):
+def test_a_folder_that_the_task_changes_is_not_mounted(tmp_path, repo, stage, lines):
     task = a_task(tmp_path, *lines)
     plan = make_plan([task])
-    plan.wanted = {key: one for key, one in plan.wanted.items() if key[0] == "git"}
+    plan.requests = {key: one for key, one in plan.requests.items() if key[0] == "git"}
 
-    outcome = stage(plan=plan, given=LocalSources(git={URL: repo.path}))
+    outcome = stage(plan=plan, sources=LocalSources(git={URL: repo.path}))
 
     assert outcome.complete, outcome.failures
     assert len(outcome.assets.mounts()) == 1
 
 
-def test_a_path_that_tasks_clone_different_things_to_is_not_mounted(tmp_path, repo, stage):
+def test_a_path_that_tasks_clone_different_repositories_to_is_not_mounted(tmp_path, repo, stage):
     first = repo.git("rev-parse", "HEAD")
     second = repo.commit("b", "1")
     clone = f"RUN git clone {URL} /opt/p && git -C /opt/p checkout"
@@ -92,7 +90,7 @@ def test_a_path_that_tasks_clone_different_things_to_is_not_mounted(tmp_path, re
     assert mounted(tmp_path, stage, repo, one, two) == []
 
 
-def test_a_task_is_given_only_the_mounts_of_its_own_clones(tmp_path, repo, stage, folder):
+def test_a_task_gets_only_the_mounts_of_its_own_clones(tmp_path, repo, stage, folder):
     one = a_task(tmp_path, f"RUN git clone {URL} /opt/p", name="one")
     two = a_task(tmp_path, "RUN true", name="two")
     mounted(tmp_path, stage, repo, one, two)

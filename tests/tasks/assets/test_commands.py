@@ -1,4 +1,4 @@
-"""What a program says before it fails is told in the line that says what is wrong."""
+"""The error of a failed program is the line of its output with the actual error."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.core.errors import AssetError
-from plimsoll.tasks.assets.commands import run
+from plimsoll.tasks.assets.commands import run_command
 
 NO_VERSION = """npm error code ETARGET
 npm error notarget No matching version found for @openai/codex@99.99.99.
@@ -31,10 +31,8 @@ npm error     at ClientRequest.<anonymous> (index.js:130:14)
         ("one\ntwo\n", "two"),
     ],
 )
-def test_a_failure_is_told_by_the_line_that_says_what_is_wrong(
-    tmp_path: Path, said: str, told: str
-):
+def test_the_error_is_the_line_with_the_actual_error(tmp_path: Path, said: str, told: str):
     code = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
     with pytest.raises(AssetError) as error:
-        run([sys.executable, "-c", code], cwd=tmp_path)
+        run_command([sys.executable, "-c", code], cwd=tmp_path)
     assert str(error.value).startswith(told)

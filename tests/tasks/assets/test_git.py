@@ -1,4 +1,4 @@
-"""Repositories: what a mirror holds, what it does not, and that clones work offline."""
+"""Staged repositories: the contents of mirrors, and clones from them offline."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from plimsoll.tasks.fetches.fetch import Kind
 URL = "https://example.invalid/org/parsers"
 
 
-def wanted(revision=None, url=URL):
+def request(revision=None, url=URL):
     return Request(Kind.GIT, (url,), revision)
 
 
@@ -24,12 +24,12 @@ def in_mirror(folder: Path, outcome, *args: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_mirror_of_a_pinned_commit_holds_its_past_and_not_its_future(repo, stage, folder):
+def test_a_mirror_of_a_pinned_commit_has_its_past_and_no_later_commit(repo, stage, folder):
     pinned = repo.commit("a", "1")
     future = repo.commit("a", "2")
     repo.git("tag", "v2")
 
-    outcome = stage(wanted(pinned), given=LocalSources(git={URL: repo.path}))
+    outcome = stage(request(pinned), sources=LocalSources(git={URL: repo.path}))
 
     assert outcome.complete, outcome.failures
     log = in_mirror(folder, outcome, "log", "--all", "--format=%H").split()
@@ -46,7 +46,10 @@ def test_tags_branches_and_short_commits_are_found(repo, stage, folder):
     repo.git("checkout", "-q", "trunk")
 
     outcome = stage(
-        wanted("v1"), wanted("side"), wanted(first[:9]), given=LocalSources(git={URL: repo.path})
+        request("v1"),
+        request("side"),
+        request(first[:9]),
+        sources=LocalSources(git={URL: repo.path}),
     )
 
     assert outcome.complete, outcome.failures
@@ -54,8 +57,8 @@ def test_tags_branches_and_short_commits_are_found(repo, stage, folder):
     assert in_mirror(folder, outcome, "rev-parse", "side").strip() == side
 
 
-def test_a_revision_that_is_not_there_is_named_and_the_others_are_staged(repo, stage):
-    outcome = stage(wanted("v1"), wanted("v9"), given=LocalSources(git={URL: repo.path}))
+def test_a_missing_revision_is_reported_and_the_others_are_staged(repo, stage):
+    outcome = stage(request("v1"), request("v9"), sources=LocalSources(git={URL: repo.path}))
 
     (failure,) = outcome.failures
     assert failure.request.revision == "v9"
@@ -63,45 +66,45 @@ def test_a_revision_that_is_not_there_is_named_and_the_others_are_staged(repo, s
     assert len(outcome.assets.requests) == 1
 
 
-def test_a_repository_that_cannot_be_reached_is_named(stage, tmp_path):
-    outcome = stage(wanted(url=f"file://{tmp_path}/nowhere"))
+def test_an_unreachable_repository_is_reported(stage, tmp_path):
+    outcome = stage(request(url=f"file://{tmp_path}/nowhere"))
 
     assert not outcome.complete
     assert "nowhere" in outcome.failures[0].reason
 
 
-def test_a_bundle_and_a_bare_repository_stand_in_for_a_repository(repo, stage, tmp_path):
+def test_a_bundle_and_a_bare_repository_are_local_sources(repo, stage, tmp_path):
     repo.git("bundle", "create", "-q", str(tmp_path / "x.bundle"), "--all")
     bare = tmp_path / "bare.git"
     repo.git("clone", "-q", "--bare", str(repo.path), str(bare))
     other = "https://example.invalid/other"
 
     given = LocalSources(git={URL: tmp_path / "x.bundle", other: bare})
-    outcome = stage(wanted(), wanted("v1", other), given=given)
+    outcome = stage(request(), request("v1", other), sources=given)
 
     assert outcome.complete, outcome.failures
     assert len(outcome.assets.assets) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_repository_of_another_user_can_be_given(repo, stage):
+def test_a_repository_of_another_user_is_a_local_source(repo, stage):
     for path in (repo.path, repo.path / ".git"):
         os.chown(path, 65534, 65534)
 
-    outcome = stage(wanted(), given=LocalSources(git={URL: repo.path}))
+    outcome = stage(request(), sources=LocalSources(git={URL: repo.path}))
 
     assert outcome.complete, outcome.failures
 
 
-def test_a_later_pin_joins_the_earlier_ones_even_if_their_origin_is_gone(repo, stage, folder):
+def test_a_new_pin_is_added_even_if_the_origin_of_earlier_ones_is_gone(repo, stage, folder):
     first = repo.git("rev-parse", "HEAD")
-    stage(wanted(first), given=LocalSources(git={URL: repo.path}))
+    stage(request(first), sources=LocalSources(git={URL: repo.path}))
     other = repo.path.with_name("other")
     shutil.move(repo.path, other)
     repo.path = other
     second = repo.commit("c", "1")
 
-    outcome = stage(wanted(second), given=LocalSources(git={URL: other}))
+    outcome = stage(request(second), sources=LocalSources(git={URL: other}))
 
     assert outcome.complete, outcome.failures
     log = in_mirror(folder, outcome, "log", "--all", "--format=%H").split()
@@ -110,12 +113,12 @@ def test_a_later_pin_joins_the_earlier_ones_even_if_their_origin_is_gone(repo, s
     assert all(request.assets for request in outcome.assets.requests)
 
 
-def test_a_repository_comes_over_http(repo, web, stage):
+def test_a_repository_is_fetched_over_http(repo, web, stage):
     root, url = web
     repo.git("clone", "-q", "--bare", str(repo.path), str(root / "served.git"))
     subprocess.run(["git", "-C", str(root / "served.git"), "update-server-info"], check=True)
 
-    outcome = stage(wanted("v1", f"{url}/served.git"))
+    outcome = stage(request("v1", f"{url}/served.git"))
 
     assert outcome.complete, outcome.failures
     assert outcome.assets.assets[0].pin == repo.git("rev-parse", "v1")
@@ -124,7 +127,7 @@ def test_a_repository_comes_over_http(repo, web, stage):
 async def test_an_unchanged_clone_works_in_a_sandbox_without_a_network(repo, stage, offline):
     pinned = repo.git("rev-parse", "HEAD")
     repo.commit("later", "1")
-    stage(wanted(pinned), given=LocalSources(git={URL: repo.path}))
+    stage(request(pinned), sources=LocalSources(git={URL: repo.path}))
     sandbox = await offline()
 
     for number, form in enumerate((URL, f"{URL}.git", f"{URL}/", f"{URL}.git/")):
@@ -141,7 +144,7 @@ async def test_an_unchanged_clone_works_in_a_sandbox_without_a_network(repo, sta
         f"git fetch --depth 1 origin {pinned} && git checkout -q FETCH_HEAD && ls lib"
     )
     assert done.ok, done.stderr.text
-    # Without the shims, and as a user who does not own the mirror.
+    # Without the shims, as a user who does not own the mirror.
     await sandbox.exec("mkdir -m 777 /srv/nobody")
     done = await sandbox.exec(
         f"/usr/bin/git clone {URL} /srv/nobody/x", user="nobody", env={"HOME": "/srv/nobody"}
@@ -149,8 +152,8 @@ async def test_an_unchanged_clone_works_in_a_sandbox_without_a_network(repo, sta
     assert done.ok, done.stderr.text
 
 
-async def test_a_repository_with_a_longer_name_is_left_alone(repo, stage, offline):
-    stage(wanted(), given=LocalSources(git={URL: repo.path}))
+async def test_a_repository_with_a_longer_name_is_not_redirected(repo, stage, offline):
+    stage(request(), sources=LocalSources(git={URL: repo.path}))
     sandbox = await offline()
 
     done = await sandbox.exec(f"git clone {URL}-extra /srv/y")
@@ -159,8 +162,8 @@ async def test_a_repository_with_a_longer_name_is_left_alone(repo, stage, offlin
     assert "resolve host" in done.stderr.text
 
 
-async def test_the_systems_git_settings_are_read_and_can_be_written(repo, stage, offline):
-    stage(wanted(), given=LocalSources(git={URL: repo.path}))
+async def test_the_system_git_configuration_is_read_and_writable(repo, stage, offline):
+    stage(request(), sources=LocalSources(git={URL: repo.path}))
     sandbox = await offline()
 
     done = await sandbox.exec(
@@ -175,7 +178,7 @@ def test_a_bundle_without_a_head_has_a_main_branch(repo, stage, tmp_path):
     repo.git("branch", "before")
     repo.git("bundle", "create", "-q", str(tmp_path / "x.bundle"), "--branches")
 
-    outcome = stage(wanted(), given=LocalSources(git={URL: tmp_path / "x.bundle"}))
+    outcome = stage(request(), sources=LocalSources(git={URL: tmp_path / "x.bundle"}))
 
     assert outcome.complete, outcome.failures
     assert outcome.assets.assets[0].pin == repo.git("rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""assets.toml, and what it says of fetches, mounts and the environment."""
+"""assets.toml, and the fetches, mounts and variables that follow from it."""
 
 from dataclasses import replace
 
@@ -23,13 +23,13 @@ def fetch(tool, kind, *what, revision=None):
 
 
 def assets(tmp_path, *pairs):
-    """Assets of requests that are each answered by one asset."""
+    """Staged assets for requests with one asset each."""
     made = [asset(request.kind, f"x/{n}") for n, request in enumerate(pairs)]
     answered = [replace(r, assets=(a.path,)) for r, a in zip(pairs, made, strict=True)]
     return StagedAssets(tmp_path, tuple(made), tuple(answered))
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_a_manifest_round_trips(tmp_path):
     odd = Asset(Kind.GIT, 'a "b" \\ \n\x7f é 🚢', "", DIGEST, 0, "git/x y.git", "/opt/x", "=#'")
     requests = (Request(Kind.WHEELS, ("b", 'a"'), None, "3.11", ("wheels/x",)),)
     write_manifest(tmp_path, [odd], requests)
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_back(tmp_path):
         ("size = -1", "size"),
     ],
 )
-def test_an_edit_that_is_wrong_is_named_with_its_line(tmp_path, line, words):
+def test_an_invalid_edit_is_reported_with_its_line(tmp_path, line, words):
     write_manifest(tmp_path, [asset(mount="/opt/x")], [])
     key = line.split(" = ")[0]
     old = (tmp_path / "assets.toml").read_text().splitlines()
@@ -64,12 +64,12 @@ def test_an_edit_that_is_wrong_is_named_with_its_line(tmp_path, line, words):
     assert f"assets.toml:{len(new)}: " in str(error.value)
 
 
-def test_a_folder_without_a_manifest_says_how_to_get_one(tmp_path):
+def test_a_missing_manifest_is_an_error_with_advice(tmp_path):
     with pytest.raises(AssetError, match="plimsoll stage TASKS --to"):
         StagedAssets.load(tmp_path)
 
 
-def test_a_mount_that_a_person_takes_out_stays_out(tmp_path):
+def test_a_mount_that_a_user_removes_stays_removed(tmp_path):
     write_manifest(tmp_path, [asset(Kind.GIT, "checkouts/x", mount="/opt/x")], [])
     file = tmp_path / "assets.toml"
     file.write_text(file.read_text().replace('mount = "/opt/x"\n', ""))
@@ -104,23 +104,23 @@ OTHER = Request(Kind.WHEELS, ("setuptools", "wheel"), None, "3.11")
 
 
 @pytest.mark.parametrize(("fetched", "request_"), COVERED)
-def test_a_fetch_is_covered_by_what_answers_it(tmp_path, fetched, request_):
+def test_a_fetch_is_covered_by_its_request(tmp_path, fetched, request_):
     assert assets(tmp_path, request_, OTHER).covers(fetched)
     assert not assets(tmp_path, OTHER).covers(fetched)
 
 
 @pytest.mark.parametrize(("fetched", "request_"), NOT_COVERED)
-def test_a_fetch_is_not_covered_by_something_else(tmp_path, fetched, request_):
+def test_a_fetch_is_not_covered_by_another_request(tmp_path, fetched, request_):
     assert not assets(tmp_path, request_, OTHER).covers(fetched)
 
 
-def test_a_request_whose_asset_was_taken_out_covers_nothing(tmp_path):
+def test_a_request_without_its_asset_covers_nothing(tmp_path):
     request = Request(Kind.URL, ("https://h/f",))
     have = assets(tmp_path, request)
     assert not replace(have, assets=()).covers(fetch("curl", Kind.URL, "https://h/f"))
 
 
-def test_the_environment_speaks_only_of_what_is_staged(tmp_path):
+def test_the_environment_refers_only_to_staged_assets(tmp_path):
     assert StagedAssets(tmp_path, (), ()).env() == {}
     only_files = assets(tmp_path, Request(Kind.URL, ("https://h/f",)))
     assert only_files.env() == {}
@@ -131,7 +131,7 @@ def test_the_environment_speaks_only_of_what_is_staged(tmp_path):
     assert "GIT_CONFIG_COUNT" in assets(tmp_path, Request(Kind.GIT, ("u",))).env()
 
 
-def test_what_is_given_by_hand_is_found_whatever_signs_are_in_it(tmp_path):
+def test_local_sources_may_contain_equal_signs(tmp_path):
     odd = tmp_path / "a=b"
     odd.write_text("")
 
@@ -141,15 +141,17 @@ def test_what_is_given_by_hand_is_found_whatever_signs_are_in_it(tmp_path):
     assert given.git == {"https://h/r": tmp_path}
 
 
-def test_a_manifest_of_another_version_is_said_to_be_one(tmp_path):
+def test_a_manifest_of_another_version_is_rejected(tmp_path):
     write_manifest(tmp_path, [asset()], [])
     file = tmp_path / "assets.toml"
     file.write_text(file.read_text().replace("version = 1", "version = 2"))
-    with pytest.raises(AssetError, match=r"assets.toml:4: version: 2 is of another Plimsoll"):
+    with pytest.raises(
+        AssetError, match=r"assets.toml:4: version: 2 was written by another version of Plimsoll"
+    ):
         StagedAssets.load(tmp_path)
 
 
-def test_what_is_named_and_not_there_is_missing(tmp_path):
+def test_assets_without_files_are_missing(tmp_path):
     have = assets(tmp_path, Request(Kind.URL, ("https://h/f",)))
     assert have.missing() == ["shims", have.assets[0].path]
     for path in have.missing():
@@ -157,7 +159,7 @@ def test_what_is_named_and_not_there_is_missing(tmp_path):
     assert have.missing() == []
 
 
-def test_a_task_is_kept_from_the_network_only_where_all_it_installs_is_staged(tmp_path):
+def test_a_task_is_offline_only_if_all_its_packages_are_staged(tmp_path):
     have = assets(tmp_path, Request(Kind.WHEELS, ("a",), None, "3.11"))
     a, b = fetch("pip", Kind.WHEELS, "a"), fetch("pip", Kind.WHEELS, "b")
     closed = {"PIP_NO_INDEX", "UV_OFFLINE", "UV_NO_INDEX"}

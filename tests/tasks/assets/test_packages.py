@@ -1,4 +1,4 @@
-"""Wheels, uv and npm packages, from folders made on the spot and from the configured index."""
+"""Staged wheels, uv and npm packages, from local folders and from the configured index."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ from plimsoll.tasks.fetches.fetch import Kind
 
 
 def make_wheel(folder, name, version, needs=(), code="VALUE = 1\n"):
-    """A wheel as small as a wheel can be."""
+    """Write a minimal wheel."""
     folder.mkdir(exist_ok=True)
     info = f"{name}-{version}.dist-info"
     meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -40,7 +40,7 @@ def wheels(*what):
 
 @pytest.fixture(scope="session")
 def index(tmp_path_factory: pytest.TempPathFactory) -> str | None:
-    """Why the configured index cannot be used; None where it can."""
+    """Why the configured index cannot be used; None if it can."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--retries", "0"]
     target = str(tmp_path_factory.mktemp("index"))
     done = subprocess.run(
@@ -49,11 +49,11 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     return None if done.returncode == 0 else "no package index can be reached"
 
 
-def test_wheels_come_with_what_they_need(tmp_path, stage, folder):
+def test_wheels_are_staged_with_their_dependencies(tmp_path, stage, folder):
     make_wheel(tmp_path / "w", "plimalpha", "1.0", ["plimbeta>=2"])
     make_wheel(tmp_path / "w", "plimbeta", "2.5")
 
-    outcome = stage(wheels("plimalpha==1.0"), given=LocalSources(wheels=tmp_path / "w"))
+    outcome = stage(wheels("plimalpha==1.0"), sources=LocalSources(wheels=tmp_path / "w"))
 
     assert outcome.complete, outcome.failures
     assert [(a.source, a.pin) for a in outcome.assets.assets] == [
@@ -63,11 +63,11 @@ def test_wheels_come_with_what_they_need(tmp_path, stage, folder):
     assert all((folder / asset.path).is_file() for asset in outcome.assets.assets)
 
 
-def test_a_requirement_that_nothing_meets_is_named(tmp_path, stage):
+def test_an_unavailable_requirement_is_reported(tmp_path, stage):
     make_wheel(tmp_path / "w", "plimalpha", "1.0")
 
     outcome = stage(
-        wheels("plimalpha==3"), wheels("plimalpha"), given=LocalSources(wheels=tmp_path / "w")
+        wheels("plimalpha==3"), wheels("plimalpha"), sources=LocalSources(wheels=tmp_path / "w")
     )
 
     (failure,) = outcome.failures
@@ -76,13 +76,13 @@ def test_a_requirement_that_nothing_meets_is_named(tmp_path, stage):
     assert len(outcome.assets.assets) == 1
 
 
-def test_what_tasks_may_do_without_is_no_failure(tmp_path, stage):
+def test_an_unavailable_optional_request_is_not_a_failure(tmp_path, stage):
     make_wheel(tmp_path / "w", "plimalpha", "1.0")
     plan = Plan()
     plan.add(wheels("plimalpha"))
     plan.add(wheels("setuptools", "wheel"), optional=True)
 
-    outcome = stage(plan=plan, given=LocalSources(wheels=tmp_path / "w"))
+    outcome = stage(plan=plan, sources=LocalSources(wheels=tmp_path / "w"))
 
     assert outcome.complete
     assert [asset.source for asset in outcome.assets.assets] == ["plimalpha"]
@@ -91,7 +91,7 @@ def test_what_tasks_may_do_without_is_no_failure(tmp_path, stage):
 async def test_pip_installs_from_the_wheels_without_a_network(tmp_path, stage, offline):
     make_wheel(tmp_path / "w", "plimalpha", "1.0", ["plimbeta"])
     make_wheel(tmp_path / "w", "plimbeta", "2.5", code="VALUE = 25\n")
-    stage(wheels("plimalpha"), given=LocalSources(wheels=tmp_path / "w"))
+    stage(wheels("plimalpha"), sources=LocalSources(wheels=tmp_path / "w"))
     sandbox = await offline()
 
     if not (await sandbox.exec("/usr/bin/python3 -m pip --version")).ok:
@@ -130,7 +130,7 @@ async def test_uvx_pytest_works_without_a_network(index, stage, offline):
 
 @pytest.fixture(scope="session")
 def npm() -> str | None:
-    """Why npm packages cannot be had; None where they can."""
+    """Why npm packages cannot be installed; None if they can."""
     if shutil.which("npm") is None:
         return "npm is not installed"
     view = ["npm", "view", "is-odd@3.0.1", "version", "--fetch-retries=0"]

@@ -1,4 +1,4 @@
-"""What a set of tasks wants: each thing once, for the right Python, with the tasks' names."""
+"""Staging plans: deduplicated requests, for the right Python, with the names of the tasks."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def a_task(folder, name, dockerfile="FROM debian:12\n", test="true", toml=""):
 
 
 def required(plan):
-    return [one.request for one in plan.wanted.values() if not one.optional]
+    return [one.request for one in plan.requests.values() if not one.optional]
 
 
 def test_equal_fetches_of_many_tasks_are_one_request(tmp_path):
@@ -30,15 +30,15 @@ def test_equal_fetches_of_many_tasks_are_one_request(tmp_path):
 
     (request,) = required(plan)
     assert (request.kind, request.what) == (Kind.WHEELS, ("pytest==8.4.1",))
-    assert list(plan.wanted[request.key].tasks) == ["a", "b", "c"]
-    # uv itself may be in the image; it is staged all the same.
-    assert [w.request.what for w in plan.wanted.values() if w.optional] == [("uv",)]
+    assert list(plan.requests[request.key].tasks) == ["a", "b", "c"]
+    # uv may be in the image; it is staged anyway.
+    assert [w.request.what for w in plan.requests.values() if w.optional] == [("uv",)]
 
 
-def test_the_uv_that_tasks_install_is_enough(tmp_path):
+def test_a_uv_that_tasks_install_replaces_the_optional_one(tmp_path):
     test = "curl -LsSf https://example.invalid/uv/0.9.5/install.sh | sh\nuvx pytest"
     plan = make_plan([a_task(tmp_path, "t", test=test)])
-    tools = [w.request for w in plan.wanted.values() if w.request.kind is Kind.UV_TOOL]
+    tools = [w.request for w in plan.requests.values() if w.request.kind is Kind.UV_TOOL]
     assert [tool.what for tool in tools] == [("https://example.invalid/uv/0.9.5/install.sh",)]
 
 
@@ -54,43 +54,43 @@ def test_the_uv_that_tasks_install_is_enough(tmp_path):
         ("FROM debian:12\n", "", None),
     ],
 )
-def test_wheels_are_for_the_images_python(tmp_path, dockerfile, toml, python):
+def test_wheels_are_for_the_python_of_the_image(tmp_path, dockerfile, toml, python):
     task = a_task(tmp_path, "t", dockerfile, toml=toml)
     assert image_python(task) == (python or host_python())
 
 
-def test_the_python_that_is_asked_for_comes_before_the_images(tmp_path):
+def test_an_explicit_python_overrides_that_of_the_image(tmp_path):
     task = a_task(tmp_path, "t", "FROM python:3.12\nRUN pip install six\n")
     pythons = [request.python for request in required(make_plan([task], ["3.10", "3.11"]))]
     assert pythons == ["3.10", "3.11"]
 
 
-def test_a_package_from_a_repository_brings_the_repository(tmp_path):
+def test_a_package_from_a_repository_requests_the_repository(tmp_path):
     url = "git+https://example.invalid/org/pkg.git@v2#egg=pkg"
     task = a_task(tmp_path, "t", f"FROM debian:12\nRUN pip install '{url}'\n")
     git = [request for request in required(make_plan([task])) if request.kind is Kind.GIT]
     assert [(r.what, r.revision) for r in git] == [(("https://example.invalid/org/pkg",), "v2")]
 
 
-def test_what_nothing_answers_is_left_with_a_reason(tmp_path):
+def test_an_unsupported_fetch_is_listed_with_a_reason(tmp_path):
     dockerfile = "FROM debian:12\nRUN apt-get install -y gcc\nRUN pip install .\n"
     plan = make_plan([a_task(tmp_path, "t", dockerfile, test="curl https://h/$(uname)")])
 
     assert required(plan) == []
-    assert len(plan.left) >= 2
-    assert all(left.reason and list(left.tasks) == ["t"] for left in plan.left.values())
+    assert len(plan.unstaged) >= 2
+    assert all(left.reason and list(left.tasks) == ["t"] for left in plan.unstaged.values())
 
 
-def test_what_only_tests_fetch_is_known_from_what_the_build_fetches(tmp_path):
+def test_fetches_of_tests_alone_are_marked_as_exposed_early(tmp_path):
     early, late = "https://example.invalid/early", "https://example.invalid/late"
     dockerfile = f"FROM debian:12\nRUN curl -O {early}\n"
     plan = make_plan([a_task(tmp_path, "t", dockerfile, f"curl -O {early}\ncurl -O {late}")])
 
-    told = {one.request.what[0]: one.shown_early for one in plan.wanted.values()}
-    assert told == {early: False, late: True}
+    exposed = {one.request.what[0]: one.exposed_early for one in plan.requests.values()}
+    assert exposed == {early: False, late: True}
 
 
-def test_something_given_by_hand_is_wanted_once(tmp_path):
+def test_a_local_source_is_requested_once(tmp_path):
     url = "https://example.invalid/repo"
     given = LocalSources(git={url: tmp_path, "https://example.invalid/more": tmp_path})
     task = a_task(tmp_path, "t", f"FROM debian:12\nRUN git clone -b v1 {url} /opt/x\n")
@@ -103,7 +103,7 @@ def test_something_given_by_hand_is_wanted_once(tmp_path):
     ]
 
 
-def test_what_is_not_staged_is_said_in_words(tmp_path):
+def test_unstaged_requests_are_described(tmp_path):
     lines = "RUN git clone https://h.example/o/r /opt/r\nRUN apt-get install -y gcc\n"
     task = a_task(tmp_path, "t", f"FROM debian:12\n{lines}")
     assert unstaged_requests(task, None) == ("git https://h.example/o/r",)

@@ -1,4 +1,4 @@
-"""Staging that is interrupted, runs out of room, meets damage or meets another stager."""
+"""Staging with interruptions, full disks, damaged assets and concurrent stagers."""
 
 import os
 import signal
@@ -26,8 +26,8 @@ def file_at(url):
     return Request(Kind.URL, (url,))
 
 
-def given_files(tmp_path, count, size=1000):
-    """Files given by hand, each for a URL."""
+def local_files(tmp_path, count, size=1000):
+    """Local sources of URLs."""
     urls = {}
     for number in range(count):
         file = tmp_path / f"file{number}"
@@ -36,16 +36,16 @@ def given_files(tmp_path, count, size=1000):
     return LocalSources(urls=urls)
 
 
-def left_over(folder: Path) -> list[Path]:
+def partial_files(folder: Path) -> list[Path]:
     return list(folder.rglob(".partial-*"))
 
 
 def test_a_second_run_fetches_nothing(tmp_path, repo, stage, folder):
-    given = LocalSources(git={REPO: repo.path}, urls=given_files(tmp_path, 2).urls)
-    first = stage(*given.requests(), given=given)
+    sources = LocalSources(git={REPO: repo.path}, urls=local_files(tmp_path, 2).urls)
+    first = stage(*sources.requests(), sources=sources)
     before = (folder / "assets.toml").read_bytes()
 
-    again = stage(*given.requests())
+    again = stage(*sources.requests())
 
     assert first.complete and again.complete
     assert (again.staged, again.kept) == ([], 3)
@@ -53,9 +53,9 @@ def test_a_second_run_fetches_nothing(tmp_path, repo, stage, folder):
 
 
 @pytest.mark.parametrize("how", ["change", "cut", "remove"])
-def test_only_what_is_damaged_is_staged_again(tmp_path, stage, folder, how):
-    given = given_files(tmp_path, 3)
-    stage(*given.requests(), given=given)
+def test_only_damaged_assets_are_staged_again(tmp_path, stage, folder, how):
+    sources = local_files(tmp_path, 3)
+    stage(*sources.requests(), sources=sources)
     asset = StagedAssets.load(folder).assets[1]
     damaged = folder / asset.path
     match how:
@@ -67,8 +67,8 @@ def test_only_what_is_damaged_is_staged_again(tmp_path, stage, folder, how):
             damaged.unlink()
     assert list(check_assets(folder)[1]) == [asset.path]
 
-    # The tasks of this run do not ask for it; it is mended all the same.
-    outcome = stage(given=given)
+    # The tasks of this run do not request it; it is repaired anyway.
+    outcome = stage(sources=sources)
 
     assert outcome.complete
     assert outcome.staged == [asset.path]
@@ -76,23 +76,23 @@ def test_only_what_is_damaged_is_staged_again(tmp_path, stage, folder, how):
 
 
 def test_a_damaged_checkout_gets_its_mount_back(tmp_path, repo, stage, folder):
-    given = LocalSources(git={REPO: repo.path})
-    plan = make_plan((), (), given.requests())
-    (key,) = plan.wanted
+    sources = LocalSources(git={REPO: repo.path})
+    plan = make_plan((), (), sources.requests())
+    (key,) = plan.requests
     plan.clones["/opt/x"], plan.read_only["/opt/x"] = {key}, True
-    stage(plan=plan, given=given)
+    stage(plan=plan, sources=sources)
     (checkout,) = [asset for asset in StagedAssets.load(folder).assets if asset.mount]
     (folder / checkout.path / "lib/parser.py").write_text("else\n")
 
-    assert stage(given=given).complete
+    assert stage(sources=sources).complete
 
     assert check_assets(folder)[1] == {}
     assert [mount.target for mount in StagedAssets.load(folder).mounts()][1:] == ["/opt/x"]
 
 
-def test_damage_that_cannot_be_mended_is_named_and_not_promised(tmp_path, stage, folder):
-    given = given_files(tmp_path, 2)
-    stage(*given.requests(), given=given)
+def test_an_asset_that_cannot_be_repaired_is_reported_and_removed(tmp_path, stage, folder):
+    sources = local_files(tmp_path, 2)
+    stage(*sources.requests(), sources=sources)
     asset = StagedAssets.load(folder).assets[0]
     (folder / asset.path).unlink()
 
@@ -103,9 +103,9 @@ def test_damage_that_cannot_be_mended_is_named_and_not_promised(tmp_path, stage,
     assert len(StagedAssets.load(folder).assets) == 1
 
 
-def test_shims_that_were_changed_are_named_and_mended(tmp_path, stage, folder):
-    given = given_files(tmp_path, 1)
-    stage(*given.requests(), given=given)
+def test_changed_shims_are_reported_and_repaired(tmp_path, stage, folder):
+    sources = local_files(tmp_path, 1)
+    stage(*sources.requests(), sources=sources)
     (folder / "shims/curl").write_text("else")
     (folder / "shims/npx").unlink()
 
@@ -117,26 +117,26 @@ def test_shims_that_were_changed_are_named_and_mended(tmp_path, stage, folder):
 STAGE = """
 import sys
 from pathlib import Path
-from plimsoll.tasks.assets.local_sources import Given
-from plimsoll.tasks.assets.store import Place
+from plimsoll.tasks.assets.local_sources import LocalSources
+from plimsoll.tasks.assets.store import AssetStore
 from plimsoll.tasks.assets.plan import make_plan
 from plimsoll.tasks.assets.stager import Stager
 folder, repo, files = sys.argv[1:]
 urls = {f"https://example.invalid/{p.name}": p for p in sorted(Path(files).iterdir())}
-given = Given(git={"https://example.invalid/repo": Path(repo)}, urls=urls)
-with Place.held(Path(folder)) as place:
+sources = LocalSources(git={"https://example.invalid/repo": Path(repo)}, urls=urls)
+with AssetStore.locked(Path(folder)) as store:
     print("begun", flush=True)
-    Stager(place, given, lambda text: None).stage(make_plan((), (), given.requests()))
+    Stager(store, sources, lambda text: None).stage(make_plan((), (), sources.requests()))
 """
 
 
-def test_a_stager_killed_at_any_moment_leaves_no_half_asset(tmp_path, repo, folder):
+def test_a_stager_killed_at_any_time_leaves_no_partial_asset(tmp_path, repo, folder):
     files = tmp_path / "files"
     files.mkdir()
-    given_files(files, 40, 2_000_000)
+    local_files(files, 40, 2_000_000)
     command = [sys.executable, "-c", STAGE, str(folder), str(repo.path), str(files)]
     counts: list[int] = []
-    # Each run gets a little longer than the one before, until one reaches the end.
+    # Each run gets a little more time than the one before, until one finishes.
     for delay in (0.02 * number for number in range(50)):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)
         with process:
@@ -157,12 +157,12 @@ def test_a_stager_killed_at_any_moment_leaves_no_half_asset(tmp_path, repo, fold
     assert done.returncode == 0
     assert check_assets(folder)[1] == {}
     assert len(StagedAssets.load(folder).assets) == 41
-    assert left_over(folder) == []
+    assert partial_files(folder) == []
 
 
 @pytest.fixture
 def tiny(folder):
-    """The assets folder on storage of four megabytes."""
+    """The assets folder on a file system of four megabytes."""
     folder.mkdir()
     options = ["-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
     done = subprocess.run(["mount", *options], capture_output=True, text=True)
@@ -171,70 +171,73 @@ def tiny(folder):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_is_said_and_the_old_state_stands(tmp_path, repo, stage, tiny):
-    small = given_files(tmp_path, 2)
-    stage(*small.requests(), given=small)
+def test_a_full_disk_is_reported_and_the_old_state_remains(tmp_path, repo, stage, tiny):
+    small = local_files(tmp_path, 2)
+    stage(*small.requests(), sources=small)
     before = (tiny / "assets.toml").read_bytes()
     big = tmp_path / "big"
     big.write_bytes(b"x" * 5_000_000)
     repo.commit("noise", os.urandom(3_000_000).hex())
 
-    for given in (
+    for sources in (
         LocalSources(urls={"https://example.invalid/big": big}),
         LocalSources(git={REPO: repo.path}),
     ):
-        outcome = stage(*given.requests(), given=given)
+        outcome = stage(*sources.requests(), sources=sources)
 
         assert not outcome.complete
         assert "no space left" in (outcome.stopped or ""), outcome.failures
         assert (tiny / "assets.toml").read_bytes() == before
         assert check_assets(tiny)[1] == {}
-        assert left_over(tiny) == []
+        assert partial_files(tiny) == []
 
 
-def test_a_manifest_that_cannot_be_written_leaves_the_old_one(tmp_path, stage, tiny):
-    small = given_files(tmp_path, 1)
-    stage(*small.requests(), given=small)
+def test_a_failed_write_of_the_manifest_keeps_the_old_one(tmp_path, stage, tiny):
+    small = local_files(tmp_path, 1)
+    stage(*small.requests(), sources=small)
     before = (tiny / "assets.toml").read_bytes()
     with pytest.raises(OSError, match="space"):
         (tiny / "filler").write_bytes(b"x" * 5_000_000)
 
-    outcome = stage(file_at("https://example.invalid/1"), given=given_files(tmp_path, 2, 10))
+    outcome = stage(file_at("https://example.invalid/1"), sources=local_files(tmp_path, 2, 10))
 
     assert outcome.stopped
     assert (tiny / "assets.toml").read_bytes() == before
 
 
-def test_two_stagers_do_not_meet(folder):
-    with AssetStore.held(folder), pytest.raises(AssetError) as refused, AssetStore.held(folder):
+def test_a_second_stager_is_rejected(folder):
+    with AssetStore.locked(folder), pytest.raises(AssetError) as refused, AssetStore.locked(folder):
         pass
     assert f"pid {os.getpid()} on " in str(refused.value)
-    with AssetStore.held(folder):
+    with AssetStore.locked(folder):
         pass
 
 
-def test_what_is_not_writable_is_an_error_that_names_it(tmp_path):
+def test_an_unwritable_folder_is_an_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(AssetError, match="file/assets"), AssetStore.held(tmp_path / "file/assets"):
+    with (
+        pytest.raises(AssetError, match="file/assets"),
+        AssetStore.locked(tmp_path / "file/assets"),
+    ):
         pass
 
 
-def test_the_stager_refuses_a_manifest_that_it_cannot_read(folder, stage):
+def test_the_stager_rejects_an_unreadable_manifest(folder, stage):
     folder.mkdir()
     (folder / "assets.toml").write_text("version = 7\n")
     with (
         pytest.raises(AssetError, match=r"assets.toml:1: version"),
-        AssetStore.held(folder) as place,
+        AssetStore.locked(folder) as store,
     ):
-        Stager(place, LocalSources(), print)
+        Stager(store, LocalSources(), print)
 
 
-def test_a_damaged_checkout_is_mended_from_its_mirror_at_its_pin(tmp_path, repo, stage, folder):
-    given = LocalSources(git={REPO: repo.path})
-    plan = make_plan((), (), given.requests())
-    (key,) = plan.wanted
+def test_a_damaged_checkout_is_restored_from_its_mirror_at_its_pin(tmp_path, repo, stage, folder):
+    sources = LocalSources(git={REPO: repo.path})
+    plan = make_plan((), (), sources.requests())
+    (key,) = plan.requests
     plan.clones["/opt/x"], plan.read_only["/opt/x"] = {key}, True
-    stage(plan=plan, given=given)
+    stage(plan=plan, sources=sources)
     (checkout,) = [asset for asset in StagedAssets.load(folder).assets if asset.mount]
     (folder / checkout.path / "lib/parser.py").write_text("else\n")
     repo.commit("later", "1")
@@ -248,29 +251,29 @@ def test_a_damaged_checkout_is_mended_from_its_mirror_at_its_pin(tmp_path, repo,
 
 
 def test_a_file_in_place_of_a_staged_folder_is_replaced(repo, stage, folder):
-    given = LocalSources(git={REPO: repo.path})
-    stage(*given.requests(), given=given)
+    sources = LocalSources(git={REPO: repo.path})
+    stage(*sources.requests(), sources=sources)
     (mirror,) = StagedAssets.load(folder).assets
     (folder / mirror.path).rename(folder / "aside")
     (folder / mirror.path).write_text("a file\n")
 
-    assert stage(given=given).complete
+    assert stage(sources=sources).complete
     assert check_assets(folder)[1] == {}
 
 
 @pytest.mark.parametrize("name", ["files", "shims"])
-def test_a_file_where_a_folder_should_be_is_an_error_that_names_it(tmp_path, stage, folder, name):
+def test_a_file_in_place_of_a_folder_is_an_error_that_names_it(tmp_path, stage, folder, name):
     folder.mkdir()
     (folder / name).write_text("a file\n")
-    given = given_files(tmp_path, 1)
+    sources = local_files(tmp_path, 1)
     with pytest.raises(AssetError, match=rf"/{name}: .*File exists"):
-        stage(*given.requests(), given=given)
-    assert left_over(folder) == []
+        stage(*sources.requests(), sources=sources)
+    assert partial_files(folder) == []
 
 
-def test_where_nothing_is_to_do_nothing_is_written(tmp_path, stage, folder):
-    given = given_files(tmp_path, 1)
-    stage(*given.requests(), given=given)
+def test_a_run_without_changes_writes_nothing(tmp_path, stage, folder):
+    sources = local_files(tmp_path, 1)
+    stage(*sources.requests(), sources=sources)
     before = (folder / "assets.toml").stat().st_ino
-    assert stage(*given.requests()).complete
+    assert stage(*sources.requests()).complete
     assert (folder / "assets.toml").stat().st_ino == before

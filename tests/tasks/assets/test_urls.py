@@ -1,4 +1,4 @@
-"""Files by URL, and the curl and wget that serve them."""
+"""Staged files of URLs, and the curl and wget shims that serve them."""
 
 import os
 import subprocess
@@ -13,16 +13,16 @@ from plimsoll.tasks.fetches.fetch import Kind
 URL = "https://example.invalid/data/set.txt"
 
 
-def wanted(url=URL):
+def request(url=URL):
     return Request(Kind.URL, (url,))
 
 
 @pytest.fixture
 def shims(tmp_path, folder, stage):
-    """Runs a script with the shims first in PATH, and little else besides."""
+    """Run a script with the shims first in a minimal PATH."""
     file = tmp_path / "set.txt"
     file.write_text("staged\n")
-    assert stage(wanted(), given=LocalSources(urls={URL: file})).complete
+    assert stage(request(), sources=LocalSources(urls={URL: file})).complete
     work = tmp_path / "work"
     work.mkdir()
 
@@ -43,10 +43,10 @@ def test_a_file_is_downloaded_once_with_its_digest(web, stage, folder):
     root, base = web
     (root / "a.txt").write_text("one")
 
-    outcome = stage(wanted(f"{base}/a.txt"))
+    outcome = stage(request(f"{base}/a.txt"))
     (asset,) = outcome.assets.assets
     (root / "a.txt").write_text("two")
-    again = stage(wanted(f"{base}/a.txt"))
+    again = stage(request(f"{base}/a.txt"))
 
     assert asset.digest.startswith("sha256:7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e714")
     assert asset.pin == asset.digest
@@ -55,8 +55,8 @@ def test_a_file_is_downloaded_once_with_its_digest(web, stage, folder):
     assert again.staged == []
 
 
-def test_what_the_server_does_not_have_is_named(web, stage, folder):
-    outcome = stage(wanted(f"{web[1]}/absent"), wanted(f"{web[1]}/"))
+def test_a_missing_file_of_the_server_is_reported(web, stage, folder):
+    outcome = stage(request(f"{web[1]}/absent"), request(f"{web[1]}/"))
 
     (failure,) = outcome.failures
     assert "404" in failure.reason
@@ -84,7 +84,7 @@ def test_what_the_server_does_not_have_is_named(web, stage, folder):
         ("wget --no-check-certificate -P . {url}", "set.txt"),
     ],
 )
-def test_a_staged_file_is_served_however_it_is_asked_for(shims, command, name):
+def test_a_staged_file_is_served_for_all_forms_of_the_command(shims, command, name):
     done, files = shims(command.format(url=URL))
 
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def test_a_staged_file_is_served_however_it_is_asked_for(shims, command, name):
         assert (done.stdout, files) == ("", {name: "staged\n"})
 
 
-def test_folders_are_made_when_asked_for(shims):
+def test_folders_are_created_on_request(shims):
     done, _ = shims(f"curl -s --create-dirs -o a/b {URL} && wget -qP c/d {URL} && cat a/b c/d/*")
 
     assert done.stdout == "staged\nstaged\n", done.stderr
@@ -113,9 +113,7 @@ def test_folders_are_made_when_asked_for(shims):
         (f"curl -s {URL} -o no/such/folder", 23, "curl: (23)"),
     ],
 )
-def test_what_is_not_staged_fails_as_it_would_without_a_network(
-    shims, tmp_path, command, code, words
-):
+def test_a_url_that_is_not_staged_fails_as_without_a_network(shims, tmp_path, command, code, words):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "cat").symlink_to("/bin/cat")
@@ -127,7 +125,7 @@ def test_what_is_not_staged_fails_as_it_would_without_a_network(
 
 
 @pytest.mark.parametrize("name", ["curl", "wget", "git"])
-def test_all_else_goes_to_the_real_program_with_its_words_as_they_are(shims, tmp_path, name):
+def test_other_commands_run_the_real_program_with_unchanged_arguments(shims, tmp_path, name):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / name).write_text('#!/bin/sh\nfor a; do printf "<%s>" "$a"; done; exit 7\n')
@@ -154,7 +152,7 @@ async def test_a_script_is_piped_to_a_shell_in_a_sandbox_without_a_network(
     url = "https://example.invalid/install.sh"
     file = tmp_path / "install.sh"
     file.write_text("echo installed > /srv/done\n")
-    stage(wanted(url), given=LocalSources(urls={url: file}))
+    stage(request(url), sources=LocalSources(urls={url: file}))
     sandbox = await offline()
 
     done = await sandbox.exec(f"set -o pipefail; curl -LsSf {url} | sh && cat /srv/done")
@@ -165,13 +163,13 @@ async def test_a_script_is_piped_to_a_shell_in_a_sandbox_without_a_network(
     assert other.exit_code == 6
 
 
-def test_every_user_can_read_what_was_staged_under_a_strict_umask(tmp_path, stage, folder):
+def test_all_users_can_read_assets_staged_under_a_strict_umask(tmp_path, stage, folder):
     file = tmp_path / "f"
     file.write_text("x")
     file.chmod(0o600)
     before = os.umask(0o077)
     try:
-        outcome = stage(wanted(), given=LocalSources(urls={URL: file}))
+        outcome = stage(request(), sources=LocalSources(urls={URL: file}))
     finally:
         os.umask(before)
 

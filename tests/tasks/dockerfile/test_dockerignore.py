@@ -1,4 +1,4 @@
-"""`.dockerignore` leaves out what Docker leaves out, and nothing else."""
+"""`.dockerignore` ignores exactly the files that Docker ignores."""
 
 from pathlib import Path
 
@@ -60,11 +60,11 @@ from plimsoll.tasks.dockerfile.dockerignore import IgnoreRules
         ("", "a", False),
     ],
 )
-def test_the_last_rule_that_matches_decides(rules: str, path: str, ignored: bool):
+def test_the_last_matching_rule_decides(rules: str, path: str, ignored: bool):
     assert IgnoreRules.from_text(rules).ignored(path) is ignored
 
 
-def test_a_file_that_is_not_there_ignores_nothing(tmp_path: Path):
+def test_a_missing_file_ignores_nothing(tmp_path: Path):
     assert not IgnoreRules.from_file(tmp_path / ".dockerignore").ignored("a")
 
 
@@ -78,6 +78,6 @@ def test_rules_are_read_from_a_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("pattern", ["[a", "a\\", "[]", "[z-a]", "!"])
-def test_what_is_no_pattern_is_an_error_with_its_line(pattern: str):
+def test_an_invalid_pattern_is_an_error_with_its_line(pattern: str):
     with pytest.raises(TaskError, match=r"^\.dockerignore:2: "):
         IgnoreRules.from_text(f"fine\n{pattern}")

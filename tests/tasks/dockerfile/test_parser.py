@@ -1,4 +1,4 @@
-"""Dockerfiles are read by Docker's rules, with the lines that a person would look at."""
+"""Dockerfiles are parsed by Docker's rules, with correct line numbers."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def second(text: str) -> Instruction:
     return parse(f"FROM a\n{text}").instructions[1]
 
 
-def refused(text: str) -> str:
+def error_of(text: str) -> str:
     with pytest.raises(TaskError) as caught:
         parse(text)
     return str(caught.value)
@@ -43,13 +43,13 @@ def test_instructions_have_keywords_arguments_and_lines():
     assert found.escape == "\\"
 
 
-def test_continued_lines_are_joined_and_comments_between_them_dropped():
+def test_continuation_lines_are_joined_and_comments_between_them_dropped():
     run = second("RUN a && \\\n  # why\n\n    b && \\   \n\tc\nUSER x")
     assert run.args == "a &&     b && \tc"
     assert (run.line, run.end_line) == (2, 6)
 
 
-def test_a_hash_within_a_line_is_no_comment():
+def test_a_hash_within_a_line_is_not_a_comment():
     assert second("RUN echo a # b").args == "echo a # b"
 
 
@@ -68,7 +68,7 @@ def test_the_escape_directive_changes_the_character():
     assert found.instructions[1].args == "dir C:\\   /s"
 
 
-def test_a_directive_after_anything_else_is_a_comment():
+def test_a_directive_after_another_line_is_a_comment():
     assert parse("# hello\n# escape=`\nFROM a").escape == "\\"
     assert parse("\n# escape=`\nFROM a").escape == "\\"
 
@@ -133,7 +133,7 @@ def test_a_dash_strips_leading_tabs_from_body_and_end():
     "args",
     ['echo "<<EOF"', "echo '<<EOF'", "echo $((1<<4))", "cat <<<word", "echo 1 << 4", "echo a<<EOF"],
 )
-def test_what_only_looks_like_a_heredoc_is_not_one(args: str):
+def test_text_that_looks_like_a_heredoc_is_not_one(args: str):
     assert second(f"RUN {args}\nUSER x").heredocs == ()
 
 
@@ -149,27 +149,27 @@ def test_onbuild_is_a_keyword_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("FROM a\n\nRUM x", "Dockerfile:3: unknown instruction RUM (did you mean RUN?)"),
         ("FROM a\nZZZZ", "Dockerfile:2: unknown instruction ZZZZ"),
-        ("RUN x\nFROM a", "Dockerfile:1: RUN before FROM; only ARG may stand there"),
-        ("ARG a\nRUN x", "Dockerfile:2: RUN before FROM; only ARG may stand there"),
+        ("RUN x\nFROM a", "Dockerfile:1: RUN before FROM; only ARG is allowed there"),
+        ("ARG a\nRUN x", "Dockerfile:2: RUN before FROM; only ARG is allowed there"),
         ("FROM a\nRUN", "Dockerfile:2: RUN needs an argument"),
         ("FROM a\nRUN --network=none", "Dockerfile:2: RUN needs an argument"),
         ("FROM a\nONBUILD", "Dockerfile:2: ONBUILD needs an argument"),
         ("FROM a\nCOPY x", "Dockerfile:2: COPY needs a source and a destination"),
         ("FROM a b", "Dockerfile:1: expected FROM image, or FROM image AS name, got FROM a b"),
         ("FROM a\nSHELL bash", 'Dockerfile:2: expected SHELL ["program", "argument"]'),
-        ("FROM a\n\nRUN <<EOF\nx\n EOF", "Dockerfile:3: the text <<EOF has no end"),
-        ("# escape=x\nFROM a", "Dockerfile:1: escape is \\ or `, not x"),
-        ("# escape=`\n# escape=`\nFROM a", "Dockerfile:2: the directive escape"),
+        ("FROM a\n\nRUN <<EOF\nx\n EOF", "Dockerfile:3: the heredoc <<EOF is not closed"),
+        ("# escape=x\nFROM a", "Dockerfile:1: escape must be \\ or `, not x"),
+        ("# escape=`\n# escape=`\nFROM a", "Dockerfile:2: duplicate directive escape"),
         ("", "Dockerfile: no FROM instruction"),
         ("ARG a=1\n# only\n", "Dockerfile: no FROM instruction"),
     ],
 )
-def test_a_mistake_is_said_with_its_line(text: str, said: str):
-    assert refused(text).startswith(said)
+def test_an_error_has_its_line(text: str, message: str):
+    assert error_of(text).startswith(message)
 
 
 def test_arg_may_come_before_from():
@@ -214,12 +214,12 @@ def test_variables_expand_as_docker_does(text: str, expanded: str):
     assert expand_words(text, ENV) == expanded
 
 
-def test_the_escape_character_is_the_files_own():
+def test_expansion_uses_the_escape_character_of_the_file():
     assert expand_words("C:\\dir `$x", ENV, "`") == "C:\\dir $x"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("'a", "the quote ' is not closed"),
         ('"a', 'the quote " is not closed'),
@@ -230,10 +230,10 @@ def test_the_escape_character_is_the_files_own():
         ("${gone:?give it}", "gone is not set: give it"),
     ],
 )
-def test_what_cannot_be_expanded_is_said_with_its_place(text: str, said: str):
+def test_a_failed_expansion_is_an_error_with_its_location(text: str, message: str):
     with pytest.raises(TaskError, match=r"^D:7: ") as caught:
         expand_words(text, ENV, where="D:7")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_words_split_outside_quotes_and_keep_them():
@@ -242,7 +242,7 @@ def test_words_split_outside_quotes_and_keep_them():
         split_words("a 'b", where="D:3")
 
 
-def test_env_has_a_newer_and_an_older_form():
+def test_env_has_two_forms():
     assert parse_pairs('k=v k2="v 2" k3=a\\ b e=') == (
         ("k", "v"),
         ("k2", '"v 2"'),

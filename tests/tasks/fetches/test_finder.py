@@ -1,4 +1,4 @@
-"""What a task would fetch: tool, what, where to, at which revision; for lint and staging."""
+"""Fetches of a task: tool, content, destination and revision."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def one(fetches):
         ("huggingface-cli download team/model", "huggingface", Kind.OTHER, ["team/model"]),
     ],
 )  # fmt: skip
-def test_tools_and_what_they_fetch(fetches, line, tool, kind, what):
+def test_fetches_of_all_tools(fetches, line, tool, kind, what):
     files = {"tests/requirements.txt": "# two\na==1\nb # the other\n"}
     [found] = fetches(f"#!/bin/bash\n{line}\n", files=files)
     assert (found.tool, found.kind, list(found.what)) == (tool, kind, what)
@@ -94,7 +94,7 @@ def test_tools_and_what_they_fetch(fetches, line, tool, kind, what):
         "echo pip install a",
     ],
 )
-def test_what_needs_no_network_is_no_fetch(fetches, line):
+def test_a_command_without_network_is_not_a_fetch(fetches, line):
     assert fetches(f"#!/bin/bash\n{line}\n") == []
 
 
@@ -114,7 +114,7 @@ def test_what_needs_no_network_is_no_fetch(fetches, line):
          "git fetch --depth 1 origin abc && git checkout FETCH_HEAD", "/x", "abc"),
     ],
 )  # fmt: skip
-def test_where_a_clone_goes_and_what_pins_it(fetches, run, target, revision):
+def test_a_clone_has_its_destination_and_revision(fetches, run, target, revision):
     dockerfile = "FROM debian\nARG REV=abc\nENV BASE=https://example.org DIR=/opt/d\nWORKDIR /src\n"
     [found] = fetches(dockerfile=f"{dockerfile}RUN {run}\n")
     assert found.what == (found.what[0],)
@@ -122,7 +122,7 @@ def test_where_a_clone_goes_and_what_pins_it(fetches, run, target, revision):
     assert (found.target, found.revision, found.phase) == (target, revision, Phase.BUILD)
 
 
-def test_lines_of_a_dockerfile_are_the_lines_of_the_command(fetches):
+def test_a_fetch_in_a_dockerfile_has_the_line_of_its_command(fetches):
     dockerfile = (
         "FROM debian\n# comment\nRUN --mount=type=cache,target=/x apt-get update && \\\n"
         "    # why\n\n    apt-get install -y jq \\\n      git && \\\n    curl -fO https://example.org/x\n"
@@ -141,7 +141,7 @@ def test_lines_of_a_dockerfile_are_the_lines_of_the_command(fetches):
     assert jq.what == ("jq", "git")
 
 
-def test_every_phase_is_looked_at(fetches):
+def test_fetches_of_all_phases_are_found(fetches):
     toml = (
         '[environment.healthcheck]\ncommand = "curl -f https://example.org/health"\n'
         '[verifier]\n[[verifier.collect]]\ncommand = "wget https://example.org/c"\n'
@@ -166,7 +166,7 @@ def test_every_phase_is_looked_at(fetches):
     ]
 
 
-def test_python_fetches(fetches):
+def test_fetches_of_python_files_are_found(fetches):
     text = (
         "import subprocess, sys, os, urllib.request\n"
         "from huggingface_hub import snapshot_download\n"
@@ -187,7 +187,7 @@ def test_python_fetches(fetches):
     ]
 
 
-def test_a_guarded_fetch_says_so(one):
+def test_a_fetch_with_a_caught_failure_is_guarded(one):
     assert one("curl -fO https://example.org/x || exit 1").guarded
     assert one("if pip install a; then true; fi").guarded
     assert not one("pip install a").guarded

@@ -1,4 +1,4 @@
-"""The example tasks: sound ones are clean, broken ones are named by the rule they break."""
+"""Example tasks: valid ones are clean, broken ones violate the expected rules."""
 
 from pathlib import Path
 
@@ -44,13 +44,13 @@ BROKEN = {
     "two-rewards-differ": {"invalid-reward"},
     "wants-a-gpu": {"unenforced-limit"},
 }
-"""What each broken example is told, where no phase has a network."""
+"""Expected findings of each broken example if no phase has a network."""
 NEEDS_OFFLINE = {"clone-at-build"}
 
 
 @pytest.mark.parametrize("offline", [False, True])
 @pytest.mark.parametrize("folder", ["tasks", "root"])
-def test_sound_examples_are_clean(folder, offline):
+def test_valid_examples_are_clean(folder, offline):
     loaded = load_tasks(EXAMPLES / folder)
     assert not loaded.invalid
     for task in loaded.tasks:
@@ -62,7 +62,7 @@ def test_every_broken_example_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_example_is_named_by_its_rule(name):
+def test_a_broken_example_violates_its_rules(name):
     [task] = load_tasks(EXAMPLES / "broken", name).tasks
     offline = {finding.rule for finding in lint_task(task, LintSettings(offline=True))}
     assert offline == BROKEN[name]

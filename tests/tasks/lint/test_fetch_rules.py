@@ -1,3 +1,5 @@
+"""Rules about fetches that cannot succeed where the task runs."""
+
 import pytest
 
 UV = "COPY --from=ghcr.io/astral-sh/uv:0.5 /uv /uvx /bin/"
@@ -78,14 +80,14 @@ def test_a_fetch_after_which_the_grader_writes_0_is_an_error(rules, text):
 
 
 @pytest.mark.parametrize("text", LOUD.values(), ids=LOUD.keys())
-def test_a_fetch_that_fails_loudly_is_a_warning(rules, text):
+def test_a_fetch_that_leads_to_a_void_trial_is_a_warning(rules, text):
     found = rules(script(text))
     assert "fetch-then-zero" not in found
     assert found.get("fetch-without-network") == "warning"
 
 
 @pytest.mark.parametrize("text", SILENT.values(), ids=SILENT.keys())
-def test_what_is_no_fetch_is_not_one(rules, text):
+def test_local_commands_are_not_fetches(rules, text):
     assert not {"fetch-then-zero", "fetch-without-network"} & rules(script(text)).keys()
 
 
@@ -95,7 +97,7 @@ def test_with_a_network_no_fetch_fails(rules, text):
     assert not {"fetch-then-zero", "fetch-without-network"} & found.keys()
 
 
-def test_offline_takes_the_network_away(rules):
+def test_offline_removes_the_network(rules):
     assert (
         rules(script(ZERO["if and else"]), toml=PUBLIC, offline=True)["fetch-then-zero"] == "error"
     )
@@ -114,7 +116,7 @@ def test_offline_takes_the_network_away(rules):
         ("COPY requirements.txt .\nRUN pip install -r requirements.txt", "pip install pytest"),
     ],
 )
-def test_what_the_image_already_has_is_not_fetched(rules, dockerfile, text):
+def test_contents_of_the_image_are_not_fetched(rules, dockerfile, text):
     found = rules(
         script(text + TAIL),
         dockerfile=f"FROM python:3.12-slim\n{dockerfile}\n",
@@ -135,13 +137,13 @@ def test_what_the_image_already_has_is_not_fetched(rules, dockerfile, text):
         ),
     ],
 )
-def test_what_the_image_lacks_is_fetched(rules, dockerfile, text):
+def test_contents_that_the_image_lacks_are_fetched(rules, dockerfile, text):
     if not dockerfile.startswith("FROM"):
         dockerfile = f"FROM python:3.12-slim\n{dockerfile}"
     assert rules(script(text + TAIL), dockerfile=f"{dockerfile}\n")["fetch-then-zero"] == "error"
 
 
-def test_a_fetch_behind_one_that_ends_the_script_is_named_too(lint):
+def test_a_fetch_after_one_that_ends_the_script_is_reported_too(lint):
     text = "set -e\napt-get install -y jq\ncurl -fO https://example.org/x\nif uvx pytest; then "
     text += "echo 1 >/logs/verifier/reward.txt; else echo 0 >/logs/verifier/reward.txt; fi"
     found = [(finding.line, finding.rule) for finding in lint(script(text))]
@@ -152,7 +154,7 @@ def test_a_fetch_behind_one_that_ends_the_script_is_named_too(lint):
     ]
 
 
-def test_a_remedy_makes_up_for_a_fetch(rules):
+def test_a_script_can_compensate_for_a_failed_fetch(rules):
     text = "curl -fsSO https://example.org/x.json || cp /tests/x.json .\ngrep -q x x.json" + TAIL
     assert "fetch-then-zero" not in rules(script(text), files={"tests/x.json": "{}"})
 
@@ -173,7 +175,7 @@ def test_a_phase_has_its_own_network(rules):
     assert "fetch-then-zero" not in rules(script(ZERO["if and else"]), toml=toml)
 
 
-def test_a_script_that_test_sh_calls_is_read(rules):
+def test_a_script_that_test_sh_calls_is_checked(rules):
     files = {"tests/install.sh": "pip install pytest\n"}
     for call in (
         "bash /tests/install.sh",
@@ -184,7 +186,7 @@ def test_a_script_that_test_sh_calls_is_read(rules):
         assert found["fetch-then-zero"] == "error", call
 
 
-def test_a_script_that_nobody_calls_is_not_read(rules):
+def test_an_unused_script_is_not_checked(rules):
     assert "fetch-then-zero" not in rules(files={"tests/other.sh": "pip install pytest\n"})
 
 
@@ -197,7 +199,7 @@ def test_a_fetch_of_a_python_grader_counts(rules):
     assert "fetch-then-zero" not in found
 
 
-def test_the_solution_and_set_up_only_warn(rules):
+def test_fetches_of_solution_and_set_up_are_warnings(rules):
     files = {"solution/solve.sh": "#!/bin/bash\nset -e\npip install numpy\n"}
     assert rules(files=files)["fetch-without-network"] == "warning"
     toml = '[environment]\nnetwork_mode = "no-network"\n[[steps]]\nname = "one"\n'
@@ -208,7 +210,7 @@ def test_the_solution_and_set_up_only_warn(rules):
     assert rules(toml=toml, files=files)["fetch-without-network"] == "warning"
 
 
-def test_what_is_staged_does_not_fire(make_task):
+def test_staged_fetches_are_not_reported(make_task):
     from plimsoll.tasks.lint.linter import lint_task
     from plimsoll.tasks.lint.parsed_task import LintSettings
 
@@ -258,7 +260,7 @@ def test_a_clone_that_the_grader_does_not_need_is_a_warning(rules):
     assert found["clone-at-build"] == "warning"
 
 
-def test_other_fetches_of_the_build_warn_only_offline(rules):
+def test_other_fetches_of_the_build_are_warnings_only_offline(rules):
     dockerfile = "FROM debian\nRUN apt-get update && apt-get install -y git\n"
     assert "fetch-without-network" not in rules(dockerfile=dockerfile)
     assert rules(dockerfile=dockerfile, offline=True)["fetch-without-network"] == "warning"

@@ -1,4 +1,4 @@
-"""Rules about the files of the tests: do they parse, are they there, can they be imported."""
+"""Rules about the files of the tests: syntax, missing files and imports."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def grade(rules, text, **parts):
         "import pytest\n",
     ],
 )
-def test_a_module_that_nothing_installs_is_an_error(rules, text):
+def test_a_missing_module_is_an_error(rules, text):
     assert grade(rules, text)["grader-import-missing"] == "error"
 
 
@@ -38,7 +38,7 @@ def test_a_module_that_nothing_installs_is_an_error(rules, text):
         "import hello\n",
     ],
 )
-def test_modules_of_python_of_the_tests_and_of_the_work_are_there(rules, text):
+def test_modules_of_python_the_tests_and_the_work_are_present(rules, text):
     files = {
         "tests/helpers.py": "",
         "tests/lib/tools.py": "",
@@ -63,7 +63,7 @@ def test_modules_of_python_of_the_tests_and_of_the_work_are_there(rules, text):
         "FROM debian AS a\nFROM a\nRUN pip install numpy pyyaml\n",
     ],
 )
-def test_what_the_image_has_or_may_have_does_not_fire(rules, dockerfile):
+def test_modules_that_the_image_may_have_are_not_reported(rules, dockerfile):
     files = {
         "environment/requirements.txt": "numpy\npyyaml\n",
         "environment/install.sh": "pip install everything\n",
@@ -101,11 +101,11 @@ def test_python_that_does_not_parse_is_an_error(rules, text):
 @pytest.mark.parametrize(
     "text", ["x = f'{a!r}'\n", "type X = int\n", "def f[T](x: T) -> T: ...\n", "r'\\d' '\\d'\n", ""]
 )
-def test_python_that_parses_or_is_newer_does_not_fire(rules, text):
+def test_valid_or_newer_python_is_not_reported(rules, text):
     assert "tests-do-not-parse" not in grade(rules, text)
 
 
-def test_broken_python_among_the_data_of_tests_is_no_mistake(rules):
+def test_broken_python_in_test_data_is_not_reported(rules):
     files = {"tests/data/broken.py": "def f(:\n"}
     assert "tests-do-not-parse" not in rules(files=files)
 
@@ -134,7 +134,7 @@ def test_odd_but_valid_scripts_parse(rules, text):
     assert "tests-do-not-parse" not in rules(f"#!/bin/bash\n{text}\n")
 
 
-def test_a_missing_test_script(rules):
+def test_a_missing_test_script_is_an_error(rules):
     assert rules(None)["missing-test-script"] == "error"
     assert "missing-test-script" not in rules()
     toml = '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
@@ -144,7 +144,7 @@ def test_a_missing_test_script(rules):
     assert "missing-test-script" not in rules(toml=toml, files=files)
 
 
-def test_a_file_that_is_not_among_the_tests(rules):
+def test_a_missing_test_file_is_an_error(rules):
     test = "#!/bin/bash\n{}\ngrep -q x /app/a && echo 1 >/logs/verifier/reward.txt\n"
     for text in ("cat /tests/expected.txt", "python3 /tests/grade.py", "diff a /tests/data/b"):
         assert rules(test.format(text))["missing-test-file"] == "error"
@@ -161,7 +161,7 @@ def test_a_file_that_is_not_among_the_tests(rules):
         assert "missing-test-file" not in rules(test.format(text)), text
 
 
-def test_a_pattern_that_matches_no_test(rules):
+def test_a_pattern_without_matching_tests_is_an_error(rules):
     test = "#!/bin/bash\nif python3 -m unittest discover -s /tests -p '{}'; then "
     test += "echo 1 >/logs/verifier/reward.txt; fi\n"
     files = {"tests/test_a.py": ""}

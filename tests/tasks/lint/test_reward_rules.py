@@ -1,4 +1,4 @@
-"""Rules about what is written as a reward, and where."""
+"""Rules about the values and files of rewards."""
 
 import pytest
 
@@ -41,18 +41,18 @@ VALID = [
 
 
 @pytest.mark.parametrize("text", INVALID)
-def test_what_is_no_reward_is_an_error(rules, text):
+def test_an_invalid_reward_is_an_error(rules, text):
     assert rules(script(text))["invalid-reward"] == "error"
 
 
 @pytest.mark.parametrize("text", VALID)
-def test_a_reward_is_none(rules, text):
+def test_a_valid_reward_is_not_reported(rules, text):
     assert (
         not {"invalid-reward", "negative-reward", "no-reward-written"} & rules(script(text)).keys()
     )
 
 
-def test_a_declared_range_allows_more(rules):
+def test_a_declared_range_is_respected(rules):
     toml = "[metadata]\nreward_range = [-1, 10]\n"
     for value in ("7.5", "-1"):
         text = script(f"echo {value} >/logs/verifier/reward.txt")
@@ -75,13 +75,13 @@ def test_a_negative_sentinel_is_an_error(rules):
         "echo 1 | tee /logs/verifier/Reward.txt",
     ],
 )
-def test_a_misspelt_file_is_pointed_out(rules, text):
+def test_a_misspelt_reward_file_is_an_error(rules, text):
     found = rules(script(text))
     assert found["misspelt-reward-file"] == "error"
     assert "no-reward-written" not in found
 
 
-def test_other_files_beside_the_reward_are_no_mistake(rules):
+def test_other_files_next_to_the_reward_are_not_reported(rules):
     text = "echo 1 >/logs/verifier/reward.txt; echo '{}' >/logs/verifier/rewards.json"
     assert "misspelt-reward-file" not in rules(script(text))
     text = "pytest --ctrf /logs/verifier/ctrf.json >/logs/verifier/output.txt; echo $? "
@@ -97,8 +97,8 @@ def test_a_python_grader_writes_rewards_too(rules):
     assert found["misspelt-reward-file"] == "error"
 
 
-def test_a_reward_that_is_nowhere(rules):
+def test_a_missing_reward_is_reported(rules):
     assert rules(script("echo done"))["no-reward-written"] == "error"
-    # What is called here may write it.
+    # The called program may write the reward.
     assert rules(script("/opt/grader/run"))["no-reward-written"] == "warning"
     assert "no-reward-written" not in rules(script("/opt/grader/run --to /logs/verifier"))

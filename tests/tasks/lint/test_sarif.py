@@ -1,4 +1,4 @@
-"""SARIF as code hosts want it: rules with help, places relative to the folder that was linted."""
+"""SARIF output: rules with help texts, and locations relative to the linted folder."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from plimsoll.tasks.loader import load_tasks
 BROKEN = Path(__file__).parents[3] / "examples/broken"
 
 
-def test_results_name_rules_levels_and_relative_places():
+def test_results_have_rules_levels_and_relative_locations():
     linted = list(lint_tasks(load_tasks(BROKEN)))
     found = sarif(linted, ALL_RULES, BROKEN)
     assert found["version"] == "2.1.0"

@@ -1,4 +1,4 @@
-"""Rules about what a script does with failures, exit codes and the reward."""
+"""Rules about failures, exit codes and rewards in scripts."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def broken(rules):
         "set -o pipefail\nset +o pipefail\ncurl https://example.org/i.sh | sh",
     ],
 )
-def test_a_pipe_to_a_shell_without_pipefail_fires(broken, text):
+def test_a_pipe_to_a_shell_without_pipefail_is_reported(broken, text):
     assert broken(text)["pipe-to-shell-without-pipefail"] == "warning"
 
 
@@ -50,7 +50,7 @@ def test_a_pipe_to_a_shell_without_pipefail_fires(broken, text):
         "curl -o i.sh https://example.org/i.sh && sh i.sh",
     ],
 )
-def test_a_pipe_to_a_shell_that_is_seen_or_is_none_does_not_fire(broken, text):
+def test_a_checked_pipe_to_a_shell_is_not_reported(broken, text):
     assert "pipe-to-shell-without-pipefail" not in broken(text)
 
 
@@ -61,7 +61,7 @@ def test_pipefail_of_a_dockerfile_counts(rules):
     assert "pipe-to-shell-without-pipefail" not in rules(dockerfile=f"FROM debian\n{shell}{run}")
 
 
-def test_source_of_a_fetched_file(broken):
+def test_source_of_a_fetched_file_is_reported(broken):
     uv = "curl -LsSf https://astral.sh/uv/install.sh | sh\n"
     assert "source-of-fetched-file" in broken(f"{uv}source $HOME/.local/bin/env")
     assert "source-of-fetched-file" in broken(f"{uv}. ~/.local/bin/env")
@@ -85,7 +85,7 @@ def test_source_of_a_fetched_file(broken):
         "npm test\ncd /" + TAIL,
     ],
 )
-def test_an_exit_code_that_is_thrown_away_is_an_error(broken, text):
+def test_an_ignored_exit_code_is_an_error(broken, text):
     assert broken(text)["exit-code-thrown-away"] == "error"
 
 
@@ -108,7 +108,7 @@ def test_an_exit_code_that_is_thrown_away_is_an_error(broken, text):
         "score=$(pytest /tests | grep -c PASSED)\necho $score >/logs/verifier/reward.txt",
     ],
 )
-def test_an_exit_code_that_is_used_does_not_fire(broken, text):
+def test_a_used_exit_code_is_not_reported(broken, text):
     files = {"tests/score.py": "print(1)\n", "tests/a/x": "", "tests/b/x": "", "tests/more/x": ""}
     assert "exit-code-thrown-away" not in broken(text, files=files)
 
@@ -123,7 +123,7 @@ def test_an_exit_code_that_is_used_does_not_fire(broken, text):
         ">/logs/verifier/reward.txt; else echo 0 >/logs/verifier/reward.txt; fi",
     ],
 )
-def test_a_reward_that_failing_work_never_gets_is_an_error(broken, text):
+def test_a_script_without_a_reward_for_failing_work_is_an_error(broken, text):
     assert broken(text)["reward-only-at-end-under-set-e"] == "error"
 
 
@@ -141,7 +141,7 @@ def test_a_reward_that_failing_work_never_gets_is_an_error(broken, text):
         "echo $r >/logs/verifier/reward.txt",
     ],
 )
-def test_under_set_e_an_asked_check_does_not_fire(broken, text):
+def test_a_guarded_check_under_set_e_is_not_reported(broken, text):
     assert "reward-only-at-end-under-set-e" not in broken(text)
 
 
@@ -156,7 +156,7 @@ def test_under_set_e_an_asked_check_does_not_fire(broken, text):
         "pytest\n[[ ! -e /logs/verifier/reward.txt ]] && echo 0 >/logs/verifier/reward.txt",
     ],
 )
-def test_a_reward_that_is_set_to_0_beforehand_fires(broken, text):
+def test_a_reward_that_is_pre_set_to_0_is_reported(broken, text):
     assert broken(text)["reward-pre-set-to-zero"] == "warning"
 
 
@@ -173,11 +173,11 @@ def test_a_reward_that_is_set_to_0_beforehand_fires(broken, text):
         "[ -f /app/a ] || echo 0 >/logs/verifier/reward.txt",
     ],
 )
-def test_a_reward_that_follows_the_tests_does_not_fire(broken, text):
+def test_a_reward_after_the_tests_is_not_reported(broken, text):
     assert "reward-pre-set-to-zero" not in broken(text)
 
 
-def test_line_endings_and_the_first_line(rules, make_task):
+def test_crlf_and_a_missing_shebang_are_reported(rules, make_task):
     crlf = (
         b"#!/bin/bash\r\nif grep -qx a /app/a; then\r\n echo 1 >/logs/verifier/reward.txt\r\nfi\r\n"
     )
@@ -189,7 +189,7 @@ def test_line_endings_and_the_first_line(rules, make_task):
     assert "no-shebang" not in rules()
 
 
-def test_a_sleep_beyond_the_timeout(rules):
+def test_a_sleep_beyond_the_timeout_is_reported(rules):
     toml = "[verifier]\ntimeout_sec = 30\n"
     test = "#!/bin/bash\n{}\ngrep -q x /app/a && echo 1 >/logs/verifier/reward.txt\n"
     assert "grader-sleeps-past-timeout" in rules(test.format("sleep 1m"), toml=toml)
@@ -198,7 +198,7 @@ def test_a_sleep_beyond_the_timeout(rules):
     assert "grader-sleeps-past-timeout" not in rules(test.format(waits), toml=toml)
 
 
-def test_a_set_up_that_always_fails(rules):
+def test_a_set_up_that_always_fails_is_reported(rules):
     toml = '[[steps]]\nname = "one"\n'
     files = {"steps/one/instruction.md": "x", "steps/one/workdir/setup.sh": "#!/bin/bash\nexit 3\n"}
     assert "set-up-always-fails" in rules(toml=toml, files=files)
@@ -206,7 +206,7 @@ def test_a_set_up_that_always_fails(rules):
     assert "set-up-always-fails" not in rules(toml=toml, files=files)
 
 
-def test_the_usual_pytest_script_only_warns_with_a_network(rules):
+def test_the_common_pytest_script_has_only_warnings_with_a_network(rules):
     usual = """
 # Install curl
 apt-get update
@@ -238,7 +238,7 @@ uvx \\
     assert rules(script(usual + TAIL), files=files)["fetch-then-zero"] == "error"
 
 
-def test_functions_that_call_each_other_come_to_an_end(rules):
+def test_recursive_functions_terminate(rules):
     text = "".join(f"f{n}() {{ f{n + 1}; f{n + 1}; }}\n" for n in range(40))
     found = rules(script(f"{text}g() {{ g; g; }}\nf0\ng\necho 1 >/logs/verifier/reward.txt"))
     assert "not-checked" not in found

@@ -1,4 +1,4 @@
-"""Rules about task.toml, the environment's files and repositories."""
+"""Rules about task.toml, Dockerfiles, compose files and repositories."""
 
 import subprocess
 
@@ -8,13 +8,13 @@ from plimsoll.tasks.lint.linter import lint_task, lint_tasks
 from plimsoll.tasks.loader import load_tasks
 
 
-def test_unknown_keys(rules):
+def test_unknown_keys_are_reported(rules):
     assert rules(toml="[verifier]\ntimout_sec = 3\n")["unknown-key"] == "error"
     assert rules(toml="[environment]\nzebra = 3\n")["unknown-key"] == "warning"
     assert "unknown-key" not in rules(toml="[metadata]\nzebra = 3\n")
 
 
-def test_limits_that_the_backend_cannot_enforce(rules, lint):
+def test_unenforced_limits_are_reported(rules, lint):
     assert rules(toml="[environment]\ngpus = 1\n")["unenforced-limit"] == "error"
     assert rules(toml="[environment]\nstorage_mb = 100\n")["unenforced-limit"] == "warning"
     assert rules(toml='[environment]\nstorage = "2G"\n')["unenforced-limit"] == "warning"
@@ -23,7 +23,7 @@ def test_limits_that_the_backend_cannot_enforce(rules, lint):
     assert (finding.file, finding.line) == ("task.toml", 3)
 
 
-def test_what_no_agent_is_given(rules, lint):
+def test_unsupported_keys_are_reported(rules, lint):
     server = '[[environment.mcp_servers]]\nname = "tools"\nurl = "http://localhost:1"\n'
     assert rules(toml=server)["not-given"] == "error"
     assert rules(toml='[environment]\nskills_dir = "/skills"\n')["not-given"] == "error"
@@ -42,14 +42,14 @@ def test_a_separate_verifier_needs_artifacts(rules):
     assert rule not in rules()
 
 
-def test_the_name_of_the_compose_file(rules):
+def test_a_wrong_name_of_the_compose_file_is_reported(rules):
     for name in ("docker-compose.yml", "compose.yaml"):
         assert rules(files={f"environment/{name}": "x"})["compose-file-name"] == "error"
     both = {"environment/docker-compose.yml": "x", "environment/docker-compose.yaml": "x"}
     assert "compose-file-name" not in rules(files=both)
 
 
-def test_a_dockerfile_that_cannot_be_read(lint, rules):
+def test_an_invalid_dockerfile_is_reported(lint, rules):
     [finding] = lint(dockerfile="FROM debian\nRUNN true\n")
     assert (finding.rule, finding.file, finding.line) == (
         "invalid-dockerfile",
@@ -68,7 +68,7 @@ def test_a_dockerfile_that_cannot_be_read(lint, rules):
         "cd /opt && git clone git@example.org:team/a.git && cd a && git checkout master",
     ],
 )
-def test_a_clone_without_a_revision_fires(rules, run):
+def test_a_clone_without_a_revision_is_reported(rules, run):
     assert rules(dockerfile=f"FROM debian\nRUN {run}\n")["unpinned-clone"] == "warning"
 
 
@@ -84,14 +84,14 @@ def test_a_clone_without_a_revision_fires(rules, run):
         "git clone /src /opt/a",
     ],
 )
-def test_a_pinned_clone_does_not_fire(rules, run):
+def test_a_pinned_clone_is_not_reported(rules, run):
     assert "unpinned-clone" not in rules(dockerfile=f"FROM debian\nRUN {run}\n")
 
 
 WORK = "FROM debian\nWORKDIR /app\nRUN git clone https://example.org/a . {}\n"
 
 
-def test_a_clone_of_the_work_keeps_later_commits(rules):
+def test_a_clone_with_later_commits_is_reported(rules):
     assert rules(dockerfile=WORK.format("&& git checkout 0123abc"))["future-commits"] == "warning"
     for rest in (
         "&& git checkout 0123abc && rm -rf .git",
@@ -110,7 +110,7 @@ def git(folder, *args):
     subprocess.run(["git", "-C", folder, *identity, *args], check=True, capture_output=True)
 
 
-def test_a_repository_with_commits_beyond_head(make_task):
+def test_a_repository_with_commits_beyond_head_is_reported(make_task):
     task = make_task(files={"environment/repo/a": "1"})
     repo = task.path / "environment/repo"
     git(repo, "init", "-q", "-b", "main")
@@ -119,7 +119,7 @@ def test_a_repository_with_commits_beyond_head(make_task):
     assert lint_task(task) == ()
     git(repo, "commit", "-q", "--allow-empty", "-m", "the answer")
     git(repo, "reset", "-q", "--hard", "HEAD~1")
-    # No branch names it any more, and it can still be read.
+    # No branch refers to it any more, but it can still be read.
     assert [finding.rule for finding in lint_task(task)] == ["future-commits"]
     git(repo, "reflog", "expire", "--expire=now", "--all")
     (repo / ".git/ORIG_HEAD").unlink()
@@ -127,7 +127,7 @@ def test_a_repository_with_commits_beyond_head(make_task):
     assert lint_task(task) == ()
 
 
-def test_an_invalid_task_is_a_finding(tmp_path):
+def test_an_invalid_task_is_reported(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "one/task.toml").write_text('[agent]\ntimeout_sec = "x"\n')
     (tmp_path / "two").mkdir()

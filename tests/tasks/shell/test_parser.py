@@ -1,4 +1,4 @@
-"""Scripts as typed commands: what is a command and what only looks like one."""
+"""Shell scripts are parsed to typed commands."""
 
 from plimsoll.tasks.shell.parser import parse_script
 
@@ -14,30 +14,30 @@ def test_commands_come_in_source_order_with_their_lines():
     assert script.shebang == "/bin/bash"
 
 
-def test_comments_strings_and_heredocs_are_no_commands():
+def test_comments_strings_and_heredocs_are_not_commands():
     text = "# curl a\necho 'curl b; curl c' \"wget d\"\ncat <<'END'\ncurl e\nEND\n"
     assert names(text) == ["echo", "cat"]
 
 
-def test_what_a_shell_runs_within_words_is_found():
+def test_commands_in_substitutions_are_found():
     assert names('echo "$(curl a)" `wget b`') == ["echo", "curl", "wget"]
     assert names("diff <(curl a) b") == ["diff", "curl"]
     assert names("cat <<END\n$(curl a)\nEND\n") == ["cat"]
 
 
-def test_nested_scripts_are_read():
+def test_nested_scripts_are_parsed():
     assert names("bash -c 'pip install a && b'") == ["bash", "pip", "b"]
     assert names("sudo sh -ec 'curl a'") == ["sh", "curl"]
     assert names("bash <<'END'\ncurl a\nEND\n") == ["bash", "curl"]
     assert names("eval 'curl a'") == ["eval", "curl"]
 
 
-def test_words_lose_their_quotes_and_keep_what_cannot_be_known():
+def test_words_lose_quotes_and_keep_expansions():
     [command] = parse_script("""run "a b" 'c $d' e\\ f "$G/h" ${I:-j} a"b"'c'""").commands
     assert command.args == ("a b", "c $d", "e f", "$G/h", "${I:-j}", "abc")
 
 
-def test_wrappers_are_looked_through():
+def test_wrapped_commands_are_found():
     for text in (
         "sudo -u bob pip install x",
         "env A=1 pip install x",
@@ -49,7 +49,7 @@ def test_wrappers_are_looked_through():
         assert (command.unwrapped().name, command.unwrapped().args) == ("pip", ("install", "x"))
 
 
-def test_a_failure_that_is_caught_is_guarded():
+def test_a_command_with_a_caught_failure_is_guarded():
     text = "a\nb || c\nif d; then e; fi\n! f\nwhile g; do h; done\ni && j\n"
     guarded = {command.name for command in parse_script(text).commands if command.guarded}
     assert guarded == {"b", "d", "f", "g"}
@@ -68,7 +68,7 @@ def test_a_redirect_after_or_belongs_to_the_last_command():
     assert [redirect.target for redirect in second.redirects] == ["b"]
 
 
-def test_assignments_on_one_line_are_not_taken_for_the_next_command():
+def test_assignments_on_one_line_are_not_part_of_the_next_command():
     script = parse_script("a=1 b=2\necho x\n")
     [command] = script.commands
     assert command.assignments == ()
@@ -77,13 +77,13 @@ def test_assignments_on_one_line_are_not_taken_for_the_next_command():
     assert [one.name for one in command.assignments] == ["A"]
 
 
-def test_errors_are_lines_and_the_rest_is_still_read():
+def test_syntax_errors_have_lines_and_the_rest_is_parsed():
     script = parse_script("curl a\nif true; then\n  b\n")
     assert script.errors
     assert "curl" in [command.name for command in script.commands]
 
 
-def test_lines_of_long_scripts_are_right():
+def test_line_numbers_of_long_scripts_are_correct():
     script = parse_script("\n" * 2000 + "a\nb é\nc $(d)\nif\n")
     assert [command.line for command in script.commands[:4]] == [2001, 2002, 2003, 2003]
     assert script.errors

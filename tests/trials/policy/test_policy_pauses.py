@@ -66,7 +66,7 @@ async def test_a_pause_that_does_not_end_makes_the_trial_void(write_task, ask: A
     await gate.pause()
     task = write_task(test=GRADER, toml=SHORT_TIME)
     ran = await ask(task, Shell(), gate, longest_pause=0.3)
-    check_void(ran, Cause.POLICY, "paused for new weights", "not back after 0.3 s")
+    check_void(ran, Cause.POLICY, "paused for new weights", "more than 0.3 s")
 
 
 async def test_a_silent_policy_is_blamed_for_its_silence_without_the_pause(write_task, ask: Asks):

@@ -11,8 +11,8 @@ from pathlib import Path
 from plimsoll.agents.layer.components import Component
 from plimsoll.agents.layer.layer import BakedComponent, read_manifest, write_manifest
 from plimsoll.core.errors import AssetError
-from plimsoll.tasks.assets.commands import DiskFull, run
-from plimsoll.tasks.assets.packages import any_pip
+from plimsoll.tasks.assets.commands import DiskFull, run_command
+from plimsoll.tasks.assets.packages import python_with_pip
 from plimsoll.tasks.assets.store import AssetStore, measure
 
 __all__ = ["BakeResult", "bake"]
@@ -33,7 +33,7 @@ def bake(
     """Have the parts in the folder. `python` is the version of those that fit one only."""
     made: list[str] = []
     kept: list[str] = []
-    with AssetStore.held(folder) as place:
+    with AssetStore.locked(folder) as store:
         found = read_manifest(folder)
         for part in parts:
             fits = python if part.for_python else ""
@@ -42,7 +42,7 @@ def bake(
                 kept.append(part.name)
                 continue
             say(f"{part.name} {part.version} by {part.source}")
-            found[part.name] = _install(place, part, fits)
+            found[part.name] = _install(store, part, fits)
             write_manifest(folder, found)
             made.append(part.name)
     return BakeResult(found, tuple(made), tuple(kept))
@@ -58,21 +58,21 @@ def _stands(folder: Path, part: Component, old: BakedComponent, python: str) -> 
         return False
 
 
-def _install(place: AssetStore, part: Component, python: str) -> BakedComponent:
-    with place.partial() as temporary:
+def _install(store: AssetStore, part: Component, python: str) -> BakedComponent:
+    with store.partial() as temporary:
         target = temporary / part.name
         target.mkdir()
-        command = part.install(str(target), [any_pip()] if part.source == "pip" else [])
+        command = part.install(str(target), [python_with_pip()] if part.source == "pip" else [])
         if python:
             command += ["--python-version", python]
         home = {"npm_config_cache": str(temporary / "npm"), "TMPDIR": str(temporary)}
         try:
-            run(command, cwd=temporary, env=home)
+            run_command(command, cwd=temporary, env=home)
         except DiskFull:
             raise
         except AssetError as error:
             raise AssetError(_advice(part, command, str(error))) from None
-        found = place.put(target, part.name)
+        found = store.put(target, part.name)
     return BakedComponent(part.version, part.wanted(), found.digest, found.size, python)
 
 

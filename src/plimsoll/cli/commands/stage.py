@@ -86,12 +86,12 @@ def _stage(
     for invalid in loaded.invalid:
         say(f"not read: {invalid.name}: {'; '.join(invalid.problems)}")
     plan = make_plan(loaded.tasks, pythons, given.requests())
-    count, things = len(loaded.tasks), len(plan.wanted)
+    count, things = len(loaded.tasks), len(plan.requests)
     noun = "task fetches" if count == 1 else "tasks fetch"
     say(f"{count:,} {noun} {things:,} {'thing' if things == 1 else 'things'} that can be staged")
-    with AssetStore.held(folder) as place:
+    with AssetStore.locked(folder) as store:
         try:
-            outcome = Stager(place, given, say).stage(plan)
+            outcome = Stager(store, given, say).stage(plan)
         except KeyboardInterrupt:
             say("interrupted; what was staged before stands, and the next start goes on from it")
             raise
@@ -128,9 +128,9 @@ def _close(out: "Console", folder: Path, plan: "Plan", outcome: "Outcome") -> No
     out.print(_table(outcome.assets.assets))
     lines = [
         f"not staged: {left.what}: {left.reason} ({_tasks(tuple(left.tasks))})"
-        for left in plan.left.values()
+        for left in plan.unstaged.values()
     ]
-    if late := [wanted for wanted in plan.wanted.values() if _tells(wanted)]:
+    if late := [wanted for wanted in plan.requests.values() if _reveals_tests(wanted)]:
         lines.append(f"{len(late):,} of these only tests or solutions fetch; staged, agents can "
                      f"read them: {', '.join(w.request.describe() for w in late[:3])}")  # fmt: skip
     for failure in outcome.failures:
@@ -148,9 +148,9 @@ def _close(out: "Console", folder: Path, plan: "Plan", outcome: "Outcome") -> No
         out.print(plain(line), soft_wrap=True)
 
 
-def _tells(wanted: "PlannedRequest") -> bool:
+def _reveals_tests(wanted: "PlannedRequest") -> bool:
     """Whether it may tell an agent what the tests look for. Packages do not."""
-    return wanted.shown_early and bool(wanted.tasks) and wanted.request.kind in ("git", "url")
+    return wanted.exposed_early and bool(wanted.tasks) and wanted.request.kind in ("git", "url")
 
 
 def _table(assets: "Sequence[Asset]") -> "Table":
@@ -201,7 +201,7 @@ def _summary(folder: Path, plan: "Plan", outcome: "Outcome") -> dict[str, Any]:
         ],
         "left": [
             {"what": left.what, "reason": left.reason, "tasks": list(left.tasks)}
-            for left in plan.left.values()
+            for left in plan.unstaged.values()
         ],
         "stopped": outcome.stopped,
     }

@@ -1,1 +1,1 @@
-"""What tasks fetch, staged once on storage so that sandboxes without a network work."""
+"""Staged assets: content that tasks fetch, stored once for sandboxes without a network."""

@@ -1,4 +1,4 @@
-"""What is staged, and which fetches it answers."""
+"""Staged assets and the requests that they satisfy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from plimsoll.tasks.fetches.fetch import Kind
 __all__ = ["ASSETS_MOUNT", "Asset", "AssetMount", "Request"]
 
 ASSETS_MOUNT = "/opt/plimsoll/assets"
-"""Where a sandbox sees the assets folder, read-only."""
+"""Read-only mount point of the assets folder in a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +17,23 @@ class Asset:
 
     kind: Kind
     source: str
-    """Where it comes from: a repository, a URL, a package."""
+    """Origin: a repository, a URL or a package."""
     pin: str
-    """What exactly it is: commits, a digest, a version."""
+    """Exact version: commits, a digest or a version number."""
     digest: str
     """`sha256:` of a file's bytes, or `tree:` of a folder's names, modes and contents."""
     size: int
     path: str
     """Relative to the assets folder."""
     mount: str | None
-    """Where else a sandbox sees it: the path that a task clones to."""
+    """Additional mount point in sandboxes: the path that a task clones to."""
     how: str
-    """How a sandbox comes to use it, for a person."""
+    """Explanation for users of how a sandbox uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that tasks fetch; once staged, with the paths of the assets that answer it."""
+    """Content that tasks fetch; once staged, with the paths of its assets."""
 
     kind: Kind
     what: tuple[str, ...]
@@ -44,7 +44,7 @@ class Request:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for requests that ask for the same."""
+        """Equal for requests of the same content."""
         return (self.kind, self.what, self.revision, self.python)
 
     def describe(self) -> str:
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class AssetMount:
-    """A folder of the host that a sandbox sees at `target`, read-only."""
+    """A read-only mount of a host folder at `target` in a sandbox."""
 
     source: Path
     target: str

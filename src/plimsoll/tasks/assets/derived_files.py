@@ -1,6 +1,6 @@
-"""What an assets folder holds besides its assets: shims and settings, made from assets.toml.
+"""Derived files of an assets folder: shims and settings, generated from its assets.
 
-They are written before assets.toml names what they serve, so that nothing is promised early.
+They are written before assets.toml lists the assets that they serve.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ __all__ = ["damaged_derived_files", "write_derived_files"]
 
 SHIMS = Path(__file__).parent / "shims"
 NEIGHBOURS = ("-", "_", ".")
-"""What may follow a repository's name in that of another one."""
+"""Characters that may follow the name of a repository in the name of another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedFile:
-    """A file by its content, or a link by where it leads."""
+    """A file with its content, or a link with its target."""
 
     text: str
     mode: int = 0o644
@@ -29,59 +29,63 @@ class DerivedFile:
 
 
 def write_derived_files(assets: StagedAssets) -> None:
-    """Write what differs from what should be there."""
-    for path, wanted in _derived(assets).items():
-        place = assets.folder / path
-        if _is(place, wanted):
+    """Write the derived files that are missing or differ."""
+    for path, expected in _derived_files(assets).items():
+        target = assets.folder / path
+        if _is_current(target, expected):
             continue
-        make_readable_folder(place.parent)
-        if wanted.link:
-            fresh = place.with_name(f".partial-{place.name}")
+        make_readable_folder(target.parent)
+        if expected.link:
+            fresh = target.with_name(f".partial-{target.name}")
             fresh.unlink(missing_ok=True)
-            fresh.symlink_to(wanted.text)
-            fresh.rename(place)
+            fresh.symlink_to(expected.text)
+            fresh.rename(target)
         else:
-            write_file(place, wanted.text, wanted.mode)
+            write_file(target, expected.text, expected.mode)
 
 
 def damaged_derived_files(assets: StagedAssets) -> dict[str, str]:
-    """The paths of those that are not as they should be, each with what is wrong."""
-    wrong = "not as `plimsoll stage` writes it"
-    return {p: wrong for p, item in _derived(assets).items() if not _is(assets.folder / p, item)}
+    """Return the paths of derived files that are missing or changed, with the problem."""
+    problem = "missing or changed since `plimsoll stage` wrote it"
+    return {
+        p: problem
+        for p, item in _derived_files(assets).items()
+        if not _is_current(assets.folder / p, item)
+    }
 
 
-def _is(path: Path, wanted: DerivedFile) -> bool:
+def _is_current(path: Path, expected: DerivedFile) -> bool:
     try:
-        if wanted.link:
-            return path.is_symlink() and str(path.readlink()) == wanted.text
-        executable = bool(path.stat().st_mode & 0o100) == bool(wanted.mode & 0o100)
-        return executable and path.read_text("utf-8") == wanted.text
+        if expected.link:
+            return path.is_symlink() and str(path.readlink()) == expected.text
+        executable = bool(path.stat().st_mode & 0o100) == bool(expected.mode & 0o100)
+        return executable and path.read_text("utf-8") == expected.text
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _derived(assets: StagedAssets) -> dict[str, DerivedFile]:
-    found = {f"shims/{name}": DerivedFile((SHIMS / name).read_text(), 0o755)
+def _derived_files(assets: StagedAssets) -> dict[str, DerivedFile]:
+    files = {f"shims/{name}": DerivedFile((SHIMS / name).read_text(), 0o755)
              for name in ("git", "curl", "wget", "npm")}  # fmt: skip
-    found["shims/npx"] = DerivedFile("npm", link=True)
-    found["shims/lib.sh"] = DerivedFile((SHIMS / "lib.sh").read_text())
-    found["shims/gitconfig"] = DerivedFile(_git_config(assets))
-    found["shims/gitconfig-system"] = DerivedFile(
+    files["shims/npx"] = DerivedFile("npm", link=True)
+    files["shims/lib.sh"] = DerivedFile((SHIMS / "lib.sh").read_text())
+    files["shims/gitconfig"] = DerivedFile(_git_config(assets))
+    files["shims/gitconfig-system"] = DerivedFile(
         f"[include]\n\tpath = /etc/gitconfig\n\tpath = {ASSETS_MOUNT}/shims/gitconfig\n"
     )
-    found["shims/urls"] = DerivedFile("".join(sorted(_urls(assets))))
+    files["shims/urls"] = DerivedFile("".join(sorted(_urls(assets))))
     tools = [asset for asset in assets.assets if asset.kind is Kind.UV_TOOL]
     for tool in tools:
-        found[_installer(tool.pin)] = DerivedFile(_install_uv(tool))
+        files[_installer(tool.pin)] = DerivedFile(_install_uv(tool))
     if tools:
         newest = max(tools, key=lambda tool: [int(x) for x in tool.pin.split(".") if x.isdigit()])
         for name in ("uv", "uvx"):
-            found[f"bin/{name}"] = DerivedFile(f"../{newest.path}/{name}", link=True)
-    return found
+            files[f"bin/{name}"] = DerivedFile(f"../{newest.path}/{name}", link=True)
+    return files
 
 
 def _urls(assets: StagedAssets) -> list[str]:
-    """URL, tab, path: what the curl and wget shims look up."""
+    """Return lines of URL, tab and path for the curl and wget shims."""
     by_path = {asset.path: asset for asset in assets.assets}
     lines = [f"{a.source}\t{a.path}\n" for a in assets.assets if a.kind is Kind.URL]
     for request in assets.requests:
@@ -107,7 +111,7 @@ def _git_config(assets: StagedAssets) -> str:
             source = _escape(asset.source)
             parts.append(f'[url "file://{ASSETS_MOUNT}/{asset.path}"]\n')
             parts += [f'\tinsteadOf = "{source}{end}"\n' for end in ("", ".git", "/")]
-            # Git replaces beginnings, so those of other repositories' names stay themselves.
+            # Git replaces prefixes, so longer names of other repositories map to themselves.
             for sign in NEIGHBOURS:
                 parts.append(f'[url "{source}{sign}"]\n\tinsteadOf = "{source}{sign}"\n')
     return "".join(parts)

@@ -1,8 +1,8 @@
-"""Git repositories: a bare mirror that holds the wanted commits, and checkouts of them.
+"""Staged git repositories: a bare mirror with the requested commits, and checkouts of them.
 
-Invariant: a mirror whose commits are all pinned holds these and what came before them, never
-what came after: an agent cannot read a later fix out of it. The past is whole, so that `git
-log` and versions made from tags are as in a clone from the network.
+Invariant: a mirror with only pinned commits has these commits and their ancestors and no later
+commit, so an agent cannot read a later fix. The past history is complete: `git log` and
+versions derived from tags are the same as in a clone from the network.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Asset
-from plimsoll.tasks.assets.commands import DiskFull, run
+from plimsoll.tasks.assets.commands import DiskFull, run_command
 from plimsoll.tasks.assets.store import AssetStore
 from plimsoll.tasks.fetches.fetch import Kind
 
@@ -22,16 +22,16 @@ __all__ = ["STAGED_MARK", "Mirror", "stage_checkout", "stage_mirror"]
 
 ALL = "refs/plimsoll-all"
 STAGED_MARK = "plimsoll-staged"
-"""A file in a checkout's .git by which the git shim knows it."""
+"""A file in .git that marks a staged checkout for the git shim."""
 SHA = re.compile(r"[0-9a-f]{7,40}|[0-9a-f]{64}")
 QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
 ANY_OWNER = Path(__file__).with_name("any-owner.gitconfig")
-"""Lets git read a repository of another user that was given by hand."""
+"""Lets git read a local repository that another user owns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A staged mirror, the commit of each revision in it, and why others are not."""
+    """A staged mirror, the commits of its revisions, and the revisions that failed."""
 
     asset: Asset
     branch: str
@@ -41,7 +41,7 @@ class Mirror:
 
 @dataclass(slots=True)
 class _Remote:
-    """What a repository says of itself: its refs (tags peeled) and its main branch."""
+    """The refs (tags peeled) and the default branch of a repository."""
 
     origin: str
     refs: dict[str, str] = field(default_factory=dict[str, str])
@@ -49,27 +49,27 @@ class _Remote:
 
 
 def stage_mirror(
-    place: AssetStore,
+    store: AssetStore,
     source: str,
     revisions: Iterable[str | None],
     *,
     origin: str,
     old: Asset | None = None,
 ) -> Mirror:
-    """Mirror `source` out of `origin`, a URL, a repository or a bundle, with what `old` holds."""
-    wanted = sorted(set(revisions), key=str)
-    with place.partial() as made:
-        repo = made / "mirror.git"
-        _git(made, "init", "--quiet", "--bare", "--template=", str(repo))
+    """Mirror `source` from `origin` (URL, repository or bundle) and from its `old` mirror."""
+    requested = sorted(set(revisions), key=str)
+    with store.partial() as folder:
+        repo = folder / "mirror.git"
+        _git(folder, "init", "--quiet", "--bare", "--template=", str(repo))
         if old is not None:
-            before = str(place.folder / old.path)
+            before = str(store.folder / old.path)
             _git(repo, "fetch", "--quiet", "--update-shallow", before, "+refs/*:refs/*")
-        remote = _ask(repo, origin)
+        remote = _list_refs(repo, origin)
         commits: dict[str | None, str] = {}
         failures: dict[str | None, str] = {}
-        for revision in wanted:
+        for revision in requested:
             try:
-                commits[revision] = _take(repo, remote, revision)
+                commits[revision] = _fetch_revision(repo, remote, revision)
             except DiskFull:
                 raise
             except AssetError as error:
@@ -77,23 +77,23 @@ def stage_mirror(
         if not commits:
             raise AssetError("; ".join(dict.fromkeys(failures.values())))
         _finish(repo, remote, commits)
-        kept = _git(repo, "for-each-ref", "--format=%(objectname)", "refs/heads").split()
-        path = f"git/{_name(source)}-{_hash(source, *sorted(kept))}.git"
-        found = place.put(repo, path)
+        heads = _git(repo, "for-each-ref", "--format=%(objectname)", "refs/heads").split()
+        path = f"git/{_name(source)}-{_hash(source, *sorted(heads))}.git"
+        found = store.put(repo, path)
     pin = " ".join(dict.fromkeys((*(old.pin.split() if old else ()), *commits.values())))
-    how = "clones and fetches of its URL are answered from it (git insteadOf)"
+    how = "clones and fetches of its URL use it (git insteadOf)"
     asset = Asset(Kind.GIT, source, pin, found.digest, found.size, path, None, how)
     return Mirror(asset, remote.branch, commits, failures)
 
 
-def stage_checkout(place: AssetStore, mirror: Mirror, revision: str | None, target: str) -> Asset:
-    """Check a mirror's commit out, to be mounted where a task clones to."""
+def stage_checkout(store: AssetStore, mirror: Mirror, revision: str | None, target: str) -> Asset:
+    """Check out a commit of a mirror, to be mounted at the path that a task clones to."""
     commit, source = mirror.commits[revision], mirror.asset.source
     path = f"checkouts/{_name(source)}-{commit}"
-    with place.partial() as made:
-        tree = made / "tree"
-        _git(made, "init", "--quiet", "--template=", "-b", mirror.branch, str(tree))
-        bare = f"file://{place.folder / mirror.asset.path}"
+    with store.partial() as folder:
+        tree = folder / "tree"
+        _git(folder, "init", "--quiet", "--template=", "-b", mirror.branch, str(tree))
+        bare = f"file://{store.folder / mirror.asset.path}"
         _git(tree, "fetch", "--quiet", "--depth=1", bare, commit)
         detach = revision is not None and SHA.fullmatch(revision)
         where = ["--detach"] if detach else ["-B", mirror.branch]
@@ -101,8 +101,8 @@ def stage_checkout(place: AssetStore, mirror: Mirror, revision: str | None, targ
         _git(tree, "remote", "add", "origin", source)
         (tree / ".git/FETCH_HEAD").unlink(missing_ok=True)
         (tree / ".git" / STAGED_MARK).write_text(f"{source} {commit}\n")
-        found = place.put(tree, path)
-    how = "mounted where tasks clone it to; the clone finds it there"
+        found = store.put(tree, path)
+    how = "mounted at the path that tasks clone it to"
     return Asset(Kind.GIT, source, commit, found.digest, found.size, path, target, how)
 
 
@@ -110,10 +110,10 @@ def _git(cwd: Path, *args: str, stdin: str = "") -> str:
     slow = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60", "-c", "gc.auto=0")
     owner = os.environ.get("GIT_CONFIG_SYSTEM", str(ANY_OWNER))
     env = {**QUIET, "GIT_CONFIG_SYSTEM": owner}
-    return run(["git", *slow, *args], cwd=cwd, env=env, stdin=stdin)
+    return run_command(["git", *slow, *args], cwd=cwd, env=env, stdin=stdin)
 
 
-def _ask(repo: Path, origin: str) -> _Remote:
+def _list_refs(repo: Path, origin: str) -> _Remote:
     remote = _Remote(origin)
     head = ""
     for line in _git(repo, "ls-remote", "--symref", "--", origin).splitlines():
@@ -124,7 +124,7 @@ def _ask(repo: Path, origin: str) -> _Remote:
         if name == "HEAD":
             head = left
         remote.refs[name.removesuffix("^{}")] = left
-    # A bundle may be of branches alone; one that is called main or master comes first then.
+    # A bundle may have only branches; prefer one called main or master.
     heads = [n for n, at in remote.refs.items() if n.startswith("refs/heads/") and head in ("", at)]
     if heads and f"refs/heads/{remote.branch}" not in heads:
         first = "refs/heads/master" if "refs/heads/master" in heads else heads[0]
@@ -132,46 +132,46 @@ def _ask(repo: Path, origin: str) -> _Remote:
     return remote
 
 
-def _take(repo: Path, remote: _Remote, revision: str | None) -> str:
-    """Fetch one revision, under a ref that clones bring along; the commit that it is."""
+def _fetch_revision(repo: Path, remote: _Remote, revision: str | None) -> str:
+    """Fetch one revision to a ref that clones include; return its commit."""
     if revision is None:
-        _fetch(repo, remote, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
+        _fetch_refs(repo, remote, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
         branch = f"refs/heads/{remote.branch}"
         if branch not in remote.refs:
-            _fetch(repo, remote, [f"+HEAD:{branch}"])
+            _fetch_refs(repo, remote, [f"+HEAD:{branch}"])
         return _commit(repo, branch)
     for ref in (f"refs/tags/{revision}", f"refs/heads/{revision}", revision):
         if ref in remote.refs and ref.startswith("refs/"):
-            _fetch(repo, remote, [f"+{ref}:{ref}"])
+            _fetch_refs(repo, remote, [f"+{ref}:{ref}"])
             return _commit(repo, ref)
     if not SHA.fullmatch(revision):
         raise AssetError(f"{remote.origin} has no branch or tag {revision}")
-    return _take_commit(repo, remote, revision)
+    return _fetch_commit(repo, remote, revision)
 
 
-def _take_commit(repo: Path, remote: _Remote, sha: str) -> str:
-    held = f"refs/heads/plimsoll/{sha[:12]}"
+def _fetch_commit(repo: Path, remote: _Remote, sha: str) -> str:
+    ref = f"refs/heads/plimsoll/{sha[:12]}"
     if len(sha) >= 40:
         try:
-            _fetch(repo, remote, [f"+{sha}:{held}"])
-            return _commit(repo, held)
+            _fetch_refs(repo, remote, [f"+{sha}:{ref}"])
+            return _commit(repo, ref)
         except DiskFull:
             raise
         except AssetError:
-            # Not every server gives out a commit by its name; all of it holds it as well.
+            # Not every server serves a single commit; fetch everything instead.
             pass
-    _fetch(repo, remote, [f"+refs/*:{ALL}/*"])
+    _fetch_refs(repo, remote, [f"+refs/*:{ALL}/*"])
     if "HEAD" in remote.refs:
-        _fetch(repo, remote, [f"+HEAD:{ALL}/HEAD"])
+        _fetch_refs(repo, remote, [f"+HEAD:{ALL}/HEAD"])
     try:
         commit = _commit(repo, sha)
     except AssetError:
         raise AssetError(f"{remote.origin} has no commit {sha}") from None
-    _git(repo, "update-ref", held, commit)
+    _git(repo, "update-ref", ref, commit)
     return commit
 
 
-def _fetch(repo: Path, remote: _Remote, refs: Sequence[str]) -> None:
+def _fetch_refs(repo: Path, remote: _Remote, refs: Sequence[str]) -> None:
     _git(repo, "fetch", "--quiet", "--no-tags", "--update-shallow", "--no-write-fetch-head",
          "--stdin", "--", remote.origin, stdin="".join(f"{ref}\n" for ref in refs))  # fmt: skip
 
@@ -181,7 +181,7 @@ def _commit(repo: Path, name: str) -> str:
 
 
 def _finish(repo: Path, remote: _Remote, commits: dict[str | None, str]) -> None:
-    """A main branch for clones to check out, the tags of the past, and nothing besides."""
+    """Set a default branch and the tags of past commits; remove everything else."""
     branch = f"refs/heads/{remote.branch}"
     heads = _git(repo, "for-each-ref", "--format=%(refname)", "refs/heads").split()
     if branch not in heads:
@@ -192,21 +192,21 @@ def _finish(repo: Path, remote: _Remote, commits: dict[str | None, str]) -> None
         _git(repo, "update-ref", "--stdin", stdin=stray)
     _git(repo, "repack", "-a", "-d", "-q")
     _git(repo, "prune", "--expire=now")
-    _take_past_tags(repo, remote)
-    # A task may fetch a commit by its name.
+    _fetch_past_tags(repo, remote)
+    # Tasks may fetch a commit by its hash.
     _git(repo, "config", "uploadpack.allowAnySHA1InWant", "true")
     _git(repo, "config", "gc.auto", "0")
     _git(repo, "pack-refs", "--all")
 
 
-def _take_past_tags(repo: Path, remote: _Remote) -> None:
+def _fetch_past_tags(repo: Path, remote: _Remote) -> None:
     tags = {name: at for name, at in remote.refs.items() if name.startswith("refs/tags/")}
     listing = _git(
         repo, "cat-file", "--batch-check", stdin="".join(f"{x}\n" for x in tags.values())
     )
     here = {line.split()[0] for line in listing.splitlines() if " missing" not in line}
     if past := [f"+{name}:{name}" for name, at in tags.items() if at in here]:
-        _fetch(repo, remote, past)
+        _fetch_refs(repo, remote, past)
 
 
 def _name(source: str) -> str:

@@ -1,4 +1,4 @@
-"""Assets given by hand, for hosts that reach nothing: `--from KIND:SOURCE=PATH`."""
+"""Local sources of assets for hosts without a network: `--from KIND:SOURCE=PATH`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ FORMS = "git:URL=PATH, url:URL=FILE, wheels=FOLDER or npm=FOLDER"
 
 @dataclass(slots=True)
 class LocalSources:
-    """Local stand-ins for what would be fetched."""
+    """Local replacements for remote content."""
 
     git: dict[str, Path] = field(default_factory=dict[str, Path])
     urls: dict[str, Path] = field(default_factory=dict[str, Path])
@@ -24,35 +24,35 @@ class LocalSources:
     npm: Path | None = None
 
     def requests(self) -> Iterable[Request]:
-        """What is given is staged even where no task is seen to fetch it."""
+        """Yield requests for all local sources, which are staged even if no task fetches them."""
         yield from (Request(Kind.URL, (url,)) for url in self.urls)
         yield from (Request(Kind.GIT, (url,)) for url in self.git)
 
 
 def parse_local_sources(values: Sequence[str]) -> LocalSources:
-    """Read the options; a `UsageError` names the one that cannot be used."""
-    given = LocalSources()
+    """Parse the `--from` options; a `UsageError` names the invalid one."""
+    sources = LocalSources()
     for value in values:
         if value.startswith(("wheels=", "npm=")):
             kind, _, path = value.partition("=")
-            setattr(given, kind, _existing(value, path, folder=True))
+            setattr(sources, kind, _existing(value, path, folder=True))
             continue
         kind, _, rest = value.partition(":")
         source, path = _split(rest)
         if kind not in ("git", "url") or not source:
             raise UsageError(f"--from {value}: expected {FORMS}")
-        place = _existing(value, path, folder=False)
+        local = _existing(value, path, folder=False)
         if kind == "git":
-            given.git[canonical_url(source)] = place
-        elif place.is_dir():
-            raise UsageError(f"--from {value}: {path} is a folder, a URL stands for a file")
+            sources.git[canonical_url(source)] = local
+        elif local.is_dir():
+            raise UsageError(f"--from {value}: {path} is a folder; a URL needs a file")
         else:
-            given.urls[source] = place
-    return given
+            sources.urls[source] = local
+    return sources
 
 
 def _split(text: str) -> tuple[str, str]:
-    """URLs may have `=` in them, and so may paths: the longest URL whose path is there."""
+    """Split URL and path, which may both contain `=`: the longest URL with an existing path."""
     for at in (n for n in range(len(text) - 1, 0, -1) if text[n] == "="):
         if Path(text[at + 1 :]).expanduser().exists():
             return text[:at], text[at + 1 :]
@@ -61,7 +61,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _existing(value: str, path: str, *, folder: bool) -> Path:
-    place = Path(path).expanduser().absolute()
-    if not path or not (place.is_dir() if folder else place.exists()):
+    local = Path(path).expanduser().absolute()
+    if not path or not (local.is_dir() if folder else local.exists()):
         raise UsageError(f"--from {value}: no such {'folder' if folder else 'file'}: {path}")
-    return place
+    return local

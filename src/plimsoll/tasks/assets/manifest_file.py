@@ -1,4 +1,4 @@
-"""assets.toml: read with care, since a person may have edited it; written in one rename."""
+"""assets.toml: validated on reading, because users may edit it; written atomically."""
 
 import json
 import os
@@ -21,13 +21,13 @@ __all__ = ["MANIFEST", "read_manifest", "write_file", "write_manifest"]
 MANIFEST = "assets.toml"
 VERSION = 1
 HEAD = """\
-# Written by `plimsoll stage`. Each [[asset]] is a file or folder here, each [[request]]
-# something that tasks fetch and the assets that answer it. Take out an asset's `mount` where
+# Written by `plimsoll stage`. Each [[asset]] is a file or folder here. Each [[request]] is
+# content that tasks fetch, with the assets that provide it. Remove the `mount` of an asset if
 # a task writes to that folder: its clone then copies from the mirror.
 """
 
 
-def _inside(path: str) -> str:
+def _relative(path: str) -> str:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts:
         raise ValueError("expected a path inside the assets folder")
@@ -40,7 +40,7 @@ def _absolute(path: str) -> str:
     return path.rstrip("/")
 
 
-Inside = Annotated[str, AfterValidator(_inside)]
+RelativePath = Annotated[str, AfterValidator(_relative)]
 
 
 class Table(BaseModel):
@@ -57,7 +57,7 @@ class AssetTable(Table):
     pin: str
     digest: Annotated[str, Field(pattern=r"^(sha256|tree):[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0)]
-    path: Inside
+    path: RelativePath
     mount: Annotated[str, AfterValidator(_absolute)] | None = None
     how: str = ""
 
@@ -69,13 +69,14 @@ class RequestTable(Table):
     what: tuple[str, ...]
     revision: str | None = None
     python: str | None = None
-    assets: tuple[Inside, ...]
+    assets: tuple[RelativePath, ...]
 
 
-def _known(version: int) -> int:
+def _supported(version: int) -> int:
     if version != VERSION:
         raise ValueError(
-            f"{version} is of another Plimsoll, this one reads {VERSION}: stage to a new folder"
+            f"{version} was written by another version of Plimsoll, which reads {VERSION}: "
+            "stage to a new folder"
         )
     return version
 
@@ -83,13 +84,13 @@ def _known(version: int) -> int:
 class Manifest(Table):
     """The whole file."""
 
-    version: Annotated[int, AfterValidator(_known)] = VERSION
+    version: Annotated[int, AfterValidator(_supported)] = VERSION
     asset: tuple[AssetTable, ...] = ()
     request: tuple[RequestTable, ...] = ()
 
 
 def read_manifest(folder: Path) -> tuple[tuple[Asset, ...], tuple[Request, ...]]:
-    """The assets and requests of a folder; `AssetError` names file, line and key."""
+    """Read the assets and requests of a folder; `AssetError` names file, line and key."""
     file = folder / MANIFEST
     try:
         text = file.read_text("utf-8")
@@ -115,25 +116,25 @@ def _describe(file: Path, error: ValidationError) -> str:
     lines: list[str] = []
     for problem in error.errors():
         line = line_of(text, problem["loc"])
-        place = file if line is None else f"{file}:{line}"
-        said = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{place}: {show_key(problem['loc'])}: {said}")
+        location = file if line is None else f"{file}:{line}"
+        message = problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{location}: {show_key(problem['loc'])}: {message}")
     return "\n".join(lines)
 
 
 def write_manifest(folder: Path, assets: Iterable[Asset], requests: Iterable[Request]) -> None:
-    """Replace the folder's assets.toml; at every moment there is a whole one."""
+    """Replace assets.toml atomically."""
     text = [HEAD, f"version = {VERSION}\n"]
     for asset in sorted(assets, key=lambda one: one.path):
         text.append(_table("asset", asset))
     for request in sorted(requests, key=lambda one: tuple(map(str, one.key))):
         text.append(_table("request", request))
-    if not _holds(file := folder / MANIFEST, whole := "".join(text)):
+    if not _has_text(file := folder / MANIFEST, whole := "".join(text)):
         write_file(file, whole)
 
 
-def _holds(file: Path, text: str) -> bool:
-    """Whether nothing is to be written, which works on a full disk too."""
+def _has_text(file: Path, text: str) -> bool:
+    """Whether the file has this text already; skipping the write works on a full disk too."""
     try:
         return file.read_text("utf-8") == text
     except (OSError, UnicodeDecodeError):
@@ -147,13 +148,13 @@ def _table(name: str, item: Asset | Request) -> str:
 
 
 def _value(value: str | int | tuple[str, ...]) -> str:
-    """JSON is TOML for these, but for one character that TOML wants escaped."""
+    """Format a value. JSON is valid TOML here, except for DEL, which TOML escapes."""
     plain = list(value) if isinstance(value, tuple) else value
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file by one rename; where that fails the old one stands."""
+    """Replace a file atomically; if that fails, the old file remains."""
     fresh = path.with_name(f".partial-{short_id()}")
     try:
         with fresh.open("w", encoding="utf-8") as file:

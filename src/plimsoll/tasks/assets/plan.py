@@ -1,9 +1,8 @@
-"""Which clones can be answered by a checkout mounted where they go.
+"""Staging plan: the deduplicated requests of a set of tasks, and the mounts of checkouts.
 
-A mount is read-only, so only a folder that the build leaves as it was cloned qualifies. All
-others are cloned from the mirror, and can be written as ever.
-
-What a set of tasks fetches, each thing once, with the tasks that want it.
+A clone can be replaced by a checkout that is mounted at its destination. The mount is
+read-only, so this applies only to folders that the task does not change after the clone. All
+other clones use the mirror and stay writable.
 """
 
 import re
@@ -31,37 +30,39 @@ __all__ = [
     "unstaged_requests",
 ]
 
-READERS = {
+READ_ONLY_COMMANDS = {
     "", "[", "[[", "apt", "apt-get", "cat", "cd", "echo", "export", "git", "ls", "mkdir", "printf",
     "set", "test", "true",
 }  # fmt: skip
-"""Commands that leave a cloned folder as it is."""
+"""Commands that do not change a cloned folder."""
 
 
 def clone_target(fetch: Fetch) -> str | None:
-    """The absolute path that a clone goes to, where it is known."""
+    """Return the absolute destination of a clone; None if unknown."""
     target = (fetch.target or "").rstrip("/")
-    known = target.startswith("/") and not any(sign in target for sign in "$*`~")
-    return target if fetch.kind is Kind.GIT and known else None
+    absolute = target.startswith("/") and not any(sign in target for sign in "$*`~")
+    return target if fetch.kind is Kind.GIT and absolute else None
 
 
 def is_mountable(task: Task, fetch: Fetch) -> bool:
-    """Whether the task leaves the folder alone after it has cloned it."""
+    """Whether the task does not change the folder after the clone."""
     target = clone_target(fetch)
     if target is None or fetch.phase not in (Phase.BUILD, Phase.SET_UP):
         return False
-    # A folder right below the root is as a rule what the agent works in.
-    if len(PurePosixPath(target).parts) < 3 or _near(target, task.environment.workdir or ""):
+    # A folder directly below the root is usually the working directory of the agent.
+    if len(PurePosixPath(target).parts) < 3 or _overlaps(target, task.environment.workdir or ""):
         return False
     stages = [stage for build in task_builds(task) for stage in build.stages]
-    return all(_leaves_alone(stage, fetch, target) for stage in stages)
+    return all(_keeps_unchanged(stage, fetch, target) for stage in stages)
 
 
-def _leaves_alone(stage: Stage, fetch: Fetch, target: str) -> bool:
-    if _near(target, stage.workdir) or any(_near(target, copy.target) for copy in stage.copies):
+def _keeps_unchanged(stage: Stage, fetch: Fetch, target: str) -> bool:
+    if _overlaps(target, stage.workdir) or any(
+        _overlaps(target, copy.target) for copy in stage.copies
+    ):
         return False
     return all(
-        command.unwrapped().name in READERS
+        command.unwrapped().name in READ_ONLY_COMMANDS
         for run in stage.runs
         if _touches(run, fetch, target)
         for command in run.script.commands
@@ -74,8 +75,8 @@ def _touches(run: RunScript, fetch: Fetch, target: str) -> bool:
     return _within(run.cwd, target) or any(name in word for name in names for word in words)
 
 
-def _near(target: str, path: str) -> bool:
-    """One of them is the other, or lies in it; the root and its folders' own names aside."""
+def _overlaps(target: str, path: str) -> bool:
+    """Whether one path contains the other, except for the root and top-level folders."""
     path = path.rstrip("/")
     return _within(path, target) or (path.count("/") > 1 and _within(target, path))
 
@@ -89,19 +90,19 @@ PYTHON_IMAGE = re.compile(r"python:?-?(\d\.\d+)")
 
 @dataclass(slots=True)
 class PlannedRequest:
-    """A request, and the names of the tasks that make it."""
+    """A request and the names of its tasks."""
 
     request: Request
     tasks: dict[str, None] = field(default_factory=dict[str, None])
-    shown_early: bool = True
-    """Only the tests or the solution fetch it, and agents could read it before."""
+    exposed_early: bool = True
+    """Only the tests or the solution fetch it; once staged, agents can read it earlier."""
     optional: bool = True
-    """Tasks may do without it."""
+    """Tasks may work without it."""
 
 
 @dataclass(slots=True)
 class UnstagedFetch:
-    """Fetches that staging does nothing for."""
+    """A fetch that cannot be staged."""
 
     what: str
     reason: str
@@ -110,12 +111,12 @@ class UnstagedFetch:
 
 @dataclass(slots=True)
 class Plan:
-    """All of it. `clones` has for each path what is cloned there."""
+    """Requests to stage, fetches that cannot be staged, and the requests cloned to each path."""
 
-    wanted: dict[tuple[object, ...], PlannedRequest] = field(
+    requests: dict[tuple[object, ...], PlannedRequest] = field(
         default_factory=dict[tuple[object, ...], PlannedRequest]
     )
-    left: dict[str, UnstagedFetch] = field(default_factory=dict[str, UnstagedFetch])
+    unstaged: dict[str, UnstagedFetch] = field(default_factory=dict[str, UnstagedFetch])
     clones: dict[str, set[tuple[object, ...]]] = field(
         default_factory=dict[str, set[tuple[object, ...]]]
     )
@@ -126,17 +127,17 @@ class Plan:
         request: Request,
         task: str | None = None,
         *,
-        shown_early: bool = False,
+        exposed_early: bool = False,
         optional: bool = False,
     ) -> None:
-        wanted = self.wanted.setdefault(request.key, PlannedRequest(request))
-        wanted.shown_early &= shown_early
-        wanted.optional &= optional
+        planned = self.requests.setdefault(request.key, PlannedRequest(request))
+        planned.exposed_early &= exposed_early
+        planned.optional &= optional
         if task is not None:
-            wanted.tasks.setdefault(task)
+            planned.tasks.setdefault(task)
 
     def mounts(self, request: Request) -> list[str]:
-        """The paths that this request alone is cloned to, and that every task leaves alone."""
+        """Return the paths that only this request is cloned to and that no task changes."""
         return sorted(
             target
             for target, keys in self.clones.items()
@@ -147,22 +148,22 @@ class Plan:
 def make_plan(
     tasks: Iterable[Task], pythons: Sequence[str] = (), more: Iterable[Request] = ()
 ) -> Plan:
-    """Collect what tasks fetch; wheels for `pythons`, or else for the Python of each image."""
+    """Collect the requests of tasks; wheels are for `pythons`, or for the Python of each image."""
     plan = Plan()
     for task in tasks:
         versions = pythons or (image_python(task),)
         for fetch in find_fetches(task):
             _add(plan, task, fetch, versions)
     _drop_spare_uv(plan)
-    asked = {(wanted.request.kind, wanted.request.what) for wanted in plan.wanted.values()}
+    existing = {(planned.request.kind, planned.request.what) for planned in plan.requests.values()}
     for request in more:
-        if (request.kind, request.what) not in asked:
+        if (request.kind, request.what) not in existing:
             plan.add(request)
     return plan
 
 
 def image_python(task: Task) -> str:
-    """The Python of a task's image by the image's name; else that of the host's own system."""
+    """Return the Python version in a task's image name; else that of the host system."""
     builds = task_builds(task)
     names = [stage.base for build in builds[:1] for stage in reversed(build.chain)]
     for name in (task.environment.docker_image or "", *names):
@@ -172,7 +173,7 @@ def image_python(task: Task) -> str:
 
 
 def unstaged_requests(task: Task, assets: StagedAssets | None) -> tuple[str, ...]:
-    """What a task fetches that could be staged and is not, in words."""
+    """Describe the fetches of a task that could be staged and are not."""
     found: dict[str, None] = {}
     for fetch in find_fetches(task):
         if assets is None or not assets.covers(fetch):
@@ -182,12 +183,12 @@ def unstaged_requests(task: Task, assets: StagedAssets | None) -> tuple[str, ...
 
 
 def _drop_spare_uv(plan: Plan) -> None:
-    """Where tasks install a uv of their own choice, that one is enough for all."""
-    tools = [wanted for wanted in plan.wanted.values() if wanted.request.kind is Kind.UV_TOOL]
-    if not all(wanted.optional for wanted in tools):
-        for wanted in tools:
-            if wanted.optional:
-                del plan.wanted[wanted.request.key]
+    """Drop optional uv requests if tasks install a uv themselves."""
+    tools = [planned for planned in plan.requests.values() if planned.request.kind is Kind.UV_TOOL]
+    if not all(planned.optional for planned in tools):
+        for planned in tools:
+            if planned.optional:
+                del plan.requests[planned.request.key]
 
 
 def _add(plan: Plan, task: Task, fetch: Fetch, pythons: Sequence[str]) -> None:
@@ -195,22 +196,22 @@ def _add(plan: Plan, task: Task, fetch: Fetch, pythons: Sequence[str]) -> None:
         requests = requests_of(fetch)
     except UnsupportedFetch as error:
         what = f"{fetch.tool} {' '.join(fetch.what)}".strip()
-        left = plan.left.setdefault(f"{what}\0{error}", UnstagedFetch(what, str(error)))
-        left.tasks.setdefault(task.name)
+        unstaged = plan.unstaged.setdefault(f"{what}\0{error}", UnstagedFetch(what, str(error)))
+        unstaged.tasks.setdefault(task.name)
         return
     late = fetch.phase in (Phase.AGENT, Phase.TEST)
     for one in _for_pythons(requests, pythons):
-        plan.add(one, task.name, shown_early=late)
+        plan.add(one, task.name, exposed_early=late)
         if (target := clone_target(fetch)) is not None:
             plan.clones.setdefault(target, set()).add(one.key)
             alone = is_mountable(task, fetch)
             plan.read_only[target] = plan.read_only.get(target, True) and alone
     for one in _for_pythons(optional_requests(fetch), pythons):
-        plan.add(one, task.name, shown_early=late, optional=True)
+        plan.add(one, task.name, exposed_early=late, optional=True)
 
 
 def _for_pythons(requests: Iterable[Request], pythons: Sequence[str]) -> Iterable[Request]:
-    """Wheels are asked for once for each Python."""
+    """Yield requests for wheels once for each Python version."""
     for request in requests:
         if request.kind is Kind.WHEELS:
             yield from (replace(request, python=python) for python in pythons)

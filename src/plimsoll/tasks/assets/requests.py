@@ -1,4 +1,4 @@
-"""Which requests a fetch makes of the assets folder, and which fetches nothing can answer."""
+"""Requests of fetches: the content to stage for a fetch, or why it cannot be staged."""
 
 import re
 
@@ -18,22 +18,22 @@ UV_VERSION = re.compile(r"/(\d+\.\d+\.\d+)/")
 VCS = re.compile(r"(?:[\w.\-\[\],]+\s*@\s*)?git\+(?P<url>[a-z]+://[^@#\s]+(?:@(?=[^/]*/)[^@#\s]+)?)"
                  r"(?:@(?P<revision>[^#\s]+))?(?:#\S*)?")  # fmt: skip
 SERVED = {"curl", "wget"}
-"""The programs whose downloads the shims serve."""
+"""The programs that have shims for staged files."""
 BUILD_TOOLS = Request(Kind.WHEELS, ("setuptools", "wheel"))
-"""What pip wants in order to build a source package that says nothing else."""
+"""The default build dependencies of pip for source packages."""
 
 
 class UnsupportedFetch(Exception):
-    """A fetch that staging does nothing for, and why."""
+    """A fetch that cannot be staged, with the reason."""
 
 
 def canonical_url(url: str) -> str:
-    """A repository's URL without the endings that make no difference."""
+    """Normalize the URL of a repository: remove `/` and `.git` at its end."""
     return url.strip().rstrip("/").removesuffix(".git").rstrip("/")
 
 
 def uv_requirement(what: str) -> str:
-    """The requirement that a way of getting uv comes down to, e.g. an installer's URL."""
+    """Return the requirement for uv, given a requirement or the URL of an installer."""
     if "://" not in what:
         return what
     version = UV_VERSION.search(what)
@@ -41,12 +41,12 @@ def uv_requirement(what: str) -> str:
 
 
 def requests_of(fetch: Fetch) -> tuple[Request, ...]:
-    """The requests to stage for a fetch to work offline; raises `UnsupportedFetch`."""
+    """Return the requests that make a fetch work offline; `UnsupportedFetch` if none would."""
     match fetch.kind:
         case Kind.GIT:
             if not fetch.what:
-                raise UnsupportedFetch("which repositories it fetches cannot be seen")
-            # A remote's name stands for a repository that was cloned, which is a fetch too.
+                raise UnsupportedFetch("its repositories are unknown")
+            # Skip remote names: the clone that defines the remote is a fetch itself.
             urls = [url for url in fetch.what if "://" in url or ":" in url.partition("/")[0]]
             return tuple(_git(url, fetch.revision) for url in urls)
         case Kind.URL:
@@ -61,11 +61,11 @@ def requests_of(fetch: Fetch) -> tuple[Request, ...]:
         case Kind.NPM:
             return (Request(Kind.NPM, _words(fetch.what)),)
         case Kind.OTHER:
-            raise UnsupportedFetch(f"{fetch.tool} is not staged; put it into the image")
+            raise UnsupportedFetch(f"{fetch.tool} cannot be staged; install it in the image")
 
 
 def optional_requests(fetch: Fetch) -> tuple[Request, ...]:
-    """What else a fetch may need, where the image does not have it."""
+    """Return further requests that a fetch may need if the image lacks them."""
     if fetch.kind is not Kind.WHEELS:
         return ()
     tool = (Request(Kind.UV_TOOL, ("uv",)),) if fetch.tool in ("uv", "uvx") else ()
@@ -74,7 +74,7 @@ def optional_requests(fetch: Fetch) -> tuple[Request, ...]:
 
 def _check_served(fetch: Fetch) -> None:
     if fetch.tool not in SERVED:
-        raise UnsupportedFetch(f"only curl and wget read staged files, {fetch.tool} does not")
+        raise UnsupportedFetch(f"only curl and wget can read staged files, {fetch.tool} cannot")
 
 
 def _url(url: str) -> Request:
@@ -100,16 +100,16 @@ def _wheels(fetch: Fetch) -> tuple[Request, ...]:
 
 def _words(what: tuple[str, ...]) -> tuple[str, ...]:
     if not what:
-        raise UnsupportedFetch("what it installs cannot be seen")
+        raise UnsupportedFetch("its packages are unknown")
     for word in what:
         if word.startswith((".", "/", "~")):
-            raise UnsupportedFetch(f"{word} is a local path, whose dependencies cannot be seen")
+            raise UnsupportedFetch(f"{word} is a local path with unknown dependencies")
     return tuple(sorted({_literal(word) for word in what}))
 
 
 def _literal(word: str) -> str:
-    """A word that is fit to hand to a command: no option, nothing left to expand."""
+    """Return a word if it is safe as an argument: no option, no expansions."""
     word = word.strip()
     if not word or word.startswith("-") or any(sign in word for sign in "$`\n\t"):
-        raise UnsupportedFetch(f'"{word}" is known only when the task runs')
+        raise UnsupportedFetch(f'"{word}" is known only at run time')
     return word

@@ -1,8 +1,7 @@
-"""The assets folder as sandboxes use it: what it answers, its mounts and its environment.
+"""Staged assets as sandboxes use them: covered fetches, mounts and environment.
 
-Invariant: `env` and `path_prefix` name nothing that is not staged, and pip, uv and npm are kept
-from the network only for tasks that fetch nothing else with them: a task which does, where it
-has a network, is not kept from it.
+Invariant: `env` and `path_prefix` refer only to staged files. pip, uv and npm are offline only
+for tasks whose fetches with that tool are all staged; other tasks keep their network.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ SHIMS = f"{ASSETS_MOUNT}/shims"
 
 @dataclass(frozen=True, slots=True)
 class StagedAssets:
-    """A staged folder: its assets, and the requests that they answer."""
+    """An assets folder: its assets and the requests that they satisfy."""
 
     folder: Path
     assets: tuple[Asset, ...]
@@ -32,32 +31,32 @@ class StagedAssets:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the folder's assets.toml; an `AssetError` says what is wrong with it."""
+        """Read assets.toml; an `AssetError` describes its problems."""
         assets, requests = read_manifest(folder)
         return cls(folder.absolute(), assets, requests)
 
     @property
     def key(self) -> str:
-        """Names what is staged: an image or a validation with other assets is another one."""
+        """Hash of the staged content; part of the identity of images and validations."""
         parts = sorted(f"{asset.path} {asset.digest}" for asset in self.assets)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def missing(self) -> list[str]:
-        """The paths of what is named and not there. Whether the rest is sound, `check` says."""
+        """Return the paths of missing assets. `check_assets` verifies the contents too."""
         paths = ("shims", *(asset.path for asset in self.assets))
         return [path for path in paths if not (self.folder / path).exists()]
 
     def covers(self, fetch: Fetch) -> bool:
-        """Whether the fetch works offline in a sandbox that has these assets."""
+        """Whether the fetch works offline in a sandbox with these assets."""
         try:
-            return all(self._answers(request) for request in requests_of(fetch))
+            return all(self._satisfies(request) for request in requests_of(fetch))
         except UnsupportedFetch:
             return False
 
     def mounts(self, fetches: Iterable[Fetch] | None = None) -> tuple[AssetMount, ...]:
-        """The folder itself, then checkouts at the paths that tasks clone to.
+        """Return the mounts: the folder itself, then checkouts at the paths that tasks clone to.
 
-        With a task's fetches, only the checkouts that this task clones.
+        With the fetches of a task, return only the checkouts that this task clones.
         """
         own = None if fetches is None else set(self._paths(fetches))
         mounts = [AssetMount(self.folder, ASSETS_MOUNT)]
@@ -67,14 +66,14 @@ class StagedAssets:
         return tuple(mounts)
 
     def env(self, fetches: Sequence[Fetch] | None = None) -> dict[str, str]:
-        """What points git, pip, uv and npm to the assets. PATH is for `path_prefix`.
+        """Return the variables that make git, pip, uv and npm use the assets, except PATH.
 
-        With a task's fetches, as this task needs it.
+        With the fetches of a task, return the variables for this task.
         """
         found: dict[str, str] = {}
         if self._has(Kind.GIT):
-            # The system file reaches the process that serves a clone, which git starts
-            # without the rest; the other works where the system file is switched off.
+            # The system file also applies to the process that serves a clone, which git
+            # starts without the other variables; these work if the system file is disabled.
             found["GIT_CONFIG_SYSTEM"] = f"{SHIMS}/gitconfig-system"
             found["GIT_CONFIG_COUNT"] = "1"
             found["GIT_CONFIG_KEY_0"] = "include.path"
@@ -83,26 +82,26 @@ class StagedAssets:
             found["PIP_FIND_LINKS"] = f"{ASSETS_MOUNT}/wheels"
             found["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
             found["UV_FIND_LINKS"] = f"{ASSETS_MOUNT}/wheels"
-            # The uv cache and a virtual environment may lie on different file systems.
+            # The uv cache and a virtual environment may be on different file systems.
             found["UV_LINK_MODE"] = "copy"
-            if self._suffices(Kind.WHEELS, fetches):
+            if self._covers_all(Kind.WHEELS, fetches):
                 found |= dict.fromkeys(("PIP_NO_INDEX", "UV_OFFLINE", "UV_NO_INDEX"), "1")
         for asset in self.assets:
             if asset.kind is Kind.NPM:
                 found["PLIMSOLL_NPM_CACHE"] = f"{ASSETS_MOUNT}/{asset.path}"
                 found |= {f"npm_config_{key}": "false" for key in ("audit", "fund")}
                 found["npm_config_update_notifier"] = "false"
-                if self._suffices(Kind.NPM, fetches):
+                if self._covers_all(Kind.NPM, fetches):
                     found["npm_config_offline"] = "true"
         return found
 
     @property
     def path_prefix(self) -> str:
-        """What comes first in a sandbox's PATH."""
+        """The folders to prepend to PATH in a sandbox."""
         return f"{SHIMS}:{ASSETS_MOUNT}/bin"
 
     def _paths(self, fetches: Iterable[Fetch]) -> Iterator[tuple[str, str]]:
-        """Where fetches go to, each with the paths of the assets that answer it."""
+        """Yield pairs of a fetch's destination and the path of an asset that satisfies it."""
         for fetch in fetches:
             with suppress(UnsupportedFetch):
                 keys = {request.key for request in requests_of(fetch)}
@@ -111,8 +110,8 @@ class StagedAssets:
                     if request.key in keys:
                         yield from ((target, path) for path in request.assets)
 
-    def _suffices(self, kind: Kind, fetches: Sequence[Fetch] | None) -> bool:
-        """Whether a task fetches something of this kind, and nothing that is not staged."""
+    def _covers_all(self, kind: Kind, fetches: Sequence[Fetch] | None) -> bool:
+        """Whether a task has fetches of this kind and all of them are staged."""
         if fetches is None:
             return True
         own = [fetch for fetch in fetches if fetch.kind is kind]
@@ -121,25 +120,25 @@ class StagedAssets:
     def _has(self, kind: Kind) -> bool:
         return any(asset.kind is kind for asset in self.assets)
 
-    def _answers(self, wanted: Request) -> bool:
+    def _satisfies(self, new: Request) -> bool:
         paths = {asset.path for asset in self.assets}
         return any(
-            request.kind is wanted.kind
-            and request.revision == wanted.revision
-            and set(wanted.what) <= set(request.what)
+            request.kind is new.kind
+            and request.revision == new.revision
+            and set(new.what) <= set(request.what)
             and request.assets
             and paths.issuperset(request.assets)
             for request in self.requests
         )
 
-    def with_(self, assets: Iterable[Asset], requests: Iterable[Request]) -> Self:
-        """These assets and requests added; of the same path or question the newer one stands."""
+    def with_added(self, assets: Iterable[Asset], requests: Iterable[Request]) -> Self:
+        """Add assets and requests; new ones replace old ones of the same path or key."""
         by_path = {asset.path: asset for asset in (*self.assets, *assets)}
         by_key = {request.key: request for request in (*self.requests, *requests)}
         return replace(self, assets=tuple(by_path.values()), requests=tuple(by_key.values()))
 
     def without(self, path: str) -> Self:
-        """One asset taken out, and with it what only it answered."""
+        """Remove an asset and the requests that depend on it."""
         return replace(
             self,
             assets=tuple(asset for asset in self.assets if asset.path != path),

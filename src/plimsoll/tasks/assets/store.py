@@ -1,7 +1,7 @@
-"""The assets folder while it is staged: one stager at a time, and no half asset ever.
+"""Asset store: an assets folder locked for one writer, with atomic changes.
 
-Everything is made under a name that begins with `.partial-` and comes to its own name in one
-rename. What a killed stager left under such a name is removed by the next.
+Assets are created under a name that begins with `.partial-` and renamed when complete. The next
+writer removes partial files of a killed one.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ PARTIAL = ".partial-"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a file or folder is: its digest and its size in bytes."""
+    """Digest and size in bytes of a file or folder."""
 
     digest: str
     size: int
 
 
 def measure(path: Path) -> Measure:
-    """Digest and size of a file or a folder."""
+    """Return digest and size of a file or folder."""
     if path.is_dir():
         files = (Path(at, name) for at, _, names in os.walk(path) for name in names)
         size = sum(file.lstat().st_size for file in files)
@@ -46,7 +46,7 @@ def measure(path: Path) -> Measure:
 
 
 def damage(folder: Path, asset: Asset) -> str | None:
-    """What is wrong with an asset as it lies there; None where nothing is."""
+    """Return the damage of a stored asset; None if it is intact."""
     path = folder / asset.path
     try:
         found = measure(path)
@@ -55,20 +55,20 @@ def damage(folder: Path, asset: Asset) -> str | None:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if found.digest != asset.digest:
-        return f"damaged: {found.size:,} bytes whose digest is not that of assets.toml"
+        return f"damaged: its digest ({found.size:,} bytes) differs from assets.toml"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class AssetStore:
-    """An assets folder that this process alone stages to."""
+    """An assets folder locked by this process."""
 
     folder: Path
 
     @classmethod
     @contextmanager
-    def held(cls, folder: Path) -> "Generator[AssetStore]":
-        """Make the folder where needed and keep others out; `AssetError` says who holds it."""
+    def locked(cls, folder: Path) -> "Generator[AssetStore]":
+        """Create the folder if needed and lock it; `AssetError` names the holder of the lock."""
         try:
             make_readable_folder(folder)
             lock = (folder / ".lock").open("a+")
@@ -81,90 +81,90 @@ class AssetStore:
                 lock.seek(0)
                 raise AssetError(
                     f"{folder} is being staged by {lock.read().strip() or 'another process'}; "
-                    "start again when that has ended"
+                    "try again when it has finished"
                 ) from None
             except OSError as error:
                 raise AssetError(
                     f"{folder} cannot be locked: {error.strerror}: its file system has no locks; "
-                    "stage to a folder on a local disk, and copy it"
+                    "stage to a folder on a local disk and copy it"
                 ) from None
-            _sign(lock.fileno())
-            place = cls(folder.absolute())
-            place.clean()
-            yield place
+            _write_holder(lock.fileno())
+            store = cls(folder.absolute())
+            store.clean()
+            yield store
 
     def clean(self) -> None:
-        """Remove what stagers that were killed have left."""
+        """Remove partial files of killed writers."""
         for where in (self.folder, self.folder / "shims", self.folder / "bin"):
-            for left in where.glob(f"{PARTIAL}*"):
-                _remove(left)
+            for path in where.glob(f"{PARTIAL}*"):
+                _remove(path)
 
     @contextmanager
     def partial(self) -> Generator[Path]:
-        """A folder to make an asset in; nothing of it is left afterwards."""
-        made = self.folder / f"{PARTIAL}{short_id()}"
-        made.mkdir()
+        """Create a temporary folder for an asset; it is removed afterwards."""
+        partial = self.folder / f"{PARTIAL}{short_id()}"
+        partial.mkdir()
         try:
-            yield made
+            yield partial
         finally:
-            _remove(made)
+            _remove(partial)
 
-    def put(self, made: Path, path: str) -> Measure:
-        """Give what was made its name, in place of what may stand there."""
-        _open_to_all(made)
-        found = measure(made)
+    def put(self, partial: Path, path: str) -> Measure:
+        """Move a complete file or folder to its path, replacing an older one."""
+        _make_readable(partial)
+        found = measure(partial)
         target = self.folder / path
         make_readable_folder(target.parent)
-        aside = self.folder / f"{PARTIAL}{short_id()}"
-        if made.is_dir() or (target.is_dir() and not target.is_symlink()):
-            # A rename replaces a file by a file, and nothing else.
+        trash = self.folder / f"{PARTIAL}{short_id()}"
+        if partial.is_dir() or (target.is_dir() and not target.is_symlink()):
+            # A rename can only replace a file by a file.
             with suppress(FileNotFoundError):
-                target.rename(aside)
-        made.rename(target)
-        _remove(aside)
+                target.rename(trash)
+        partial.rename(target)
+        _remove(trash)
         return found
 
     def remove(self, path: str) -> None:
-        """Take an asset away, in one rename."""
-        aside = self.folder / f"{PARTIAL}{short_id()}"
+        """Remove an asset atomically."""
+        trash = self.folder / f"{PARTIAL}{short_id()}"
         try:
-            (self.folder / path).rename(aside)
+            (self.folder / path).rename(trash)
         except FileNotFoundError:
             return
-        _remove(aside)
+        _remove(trash)
 
 
-def _sign(lock: int) -> None:
-    """Leave word of who holds the lock; on a full disk nobody learns it, and nothing else."""
-    words = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n"
+def _write_holder(lock: int) -> None:
+    """Write the holder of the lock to the lock file; ignore a full disk."""
+    holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n"
     try:
         os.ftruncate(lock, 0)
-        os.pwrite(lock, words.encode(), 0)
+        os.pwrite(lock, holder.encode(), 0)
     except OSError:
         return
 
 
 def make_readable_folder(folder: Path) -> None:
-    """Make a folder, where it is not there, that any user may look into."""
+    """Create a folder, if it is missing, that all users may read."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
 
 
-def _open_to_all(path: Path) -> None:
-    """Any user of a sandbox may read an asset, whatever the umask was."""
-    _open_one(path)
+def _make_readable(path: Path) -> None:
+    """Let all users of a sandbox read an asset, whatever the umask."""
+    _make_one_readable(path)
     for at, folders, files in os.walk(path):
         for name in (*folders, *files):
-            _open_one(Path(at, name))
+            _make_one_readable(Path(at, name))
 
 
-def _open_one(path: Path) -> None:
+def _make_one_readable(path: Path) -> None:
     mode = stat.S_IMODE(path.lstat().st_mode)
     if not path.is_symlink():
-        wanted = mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0)
-        if wanted != mode:
-            path.chmod(wanted)
+        readable = mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0)
+        if readable != mode:
+            path.chmod(readable)
 
 
 def _remove(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files by URL."""
+"""Staged files of URLs."""
 
 import hashlib
 import re
@@ -19,20 +19,20 @@ from plimsoll.tasks.fetches.fetch import Kind
 __all__ = ["stage_url"]
 
 ATTEMPTS = 3
-SECONDS = 60.0
+TIMEOUT = 60.0
 SCHEMES = ("http", "https", "ftp", "file")
 
 
-def stage_url(place: AssetStore, url: str, given: Path | None) -> Asset:
-    """Download a file, or copy the one that is given for it."""
-    with place.partial() as made:
-        file = made / "file"
-        if given is not None:
-            shutil.copyfile(given, file)
+def stage_url(store: AssetStore, url: str, local: Path | None) -> Asset:
+    """Download a file, or copy its local replacement."""
+    with store.partial() as folder:
+        file = folder / "file"
+        if local is not None:
+            shutil.copyfile(local, file)
         else:
             _download(url, file)
-        found = place.put(file, f"files/{_name(url)}")
-    how = "curl and wget of its URL are answered from it"
+        found = store.put(file, f"files/{_name(url)}")
+    how = "curl and wget read it instead of its URL"
     path = f"files/{_name(url)}"
     return Asset(Kind.URL, url, found.digest, found.digest, found.size, path, None, how)
 
@@ -63,13 +63,15 @@ def _download(url: str, file: Path) -> None:
 
 
 def _download_once(url: str, file: Path) -> None:
-    # Some servers turn Python's own name away.
+    # Some servers reject Python's default user agent.
     request = urllib.request.Request(url, headers={"User-Agent": "plimsoll-stage curl/8"})
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer, file.open("wb") as target:
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, file.open("wb") as target:
         shutil.copyfileobj(answer, target)
         length = answer.headers.get("Content-Length")
         if length is not None and length.isdigit() and target.tell() != int(length):
-            raise ConnectionError(f"ended after {target.tell():,} of {int(length):,} bytes")
+            raise ConnectionError(
+                f"connection closed after {target.tell():,} of {int(length):,} bytes"
+            )
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
-"""Which files of a build context `.dockerignore` leaves out, by Docker's rules.
+"""Rules of `.dockerignore`, as Docker applies them to a build context.
 
-The last pattern that matches a path, or a folder above it, decides.
+The last pattern that matches a path or one of its parent folders decides.
 """
 
 import posixpath
@@ -15,7 +15,7 @@ __all__ = ["IgnoreRules", "glob_regex"]
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRule:
-    """One line: what it matches, and whether it brings back (`!`) or leaves out."""
+    """One pattern; `keeps` is true for an exception (`!`)."""
 
     pattern: re.Pattern[str]
     keeps: bool
@@ -29,7 +29,7 @@ class IgnoreRules:
 
     @classmethod
     def from_file(cls, path: Path) -> "IgnoreRules":
-        """Read a file; one that does not exist has no rules."""
+        """Read a file; a missing file has no rules."""
         try:
             return cls.from_text(path.read_text("utf-8-sig"), str(path))
         except FileNotFoundError:
@@ -57,31 +57,32 @@ class IgnoreRules:
         return cls(tuple(rules))
 
     def ignored(self, relative_posix: str) -> bool:
-        """Whether a path, relative to the context and with `/`, is left out."""
+        """Whether a path is ignored; it is relative to the context and uses `/`."""
         parts = relative_posix.strip("/").split("/")
         paths = ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
         ignored = False
         for rule in self.rules:
-            # A rule that would change nothing need not be matched.
+            # Skip rules that cannot change the result.
             if rule.keeps == ignored and any(rule.pattern.fullmatch(path) for path in paths):
                 ignored = not rule.keeps
         return ignored
 
     @property
     def has_exceptions(self) -> bool:
-        """Some rule brings files back, so an ignored folder must still be looked into."""
+        """A rule has exceptions, so ignored folders must still be searched."""
         return any(rule.keeps for rule in self.rules)
 
 
 def _clean(pattern: str) -> str:
-    """The shortest equal path, relative to the context."""
+    """Normalize a pattern to a path relative to the context."""
     return posixpath.normpath(pattern).lstrip("/") if pattern else ""
 
 
 def glob_regex(pattern: str) -> str:
-    """A regular expression for a pattern; `ValueError` where it is none.
+    """Translate a pattern to a regular expression; `ValueError` if it is malformed.
 
-    `**` is any number of folders, `*` and `?` stay within one, `[…]` is one of a set.
+    `**` matches any number of folders, `*` and `?` match within one name, `[…]` matches one
+    character of a set.
     """
     regex = ""
     at = 0

@@ -1,7 +1,7 @@
-"""A Dockerfile as instructions with their lines, read by Docker's own rules.
+"""Dockerfile parser: instructions with their line numbers, by Docker's own rules.
 
-Nothing is expanded and nothing is judged here beyond what makes a text a Dockerfile: what
-an instruction means is for whoever builds it. See `dockerfile_words` for its words.
+The parser checks only the syntax. It expands no variables and does not interpret
+instructions; see `words` for variables and `stages` for builds.
 """
 
 import difflib
@@ -42,13 +42,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Heredoc:
-    """A text that follows an instruction, up to a line that holds only its name."""
+    """A text that follows an instruction, up to a line with only its name."""
 
     name: str
     body: str
-    """The lines, each with its end; without leading tabs where `strip_tabs`."""
+    """The lines with their line ends; without leading tabs if `strip_tabs` is set."""
     expand: bool
-    """Variables in the body are expanded: its name was not quoted."""
+    """Variables in the body are expanded, because the name is not quoted."""
     strip_tabs: bool
 
 
@@ -58,7 +58,7 @@ class Instruction:
 
     keyword: str
     args: str
-    """What follows the keyword and the flags, as written; `<<NAME` of heredocs included."""
+    """The text after keyword and flags, as written; includes `<<NAME` of heredocs."""
     flags: tuple[Flag, ...]
     json_form: tuple[str, ...] | None
     heredocs: tuple[Heredoc, ...]
@@ -66,7 +66,7 @@ class Instruction:
     end_line: int
 
     def flag(self, name: str) -> str | None:
-        """The last value of a flag; "" where it stands without one, None where it does not."""
+        """Return the last value of a flag; "" for a flag without a value, None if it is absent."""
         values = self.flag_values(name)
         return values[-1] if values else None
 
@@ -76,20 +76,20 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """A parsed Dockerfile, and the character that escapes in it."""
+    """A parsed Dockerfile and its escape character."""
 
     instructions: tuple[Instruction, ...]
     escape: str
 
 
 def parse_dockerfile(text: str, name: str) -> Dockerfile:
-    """Parse a text; a `TaskError` begins with `name` and the line at fault."""
+    """Parse a text; the message of a `TaskError` begins with `name` and the line."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     return _Parser(lines, name).parse()
 
 
 class _Parser:
-    """Goes down the lines once; `at` is the index of the next line."""
+    """Single-pass parser; `at` is the index of the next line."""
 
     def __init__(self, lines: Sequence[str], name: str) -> None:
         self.lines = lines
@@ -105,7 +105,7 @@ class _Parser:
             instruction = self._instruction()
             started = started or instruction.keyword == "FROM"
             if not started and instruction.keyword != "ARG":
-                problem = f"{instruction.keyword} before FROM; only ARG may stand there"
+                problem = f"{instruction.keyword} before FROM; only ARG is allowed there"
                 raise self._error(instruction.line, problem)
             instructions.append(instruction)
         if not started:
@@ -121,11 +121,11 @@ class _Parser:
             self.at += 1
             key = match[1].lower()
             if key in seen:
-                raise self._error(self.at, f"the directive {key} stands here a second time")
+                raise self._error(self.at, f"duplicate directive {key}")
             seen.add(key)
             if key == "escape":
                 if match[2] not in ("\\", "`"):
-                    raise self._error(self.at, f"escape is \\ or `, not {match[2]}")
+                    raise self._error(self.at, f"escape must be \\ or `, not {match[2]}")
                 self.escape = match[2]
 
     def _skip_to_instruction(self) -> bool:
@@ -155,7 +155,7 @@ class _Parser:
         return instruction
 
     def _logical_line(self) -> str:
-        """The next line and what continues it. Comments and empty lines in between drop out."""
+        """Join the next line with its continuation lines; skip comments and empty lines between."""
         parts: list[str] = []
         more = True
         while more and self.at < len(self.lines):
@@ -168,7 +168,7 @@ class _Parser:
         return "".join(parts).rstrip()
 
     def _continued(self, line: str) -> tuple[str, bool]:
-        """A line ends in one escape character to go on; two stand for the character itself."""
+        """One escape character at the end continues a line; two are a literal character."""
         bare = line.rstrip(" \t")
         if bare.endswith(self.escape) and not bare.endswith(self.escape * 2):
             return bare[:-1], True
@@ -193,7 +193,9 @@ class _Parser:
                 self.at = index + 1
                 return "".join(body)
             body.append(line + "\n")
-        raise self._error(first, f"the text <<{name} has no end; a line with only {name} closes it")
+        raise self._error(
+            first, f"the heredoc <<{name} is not closed; end it with a line of only {name}"
+        )
 
     def _check_arguments(self, instruction: Instruction) -> None:
         keyword, args, line = instruction.keyword, instruction.args, instruction.line
@@ -228,7 +230,7 @@ def _flags(rest: str) -> tuple[tuple[Flag, ...], str]:
 
 
 def _json_form(args: str) -> tuple[str, ...] | None:
-    """What looks like a list but is not one of texts is a command for the shell, as in Docker."""
+    """Parse the JSON form. As in Docker, a malformed list is a shell command."""
     if not args.startswith("["):
         return None
     try:

@@ -1,4 +1,4 @@
-"""A Dockerfile as lint sees it: the scripts it runs, and what the image holds afterwards."""
+"""Build stages of a Dockerfile: the scripts they run and the files they add to the image."""
 
 import posixpath
 import re
@@ -25,7 +25,7 @@ __all__ = ["Copy", "DockerfileBuild", "RemoteAdd", "RunScript", "Stage", "read_b
 
 @dataclass(frozen=True, slots=True)
 class RunScript:
-    """A RUN instruction as a script, with the folder and variables it begins with."""
+    """A RUN instruction as a script, with its working directory and variables."""
 
     script: Script
     cwd: str
@@ -36,7 +36,7 @@ class RunScript:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A COPY: from the context, or from another stage or image."""
+    """A COPY from the context, or from another stage or image."""
 
     sources: tuple[str, ...]
     target: str
@@ -45,7 +45,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class RemoteAdd:
-    """An ADD of something from the network."""
+    """An ADD of a remote URL or repository."""
 
     url: str
     target: str
@@ -54,7 +54,7 @@ class RemoteAdd:
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM and the instructions that follow it."""
 
     base: str
     name: str | None
@@ -69,7 +69,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class DockerfileBuild:
-    """A Dockerfile that was read, or the problem that kept it from being read."""
+    """The stages of a Dockerfile, or the problem that prevents parsing it."""
 
     file: str
     context: Path
@@ -78,21 +78,21 @@ class DockerfileBuild:
 
     @property
     def chain(self) -> tuple[Stage, ...]:
-        """The stages that the final image is made of, the first one first."""
+        """The stages that the final image is built from, base first."""
         chain: list[Stage] = []
-        wanted = self.stages[-1] if self.stages else None
-        while wanted is not None and wanted not in chain:
-            chain.insert(0, wanted)
-            wanted = self._stage(wanted.base, before=wanted)
+        stage = self.stages[-1] if self.stages else None
+        while stage is not None and stage not in chain:
+            chain.insert(0, stage)
+            stage = self._stage(stage.base, before=stage)
         return tuple(chain)
 
     def _stage(self, name: str, before: Stage) -> Stage | None:
         earlier = self.stages[: self.stages.index(before)]
-        return next((stage for stage in reversed(earlier) if stage.name == name.lower()), None)
+        return next((one for one in reversed(earlier) if one.name == name.lower()), None)
 
 
 def read_build(path: Path, context: Path, file: str) -> DockerfileBuild:
-    """Read a Dockerfile. One that cannot be read has no stages and says why."""
+    """Read a Dockerfile. If it cannot be parsed, the build has no stages and a problem."""
     text = read_text(path)
     if text is None:
         return DockerfileBuild(file, context, (), f"{file}: cannot be read")
@@ -163,7 +163,7 @@ def _run(stage: Stage, instruction: Instruction, lines: Sequence[str], escape: s
 
 
 def _script_text(instruction: Instruction, lines: Sequence[str], escape: str) -> tuple[str, int]:
-    """The script of a RUN with its lines where they stand in the file, and its first line."""
+    """Return the script of a RUN, with its lines at their positions in the file, and its line."""
     if instruction.json_form is not None:
         return shlex.join(instruction.json_form), instruction.line
     own = list(lines[instruction.line - 1 : instruction.end_line])
@@ -175,12 +175,12 @@ def _script_text(instruction: Instruction, lines: Sequence[str], escape: str) ->
     own[0] = " " * cut + own[0][cut:]
     body = len(own) - sum(h.body.count("\n") + 1 for h in instruction.heredocs)
     for at in range(1, body):
-        # Docker drops comments and empty lines between continued lines; a shell would not.
+        # Docker drops comments and empty lines between continuation lines; a shell does not.
         if not own[at].strip() or own[at].lstrip().startswith("#"):
             own[at] = "\\"
     if escape == "`":
         own = [re.sub(r"`[ \t]*$", r"\\", line) for line in own]
-    # Docker allows white space after the escape character, a shell does not.
+    # Docker allows white space after the escape character; a shell does not.
     own[:body] = [re.sub(r"\\[ \t]+$", r"\\", line) for line in own[:body]]
     return "\n".join(own), instruction.line
 

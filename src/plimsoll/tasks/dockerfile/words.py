@@ -1,7 +1,7 @@
-"""Words in a Dockerfile: splitting with quotes, and expanding variables as Docker does.
+"""Words of Dockerfile instructions: splitting, quotes and variable expansion as in Docker.
 
-Words are split before they are expanded, so a value with spaces stays one word. `where`
-begins the text of an error; callers name the file and line.
+Words are split before expansion, so a value with spaces stays one word. Error messages begin
+with `where`, the file and line given by the caller.
 """
 
 import re
@@ -26,15 +26,15 @@ MODIFIERS = re.compile(r":?[-+?]")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words as written, quotes and escapes included."""
+    """Words as written, with quotes and escapes."""
 
     words: tuple[str, ...]
     unclosed: str | None
-    """The quote that has no end, which makes the last word unreliable: it is left out."""
+    """The quote that is not closed; the incomplete last word is omitted."""
 
 
 def raw_words(text: str, escape: str = "\\") -> Words:
-    """Split at white space that is neither quoted nor escaped."""
+    """Split at white space that is neither quoted nor escaped; do not expand."""
     words: list[str] = []
     word = ""
     quote: str | None = None
@@ -61,7 +61,7 @@ def raw_words(text: str, escape: str = "\\") -> Words:
 
 
 def split_words(text: str, escape: str = "\\", where: str = "Dockerfile") -> tuple[str, ...]:
-    """The words of COPY, ENV, LABEL and ARG, still to be expanded."""
+    """Split the words of COPY, ENV, LABEL and ARG; do not expand."""
     found = raw_words(text, escape)
     if found.unclosed:
         raise TaskError(f"{where}: the quote {found.unclosed} is not closed in: {text}")
@@ -71,7 +71,7 @@ def split_words(text: str, escape: str = "\\", where: str = "Dockerfile") -> tup
 def parse_pairs(
     text: str, escape: str = "\\", where: str = "Dockerfile"
 ) -> tuple[tuple[str, str], ...]:
-    """Names and values of ENV and LABEL: `k=v k2="v 2"`, or the older `k the rest`."""
+    """Parse names and values of ENV and LABEL: `k=v k2="v 2"`, or the older `k value`."""
     name, *rest = text.split(None, 1)
     if "=" not in name:
         if not rest:
@@ -89,7 +89,7 @@ def parse_pairs(
 def parse_arg(
     text: str, escape: str = "\\", where: str = "Dockerfile"
 ) -> tuple[tuple[str, str | None], ...]:
-    """Names of ARG, each with its default or None."""
+    """Parse the names of ARG, each with its default or None."""
     found: list[tuple[str, str | None]] = []
     for word in split_words(text, escape, where):
         key, equals, value = word.partition("=")
@@ -100,7 +100,7 @@ def parse_arg(
 
 
 def unquote(text: str) -> str:
-    """A text without its quotes, nothing expanded."""
+    """Remove quotes; do not expand."""
     return text.replace('"', "").replace("'", "")
 
 
@@ -112,15 +112,15 @@ def expand_words(
     *,
     keep_quotes: bool = False,
 ) -> str:
-    """Replace variables, and take quotes and escapes away. An unset variable is empty.
+    """Expand variables and remove quotes and escapes. An unset variable is empty.
 
-    With `keep_quotes` a quote is a character like any other, as in a heredoc's text.
+    With `keep_quotes`, quotes are ordinary characters, as in the body of a heredoc.
     """
     return _Expansion(text, env, escape, where, keep_quotes).until(None)
 
 
 class _Expansion:
-    """Goes through a text once; `at` is the index of the next character."""
+    """Single-pass expansion; `at` is the index of the next character."""
 
     def __init__(
         self, text: str, env: Mapping[str, str], escape: str, where: str, keep_quotes: bool
@@ -133,7 +133,7 @@ class _Expansion:
         self.at = 0
 
     def until(self, stop: str | None) -> str:
-        """Expand up to the character `stop`, which is passed over, or to the end."""
+        """Expand up to and including the character `stop`, or to the end."""
         parts: list[str] = []
         while self.at < len(self.text):
             char = self._next()
@@ -198,7 +198,7 @@ class _Expansion:
         return self._modified(name[0], value)
 
     def _modified(self, name: str, value: str | None) -> str:
-        """`-` stands in for what is unset, `+` for what is set; with `:` empty counts as unset."""
+        """`-` replaces an unset value, `+` a set one; with `:` an empty value counts as unset."""
         modifier = MODIFIERS.match(self.text, self.at)
         if modifier is None:
             raise self._error(f"${{{name}{self.text[self.at : self.at + 1]}…}} is not supported")

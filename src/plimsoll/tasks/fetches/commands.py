@@ -1,4 +1,4 @@
-"""What one command would fetch, tool by tool."""
+"""Fetches of single shell commands, by tool: git, curl, pip, uv, npm, apt-get and others."""
 
 import posixpath
 import re
@@ -9,12 +9,12 @@ from plimsoll.tasks.fetches.fetch import Kind
 from plimsoll.tasks.shell.options import Arguments, is_remote, split_options
 from plimsoll.tasks.shell.syntax import Command
 
-__all__ = ["CommandFetch", "fetch_of_command", "pip_words"]
+__all__ = ["CommandFetch", "fetch_of_command", "pip_arguments"]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandFetch:
-    """What a command asks the network for."""
+    """The fetch of a command, as its arguments describe it."""
 
     tool: str
     kind: Kind
@@ -22,7 +22,7 @@ class CommandFetch:
     target: str | None = None
     revision: str | None = None
     requirements: tuple[str, ...] = ()
-    """Files that name more requirements."""
+    """Requirements files (`pip -r`)."""
 
 
 # fmt: off
@@ -86,7 +86,7 @@ LOCAL_PATH = re.compile(r"\.{0,2}/|\.{1,2}$|\.\[|\$|file:|~")
 
 
 def fetch_of_command(command: Command) -> CommandFetch | None:
-    """What a command would fetch; None where it needs no network. `sudo` is looked through."""
+    """Return the fetch of a command, unwrapped from `sudo`; None if it needs no network."""
     plain = command.unwrapped()
     env = {assignment.name: assignment.value for assignment in plain.assignments}
     if env.get("PIP_NO_INDEX") or env.get("UV_OFFLINE"):
@@ -100,8 +100,8 @@ def fetch_of_command(command: Command) -> CommandFetch | None:
         return _download(plain)
     if name in PACKAGE_TOOLS:
         return _packages(name, args)
-    reader = READERS.get(name)
-    return reader(args) if reader is not None else None
+    parser = PARSERS.get(name)
+    return parser(args) if parser is not None else None
 
 
 def _python_module(args: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -143,8 +143,8 @@ def _is_uv_installer(url: str) -> bool:
     return "uv" in parts and parts[-1].endswith((".sh", "install"))
 
 
-def pip_words(args: Sequence[str]) -> Arguments | None:
-    """The words of `pip install` and its like; None where nothing is fetched."""
+def pip_arguments(args: Sequence[str]) -> Arguments | None:
+    """Return the arguments of `pip install` and similar; None if nothing is fetched."""
     action = split_options(args, PIP_VALUED, stop=True).operands
     if not action or action[0] not in ("install", "download", "wheel", "sync"):
         return None
@@ -153,11 +153,11 @@ def pip_words(args: Sequence[str]) -> Arguments | None:
 
 
 def _pip(args: Sequence[str]) -> CommandFetch | None:
-    words = pip_words(args)
-    return None if words is None else _pip_want("pip", words)
+    words = pip_arguments(args)
+    return None if words is None else _pip_fetch("pip", words)
 
 
-def _pip_want(tool: str, words: Arguments) -> CommandFetch | None:
+def _pip_fetch(tool: str, words: Arguments) -> CommandFetch | None:
     files = words.values("-r", "--requirement")
     packages = tuple(word for word in words.operands if not LOCAL_PATH.match(word))
     wheels_only = all(word.endswith(".whl") for word in words.operands) and words.operands
@@ -175,16 +175,16 @@ def _uv(args: Sequence[str]) -> CommandFetch | None:
         return None
     first, rest = action.operands[0], action.operands[1:]
     if first == "pip":
-        words = pip_words(rest)
-        return None if words is None else _pip_want("uv", words)
+        words = pip_arguments(rest)
+        return None if words is None else _pip_fetch("uv", words)
     if first == "tool" and rest[:1] == ("run",):
         return _uvx(rest[1:])
     words = split_options(rest, UVX_VALUED, stop=first == "run")
     if words.has("--offline"):
         return None
     if first == "run":
-        wanted = words.values("-w", "--with")
-        return CommandFetch("uv", Kind.WHEELS, wanted) if wanted else None
+        extra = words.values("-w", "--with")
+        return CommandFetch("uv", Kind.WHEELS, extra) if extra else None
     if first == "tool" and rest[:1] == ("install",):
         return CommandFetch("uv", Kind.WHEELS, (*words.operands[1:], *words.values("-w", "--with")))
     if first == "add":
@@ -202,7 +202,7 @@ def _uvx(args: Sequence[str]) -> CommandFetch | None:
         return None
     main = words.values("--from") or (words.operands[0].replace("@", "=="),)
     extra = tuple(part for value in words.values("-w", "--with") for part in value.split(","))
-    # `uvx --with pytest==8.4.1 pytest` wants one pytest, the pinned one.
+    # `uvx --with pytest==8.4.1 pytest` installs one pytest, the pinned one.
     pinned = {re.split(r"[=<>~!\[; ]", one)[0] for one in extra}
     what = (*(one for one in main if one not in pinned), *extra)
     return CommandFetch("uvx", Kind.WHEELS, what, requirements=words.values("--with-requirements"))
@@ -292,7 +292,7 @@ def _huggingface(args: Sequence[str]) -> CommandFetch | None:
     return CommandFetch("huggingface", Kind.OTHER, words.operands[1:2], target, revision)
 
 
-READERS: Mapping[str, Callable[[Sequence[str]], CommandFetch | None]] = {
+PARSERS: Mapping[str, Callable[[Sequence[str]], CommandFetch | None]] = {
     "git": _git,
     "hf": _huggingface,
     "huggingface-cli": _huggingface,

@@ -1,7 +1,4 @@
-"""Something that a task would fetch from a network.
-
-Whether a fetch gets through under a network policy.
-"""
+"""Fetch: a network access of a task, and whether a network policy allows it."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ __all__ = ["Fetch", "Kind", "Phase", "is_reachable"]
 
 
 class Phase(StrEnum):
-    """When a fetch happens; each phase has a network policy of its own."""
+    """Phase of a trial in which a fetch happens; each phase has its own network policy."""
 
     BUILD = "build"
     SET_UP = "set-up"
@@ -24,7 +21,7 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """What is fetched, as far as staging cares."""
+    """Kind of fetch; it determines how the content is staged."""
 
     GIT = "git"
     URL = "url"
@@ -37,29 +34,29 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One command, or one call of a Python grader, that needs the network."""
+    """A command, or a call in a Python grader, that needs the network."""
 
     tool: str
-    """The program or library that fetches: git, curl, wget, pip, uvx, npm, apt-get, …"""
+    """The program or library: git, curl, wget, pip, uvx, npm, apt-get, …"""
     kind: Kind
     what: tuple[str, ...]
     """The repository, the URLs, the requirements or the packages."""
     revision: str | None
-    """The commit, tag or branch of a repository, where it can be seen."""
+    """The commit, tag or branch of a repository, if the command shows it."""
     target: str | None
-    """Where a clone or a download goes; absolute where that can be known."""
+    """The destination of a clone or download; absolute if it can be determined."""
     phase: Phase
     file: str
-    """Relative to the task's folder, with `/`."""
+    """Relative to the task folder, with `/`."""
     line: int
     guarded: bool
-    """A failure is caught: by `||`, or as the condition of an `if` or a loop."""
+    """A failure is caught by `||`, or by an `if` or loop that has it as its condition."""
 
 
 def is_reachable(fetch: Fetch, policy: NetworkPolicy) -> bool:
-    """Whether the policy lets a fetch reach where it goes; what cannot be told gets through.
+    """Whether the policy allows a fetch; True if that cannot be determined.
 
-    Under an allowlist that is so for packages: their index is a matter of configuration.
+    With an allowlist this is the case for packages: their index depends on configuration.
     """
     if policy.mode is NetworkMode.PUBLIC:
         return True

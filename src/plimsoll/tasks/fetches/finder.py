@@ -1,4 +1,4 @@
-"""What a task would fetch, phase by phase: for lint, and for staging."""
+"""Finder of all network fetches of a task, phase by phase, for lint and staging."""
 
 from plimsoll.core.toml_lines import KeyPath, line_of
 from plimsoll.tasks.dockerfile.stages import (
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def find_fetches(task: Task) -> tuple[Fetch, ...]:
-    """Every fetch of a task: build, set-up, solution, tests and hooks, in that order."""
+    """Return all fetches of a task: build, set-up, solution, tests and hooks, in that order."""
     builds = task_builds(task)
     found = [entry.fetch for build in builds for entry in build_fetches(build)]
     cwd = builds[0].stages[-1].workdir if builds and builds[0].stages else "/"
@@ -44,7 +44,7 @@ def find_fetches(task: Task) -> tuple[Fetch, ...]:
 
 
 def task_builds(task: Task) -> tuple[DockerfileBuild, ...]:
-    """The Dockerfiles of a task: its environment's, then those of separate verifiers."""
+    """Return the builds of a task: its environment, then separate verifiers."""
     builds: list[DockerfileBuild] = []
     if task.dockerfile is not None and task.environment.docker_image is None:
         file = relative_name(task.dockerfile, task.path)
@@ -56,12 +56,12 @@ def task_builds(task: Task) -> tuple[DockerfileBuild, ...]:
 
 
 def build_fetches(build: DockerfileBuild) -> tuple[FoundFetch, ...]:
-    """What a Dockerfile fetches, with RUN, ADD; the base image is not counted."""
+    """Return the fetches of RUN and ADD in a Dockerfile; excludes the base image."""
     return tuple(found for stage in build.stages for found in stage_fetches(build, stage))
 
 
 def stage_fetches(build: DockerfileBuild, stage: Stage) -> tuple[FoundFetch, ...]:
-    """What one stage of a Dockerfile fetches."""
+    """Return the fetches of one build stage."""
     scanner = Scanner(Phase.BUILD, (build.context,))
     for run in stage.runs:
         scanner.cwd = run.cwd
@@ -89,7 +89,7 @@ def _addition(added: RemoteAdd, file: str) -> Fetch:
 
 
 def set_up_fetches(task: Task, step: Step, cwd: str) -> tuple[FoundFetch, ...]:
-    """A step's `setup.sh`, and the health checks."""
+    """Return the fetches of a step's `setup.sh` and of the health checks."""
     scanner = Scanner(Phase.SET_UP, (step.workdir,) if step.workdir else (), cwd)
     if step.workdir is not None:
         path = step.workdir / "setup.sh"
@@ -105,7 +105,7 @@ def set_up_fetches(task: Task, step: Step, cwd: str) -> tuple[FoundFetch, ...]:
 
 
 def agent_fetches(step: Step, cwd: str) -> tuple[FoundFetch, ...]:
-    """The task's own solution; what an agent would fetch cannot be known."""
+    """Return the fetches of the reference solution; those of other agents are unknown."""
     folder = step.solution_dir
     if folder is None:
         return ()
@@ -119,7 +119,7 @@ def agent_fetches(step: Step, cwd: str) -> tuple[FoundFetch, ...]:
 
 
 def grader_fetches(grader: Grader, cwd: str) -> tuple[FoundFetch, ...]:
-    """`test.sh`, the scripts that it calls, and the Python files of the tests."""
+    """Return the fetches of `test.sh`, of the scripts that it calls and of Python files."""
     scanner = Scanner(Phase.TEST, grader.step.tests_dirs, cwd)
     for source in grader.scripts.values():
         scanner.cwd = cwd
@@ -131,7 +131,7 @@ def grader_fetches(grader: Grader, cwd: str) -> tuple[FoundFetch, ...]:
 
 
 def hook_fetches(task: Task, step: Step) -> tuple[FoundFetch, ...]:
-    """The commands that collect what a verifier needs."""
+    """Return the fetches of the `verifier.collect` commands."""
     scanner = Scanner(Phase.TEST, ())
     for index, hook in enumerate(step.verifier.collect):
         key = (*_collect_key(task, step), "verifier", "collect", index)
@@ -144,7 +144,7 @@ def _step_key(task: Task, step: Step) -> KeyPath:
 
 
 def _collect_key(task: Task, step: Step) -> KeyPath:
-    """Where the step's hooks are written: with the step, or else with the task."""
+    """Return the table that defines the hooks: the step's, or else the task's."""
     key = _step_key(task, step)
     return key if key and task.config.steps[task.steps.index(step)].verifier.collect else ()
 

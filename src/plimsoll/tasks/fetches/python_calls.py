@@ -1,4 +1,4 @@
-"""What a Python file of the tests would fetch: by a library, or by a command it runs."""
+"""Fetches of a Python file of the tests: library calls and commands that it runs."""
 
 import ast
 import shlex
@@ -12,7 +12,7 @@ from plimsoll.tasks.shell.parser import parse_script
 
 __all__ = ["python_fetches"]
 
-RUNNERS = {
+COMMAND_CALLS = {
     "os.system",
     "os.popen",
     "subprocess.run",
@@ -22,7 +22,7 @@ RUNNERS = {
     "subprocess.Popen",
     "subprocess.getoutput",
 }
-REQUESTERS = {
+HTTP_CALLS = {
     "requests.get",
     "requests.post",
     "requests.head",
@@ -33,7 +33,7 @@ REQUESTERS = {
     "urlopen",
     "urlretrieve",
 }
-HUB = {
+HUB_CALLS = {
     "snapshot_download",
     "hf_hub_download",
     "load_dataset",
@@ -44,19 +44,19 @@ HUB = {
 
 
 def python_fetches(source: PythonFile, phase: Phase) -> Iterator[Fetch]:
-    """The fetches of a file, in source order."""
+    """Yield the fetches of a file in source order."""
     if source.tree is None:
         return
     guarded = _guarded(source.tree)
     for call in sorted(source.calls, key=lambda call: (call.lineno, call.col_offset)):
         name = dotted(call.func)
-        if name in RUNNERS:
+        if name in COMMAND_CALLS:
             yield from _of_command(call, source, phase, call in guarded)
-        elif name in REQUESTERS and call.args:
+        elif name in HTTP_CALLS and call.args:
             url = _text(call.args[0])
             if url is not None and is_remote(url):
                 yield _fetch("python", Kind.URL, url, source, phase, call, call in guarded)
-        elif name in HUB:
+        elif name in HUB_CALLS:
             first = call.args[0] if call.args else _keyword(call, "repo_id")
             repository = _text(first) if first is not None else None
             if repository is not None and not repository.startswith(("/", ".")):
@@ -81,14 +81,14 @@ def _of_command(call: ast.Call, source: PythonFile, phase: Phase, guarded: bool)
     if text is None:
         return
     for command in parse_script(text).commands:
-        want = fetch_of_command(command)
-        if want is not None:
+        fetch = fetch_of_command(command)
+        if fetch is not None:
             yield Fetch(
-                tool=want.tool,
-                kind=want.kind,
-                what=want.what + tuple(f"-r {name}" for name in want.requirements),
-                revision=want.revision,
-                target=want.target,
+                tool=fetch.tool,
+                kind=fetch.kind,
+                what=fetch.what + tuple(f"-r {name}" for name in fetch.requirements),
+                revision=fetch.revision,
+                target=fetch.target,
                 phase=phase,
                 file=source.file,
                 line=call.lineno,
@@ -99,7 +99,7 @@ def _of_command(call: ast.Call, source: PythonFile, phase: Phase, guarded: bool)
 def _command_text(node: ast.expr) -> str | None:
     if isinstance(node, ast.List | ast.Tuple):
         words = [_text(item) for item in node.elts]
-        # `sys.executable -m pip …` is a list whose first item is not a text.
+        # In `[sys.executable, "-m", "pip", …]` the first item is not a literal.
         if words and words[0] is None and dotted(node.elts[0]) == "sys.executable":
             words[0] = "python3"
         if not words or words[0] is None:
@@ -119,7 +119,7 @@ def _keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def _guarded(tree: ast.Module) -> set[ast.AST]:
-    """Everything within a `try` that has a handler."""
+    """Return all nodes inside a `try` that has a handler."""
     return {
         inner
         for node in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""Walks scripts one after the other and notes what they fetch, where to and at which revision."""
+"""Scanner of scripts for fetches, with their destinations and revisions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ NOT_A_REVISION = ("FETCH_HEAD", "HEAD", ".", "--")
 
 @dataclass(frozen=True, slots=True)
 class FoundFetch:
-    """A fetch, with the command that makes it; a Python grader's call has none."""
+    """A fetch with its command; `command` is None for a call in a Python file."""
 
     fetch: Fetch
     command: Command | None
 
 
 class Scanner:
-    """Keeps what carries over between scripts of one place: folder, variables, git remotes."""
+    """Scans scripts of one phase. Keeps the working directory, variables and git remotes."""
 
     def __init__(
         self,
@@ -41,25 +41,25 @@ class Scanner:
     ) -> None:
         self.phase = phase
         self.folders = folders
-        """Where requirements files are looked for."""
+        """Folders to search for requirements files."""
         self.cwd = cwd
         self.env = dict(env or {})
         self.found: list[FoundFetch] = []
         self.remotes: dict[tuple[str, str], str] = {}
-        """URLs by folder and name."""
+        """URLs by folder and remote name."""
 
     def scan(self, script: Script, file: str, line: int | None = None) -> None:
-        """Note what a script fetches. `line` stands in for the script's own lines."""
+        """Add the fetches of a script. `line`, if given, replaces the lines of the script."""
         self.env |= script_env(script)
         for command in script.commands:
             plain = self._expanded(command.unwrapped())
             if plain.name == "cd":
                 self._change_folder(plain)
             elif plain.name == "git":
-                self._note_git(plain)
-            want = fetch_of_command(plain)
-            if want is not None:
-                fetch = self._fetch(want, plain, file, line or command.line)
+                self._track_git(plain)
+            command_fetch = fetch_of_command(plain)
+            if command_fetch is not None:
+                fetch = self._fetch(command_fetch, plain, file, line or command.line)
                 if fetch is not None:
                     self.found.append(FoundFetch(fetch, command))
 
@@ -74,28 +74,35 @@ class Scanner:
         if operands and "$" not in operands[0]:
             self.cwd = join_path(self.cwd, operands[0])
 
-    def _fetch(self, want: CommandFetch, plain: Command, file: str, line: int) -> Fetch | None:
-        what = want.what
-        if want.tool == "git" and want.kind is Kind.GIT and what and not is_remote(what[0]):
-            url = self._remote(what[0], want.target)
-            if url is None and any(known[0] == self.cwd for known in self.remotes):
+    def _fetch(
+        self, command_fetch: CommandFetch, plain: Command, file: str, line: int
+    ) -> Fetch | None:
+        what = command_fetch.what
+        if (
+            command_fetch.tool == "git"
+            and command_fetch.kind is Kind.GIT
+            and what
+            and not is_remote(what[0])
+        ):
+            url = self._remote(what[0], command_fetch.target)
+            if url is None and any(folder == self.cwd for folder, _ in self.remotes):
                 return None
             what = (url,) if url else ()
-        target = want.target
-        if want.kind is Kind.GIT:
+        target = command_fetch.target
+        if command_fetch.kind is Kind.GIT:
             target = join_path(self.cwd, target or "")
         elif target is not None:
             target = join_path(self.cwd, target)
-        for name in want.requirements:
+        for name in command_fetch.requirements:
             more = requirements_in(name, self.folders)
             what += more if more is not None else (f"-r {name}",)
-        if want.kind is Kind.GIT and what and target:
+        if command_fetch.kind is Kind.GIT and what and target:
             self.remotes[target, "origin"] = what[0]
         return Fetch(
-            tool=want.tool,
-            kind=want.kind,
+            tool=command_fetch.tool,
+            kind=command_fetch.kind,
             what=what,
-            revision=want.revision,
+            revision=command_fetch.revision,
             target=target,
             phase=self.phase,
             file=file,
@@ -103,9 +110,9 @@ class Scanner:
             guarded=plain.guarded,
         )
 
-    # Git: remotes by name, and the checkout that pins an earlier clone.
+    # Git: remotes by name, and checkouts that pin an earlier clone.
 
-    def _note_git(self, plain: Command) -> None:
+    def _track_git(self, plain: Command) -> None:
         outer = split_options(plain.args, ("-C", "-c", "--git-dir", "--work-tree"), stop=True)
         folder = join_path(self.cwd, outer.value("-C") or "")
         match outer.operands:
@@ -132,7 +139,7 @@ class Scanner:
             self.found[at] = replace(self.found[at], fetch=fetch)
 
     def _last_clone(self, folder: str) -> int | None:
-        """The newest clone into the folder; if its folder is not known for sure, the newest."""
+        """Return the latest clone into the folder; if the folder is unknown, the latest clone."""
         clones = [
             at
             for at, found in enumerate(self.found)
@@ -152,7 +159,7 @@ def _within(folder: str, target: str | None) -> bool:
 
 
 def script_env(script: Script) -> dict[str, str]:
-    """Variables that a script sets once to a known text."""
+    """Return the variables that a script sets to exactly one known text."""
     seen: dict[str, list[str]] = {}
     for assignment in script.assignments:
         seen.setdefault(assignment.name, []).append(assignment.value)

@@ -1,4 +1,4 @@
-"""The tests of one step: its script, the scripts that one calls, its Python files."""
+"""Grader of a step: `test.sh`, the scripts that it calls, and its Python files."""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class ScriptFile:
     """A shell script of the tests."""
 
     file: str
-    """Relative to the task's folder."""
+    """Relative to the task folder."""
     name: str
     """Relative to `/tests`."""
     raw: bytes
@@ -29,14 +29,14 @@ class ScriptFile:
 
 
 class Grader:
-    """What grades a step. Files are read when they are first asked for."""
+    """The files that grade a step, read on demand."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """Every file that stands in `/tests` in the sandbox, by its name there."""
+        """All files of `/tests` in the sandbox, by their names there."""
         found: dict[str, Path] = {}
         for folder in self.step.tests_dirs:
             for path in files_below(folder, "*"):
@@ -50,23 +50,23 @@ class Grader:
 
     @cached_property
     def scripts(self) -> dict[str, ScriptFile]:
-        """`test.sh` and the scripts it names, and those that these name; by name in `/tests`."""
+        """`test.sh` and all scripts that it calls, directly or not, by their names in `/tests`."""
         found: dict[str, ScriptFile] = {}
-        waiting = [self.main] if self.main is not None else []
-        while waiting:
-            source = waiting.pop()
+        pending = [self.main] if self.main is not None else []
+        while pending:
+            source = pending.pop()
             if source.name in found:
                 continue
             found[source.name] = source
             for name in self._named_in(source.script):
                 if name not in found and name.endswith((".sh", ".bash")):
                     called = self._script(name, self.files[name])
-                    waiting += [called] if called is not None else []
+                    pending += [called] if called is not None else []
         return found
 
     @cached_property
     def pythons(self) -> dict[str, PythonFile]:
-        """Python files that grading runs: those beside `test.sh`, named in it, or test modules."""
+        """Python files of the grader: beside `test.sh`, named in a script, or test modules."""
         named = {n for source in self.scripts.values() for n in self._named_in(source.script)}
         found: dict[str, PythonFile] = {}
         for name, path in self.files.items():
@@ -88,21 +88,21 @@ class Grader:
         return ScriptFile(file, name, path.read_bytes(), parse_script(text))
 
     def _named_in(self, script: Script) -> list[str]:
-        """The files of the tests that a script's words name."""
+        """Return the test files that the words of a script name."""
         words = [w for command in script.commands for w in (command.name, *command.args)]
         return [name for word in words if (name := self.file_named(word)) is not None]
 
     def file_named(self, word: str) -> str | None:
-        """The file of `/tests` that a word stands for, be it written with a folder or without."""
+        """Return the file of `/tests` that a word refers to, with or without its folder."""
         path = PurePosixPath(word.split("::")[0])
         parts = [part for part in path.parts if part not in ("/", ".")]
         for start in range(len(parts)):
             name = "/".join(parts[start:])
             # `/app/setup.py` is not the tests' `setup.py`.
-            if name in self.files and (start == 0 or _is_tests(parts[:start])):
+            if name in self.files and (start == 0 or _is_tests_folder(parts[:start])):
                 return name
         return None
 
 
-def _is_tests(folders: list[str]) -> bool:
+def _is_tests_folder(folders: list[str]) -> bool:
     return folders[-1] in ("tests", "..") or folders[-1].startswith(("$", '"$', "$("))

@@ -1,4 +1,4 @@
-"""A Python file of the tests, read with `ast`: what it imports, fetches, writes and relies on."""
+"""Python file of the tests, parsed with `ast`: imports, calls, strings and error handling."""
 
 import ast
 import re
@@ -16,14 +16,14 @@ NEWER_SYNTAX = re.compile(r"\s*(?:type\s+\w+.*=|(?:async\s+)?def\s+\w+\s*\[|clas
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A module that is imported, by its first name."""
+    """An imported top-level module."""
 
     module: str
     line: int
     at_top: bool
-    """It is imported as soon as the file is; not within a function."""
+    """The import runs when the file is imported; it is not inside a function."""
     caught: bool
-    """A failing import is caught and something else is done."""
+    """A failed import is caught and handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SyntaxProblem:
 
 @dataclass(frozen=True)
 class PythonFile:
-    """A file of the tests. Without a tree it does not parse, or is for a newer Python."""
+    """A Python file of the tests. `tree` is None if it does not parse with this Python."""
 
     file: str
     name: str
@@ -44,16 +44,16 @@ class PythonFile:
 
     @cached_property
     def constants(self) -> tuple[tuple[str, int], ...]:
-        """Every string that is not a docstring, with its line."""
+        """All strings except docstrings, with their lines."""
         if self.tree is None:
             return ()
-        docs = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
+        docstrings = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
         return tuple(
             (node.value, node.lineno)
             for node in ast.walk(self.tree)
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
-            and id(node) not in docs
+            and id(node) not in docstrings
         )
 
     @cached_property
@@ -62,7 +62,7 @@ class PythonFile:
 
     @cached_property
     def search_path(self) -> tuple[str, ...]:
-        """Folders that are put on `sys.path`, as far as they are written out."""
+        """Literal folders that the file adds to `sys.path`."""
         found: list[str] = []
         for call in self.calls:
             if dotted(call.func) in ("sys.path.insert", "sys.path.append", "sys.path.extend"):
@@ -86,7 +86,7 @@ class PythonFile:
 
     @cached_property
     def zero_when_import_fails(self) -> bool:
-        """An import stands in a `try` whose handler sets a zero or writes one."""
+        """An import is in a `try` whose handler sets or writes a zero."""
         if self.tree is None or not self.writes_reward:
             return False
         return any(
@@ -98,7 +98,7 @@ class PythonFile:
 
     @cached_property
     def catches_all(self) -> bool:
-        """Some `except` of the file sets or writes a zero whatever went wrong."""
+        """An `except` block of the file sets or writes a zero."""
         if self.tree is None or not self.writes_reward:
             return False
         return any(
@@ -109,14 +109,14 @@ class PythonFile:
         )
 
     def mentions(self, path: str) -> bool:
-        """Whether a string names a path or something below it."""
+        """Whether a string of the file is this path or a path below it."""
         return any(
             text == path or text.startswith(path.rstrip("/") + "/") for text, _ in self.constants
         )
 
 
 def read_python(file: str, name: str, text: str) -> PythonFile:
-    """Parse a file; what a newer Python than this one may understand is no problem."""
+    """Parse a file. Syntax of a newer Python is not a problem."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -133,7 +133,7 @@ def read_python(file: str, name: str, text: str) -> PythonFile:
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` of an attribute; "" where it is not a plain name."""
+    """Return the dotted name `a.b.c` of an expression; "" if it is not one."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -151,22 +151,22 @@ def _imports(body: list[ast.stmt], at_top: bool, caught: bool) -> Iterator[Impor
             if node.level == 0 and node.module:
                 yield Import(node.module.split(".")[0], node.lineno, at_top, caught)
         elif isinstance(node, ast.Try):
-            yield from _imports(node.body, at_top, caught or _goes_on(node))
+            yield from _imports(node.body, at_top, caught or _recovers(node))
             for handler in node.handlers:
                 yield from _imports(handler.body, at_top, True)
             yield from _imports(node.orelse + node.finalbody, at_top, caught)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _imports(node.body, False, caught)
         elif isinstance(node, ast.If):
-            # `if TYPE_CHECKING:` and its like may never run.
+            # The body of `if TYPE_CHECKING:` and similar conditions may never run.
             yield from _imports(node.body + node.orelse, False, caught)
         else:
             inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
             yield from _imports(inner, at_top, caught)
 
 
-def _goes_on(node: ast.Try) -> bool:
-    """A handler deals with a failing import otherwise than by giving up or writing a zero."""
+def _recovers(node: ast.Try) -> bool:
+    """Whether a handler recovers from a failed import, without exiting or writing a zero."""
     for handler in node.handlers:
         names = _names(handler.type)
         if names and not IMPORT_ERRORS.intersection(names):
@@ -186,17 +186,17 @@ def _names(node: ast.expr | None) -> set[str]:
 
 
 def _is_zero(node: ast.AST) -> bool:
-    """A number 0, or the text "0", that is assigned, returned or written."""
+    """Whether a node assigns, returns or writes the number 0 or the text "0"."""
     if isinstance(node, ast.Assign | ast.Return) and node.value is not None:
-        return _holds_zero(node.value)
+        return _contains_zero(node.value)
     if isinstance(node, ast.Call):
         name = dotted(node.func) or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
         if name.split(".")[-1] in ("write", "write_text", "print", "dump", "dumps"):
-            return any(_holds_zero(arg) for arg in node.args)
+            return any(_contains_zero(arg) for arg in node.args)
     return False
 
 
-def _holds_zero(node: ast.expr) -> bool:
+def _contains_zero(node: ast.expr) -> bool:
     for inner in ast.walk(node):
         if isinstance(inner, ast.Constant) and not isinstance(inner.value, bool):
             value = inner.value

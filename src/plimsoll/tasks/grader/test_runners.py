@@ -1,11 +1,11 @@
-"""Which commands run tests, which judge, and which only keep house."""
+"""Classes of commands in a grader: test runners, checks and housekeeping."""
 
 import re
 
 from plimsoll.tasks.shell.options import split_options
 from plimsoll.tasks.shell.syntax import Command
 
-__all__ = ["HOUSEKEEPING", "JUDGES", "NO_REMEDY", "is_runner", "python_module", "runner_name"]
+__all__ = ["CHECKS", "HOUSEKEEPING", "NO_COMPENSATION", "is_runner", "python_module", "runner_name"]
 
 # fmt: off
 RUNNERS = {
@@ -18,7 +18,7 @@ SUBCOMMANDS = {
     "npm": ("test", "t"), "pnpm": ("test",), "yarn": ("test",),
 }
 MODULES = ("pytest", "unittest", "nose2", "django", "doctest")
-JUDGES = {"[", "[[", "test", "diff", "cmp", "grep", "egrep", "fgrep", "rg"}
+CHECKS = {"[", "[[", "test", "diff", "cmp", "grep", "egrep", "fgrep", "rg"}
 HOUSEKEEPING = {
     ":", "true", "cat", "cd", "chmod", "chown", "cp", "cut", "date", "declare", "echo", "env",
     "export", "find", "head", "hostname", "id", "kill", "ln", "local", "ls", "mkdir", "mktemp",
@@ -26,8 +26,8 @@ HOUSEKEEPING = {
     "sleep", "sort", "tail", "tar", "tee", "touch", "tr", "trap", "typeset", "ulimit", "umask",
     "uname", "unset", "wait", "wc", "whoami", "xargs", "awk", "apt-get", "apt",
 }
-# What comes after `||` and does not make up for what failed.
-NO_REMEDY = {
+# Commands after `||` that do not compensate for the failed command.
+NO_COMPENSATION = {
     ":", "true", "echo", "printf", "sleep", "exit", "return", "cat", "rm", "continue", "break",
     "tee", "false", "ls", "date", "set", "unset",
 }
@@ -47,7 +47,7 @@ UV_VALUES = (
 
 
 def python_module(command: Command) -> str | None:
-    """The module of `python -m module`."""
+    """Return the module of `python -m module`; None for any other command."""
     plain = command.unwrapped()
     if not PYTHON.fullmatch(plain.name):
         return None
@@ -55,7 +55,7 @@ def python_module(command: Command) -> str | None:
 
 
 def runner_name(command: Command) -> str | None:
-    """What a test runner is called by a person; None for any other command."""
+    """Return the display name of a test runner; None for any other command."""
     plain = command.unwrapped()
     if plain.name in RUNNERS:
         return plain.name
@@ -73,10 +73,10 @@ def runner_name(command: Command) -> str | None:
             after = operands[operands.index("-m") + 1 :]
             return after[0] if after and after[0] in MODULES else None
         return None
-    wanted = SUBCOMMANDS.get(plain.name, ())
+    subcommands = SUBCOMMANDS.get(plain.name, ())
     operands = split_options(plain.args, ("-C", "-f", "--prefix")).operands
     first = operands[:1]
-    return f"{plain.name} {first[0]}" if first and first[0] in wanted else None
+    return f"{plain.name} {first[0]}" if first and first[0] in subcommands else None
 
 
 def is_runner(command: Command) -> bool:

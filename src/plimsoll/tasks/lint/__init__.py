@@ -1,1 +1,1 @@
-"""Static checks of task folders: what would make a reward worthless, seen before a run."""
+"""Lint: static checks of task folders for faults that would make rewards worthless."""

@@ -1,7 +1,7 @@
-"""What an image is known to hold: programs, Python packages, folders. And what is not known.
+"""Contents of an image, from its Dockerfile: programs, Python packages and folders.
 
-Three answers are possible for a program or a module: it is there, it is not there, or that
-cannot be told, because the base or something the Dockerfile runs is not understood.
+A program or module is present, absent or unknown. It is unknown if the base image or a command
+of the Dockerfile is not understood.
 """
 
 import posixpath
@@ -23,7 +23,7 @@ __all__ = [
     "read_image",
 ]
 
-# Base images that hold no Python packages but pip and its own.
+# Base images without Python packages other than pip and its dependencies.
 # fmt: off
 BARE = {
     "almalinux", "alpine", "busybox", "buildpack-deps", "debian", "eclipse-temurin", "fedora",
@@ -53,7 +53,7 @@ PACKAGE_PROGRAMS = {
     "python3-pytest": ("pytest",),
     "uv": ("uv", "uvx"),
 }
-# Programs that leave the set of installed packages as it is.
+# Programs that do not change the set of installed packages.
 HARMLESS = {
     ":", "[", "[[", "adduser", "apk", "apt", "apt-get", "awk", "cat", "cd", "chgrp", "chmod",
     "chown", "conda", "cp", "curl", "declare", "dnf", "echo", "exit", "export", "find", "git",
@@ -82,36 +82,36 @@ REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(
 
 @dataclass(slots=True)
 class ImageContents:
-    """The facts about one image."""
+    """The known contents of one image."""
 
     base: str = ""
     bare: bool = False
-    """The base holds no Python packages of its own."""
+    """The base image has no Python packages of its own."""
     opaque: bool = True
-    """Something may be there that cannot be seen."""
+    """The image may have contents that are not known."""
     workdir: str = "/"
     programs: set[str] = field(default_factory=set[str])
     packages: dict[str, str] = field(default_factory=dict[str, str])
-    """Python packages by name, each with what follows it: `==8.4.1`."""
+    """Version specifiers of Python packages by name, e.g. `==8.4.1`."""
     system: set[str] = field(default_factory=set[str])
-    """Packages of the distribution."""
+    """Packages of the Linux distribution."""
     uv_tools: set[str] = field(default_factory=set[str])
-    """What `uvx` and `uv tool install` have put into uv's own store."""
+    """Tools that `uvx` and `uv tool install` have added to uv's store."""
     folders: tuple[str, ...] = ()
-    """Folders and files that copies, clones and downloads make."""
+    """Folders and files from copies, clones and downloads."""
 
     def has_module(self, module: str) -> bool | None:
-        """Whether a Python module can be imported; None where that cannot be told."""
+        """Whether a Python module can be imported; None if unknown."""
         name = package_name(module)
         for package in self.packages:
             if name in (package, *IMPORT_NAMES.get(package, ()), package.removeprefix("python-")):
                 return True
         if self.system & {f"python3-{name}", f"python-{name}", f"py3-{name}"}:
             return True
-        return None if self.opaque or not self.bare or self._may_depend(name) else False
+        return None if self.opaque or not self.bare or self._may_be_dependency(name) else False
 
-    def _may_depend(self, name: str) -> bool:
-        """Packages bring others along; pytest is not one that most do."""
+    def _may_be_dependency(self, name: str) -> bool:
+        """Whether another package may depend on it; few packages depend on pytest."""
         return bool(self.packages) and name not in ("pytest", "pytest-json-ctrf")
 
 
@@ -119,7 +119,7 @@ UNKNOWN_IMAGE = ImageContents()
 
 
 def read_image(build: DockerfileBuild) -> ImageContents:
-    """The facts about the final image of a Dockerfile."""
+    """Return the contents of the final image of a Dockerfile."""
     chain = build.chain
     if not chain:
         return ImageContents()
@@ -163,10 +163,10 @@ def _read_stage(image: ImageContents, stage: Stage, build: DockerfileBuild) -> l
 
 
 def _is_understood(command: Command, build: DockerfileBuild) -> bool:
-    """It is known what the command adds to the image."""
+    """Whether the effect of a command on the image is known."""
     plain = command.unwrapped()
     if plain.name in ("bash", "sh") and plain.inner is None and plain.pipeline[:1] != ("curl",):
-        # A script of the build context that installs nothing is as good as read.
+        # A script of the build context counts as understood if it installs nothing.
         return _script_installs_nothing(plain, build)
     if plain.name in ("pip", "pip3", "uv", "python", "python3"):
         return not any(arg in (".", "-e", "--editable", "sync") for arg in plain.args)
@@ -205,7 +205,7 @@ def _install(image: ImageContents, fetch: Fetch) -> None:
 
 
 def programs_of(fetch: Fetch) -> set[str]:
-    """The programs that a fetch brings: an installed package's own name among them."""
+    """Return the programs that a fetch installs, including the names of its packages."""
     if fetch.kind is Kind.UV_TOOL:
         return {"uv", "uvx"}
     if fetch.kind in (Kind.GIT, Kind.URL) or fetch.tool in ("uvx", "npx"):
@@ -218,19 +218,19 @@ def programs_of(fetch: Fetch) -> set[str]:
 
 
 def package_name(name: str) -> str:
-    """Names that differ in case, `-`, `_` and `.` only are the same package."""
+    """Normalize a package name: case, `-`, `_` and `.` are equivalent."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_installed(image: ImageContents, fetch: Fetch) -> bool:
-    """Everything that a fetch asks for is in the image already."""
+    """Whether the image already has everything that a fetch requests."""
     if not fetch.what:
         return False
     if fetch.kind is Kind.UV_TOOL:
         return {"uv", "uvx"} <= image.programs
     if fetch.tool in ("apt-get", "apk", "dnf", "yum"):
-        wanted = {package.split("=")[0] for package in fetch.what}
-        return wanted <= image.system or wanted <= image.programs
+        packages = {package.split("=")[0] for package in fetch.what}
+        return packages <= image.system or packages <= image.programs
     if fetch.tool in ("pip", "uv"):
         return all(_has_requirement(image, requirement) for requirement in fetch.what)
     if fetch.tool == "uvx":
@@ -245,6 +245,6 @@ def _has_requirement(image: ImageContents, requirement: str) -> bool:
     installed = image.packages.get(package_name(match[1]))
     if installed is None:
         return False
-    wanted = match[2].replace(" ", "")
-    # What is asked for by another pin than the installed one would be fetched.
-    return not wanted.startswith("==") or installed.replace(" ", "") == wanted
+    required = match[2].replace(" ", "")
+    # A different pin than the installed version is fetched.
+    return not required.startswith("==") or installed.replace(" ", "") == required

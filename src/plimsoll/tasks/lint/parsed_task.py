@@ -1,4 +1,4 @@
-"""A task under lint: its parts, parsed once and shared by all rules."""
+"""Parsed task: the parts of a task under lint, parsed once and shared by all rules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,30 +37,30 @@ def _nothing_staged(_fetch: Fetch) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LintSettings:
-    """Where the tasks are to run."""
+    """The setting in which the tasks will run."""
 
     backend: str = "local"
     offline: bool = False
-    """No phase has a network, the build included."""
+    """No phase has a network, including the build."""
     staged: Callable[[Fetch], bool] = _nothing_staged
-    """Whether an asset answers a fetch."""
+    """Whether a staged asset covers a fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptOutcomes:
-    """The states that a script may end in, and the rewards that it may write."""
+    """The possible end states of a script and the rewards that it may write."""
 
     ends: tuple[State, ...]
     writes: tuple[RewardWrite, ...]
 
 
-def _nothing_assumed(_script: str, _command: Command) -> AssumedResult | None:
+def _no_assumption(_script: str, _command: Command) -> AssumedResult | None:
     return None
 
 
 @dataclass(frozen=True, eq=False)
 class GradedStep:
-    """A step with its tests and the image that they run in."""
+    """A step with its grader and the image that the grader runs in."""
 
     step: Step
     grader: Grader
@@ -68,19 +68,19 @@ class GradedStep:
 
     @cached_property
     def fetches(self) -> tuple[FoundFetch, ...]:
-        """What the tests fetch."""
+        """The fetches of the tests."""
         return grader_fetches(self.grader, self.image.workdir)
 
     @cached_property
-    def ways(self) -> ScriptOutcomes:
-        """Every way that the test script may go when nothing is known to fail."""
-        simulation = Simulator(self.grader, _nothing_assumed)
-        ends = simulation.run()
-        return ScriptOutcomes(ends, tuple(simulation.writes))
+    def outcomes(self) -> ScriptOutcomes:
+        """All outcomes of the test script if no command is assumed to fail."""
+        simulator = Simulator(self.grader, _no_assumption)
+        ends = simulator.run()
+        return ScriptOutcomes(ends, tuple(simulator.writes))
 
 
 class ParsedTask:
-    """One task. Whatever a rule asks for is worked out when it is first asked for."""
+    """One task under lint. Its parts are computed on first use."""
 
     def __init__(self, task: Task, settings: LintSettings) -> None:
         self.task = task
@@ -92,12 +92,12 @@ class ParsedTask:
 
     @cached_property
     def images(self) -> dict[str, ImageContents]:
-        """What is known of each built image, by its Dockerfile."""
+        """Contents of each built image, by its Dockerfile."""
         return {build.file: read_image(build) for build in self.builds}
 
     @property
     def image(self) -> ImageContents:
-        """The image that the agent works in."""
+        """The image of the agent's sandbox."""
         return self.images.get("environment/Dockerfile", UNKNOWN_IMAGE)
 
     @cached_property
@@ -128,7 +128,7 @@ class ParsedTask:
     def fails(
         self, fetch: Fetch, policy: NetworkPolicy = PUBLIC, image: ImageContents | None = None
     ) -> bool:
-        """Whether a fetch cannot succeed: no network, not staged, not in the image already."""
+        """Whether a fetch always fails: no network, not staged and not in the image."""
         if not self.settings.offline and is_reachable(fetch, policy):
             return False
         if image is not None and is_installed(image, fetch):

@@ -1,7 +1,4 @@
-"""What lint has to say about one place in a task.
-
-A rule: what it is called, why it matters, what to do, and the check itself.
-"""
+"""Lint rules, their violations, and the findings shown to users."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +10,7 @@ __all__ = ["Finding", "Rule", "Severity", "Violation"]
 
 
 class Severity(StrEnum):
-    """An error makes rewards worthless or a task unusable; a warning may."""
+    """Severity of a finding. An error makes rewards worthless or a task unusable; a warning may."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -21,13 +18,13 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that a task breaks, where, why it matters and what to do."""
+    """A violation of a rule by a task, with its reason and fix."""
 
     rule: str
     severity: Severity
     task: str
     file: str
-    """Relative to the task's folder, with `/`."""
+    """Relative to the task folder, with `/`."""
     line: int | None
     message: str
     why: str
@@ -36,18 +33,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Where a rule is broken and what is wrong there."""
+    """Location and description of a violation."""
 
     file: str
     line: int | None
     message: str
     severity: Severity | None = None
-    """Where it differs from the rule's own."""
+    """Overrides the severity of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of lint."""
+    """A lint rule: its id, reason, fix and check."""
 
     id: str
     severity: Severity
@@ -55,18 +52,18 @@ class Rule:
     fix: str
     check: Callable[[ParsedTask], Iterator[Violation]]
 
-    def findings(self, subject: ParsedTask) -> Iterator[Finding]:
-        for place in self.check(subject):
-            yield self.finding(subject.task.name, place)
+    def findings(self, parsed: ParsedTask) -> Iterator[Finding]:
+        for violation in self.check(parsed):
+            yield self.finding(parsed.task.name, violation)
 
-    def finding(self, task: str, place: Violation) -> Finding:
+    def finding(self, task: str, violation: Violation) -> Finding:
         return Finding(
             rule=self.id,
-            severity=place.severity or self.severity,
+            severity=violation.severity or self.severity,
             task=task,
-            file=place.file,
-            line=place.line,
-            message=place.message,
+            file=violation.file,
+            line=violation.line,
+            message=violation.message,
             why=self.why,
             fix=self.fix,
         )

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, the format that code hosts and editors read."""
+"""SARIF 2.1.0 output of lint, for code hosts and editors."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +15,13 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 Json = dict[str, object]
 
 
-def sarif(linted: Sequence[LintResult], rules: Sequence[Rule], root: Path) -> Json:
-    """One run with all rules and findings; files are named relative to `root`."""
+def sarif(results: Sequence[LintResult], rules: Sequence[Rule], root: Path) -> Json:
+    """Return a SARIF log of one run with all rules and findings; paths are relative to `root`."""
     index = {rule.id: at for at, rule in enumerate(rules)}
-    results = [
-        _result(finding, one.path, root, index[finding.rule])
-        for one in linted
-        for finding in one.findings
+    findings = [
+        _result(finding, result.path, root, index[finding.rule])
+        for result in results
+        for finding in result.findings
     ]
     driver: Json = {
         "name": "plimsoll lint",
@@ -32,7 +32,7 @@ def sarif(linted: Sequence[LintResult], rules: Sequence[Rule], root: Path) -> Js
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {"TASKS": {"uri": f"{root.resolve().as_uri()}/"}},
-        "results": results,
+        "results": findings,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -49,13 +49,13 @@ def _rule(rule: Rule) -> Json:
 
 def _result(finding: Finding, folder: Path, root: Path, index: int) -> Json:
     path = (folder / finding.file).relative_to(root).as_posix()
-    place: Json = {"artifactLocation": {"uri": quote(path), "uriBaseId": "TASKS"}}
+    location: Json = {"artifactLocation": {"uri": quote(path), "uriBaseId": "TASKS"}}
     if finding.line is not None:
-        place["region"] = {"startLine": finding.line}
+        location["region"] = {"startLine": finding.line}
     return {
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": str(finding.severity),
         "message": {"text": f"{finding.task}: {finding.message}"},
-        "locations": [{"physicalLocation": place}],
+        "locations": [{"physicalLocation": location}],
     }

@@ -1,6 +1,6 @@
-"""What single nodes of tree-sitter hold: words, redirects, heredocs.
+"""Contents of single tree-sitter nodes: words, redirects and heredocs.
 
-Quotes are removed from words, expansions kept as written.
+Quotes are removed from words; expansions are kept as written.
 """
 
 import re
@@ -24,12 +24,12 @@ ANSI_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
 def source(node: Node) -> str:
-    """The text of a node as written."""
+    """Return the text of a node as written."""
     return (node.text or b"").decode("utf-8", "replace")
 
 
 def word(node: Node) -> str:
-    """The text of a word as a shell would pass it on, as far as that can be known."""
+    """Return a word without quotes and escapes, as a shell passes it; expansions stay."""
     kind = node.type
     if kind == "raw_string":
         return source(node)[1:-1]
@@ -51,14 +51,14 @@ def _double_quoted(text: str) -> str:
 
 
 def between(parent: Node, left: Node, right: Node) -> str:
-    """What is written between two children of a node."""
+    """Return the text between two children of a node."""
     text = parent.text or b""
     start = parent.start_byte
     return text[left.end_byte - start : right.start_byte - start].decode("utf-8", "replace")
 
 
 def condition_words(node: Node) -> list[str]:
-    """A test as flat words: `[ ! "$a" = b ]` is `!`, `$a`, `=`, `b`."""
+    """Flatten a test to words: `[ ! "$a" = b ]` is `!`, `$a`, `=`, `b`."""
     compound = ("binary_expression", "unary_expression", "parenthesized_expression")
     if node.type in (*compound, "negation_expression", "ternary_expression"):
         return [text for child in node.children for text in condition_words(child)]
@@ -66,7 +66,7 @@ def condition_words(node: Node) -> list[str]:
 
 
 def file_redirect(node: Node) -> Redirect:
-    """A redirect from or to a file or descriptor."""
+    """Return a redirect from or to a file or descriptor."""
     descriptor = node.child_by_field_name("descriptor")
     destination = node.child_by_field_name("destination")
     operators = [child.type for child in node.children if not child.is_named]
@@ -79,13 +79,13 @@ def file_redirect(node: Node) -> Redirect:
 
 
 def heredoc_body(node: Node) -> str:
-    """The text of a heredoc."""
+    """Return the text of a heredoc."""
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     return source(body) if body is not None else ""
 
 
 def piped_after_heredoc(node: Node | None) -> list[Node]:
-    """`cat <<END | sh`: the grammar keeps what follows the bar within the heredoc."""
+    """Return the commands after the pipe of `cat <<END | sh`, which are heredoc children."""
     if node is None:
         return []
     pipe = next((child for child in node.named_children if child.type == "pipeline"), None)
@@ -93,7 +93,7 @@ def piped_after_heredoc(node: Node | None) -> list[Node]:
 
 
 def name_of(node: Node) -> str:
-    """The name of a command, redirected or not; "" for what is not a simple command."""
+    """Return the name of a simple command, redirected or not; "" for any other node."""
     if node.type == "command":
         name = node.child_by_field_name("name")
         return word(name) if name is not None else ""

@@ -1,4 +1,4 @@
-"""Reading a command's words: what is an option, its value, an operand."""
+"""Command arguments: options, their values and operands; variables, URLs and paths in them."""
 
 import posixpath
 import re
@@ -15,11 +15,11 @@ LOCAL_HOSTS = re.compile(r"localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1?|host\.do
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The words after a command's name, sorted out."""
+    """The arguments of a command, split into options and operands."""
 
     operands: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
-    """In order; a flag without a value has ""."""
+    """In order; the value of a flag is ""."""
 
     def has(self, *names: str) -> bool:
         return any(name in names for name, _ in self.options)
@@ -33,7 +33,7 @@ class Arguments:
 
 
 def split_options(args: Sequence[str], with_value: Sequence[str], stop: bool = False) -> Arguments:
-    """Sort words out. With `stop`, all that follows the first operand is one, options too."""
+    """Split arguments. With `stop`, all words after the first operand are operands."""
     operands: list[str] = []
     options: list[tuple[str, str]] = []
     at = 0
@@ -57,7 +57,7 @@ def split_options(args: Sequence[str], with_value: Sequence[str], stop: bool = F
             options.append((arg, args[at]))
             at += 1
         elif bundle:
-            # `-LsSfo file` and `-ofile`: the last letter takes a value.
+            # `-LsSfo file` and `-ofile`: the last option takes a value.
             options += [(f"-{letter}", "") for letter in arg[1 : arg.index(bundle)]]
             value = arg[arg.index(bundle) + 1 :]
             if not value and at < len(args):
@@ -76,11 +76,15 @@ def _valued_letter(arg: str, with_value: Sequence[str]) -> str:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """A text with the variables that are known put in; the others stay as written."""
+    """Expand the variables in `env`; leave others as written."""
 
     def value(found: re.Match[str]) -> str:
-        known = env.get(found[1] or found[2])
-        return known if known is not None else (found[3] if found[3] is not None else found[0])
+        found_value = env.get(found[1] or found[2])
+        return (
+            found_value
+            if found_value is not None
+            else (found[3] if found[3] is not None else found[0])
+        )
 
     for _ in range(4):  # A value may itself name a variable.
         again = VARIABLE.sub(value, text)
@@ -91,7 +95,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def host_of(url: str) -> str | None:
-    """The host of a URL or of git's `user@host:path`."""
+    """Return the host of a URL or of git's `user@host:path`."""
     if "://" in url:
         try:
             return urlsplit(url).hostname
@@ -102,7 +106,7 @@ def host_of(url: str) -> str | None:
 
 
 def is_remote(url: str) -> bool:
-    """A host out there: not this machine, not a sibling service, not an unknown variable."""
+    """Whether a URL has a remote host: not local, not a sibling service, not a variable."""
     if "://" not in url and not SCP_LIKE.fullmatch(url) and re.match(r"[\w-]+(\.[\w-]+)+/", url):
         url = f"http://{url}"
     host = host_of(url)
@@ -112,5 +116,5 @@ def is_remote(url: str) -> bool:
 
 
 def join_path(folder: str, path: str) -> str:
-    """A path seen from a folder; one with a variable at its head stays as it is."""
+    """Resolve a path against a folder; a path that begins with a variable is unchanged."""
     return path if path.startswith(("$", "~")) else posixpath.normpath(posixpath.join(folder, path))

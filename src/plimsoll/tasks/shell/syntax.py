@@ -1,7 +1,6 @@
-"""A shell script as typed statements, in source order.
+"""Syntax tree of a shell script: typed statements in source order.
 
-Words have their quotes removed; what only a running shell can know (`$X`, `$(…)`) is kept
-as it is written.
+Quotes are removed from words; expansions (`$X`, `$(…)`) are kept as written.
 """
 
 import posixpath
@@ -42,7 +41,7 @@ WRAPPERS = {
     "timeout": ("-k", "-s", "--kill-after", "--signal"),
     "xvfb-run": ("-n", "-s"),
 }
-"""Commands that run another one, with their options that take a value."""
+"""Commands that run another command, with their options that take a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """`$(…)` within a word; `text` is how the word shows it."""
+    """`$(…)` within a word; `text` is its source text."""
 
     text: str
     body: "Block"
@@ -80,24 +79,24 @@ class Command:
     args: tuple[str, ...]
     line: int
     index: int
-    """Its place among the commands of its script."""
+    """Position among the commands of the script."""
     guarded: bool = False
-    """Its failure is caught: by `||`, or as the condition of an `if` or a loop."""
+    """A failure is caught by `||`, or by an `if` or loop that has it as its condition."""
     conditional: bool = False
-    """It stands in a branch, a loop or a function, and may not run at all."""
+    """The command is in a branch, a loop or a function and may never run."""
     pipeline: tuple[str, ...] = ()
-    """The names of the commands that it is piped together with, itself included."""
+    """The names of all commands of its pipeline."""
     position: int = 0
-    """Its place in that pipeline."""
+    """Index in that pipeline."""
     assignments: tuple[Assignment, ...] = ()
     redirects: tuple[Redirect, ...] = ()
     heredoc: str | None = None
     substitutions: tuple[Substitution, ...] = ()
     inner: "Block | None" = None
-    """The script that it runs: the text of `bash -c` or `eval`."""
+    """The script that the command runs: the text of `bash -c` or `eval`."""
 
     def unwrapped(self) -> "Command":
-        """The command that `sudo`, `env`, `timeout` and their like run, folder names dropped."""
+        """Return the command inside `sudo`, `env`, `timeout` and similar, without its folder."""
         name, args = posixpath.basename(self.name), self.args
         while name in WRAPPERS:
             inner = _after_options(name, args)
@@ -136,7 +135,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """Conditions with what follows each, then what `else` holds."""
+    """Pairs of condition and body, then the `else` block."""
 
     branches: tuple[tuple["Block", "Block"], ...]
     otherwise: "Block | None"
@@ -144,7 +143,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`for` has no condition; `until` goes on while its condition fails."""
+    """A loop. `for` has no condition; `until` runs while its condition fails."""
 
     condition: "Block | None"
     until: bool
@@ -159,7 +158,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`{ … }`, or `( … )` as a subshell, with what is redirected from or to it as a whole."""
+    """`{ … }`, or `( … )` as a subshell, with the redirects of the whole group."""
 
     body: "Block"
     subshell: bool
@@ -182,13 +181,13 @@ Statement = Command | Assignment | Pipeline | AndOr | Not | If | Loop | Case | G
 
 
 def statements_of(block: Block) -> Iterator[Statement]:
-    """Every statement of a block and of what stands in it, outer ones first."""
+    """Yield all statements of a block, nested ones included, outer ones first."""
     for statement in block.statements:
         yield statement
-        yield from statements_of(Block(_within(statement)))
+        yield from statements_of(Block(_children(statement)))
 
 
-def _within(statement: Statement) -> tuple[Statement, ...]:
+def _children(statement: Statement) -> tuple[Statement, ...]:
     match statement:
         case Pipeline():
             return statement.parts
@@ -217,15 +216,15 @@ class Script:
 
     body: Block
     commands: tuple[Command, ...]
-    """Every command in source order, those in `$(…)`, branches and functions included."""
+    """All commands in source order, including those in `$(…)`, branches and functions."""
     assignments: tuple[Assignment, ...]
     functions: tuple[Function, ...]
     errors: tuple[int, ...]
-    """The lines that the grammar could not make sense of."""
+    """The lines with syntax errors."""
     shebang: str | None
 
     def named(self, *names: str) -> Iterator[Command]:
-        """The commands of these names, `sudo` and its like looked through."""
+        """Yield the commands of these names, unwrapped from `sudo` and similar."""
         for command in self.commands:
             plain = command.unwrapped()
             if plain.name in names:

@@ -1,5 +1,5 @@
-"""What a grader's output says about why it wrote nothing, or 0. One file a kind of sign.
+"""Signs in a grader's output that explain a missing reward or a 0; one file per kind of sign.
 
-Each sign is a function of the output that finds one thing and says whose it is. `judge`
-weighs them; none of them decides alone.
+Each sign is a function that searches the output for one fault and tells who is to blame. The
+judge weighs the signs; none of them decides alone.
 """

@@ -1,4 +1,4 @@
-"""The task's own scripts and files: one that does not parse, has CRLF endings, or is missing."""
+"""Signs of broken scripts of the task: syntax errors, CRLF line endings, missing files."""
 
 import re
 
@@ -31,7 +31,7 @@ _MISSING = re.compile(
 
 
 def line_endings(output: Output) -> Sign | None:
-    """A script saved with CRLF: its shell or its interpreter trips over the carriage return."""
+    """Return the sign of a script with CRLF line endings."""
     for match in _CARRIAGE.finditer(output.text):
         script = match["script"] or match["bad"] or ""
         if match["env"] or is_graders_script(script):
@@ -42,7 +42,7 @@ def line_endings(output: Output) -> Sign | None:
 
 
 def script_does_not_parse(output: Output) -> Sign | None:
-    """A shell script of the grader with a syntax error."""
+    """Return the sign of a shell script of the grader with a syntax error."""
     for match in _SYNTAX.finditer(output.text):
         if is_graders_script(match[1]):
             clause = f"{match[1]} is not a valid shell script (line {match[2]}: {match[3].strip()})"
@@ -50,14 +50,16 @@ def script_does_not_parse(output: Output) -> Sign | None:
     return None
 
 
-def missing_test_file(output: Output, asked: Deliverables) -> Sign | None:
-    """A file under /tests or /opt that the grader needs and nobody asked the agent for."""
+def missing_test_file(output: Output, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of a missing file under /tests or /opt that is not a deliverable."""
     if "No such file" not in output.text and "can't cd" not in output.text:
         return None
     for match in _MISSING.finditer(output.text):
         path = match[1] or match[2] or match[3]
-        asked_for = asked.path(path) or (path.startswith("/opt/") and asked.folder(path))
-        if not asked_for:
+        is_deliverable = deliverables.has_path(path) or (
+            path.startswith("/opt/") and deliverables.mentions_folder(path)
+        )
+        if not is_deliverable:
             clause = f"the grader needs {path}, which is not there"
             return Sign(Blame.GRADER, clause, output.evidence(match.start()))
     return None

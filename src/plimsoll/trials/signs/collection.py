@@ -1,4 +1,4 @@
-"""Tests that could not be collected, or were not there at all."""
+"""Signs of tests that could not be collected, or that do not exist."""
 
 import re
 
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 _SYNTAX = frozenset({"SyntaxError", "IndentationError", "TabError"})
-# Raised by a test module while it looks at what the agent made.
+# Raised by a test module that inspects the agent's work.
 _ABOUT_THE_WORK = frozenset(
     {
         "AssertionError",
@@ -34,13 +34,13 @@ _ABOUT_THE_WORK = frozenset(
 _PATH = re.compile(r"No such file or directory: '([^'\n]{1,500})'")
 
 
-def python_does_not_parse(output: Output, failure: Failure, places: PathOwners) -> Sign | None:
-    """A Python file with a syntax error: the task's if it is under /tests, else the work's."""
+def python_does_not_parse(output: Output, failure: Failure, owners: PathOwners) -> Sign | None:
+    """Return the sign of a syntax error: of the task if it is under /tests, else of the work."""
     if failure.kind not in _SYNTAX:
         return None
     frame = failure.frames[-1]
-    owner = places.owner(frame.path)
-    # `<string>` may be what the code under test hands to eval.
+    owner = owners.owner(frame.path)
+    # `<string>` may be code that the work passes to eval.
     if owner is Owner.LIBRARY or frame.path.startswith("<"):
         return None
     clause = f"{frame.path} is not valid Python (line {frame.line}: {shorten(failure.message, 80)})"
@@ -48,28 +48,28 @@ def python_does_not_parse(output: Output, failure: Failure, places: PathOwners) 
     return Sign(blame, clause, output.evidence(failure.position))
 
 
-def collection_failed(output: Output, failure: Failure, places: PathOwners) -> Sign | None:
-    """Another error while a test module was loaded. It may speak of the work: a file not made."""
+def collection_failed(output: Output, failure: Failure, owners: PathOwners) -> Sign | None:
+    """Return the sign of another error during collection; it may be about the work."""
     if failure.kind in _SYNTAX or failure.kind.endswith(("ImportError", "ModuleNotFoundError")):
         return None
-    owner, frame = places.culprit(failure)
+    owner, frame = owners.culprit(failure)
     evidence = output.evidence(failure.position)
     name = failure.kind.rsplit(".", 1)[-1]
     if owner is Owner.WORK:
         return Sign(Blame.WORK, f"{frame.path} raised {name} when imported", evidence)
-    if failure.kind in _ABOUT_THE_WORK or _misses_a_file_of_the_work(failure, places):
+    if failure.kind in _ABOUT_THE_WORK or _work_file_is_missing(failure, owners):
         return Sign(Blame.WORK, f"{name} while the tests looked at the work", evidence, sure=False)
     line = f" line {frame.line}" if frame.line else ""
     clause = f"the grader's {frame.path}{line} raised {name} before any test ran"
     return Sign(Blame.GRADER, clause, evidence)
 
 
-def _misses_a_file_of_the_work(failure: Failure, places: PathOwners) -> bool:
+def _work_file_is_missing(failure: Failure, owners: PathOwners) -> bool:
     match = _PATH.search(failure.message)
     if failure.kind != "FileNotFoundError" or match is None:
         return False
-    # A bare name may be a command that `subprocess` did not find.
-    return not is_tool(match[1]) and places.owner(match[1]) is Owner.WORK
+    # A name without a folder may be a command that `subprocess` did not find.
+    return not is_tool(match[1]) and owners.owner(match[1]) is Owner.WORK
 
 
 _NOT_FOUND = re.compile(r"^ERROR: (?:file or directory )?not found: (\S{1,500})", re.M)
@@ -79,13 +79,13 @@ _INTERNAL = re.compile(r"^INTERNALERROR> ([\w.]{1,100}(?:Error|Exception)\b[^\n]
 _FIXTURE = re.compile(r"^E {7}fixture '([^'\n]{1,200})' not found", re.M)
 
 
-def runner_refused(output: Output, asked: Deliverables) -> Sign | None:
-    """pytest that did not start: a file, a plugin, an option or a fixture that is not there."""
+def runner_refused(output: Output, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of a pytest without a file, plugin, option or fixture that it needs."""
     text = output.text
     if match := _NOT_FOUND.search(text):
         evidence = output.evidence(match.start())
         path = match[1].split("::")[0]
-        if asked.path(path):
+        if deliverables.has_path(path):
             return Sign(
                 Blame.WORK, f"{path}, which the instruction asks for, is not there", evidence
             )
@@ -103,18 +103,20 @@ def runner_refused(output: Output, asked: Deliverables) -> Sign | None:
     return None
 
 
-def nothing_collected(name: str, counts: list[RunnerCount], asked: Deliverables) -> Sign | None:
-    """A runner that found no test, or stopped before the first. Not where the agent writes them."""
+def nothing_collected(
+    name: str, counts: list[RunnerCount], deliverables: Deliverables
+) -> Sign | None:
+    """Return the sign of a runner that ran no test; if tests are a deliverable, blame the work."""
     for count in counts:
         if not count.collected_nothing and not count.interrupted:
             continue
         where = f"verifier/{name}:{count.line}" if count.line else f"verifier/{name}"
-        if asked.tests():
+        if deliverables.include_tests():
             evidence = Evidence(
                 f"{count.runner} found no test, and the agent was to write them", where
             )
             return Sign(Blame.WORK, "the agent wrote no tests that can be run", evidence)
-        did = "could not collect its tests" if count.interrupted else "collected no tests"
-        evidence = Evidence(f"{count.runner} {did}", where)
-        return Sign(Blame.GRADER, f"the grader's {count.runner} {did}", evidence)
+        problem = "could not collect its tests" if count.interrupted else "collected no tests"
+        evidence = Evidence(f"{count.runner} {problem}", where)
+        return Sign(Blame.GRADER, f"the grader's {count.runner} {problem}", evidence)
     return None

@@ -1,4 +1,7 @@
-"""What the instruction asks the agent to make: its absence is the agent's, not the grader's."""
+"""Deliverables: items that the instruction asks the agent to create.
+
+The agent, not the grader, is to blame for a missing deliverable.
+"""
 
 import re
 
@@ -10,14 +13,16 @@ _ABOUT_MODULES = re.compile(
     r"\b(?:install|import|module|package|library|called|named)", re.IGNORECASE
 )
 _ABOUT_TOOLS = re.compile(r"\b(?:install|build|compile|set up|available)|\bPATH\b", re.IGNORECASE)
-_ENGLISH = frozenset({"go", "make", "diff", "timeout", "node", "prove", "bats", "deno", "bun"})
+_ENGLISH_WORDS = frozenset(
+    {"go", "make", "diff", "timeout", "node", "prove", "bats", "deno", "bun"}
+)
 _WRITE_TESTS = re.compile(
     r"\b(?:write|add|create|implement|provide)\b[^.\n]{0,60}\btests?\b", re.IGNORECASE
 )
 
 
 class Deliverables:
-    """Answers, from the instruction's text alone, whether a missing thing was asked for."""
+    """Tells from the instruction's text alone whether a missing item was requested."""
 
     def __init__(self, instruction: str) -> None:
         self._text = instruction
@@ -26,13 +31,13 @@ class Deliverables:
         )
         self._lines = instruction.splitlines()
 
-    def module(self, name: str) -> bool:
-        """Whether a module is named as `x.py`, as a folder `x/`, in backticks, or to install."""
+    def has_module(self, name: str) -> bool:
+        """Whether a module is named as `x.py`, as folder `x/`, in backticks, or to be installed."""
         parts = [part for part in name.replace("/", ".").split(".") if part]
         if not parts:
             return False
-        # Of `a.b` the parent was found, so `a` is there: any mention of it says whose it is.
-        if len(parts) > 1 and self._says(parts[0]):
+        # For `a.b` the import of `a` succeeded: any mention of `a` is enough.
+        if len(parts) > 1 and self._mentions(parts[0]):
             return True
         return any(self._names(part) for part in {parts[0], parts[-1]})
 
@@ -42,29 +47,29 @@ class Deliverables:
             return True
         return name in self._quoted or self._on_a_line(name, _ABOUT_MODULES)
 
-    def tool(self, name: str) -> bool:
-        """Whether a command is one that the agent is to install or build."""
-        if name in _ENGLISH and name not in self._quoted:
+    def has_tool(self, name: str) -> bool:
+        """Whether the agent is to install or build a command."""
+        if name in _ENGLISH_WORDS and name not in self._quoted:
             return False
         return self._on_a_line(name, _ABOUT_TOOLS)
 
-    def path(self, path: str) -> bool:
-        """Whether a file or folder is named, in full or by its last part."""
+    def has_path(self, path: str) -> bool:
+        """Whether a file or folder is named, by its full path or its last part."""
         last = path.rstrip("/").rsplit("/", 1)[-1]
-        return path in self._text or ("." in last and self._says(last))
+        return path in self._text or ("." in last and self._mentions(last))
 
-    def folder(self, path: str) -> bool:
-        """Whether the folder is spoken of at all, by its first two parts (`/opt/name`)."""
+    def mentions_folder(self, path: str) -> bool:
+        """Whether the folder is mentioned, by its first two parts (`/opt/name`)."""
         return "/".join(path.split("/")[:3]) in self._text
 
-    def host(self, host: str) -> bool:
+    def mentions_host(self, host: str) -> bool:
         return host.lower() in self._text.lower()
 
-    def tests(self) -> bool:
-        """Whether the agent is to write tests itself."""
+    def include_tests(self) -> bool:
+        """Whether the agent is to write tests."""
         return _WRITE_TESTS.search(self._text) is not None
 
-    def _says(self, word: str) -> bool:
+    def _mentions(self, word: str) -> bool:
         return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", self._text) is not None
 
     def _on_a_line(self, word: str, about: re.Pattern[str]) -> bool:

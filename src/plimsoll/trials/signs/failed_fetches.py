@@ -1,8 +1,8 @@
-"""A fetch that failed: the grader wanted something from a network that was not there.
+"""Signs of failed fetches of the grader.
 
-Only an address beyond the sandbox counts. A refused connection to localhost, or to a name
-without a dot, is a service under test that is down, which is the agent's. So is an address
-that the instruction speaks of. Warnings (`W:`, `WARNING:`) do not count: the tool went on.
+Only remote addresses count. A refused connection to localhost, or to a name without a dot, is
+a service under test that is down: the work is at fault. The same holds for an address that the
+instruction mentions. Warnings (`W:`, `WARNING:`) do not count, because the tool continued.
 """
 
 import re
@@ -21,11 +21,11 @@ _Q = "['\"`‘’]"
 class _Rule:
     tool: str
     pattern: re.Pattern[str]
-    """Group 1, where there is one, is what was to be fetched."""
+    """Group 1, if present, is the fetched item."""
     remote: bool = False
-    """Group 1 is an address, which counts only if it is beyond the sandbox."""
+    """Group 1 is an address; it counts only if it is remote."""
     listed: bool = False
-    """What is fetched may stand in a list that the agent writes, such as requirements.txt."""
+    """The item may be from a list that the agent writes, such as requirements.txt."""
 
 
 def _rule(tool: str, pattern: str, *, remote: bool = False, listed: bool = False) -> _Rule:
@@ -111,7 +111,7 @@ _RULES = (
     ),
 )
 
-# Plain words without which no rule of a tool can match: most text is passed over by them.
+# Words that every match of a tool contains; they make the search fast.
 _WORDS = {
     "curl": ("curl: (",),
     "wget": ("wget: ", "... failed: "),
@@ -137,8 +137,8 @@ _LOCAL = re.compile(
 _LISTS = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg", "environment.yml")
 
 
-def fetch_failed(output: Output, asked: Deliverables) -> Sign | None:
-    """The first fetch beyond the sandbox that a tool reports as failed."""
+def fetch_failed(output: Output, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of the first remote fetch that a tool reports as failed."""
     first: Sign | None = None
     at = len(output.text)
     for rule in _RULES:
@@ -146,19 +146,19 @@ def fetch_failed(output: Output, asked: Deliverables) -> Sign | None:
             continue
         for match in rule.pattern.finditer(output.text, 0, at):
             what = match[1] if rule.pattern.groups else ""
-            if _counts(rule, what, output, asked):
+            if _counts(rule, what, output, deliverables):
                 at = match.start()
-                # The line begins after the indentation that the pattern allows for.
+                # Use the end of the match: it may begin with indentation.
                 first = _sign(rule.tool, what, output, match.end())
                 break
     return first
 
 
-def _counts(rule: _Rule, what: str, output: Output, asked: Deliverables) -> bool:
+def _counts(rule: _Rule, what: str, output: Output, deliverables: Deliverables) -> bool:
     if rule.remote:
         host = _host(what)
-        return _beyond(host) and not asked.host(host)
-    if rule.listed and any(asked.path(name) for name in _LISTS):
+        return _is_remote(host) and not deliverables.mentions_host(host)
+    if rule.listed and any(deliverables.has_path(name) for name in _LISTS):
         return _NO_NETWORK.search(output.text) is not None
     return True
 
@@ -169,7 +169,7 @@ def _host(address: str) -> str:
     return host if host.count(":") > 1 else host.split(":")[0].rstrip(".")
 
 
-def _beyond(host: str) -> bool:
+def _is_remote(host: str) -> bool:
     return "." in host and not _LOCAL.match(host)
 
 
@@ -191,14 +191,14 @@ _UNRESOLVED = re.compile(
 
 
 def fetch_failed_in_python(
-    output: Output, failure: Failure, places: PathOwners, asked: Deliverables
+    output: Output, failure: Failure, owners: PathOwners, deliverables: Deliverables
 ) -> Sign | None:
-    """A fetch by the grader's own Python: its frame, and an address beyond the sandbox."""
-    if not _PYTHON_KINDS.match(failure.kind) or places.culprit(failure)[0] is not Owner.GRADER:
+    """Return the sign of a failed fetch of a remote address by Python code of the grader."""
+    if not _PYTHON_KINDS.match(failure.kind) or owners.culprit(failure)[0] is not Owner.GRADER:
         return None
     match = _PYTHON_HOST.search(failure.message)
     host = (match[1] or match[2]) if match else ""
-    if host and (not _beyond(host) or asked.host(host)):
+    if host and (not _is_remote(host) or deliverables.mentions_host(host)):
         return None
     if not host and not _UNRESOLVED.search(failure.message):
         return None

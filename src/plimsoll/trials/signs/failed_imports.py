@@ -1,10 +1,8 @@
-"""An import that failed, and whose: the grader's own, or that of the code under test.
+"""Signs of failed imports of the grader or of the code under test, in Python and others.
 
-`No module named 'x'` alone says nothing. A frame of the grader that imports `x` blames the
-grader, unless the instruction asks the agent for `x`; a frame of the work blames the work.
-
-Loading that failed in other languages: a module that Node or Ruby does not find, a suite
-that Jest cannot load. Whose it is follows from who asked, and from where the path leads.
+`No module named 'x'` alone does not tell who is to blame. A frame of the grader that imports
+`x` blames the grader, unless `x` is a deliverable; a frame of the work blames the work. For
+Node, Ruby and Jest the blame follows from the importing file and from the path.
 """
 
 import re
@@ -31,18 +29,18 @@ _NAME = re.compile(
 
 
 def import_failed(
-    output: Output, failure: Failure, places: PathOwners, asked: Deliverables
+    output: Output, failure: Failure, owners: PathOwners, deliverables: Deliverables
 ) -> Sign | None:
-    """Judges one ImportError by its frames."""
+    """Return the sign of one ImportError, by its frames."""
     if failure.kind not in ("ModuleNotFoundError", "ImportError"):
         return None
-    owner, frame = places.culprit(failure)
+    owner, frame = owners.culprit(failure)
     evidence = output.evidence(failure.position)
     if name := _NAME.search(failure.message):
-        return _name_missing(name, owner, output, failure, places, asked)
+        return _name_missing(name, owner, output, failure, owners, deliverables)
     module = _MODULE.search(failure.message)
     what = f"`{module[1]}`" if module else "a library"
-    if module and asked.module(module[1]):
+    if module and deliverables.has_module(module[1]):
         clause = f"{what}, which the instruction asks for, is not there"
         return Sign(Blame.WORK, clause, evidence)
     if owner is Owner.WORK:
@@ -55,13 +53,13 @@ def _name_missing(
     owner: Owner,
     output: Output,
     failure: Failure,
-    places: PathOwners,
-    asked: Deliverables,
+    owners: PathOwners,
+    deliverables: Deliverables,
 ) -> Sign:
-    """`from m import n`: the module is there, so the file it was found in says whose it is."""
+    """Return the sign of a failed `from m import n`: the file of `m` tells who is to blame."""
     evidence = output.evidence(failure.position)
-    found_in = places.owner(name[3]) if name[3] else None
-    if found_in is Owner.WORK or (found_in is None and asked.module(name[2])):
+    found_in = owners.owner(name[3]) if name[3] else None
+    if found_in is Owner.WORK or (found_in is None and deliverables.has_module(name[2])):
         return Sign(Blame.WORK, f"`{name[2]}` has no `{name[1]}`", evidence)
     if found_in is not Owner.GRADER and owner is Owner.WORK:
         clause = f"the work could not import `{name[1]}` from `{name[2]}`"
@@ -71,8 +69,8 @@ def _name_missing(
 
 
 _CAUGHT = re.compile(
-    # Not a line of a diff, of pytest, of `python -m x`, nor one that names its exception flush
-    # left: those belong to a traceback.
+    # Exclude lines of a diff, of pytest and of `python -m x`, and lines of a traceback that
+    # begin with the exception.
     r"^(?![<>+|-] |E  |\S{0,300}python[\d.]{0,5}: )[^\n]{0,300}?"
     r"(?:No module named '?([\w.]{1,200})'?"
     r"|(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) import (?!name |test module)"
@@ -84,13 +82,15 @@ _PARSERS = re.compile(
 )
 
 
-def caught_import(output: Output, explained: frozenset[int], asked: Deliverables) -> Sign | None:
-    """A grader that catches its ImportError and prints it. `explained` lines have a traceback."""
+def caught_import(
+    output: Output, explained: frozenset[int], deliverables: Deliverables
+) -> Sign | None:
+    """Return the sign of an ImportError that the grader catches and prints without a traceback."""
     if "No module named" not in output.text and " import " not in output.text:
         return None
     for match in _CAUGHT.finditer(output.text):
         name = match[1] or match[2]
-        if match.start() in explained or asked.module(name):
+        if match.start() in explained or deliverables.has_module(name):
             continue
         clause = f"the grader could not import `{name}`"
         return Sign(Blame.GRADER, clause, output.evidence(match.start()))
@@ -98,7 +98,7 @@ def caught_import(output: Output, explained: frozenset[int], asked: Deliverables
 
 
 def parsers_missing(output: Output, start: int = 0) -> Sign | None:
-    """A grader that says it has no parser for the log of the tests."""
+    """Return the sign of a grader without a parser for the output of the tests."""
     match = _PARSERS.search(output.text, start)
     if match is None:
         return None
@@ -121,15 +121,15 @@ _JS_FRAME = re.compile(
 _JS_SYNTAX = re.compile(r"^[ \t]{0,8}SyntaxError: (/[^\s:]{1,300}\.[cm]?[jt]sx?): ", re.M)
 
 
-def node_import(output: Output, places: PathOwners, asked: Deliverables) -> Sign | None:
-    """A module that Node does not find. A path that leads out of the tests is the work's."""
+def node_import(output: Output, owners: PathOwners, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of a module that Node does not find. Paths outside the tests are work."""
     for match in _NODE.finditer(output.text):
         name, importer = match[1], match[2] or match[3] or ""
         stem = re.sub(r"\.[cm]?[jt]sx?$", "", name).rsplit("/", 1)[-1]
         leads_out = name.startswith("../") or (
-            name.startswith("/") and places.owner(name) is Owner.WORK
+            name.startswith("/") and owners.owner(name) is Owner.WORK
         )
-        if leads_out or asked.module(stem):
+        if leads_out or deliverables.has_module(stem):
             return Sign(Blame.WORK, f"`{name}` is not there", output.evidence(match.start()))
         if importer.startswith(_TESTS):
             clause = f"the grader could not import `{name}`"
@@ -140,19 +140,19 @@ def node_import(output: Output, places: PathOwners, asked: Deliverables) -> Sign
     return None
 
 
-def ruby_load(output: Output, places: PathOwners, asked: Deliverables) -> Sign | None:
-    """A file of the work that Ruby does not find. A library that it does not find says nothing."""
+def ruby_load(output: Output, owners: PathOwners, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of a file of the work that Ruby does not find; ignore libraries."""
     for match in _RUBY.finditer(output.text):
         path = match[1]
-        if asked.module(path.rsplit("/", 1)[-1]) or (
-            path.startswith("/") and places.owner(path) is Owner.WORK
+        if deliverables.has_module(path.rsplit("/", 1)[-1]) or (
+            path.startswith("/") and owners.owner(path) is Owner.WORK
         ):
             return Sign(Blame.WORK, f"`{path}` is not there", output.evidence(match.start()))
     return None
 
 
-def suite_failed(output: Output, places: PathOwners) -> Sign | None:
-    """A suite that Jest could not load because the work does not parse, or throws when loaded."""
+def suite_failed(output: Output, owners: PathOwners) -> Sign | None:
+    """Return the sign of a Jest suite that fails to load because of the work."""
     start = output.text.find("Test suite failed to run")
     if start < 0:
         return None
@@ -160,7 +160,7 @@ def suite_failed(output: Output, places: PathOwners) -> Sign | None:
         for match in pattern.finditer(output.text, start):
             if "node_modules/" in match[1]:
                 continue
-            if places.owner(match[1]) is Owner.WORK:
+            if owners.owner(match[1]) is Owner.WORK:
                 clause = f"{match[1]} cannot be loaded"
                 return Sign(Blame.WORK, clause, output.evidence(match.end()), sure=False)
             break

@@ -1,7 +1,7 @@
-"""A tool that is not installed: test runners, package managers and what graders script with.
+"""Signs of missing tools: test runners, package managers and common commands of graders.
 
-The list is closed. A command outside of it is most likely what the agent was to make, and
-its absence an honest 0.
+The list is closed. Any other missing command is most likely a deliverable of the agent, which
+makes the 0 valid.
 """
 
 import re
@@ -47,34 +47,34 @@ _GRADERS = re.compile(r"(?:(?:\.\./){0,20}|/)tests/|(?:\./)?(?:run[-_]?)?tests?\
 
 
 def is_graders_script(path: str) -> bool:
-    """Whether a shell names this script as the one that it was running."""
+    """Whether a path in a shell's message is a script of the grader."""
     return _GRADERS.match(path) is not None and "/../" not in path
 
 
-def tool_missing(output: Output, asked: Deliverables) -> Sign | None:
-    """The first command of the list that the grader's own shell did not find."""
+def tool_missing(output: Output, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of the first listed command that the grader's shell did not find."""
     if "not found" not in output.text and "No such file" not in output.text:
         return None
     found: list[tuple[int, str]] = []
     for match in _NOT_FOUND.finditer(output.text):
-        if is_graders_script(match[1]) and (tool := _tool(match[3], asked)):
+        if is_graders_script(match[1]) and (tool := _tool(match[3], deliverables)):
             found.append((match.start(), tool))
             break
     for match in _INLINE.finditer(output.text):
-        if tool := _tool(match[2], asked):
+        if tool := _tool(match[2], deliverables):
             found.append((match.start(), tool))
             break
     for match in _LAUNCHED.finditer(output.text):
-        if tool := _tool(match[1] or match[2], asked):
+        if tool := _tool(match[1] or match[2], deliverables):
             found.append((match.start(), tool))
             break
     return _sign(output, *min(found)) if found else None
 
 
-def interpreter_missing(output: Output, asked: Deliverables) -> Sign | None:
-    """`python -m pytest` without pytest, or uv without the Python that the grader names."""
+def interpreter_missing(output: Output, deliverables: Deliverables) -> Sign | None:
+    """Return the sign of `python -m pytest` without pytest, or of uv without its Python."""
     for match in _NO_MODULE.finditer(output.text):
-        if match[1] in _TEST_MODULES and not asked.tool(match[1]):
+        if match[1] in _TEST_MODULES and not deliverables.has_tool(match[1]):
             return _sign(output, match.start(), match[1])
     if match := _NO_PYTHON.search(output.text):
         return _sign(output, match.start(), match[1])
@@ -86,16 +86,18 @@ def is_tool(name: str) -> bool:
     return (versioned[1] if versioned else name) in _TOOLS
 
 
-def _tool(command: str, asked: Deliverables) -> str | None:
-    """The tool's name, if the command is one of the list and not what the agent installs."""
+def _tool(command: str, deliverables: Deliverables) -> str | None:
+    """Return the name of a listed tool, unless the agent was to install it."""
     if _UV_ENV.match(command):
         return "uv" if ".local" in command else "cargo"
     name = command.rsplit("/", 1)[-1]
-    if not is_tool(name) or asked.tool(name):
+    if not is_tool(name) or deliverables.has_tool(name):
         return None
-    # A relative path, or one in a work folder, is a file of the work: ./gradlew, /app/bin/node.
-    elsewhere = "/" not in command or command.startswith(("/usr/", "/bin/", "/root/", "/home/"))
-    return name if elsewhere else None
+    # A relative path, or one in the working directory, is work: ./gradlew, /app/bin/node.
+    is_system_path = "/" not in command or command.startswith(
+        ("/usr/", "/bin/", "/root/", "/home/")
+    )
+    return name if is_system_path else None
 
 
 def _sign(output: Output, position: int, tool: str) -> Sign:

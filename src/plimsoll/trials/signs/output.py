@@ -1,7 +1,7 @@
-"""A stream of the grader's output, fit to be searched, and the signs found in it.
+"""Output streams of a grader, and the signs found in them.
 
-Every pattern used on it begins at the start of a line and has no unbounded repeat that can
-match what follows it, so a search stays linear in the length of the text.
+All patterns begin at the start of a line, and no unbounded repeat can match the text that
+follows it. So a search is linear in the length of the text.
 """
 
 import re
@@ -16,28 +16,28 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\r(?=\n)")
 
 
 class Blame(StrEnum):
-    """Whose fault a sign shows."""
+    """The party at fault."""
 
     GRADER = "grader"
     TASK = "task"
     WORK = "work"
-    """The agent's work, or what it left undone: an honest 0."""
+    """The agent's work, done or missing: a valid 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One finding. `clause` completes a sentence for a person."""
+    """One sign. `clause` is part of a sentence for users."""
 
     blame: Blame
     clause: str
     evidence: Evidence
     sure: bool = True
-    """False where the work is blamed only because the grader is not: a failed fetch before
-    it may be the real cause."""
+    """False if the work is blamed only because the grader is not: an earlier failed fetch may be
+    the real cause."""
 
 
 class Output:
-    """A stream by its name (`stdout` or `stderr`), without colours; lines keep their numbers."""
+    """A stream (`stdout` or `stderr`) without colour codes; line numbers are unchanged."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class Output:
         return self.text.count("\n", 0, position) + 1
 
     def evidence(self, position: int) -> Evidence:
-        """The line at a position, quoted."""
+        """Return the line at a position as evidence."""
         start = self.text.rfind("\n", 0, position) + 1
         end = self.text.find("\n", position)
         line = self.text[start : end if end >= 0 else len(self.text)]

@@ -1,7 +1,7 @@
-"""Python failures in a stream, in the interpreter's form and in pytest's, with their frames.
+"""Python failures in an output stream, as printed by the interpreter or pytest, with frames.
 
-The decisive question about a failed import is whose it was: `owner` answers it from the
-deepest frame that is not a library's.
+The blame for a failed import depends on the importing file: the deepest frame that is not in
+a library decides.
 """
 
 import posixpath
@@ -30,7 +30,7 @@ _LOOKS_LIKE_TESTS = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$"
 
 
 class Owner(StrEnum):
-    """Whose file a path is."""
+    """The owner of a file."""
 
     GRADER = "grader"
     WORK = "work"
@@ -41,25 +41,25 @@ class Owner(StrEnum):
 class Frame:
     path: str
     line: int
-    """0 where it is not said."""
+    """0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One exception: what was raised, through which frames, where it was printed."""
+    """One exception: its type, message, frames and position in the output."""
 
     kind: str
     message: str
     frames: tuple[Frame, ...]
     position: int
-    """Where the line that names the exception begins."""
+    """Start of the line with the exception."""
     native: bool
     """Printed by the interpreter, not by pytest."""
 
 
 @dataclass(slots=True)
 class _PartialFailure:
-    """A failure whose frames are being read."""
+    """A failure whose frames are still being parsed."""
 
     native: bool
     prefix: str = ""
@@ -67,7 +67,7 @@ class _PartialFailure:
 
 
 def failures(output: Output) -> list[Failure]:
-    """Every exception printed with at least one frame. One pass over the lines."""
+    """Return all exceptions with at least one frame, in one pass over the lines."""
     if not any(word in output.text for word in ('File "', ": in ", "ERROR collecting")):
         return []
     found: list[Failure] = []
@@ -78,7 +78,7 @@ def failures(output: Output) -> list[Failure]:
             current = _PartialFailure(native=True, prefix=prefix)
             continue
         if line.startswith(("_____", "=====")):
-            # With --tb=line the module that was collected is all that is said of the place.
+            # With --tb=line pytest prints only the collected module.
             header = _COLLECTING.match(line)
             current = (
                 _PartialFailure(native=False, frames=[Frame(header[1], 0)]) if header else None
@@ -88,7 +88,7 @@ def failures(output: Output) -> list[Failure]:
                 current = _PartialFailure(native=False)
             current.frames.append(Frame(short[1], int(short[2])))
         elif full := _FRAME.match(bare):
-            # A script that does not parse is printed without the header.
+            # A syntax error of a script is printed without the header.
             current = current or _PartialFailure(native=True, prefix=prefix)
             current.frames.append(Frame(full[1], int(full[2])))
         elif current and (raised := _raised(current, line, bare)):
@@ -114,7 +114,7 @@ def _unprefixed(line: str) -> tuple[str, str]:
 
 
 def _raised(current: _PartialFailure, line: str, bare: str) -> re.Match[str] | None:
-    """The line that names the exception: flush with the header, or after pytest's `E`."""
+    """Match the line with the exception: aligned with the header, or after pytest's `E`."""
     if current.native and not current.prefix:
         return _RAISED.match(line)
     if not current.native and not line.startswith("E "):
@@ -123,10 +123,10 @@ def _raised(current: _PartialFailure, line: str, bare: str) -> re.Match[str] | N
 
 
 class PathOwners:
-    """Whose a path is. Relative paths are resolved by what pytest says of its test modules."""
+    """Owners of paths. Relative paths are resolved with the test modules that pytest prints."""
 
-    def __init__(self, text: str, asked: Deliverables) -> None:
-        self._asked = asked
+    def __init__(self, text: str, deliverables: Deliverables) -> None:
+        self._deliverables = deliverables
         roots = _ROOT.findall(text)
         self._modules: set[str] = set(_TEST_MODULE.findall(text))
         for root in roots[:1]:
@@ -134,7 +134,7 @@ class PathOwners:
         self._folder = self._current_folder(_SHOWN.findall(text))
 
     def _current_folder(self, shown: list[str]) -> str | None:
-        """Where pytest ran: it shows paths relative to there, and names modules in full."""
+        """Return pytest's working directory, from relative paths and full module paths."""
         for path in shown[:20]:
             for module in self._modules:
                 if module.endswith("/" + path):
@@ -160,15 +160,15 @@ class PathOwners:
     def _absolute(self, path: str) -> Owner:
         if path.startswith("/tests/"):
             return Owner.GRADER
-        if path.startswith("/opt/") and not self._asked.folder(path):
+        if path.startswith("/opt/") and not self._deliverables.mentions_folder(path):
             return Owner.GRADER
         return Owner.WORK
 
     def culprit(self, failure: Failure) -> tuple[Owner, Frame]:
-        """The deepest frame that is not a library's; the deepest of all where every one is."""
+        """Return the deepest frame outside of libraries; the deepest of all if there is none."""
         outermost = failure.frames[0]
         for frame in reversed(failure.frames):
-            # Inline code speaks for the grader only where it is the script itself.
+            # Inline code belongs to the grader only if it is the outermost frame.
             if frame.path.startswith("<") and frame is not outermost:
                 continue
             if (owner := self.owner(frame.path)) is not Owner.LIBRARY:

@@ -1,4 +1,4 @@
-"""Tells whether `[ … ]` holds, where that can be known."""
+"""Evaluation of shell conditions (`[ … ]`), as far as they can be known."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,10 @@ from plimsoll.tasks.lint.simulation.state import (
     NONZERO,
     State,
     is_known,
-    reward_name,
+    reward_file_type,
 )
 
-__all__ = ["holds", "is_missing", "matches"]
+__all__ = ["evaluate", "is_missing", "matches"]
 
 COMPARE: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
@@ -24,19 +24,19 @@ COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 FILE_TESTS = ("-e", "-f", "-d", "-s", "-r", "-w", "-x", "-L", "-h")
 
 
-def holds(words: Sequence[str], state: State) -> bool | None:
-    """The outcome of a test; None where it may be either."""
+def evaluate(words: Sequence[str], state: State) -> bool | None:
+    """Evaluate a test; None if it may be true or false."""
     for operators, decided in ((("||", "-o"), True), (("&&", "-a"), False)):
         at = next((i for i, word in enumerate(words) if i and word in operators), None)
         if at is not None:
-            sides = (holds(words[:at], state), holds(words[at + 1 :], state))
+            sides = (evaluate(words[:at], state), evaluate(words[at + 1 :], state))
             if decided in sides:
                 return decided
             return None if None in sides else not decided
     if words and words[0] == "(" and words[-1] == ")":
-        return holds(words[1:-1], state)
+        return evaluate(words[1:-1], state)
     if words and words[0] == "!":
-        inner = holds(words[1:], state)
+        inner = evaluate(words[1:], state)
         return None if inner is None else not inner
     if len(words) == 3:
         return _compare(state.value(words[0]), words[1], state.value(words[2]))
@@ -52,10 +52,10 @@ def _unary(test: str, value: str, state: State) -> bool | None:
     if test in ("-z", "-n"):
         return (test == "-n") == bool(value) if is_known(value) else None
     if test in FILE_TESTS:
-        name = reward_name(value)
+        name = reward_file_type(value)
         if name is not None:
-            held = state.txt if name == "txt" else state.json
-            return held is not None and (test != "-s" or held != "")
+            content = state.txt if name == "txt" else state.json
+            return content is not None and (test != "-s" or content != "")
         return False if is_missing(value, state) else None
     return None
 
@@ -76,7 +76,7 @@ def _compare(left: str, test: str, right: str) -> bool | None:
 
 
 def _nonzero(left: str, test: str, right: str) -> bool | None:
-    """All that is known of a failed command's status is that it is not 0."""
+    """Compare the status of a failed command, which is only known not to be 0."""
     other = right if left == NONZERO else left
     if other != "0":
         return None
@@ -90,9 +90,9 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def is_missing(path: str, state: State) -> bool:
-    """A path at or below something that a failed fetch was to make."""
+    """Whether a path is at or below a path that a failed fetch did not create."""
     return any(
-        path == known or path.startswith(f"{known}/")
-        for known in state.missing
-        if known.startswith(("/", "$", "~"))
+        path == missing or path.startswith(f"{missing}/")
+        for missing in state.missing
+        if missing.startswith(("/", "$", "~"))
     )

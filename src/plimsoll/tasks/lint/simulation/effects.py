@@ -1,8 +1,6 @@
-"""What single commands and operators do to a state.
+"""Effects of single commands and operators on the state of a simulated script.
 
-What a command prints, where its words tell.
-
-What becomes of the programs that a script runs, as far as their names and words tell.
+Programs are not run: their effects follow from their names and arguments, as far as known.
 """
 
 import re
@@ -11,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from plimsoll.tasks.grader.grader import TEST_MODULE, Grader
 from plimsoll.tasks.grader.test_runners import (
+    CHECKS,
     HOUSEKEEPING,
-    JUDGES,
-    NO_REMEDY,
+    NO_COMPENSATION,
     is_runner,
     python_module,
 )
@@ -28,11 +26,11 @@ from plimsoll.tasks.shell.syntax import (
 
 __all__ = [
     "Programs",
-    "fits",
-    "made_up",
+    "compensate",
+    "matches_case",
     "negated",
-    "piped",
-    "printed",
+    "output_of",
+    "pipeline_status",
     "status_of",
     "with_options",
     "with_trap",
@@ -40,28 +38,36 @@ __all__ = [
 
 
 def negated(state: State) -> State:
-    """What `!` makes of a status."""
+    """Apply `!` to the status."""
     return replace(state, status=None if state.status is None else not state.status)
 
 
-def piped(seen: tuple[bool | None, ...], state: State) -> bool | None:
-    """The last part counts; with `pipefail` each of them."""
+def pipeline_status(seen: tuple[bool | None, ...], state: State) -> bool | None:
+    """Return the status of a pipeline: of its last part, or with `pipefail` of all parts."""
     if not state.pipefail:
         return seen[-1] if seen else True
     return False if False in seen else (None if None in seen else True)
 
 
-def made_up(end: State, before: State, news: frozenset[int], remedy: Sequence[Statement]) -> State:
-    """A fetch that failed is made up for where something else is done in its stead."""
+def compensate(
+    end: State, before: State, new_failures: frozenset[int], replacement: Sequence[Statement]
+) -> State:
+    """Clear failed fetches for which the script does something else instead."""
     same = (end.txt, end.json) == (before.txt, before.json)
-    if not news or end.flow or not same or end.status is False or not _does_something(remedy):
+    if (
+        not new_failures
+        or end.flow
+        or not same
+        or end.status is False
+        or not _compensates(replacement)
+    ):
         return end
-    return replace(end, failed=end.failed - news, missing=frozenset())
+    return replace(end, failed=end.failed - new_failures, missing=frozenset())
 
 
-def _does_something(statements: Sequence[Statement]) -> bool:
+def _compensates(statements: Sequence[Statement]) -> bool:
     return any(
-        not isinstance(one, Command) or one.unwrapped().name not in NO_REMEDY
+        not isinstance(one, Command) or one.unwrapped().name not in NO_COMPENSATION
         for statement in statements
         for one in (statement.body.statements if isinstance(statement, Group) else (statement,))
         if not isinstance(one, Assignment)
@@ -69,13 +75,13 @@ def _does_something(statements: Sequence[Statement]) -> bool:
 
 
 def status_of(word: str, state: State) -> bool | None:
-    """The status that `exit word` ends with."""
+    """Return the status of `exit word`."""
     value = state.value(word)
     return value == "0" if is_known(value) else None
 
 
 def with_options(args: Sequence[str], state: State) -> State:
-    """After `set` with these words."""
+    """Apply `set` with these arguments."""
     for at, arg in enumerate(args):
         on = arg.startswith("-")
         if arg in ("-o", "+o") or (arg[:1] in "-+" and arg.endswith("o")):
@@ -90,7 +96,7 @@ def with_options(args: Sequence[str], state: State) -> State:
 
 
 def with_trap(args: Sequence[str], state: State) -> State:
-    """After `trap` with these words."""
+    """Apply `trap` with these arguments."""
     words = [arg for arg in args if arg != "--"]
     if len(words) < 2:
         return state
@@ -106,8 +112,8 @@ def with_trap(args: Sequence[str], state: State) -> State:
     return replace(state, traps=tuple(sorted(traps.items())), status=True)
 
 
-def fits(subject: str, patterns: Sequence[str]) -> bool | None:
-    """Whether a `case` takes one of these patterns."""
+def matches_case(subject: str, patterns: Sequence[str]) -> bool | None:
+    """Whether the subject of a `case` matches one of these patterns; None if unknown."""
     if not is_known(subject):
         return None if "*" not in patterns else True
     return any(matches(subject, pattern) for pattern in patterns)
@@ -116,8 +122,8 @@ def fits(subject: str, patterns: Sequence[str]) -> bool | None:
 ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
-def printed(plain: Command) -> str:
-    """The output of `echo`, `printf`, `cat <<END` and of what prints nothing at all."""
+def output_of(plain: Command) -> str:
+    """Return the output of `echo`, `printf`, `cat <<END`, `:` and `true`; else `UNKNOWN`."""
     match plain.name:
         case "echo":
             words = list(plain.args)
@@ -155,21 +161,21 @@ class Programs:
     """The programs of an image and the Python files of a grader."""
 
     grader: Grader
-    known: frozenset[str]
-    """Programs that are in the image for sure."""
+    installed: frozenset[str]
+    """Programs known to be in the image."""
     broken: Mapping[str, frozenset[int]]
-    """Python files of the tests that cannot run, each with the fetches at fault."""
+    """Python files of the tests that cannot run, with the failed fetches that they need."""
 
-    def is_there(self, name: str, state: State) -> bool | None:
-        """What `command -v` says; None where that cannot be told."""
+    def is_available(self, name: str, state: State) -> bool | None:
+        """Return the result of `command -v`; None if unknown."""
         if name in state.missing:
             return False
-        return True if name in self.known else None
+        return True if name in self.installed else None
 
     def run(self, plain: Command, state: State) -> State:
-        """The state after a command of which no more is known than its name and its words."""
-        judged = plain.name in JUDGES or is_runner(plain)
-        state = replace(state, tested=state.tested or judged)
+        """Return the state after a program of which only name and arguments are known."""
+        tests = plain.name in CHECKS or is_runner(plain)
+        state = replace(state, tested=state.tested or tests)
         if self._cannot_run(plain, state):
             return replace(state, status=False)
         python = self._python_file(plain)
@@ -182,8 +188,8 @@ class Programs:
                 return replace(state, status=False, txt=zero, failed=failed)
             if source.writes_reward:
                 state = replace(state, txt=UNKNOWN)
-        elif is_runner(plain) and (faults := self._broken_modules()):
-            return replace(state, status=False, failed=state.failed | faults)
+        elif is_runner(plain) and (fetches := self._broken_modules()):
+            return replace(state, status=False, failed=state.failed | fetches)
         if plain.name in ("bash", "sh", "zsh") and plain.position > 0:
             return replace(state, status=True)
         return replace(state, status=True if plain.name in HOUSEKEEPING else None)
@@ -206,6 +212,6 @@ class Programs:
         return next((name for name in names if name in self.grader.pythons), None)
 
     def _broken_modules(self) -> frozenset[int]:
-        """The fetches without which a test module cannot be imported."""
+        """Return the failed fetches that test modules need to be imported."""
         modules = [n for n in self.broken if TEST_MODULE.fullmatch(n.rsplit("/", 1)[-1])]
-        return frozenset(fault for name in modules for fault in self.broken[name])
+        return frozenset(fetch for name in modules for fetch in self.broken[name])

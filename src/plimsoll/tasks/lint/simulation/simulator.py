@@ -1,8 +1,8 @@
-"""Goes through a grader's script without running it, along every way that it may take.
+"""Simulator of a grader's script: follows all possible paths without running anything.
 
-Each command succeeds, fails, or may do either; what follows is done for each case. That is
-enough to tell what a script writes when a fetch fails or a test runner does, through `if`,
-`||`, `$?`, `case`, functions, traps and `set -e` alike.
+Each command succeeds, fails, or may do either; the simulation continues with each case. This
+determines the reward that a script writes when a fetch or a test runner fails, through `if`,
+`||`, `$?`, `case`, functions, traps and `set -e`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from plimsoll.tasks.grader.grader import Grader
 from plimsoll.tasks.grader.test_runners import is_runner
-from plimsoll.tasks.lint.simulation.conditions import holds
+from plimsoll.tasks.lint.simulation.conditions import evaluate
 from plimsoll.tasks.lint.simulation.effects import (
     Programs,
-    fits,
-    made_up,
+    compensate,
+    matches_case,
     negated,
-    piped,
-    printed,
+    output_of,
+    pipeline_status,
     status_of,
     with_options,
     with_trap,
@@ -25,7 +25,7 @@ from plimsoll.tasks.lint.simulation.effects import (
 from plimsoll.tasks.lint.simulation.state import (
     UNKNOWN,
     State,
-    reward_name,
+    reward_file_type,
     reward_value,
 )
 from plimsoll.tasks.shell.parser import parse_script
@@ -51,13 +51,13 @@ __all__ = ["AssumedResult", "RewardWrite", "Simulator"]
 MAX_STATES = 128
 MAX_DEPTH = 30
 MAX_STEPS = 20_000
-"""Statements that one run looks at; functions that call each other could go on for ever."""
+"""Limit of simulated statements; mutually recursive functions would never end."""
 WRITES = (">", ">>", "&>", "&>>", ">|")
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedResult:
-    """How a command ends, given beforehand; a failing fetch has a number and leaves things out."""
+    """The assumed result of a command. A failed fetch has a number and missing files."""
 
     status: bool | None
     fetch: int | None = None
@@ -66,18 +66,18 @@ class AssumedResult:
 
 @dataclass(frozen=True, slots=True)
 class RewardWrite:
-    """A reward that was written on some way through the script."""
+    """A reward written on some path through the script."""
 
     kind: str
     text: str
     file: str
     line: int
     before_tests: bool
-    """Nothing had been tested yet, and the command always runs."""
+    """The command always runs, and no test or check precedes it."""
 
     @property
     def value(self) -> float | None:
-        """The number that it is; None where that is not known."""
+        """The reward as a number; None if unknown."""
         is_txt = self.kind == "txt"
         return reward_value(self.text if is_txt else None, None if is_txt else self.text)
 
@@ -86,7 +86,7 @@ Assume = Callable[[str, Command], AssumedResult | None]
 
 
 class Simulator:
-    """One grader under one set of assumptions."""
+    """Simulates one grader under one set of assumptions."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class Simulator:
         self.steps = 0
         self.writes: dict[RewardWrite, None] = {}
         self.functions: dict[str, tuple[str, Function]] = {}
-        """Functions by name, each with the script that holds it."""
-        self.names: list[str] = []
-        """The scripts under way, the innermost last."""
+        """Functions by name, with the script that defines them."""
+        self.stack: list[str] = []
+        """The stack of running scripts."""
 
     def run(self, state: State | None = None) -> tuple[State, ...]:
-        """Every state in which `test.sh` may end."""
+        """Return all possible end states of `test.sh`."""
         main = self.grader.main
         if main is None:
             return ()
@@ -120,23 +120,23 @@ class Simulator:
 
     def _script(self, name: str, states: Sequence[State]) -> list[State]:
         source = self.grader.scripts.get(name)
-        if source is None or len(self.names) > MAX_DEPTH:
+        if source is None or len(self.stack) > MAX_DEPTH:
             return [replace(state, status=None) for state in states]
         self.functions |= {one.name: (name, one) for one in source.script.functions}
-        self.names.append(name)
+        self.stack.append(name)
         try:
             return self._block(source.script.body, states, False)
         finally:
-            self.names.pop()
+            self.stack.pop()
 
     def _block(self, block: Block, states: Iterable[State], checked: bool) -> list[State]:
         current = list(states)
         for statement in block.statements:
-            going = [state for state in current if not state.flow]
-            if not going:
+            running = [state for state in current if not state.flow]
+            if not running:
                 break
             ended = [state for state in current if state.flow]
-            done = [end for state in going for end in self._statement(statement, state, checked)]
+            done = [end for state in running for end in self._statement(statement, state, checked)]
             current = list(dict.fromkeys((*ended, *done)))[:MAX_STATES]
         return current
 
@@ -147,13 +147,13 @@ class Simulator:
         match statement:
             case Command():
                 ends = self._command(statement, state)
-                return [s for end in ends for s in self._checked(end, checked)]
+                return [s for end in ends for s in self._errexit(end, checked)]
             case Assignment():
                 ends = self._assignment(statement, state)
-                return [s for end in ends for s in self._checked(end, checked)]
+                return [s for end in ends for s in self._errexit(end, checked)]
             case Pipeline():
                 ends = self._pipeline(statement, state)
-                return [s for end in ends for s in self._checked(end, checked)]
+                return [s for end in ends for s in self._errexit(end, checked)]
             case AndOr():
                 return self._and_or(statement, state, checked)
             case Not():
@@ -169,8 +169,8 @@ class Simulator:
             case Function():
                 return [state]
 
-    def _checked(self, state: State, checked: bool) -> list[State]:
-        """`set -e` ends a script at a failure that nothing looks at."""
+    def _errexit(self, state: State, checked: bool) -> list[State]:
+        """Apply `set -e`: an unchecked failure ends the script."""
         if checked or state.flow or not state.errexit or state.status is True:
             return [state]
         stopped = [
@@ -184,12 +184,12 @@ class Simulator:
             return [state]
         rest = tuple(trap for trap in state.traps if trap[0] != name)
         inner = parse_script(text).body
-        # Its commands are not those of the script, so nothing is assumed of them.
-        self.names.append("")
+        # Assumptions do not apply to the commands of a trap.
+        self.stack.append("")
         try:
             ends = self._block(inner, [replace(state, flow="", traps=rest, errexit=False)], True)
         finally:
-            self.names.pop()
+            self.stack.pop()
         return [replace(end, status=state.status) for end in ends]
 
     # Commands
@@ -201,15 +201,15 @@ class Simulator:
         for before in states:
             words = replace(plain, args=tuple(before.value(arg) for arg in plain.args))
             for end in self._simple(words, before):
-                ends.append(self._redirected(words.redirects, words, end))
+                ends.append(self._redirect(words.redirects, words, end))
         return ends
 
     def _simple(self, plain: Command, state: State) -> list[State]:
         if plain.name != "tee":
-            state = replace(state, out=printed(plain))
-        assumed = self.assume(self.names[-1], plain)
+            state = replace(state, out=output_of(plain))
+        assumed = self.assume(self.stack[-1], plain)
         if assumed is not None:
-            return [self._assumed(plain, assumed, state)]
+            return [self._apply_assumption(plain, assumed, state)]
         special = self._builtin(plain, state)
         if special is not None:
             return special
@@ -222,10 +222,10 @@ class Simulator:
         if called is not None:
             return self._run_script(plain, called, state)
         if plain.name in ("tee", "cp", "mv"):
-            state = self._copied(plain, state)
+            state = self._copy(plain, state)
         return [self.programs.run(plain, state)]
 
-    def _assumed(self, plain: Command, assumed: AssumedResult, state: State) -> State:
+    def _apply_assumption(self, plain: Command, assumed: AssumedResult, state: State) -> State:
         failed = state.failed | {assumed.fetch} if assumed.fetch is not None else state.failed
         return replace(
             state,
@@ -249,27 +249,27 @@ class Simulator:
             case "false":
                 return [replace(state, status=False)]
             case "[" | "[[" | "test":
-                return [replace(state, status=holds(plain.args, state), tested=True)]
+                return [replace(state, status=evaluate(plain.args, state), tested=True)]
             case "unset":
                 for name in plain.args:
                     state = state.with_variable(name, UNKNOWN)
                 return [replace(state, status=True)]
             case "command" | "which" | "type" | "hash":
                 name = plain.args[-1] if plain.args else ""
-                return [replace(state, status=self.programs.is_there(name, state))]
+                return [replace(state, status=self.programs.is_available(name, state))]
             case _:
                 return None
 
     def _call(self, script: str, function: Function, plain: Command, state: State) -> list[State]:
-        if len(self.names) > MAX_DEPTH:
+        if len(self.stack) > MAX_DEPTH:
             return [replace(state, status=None)]
         for number, arg in enumerate(plain.args, start=1):
             state = state.with_variable(str(number), arg)
-        self.names.append(script)
+        self.stack.append(script)
         try:
             ends = self._block(function.body, [state], False)
         finally:
-            self.names.pop()
+            self.stack.pop()
         return [replace(end, flow="" if end.flow == "return" else end.flow) for end in ends]
 
     def _called_script(self, plain: Command) -> str | None:
@@ -288,24 +288,24 @@ class Simulator:
         ends = self._script(name, [start])
         if sourced:
             return ends
-        back = {"flow": "", "errexit": state.errexit, "traps": state.traps, "env": state.env}
+        restored = {"flow": "", "errexit": state.errexit, "traps": state.traps, "env": state.env}
         done = [s for end in ends for s in self._trap("EXIT", end)]
-        return [replace(end, **back) for end in done]
+        return [replace(end, **restored) for end in done]
 
-    def _copied(self, plain: Command, state: State) -> State:
+    def _copy(self, plain: Command, state: State) -> State:
         targets = plain.args if plain.name == "tee" else plain.args[-1:]
         for target in targets:
-            kind = reward_name(target)
+            kind = reward_file_type(target)
             if kind is not None:
                 text = state.out if plain.name == "tee" else UNKNOWN
-                state = self._written(kind, text, plain, state)
+                state = self._write(kind, text, plain, state)
         return state
 
     # Redirects, words, variables
 
-    def _redirected(self, redirects: tuple[Redirect, ...], plain: Command, state: State) -> State:
+    def _redirect(self, redirects: tuple[Redirect, ...], plain: Command, state: State) -> State:
         for redirect in redirects:
-            kind = reward_name(state.value(redirect.target))
+            kind = reward_file_type(state.value(redirect.target))
             if (
                 kind is None
                 or redirect.operator not in WRITES
@@ -314,11 +314,11 @@ class Simulator:
                 continue
             before = state.txt if kind == "txt" else state.json
             appended = redirect.operator.endswith(">>") and before
-            state = self._written(kind, UNKNOWN if appended else state.out, plain, state)
+            state = self._write(kind, UNKNOWN if appended else state.out, plain, state)
         return state
 
-    def _written(self, kind: str, text: str, plain: Command, state: State) -> State:
-        source = self.grader.scripts.get(self.names[-1])
+    def _write(self, kind: str, text: str, plain: Command, state: State) -> State:
+        source = self.grader.scripts.get(self.stack[-1])
         file = source.file if source is not None else ""
         early = not (state.tested or plain.conditional)
         self.writes[RewardWrite(kind, text, file, plain.line, early)] = None
@@ -328,15 +328,15 @@ class Simulator:
         states = [state]
         for one in found:
             ends = [
-                self._back(end, before)
+                self._leave_subshell(end, before)
                 for before in states
                 for end in self._block(one.body, [replace(before, out=UNKNOWN)], True)
             ]
             states = list(dict.fromkeys(ends))
         return states
 
-    def _back(self, end: State, before: State) -> State:
-        """Out of a subshell: files stay written, the rest is as before."""
+    def _leave_subshell(self, end: State, before: State) -> State:
+        """Leave a subshell: keep written files, restore everything else."""
         return replace(
             end,
             flow="",
@@ -356,7 +356,7 @@ class Simulator:
             end.with_variable(found.name, end.out.strip() if whole else UNKNOWN) for end in ends
         ]
 
-    # What holds other statements
+    # Compound statements
 
     def _pipeline(self, pipeline: Pipeline, state: State) -> list[State]:
         states = [(state, ())]
@@ -366,7 +366,7 @@ class Simulator:
                 ends = self._statement(part, replace(before, flow=""), True)
                 after += [(replace(end, flow=""), (*seen, end.status)) for end in ends]
             states = list(dict.fromkeys(after))[:MAX_STATES]
-        return [replace(end, status=piped(seen, end), parts=seen) for end, seen in states]
+        return [replace(end, status=pipeline_status(seen, end), parts=seen) for end, seen in states]
 
     def _and_or(self, both: AndOr, state: State, checked: bool) -> list[State]:
         ends: list[State] = []
@@ -379,34 +379,36 @@ class Simulator:
                 ends.append(replace(left, status=not both.is_and))
             if left.status is None or left.status is both.is_and:
                 right = self._statement(both.right, replace(left, status=both.is_and), checked)
-                news = left.failed - state.failed if not both.is_and else frozenset[int]()
-                ends += [made_up(end, left, news, (both.right,)) for end in right]
+                new_failures = left.failed - state.failed if not both.is_and else frozenset[int]()
+                ends += [compensate(end, left, new_failures, (both.right,)) for end in right]
         return list(dict.fromkeys(ends))
 
     def _if(self, statement: If, state: State, checked: bool) -> list[State]:
         ends: list[State] = []
-        waiting = [state]
+        pending = [state]
         for condition, body in statement.branches:
-            falls: list[State] = []
-            for start in waiting:
+            failing: list[State] = []
+            for start in pending:
                 for after in self._block(condition, [start], True):
                     if after.flow:
                         ends.append(after)
                         continue
-                    news = after.failed - start.failed
+                    new_failures = after.failed - start.failed
                     if after.status is not False:
                         done = self._block(body, [replace(after, status=True)], checked)
-                        ends += [made_up(end, after, news, body.statements) for end in done]
+                        ends += [
+                            compensate(end, after, new_failures, body.statements) for end in done
+                        ]
                     if after.status is not True:
-                        falls.append(replace(after, status=False))
-            waiting = list(dict.fromkeys(falls))
+                        failing.append(replace(after, status=False))
+            pending = list(dict.fromkeys(failing))
         if statement.otherwise is None:
-            return [*ends, *(replace(one, status=True) for one in waiting)]
+            return [*ends, *(replace(one, status=True) for one in pending)]
         rest = statement.otherwise
-        for start in waiting:
-            news = start.failed - state.failed
+        for start in pending:
+            new_failures = start.failed - state.failed
             done = self._block(rest, [start], checked)
-            ends += [made_up(end, start, news, rest.statements) for end in done]
+            ends += [compensate(end, start, new_failures, rest.statements) for end in done]
         return list(dict.fromkeys(ends))
 
     def _loop(self, loop: Loop, state: State, checked: bool) -> list[State]:
@@ -415,10 +417,10 @@ class Simulator:
         if loop.condition is not None:
             starts = []
             for after in self._block(loop.condition, [state], True):
-                goes_on = negated(after).status if loop.until else after.status
-                if goes_on is not False:
+                continues = negated(after).status if loop.until else after.status
+                if continues is not False:
                     starts.append(after)
-                if goes_on is not True:
+                if continues is not True:
                     ends.append(replace(after, status=True))
         for end in self._block(loop.body, starts, checked):
             ends.append(replace(end, flow="") if end.flow == "break" else end)
@@ -428,7 +430,7 @@ class Simulator:
         subject = state.value(case.subject)
         ends: list[State] = []
         for patterns, body in case.items:
-            match = fits(subject, patterns)
+            match = matches_case(subject, patterns)
             if match is not False:
                 ends += self._block(body, [state], checked)
             if match:
@@ -438,10 +440,10 @@ class Simulator:
     def _group(self, group: Group, state: State, checked: bool) -> list[State]:
         ends = self._block(group.body, [state], checked)
         if group.subshell:
-            ends = [self._back(end, state) for end in ends]
+            ends = [self._leave_subshell(end, state) for end in ends]
         holder = Command("{", (), 0, -1, conditional=True)
         return [
-            self._redirected(group.redirects, holder, replace(end, out=UNKNOWN))
+            self._redirect(group.redirects, holder, replace(end, out=UNKNOWN))
             if group.redirects
             else end
             for end in ends

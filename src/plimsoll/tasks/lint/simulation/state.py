@@ -1,4 +1,4 @@
-"""Where a grader's script stands at some moment, as far as that can be known beforehand."""
+"""State of a simulated script: variables, status, rewards and failed fetches."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from typing import cast
 
 from plimsoll.tasks.shell.options import expand
 
-__all__ = ["NONZERO", "UNKNOWN", "State", "is_known", "reward_name", "reward_value"]
+__all__ = ["NONZERO", "UNKNOWN", "State", "is_known", "reward_file_type", "reward_value"]
 
 UNKNOWN = "?"
-"""A text that only a run can tell."""
+"""A text that is known only at run time."""
 NONZERO = "<nonzero>"
-"""The exit status of something that failed."""
+"""The exit status of a failed command."""
 REWARD_PATH = re.compile(r"(?:^|.*/)reward\.(txt|json)")
 STATUS = re.compile(r"\$\?|\$\{\?\}")
 PIPE_STATUS = re.compile(r"\$\{PIPESTATUS\[(\d+)\]\}")
@@ -21,33 +21,33 @@ PIPE_STATUS = re.compile(r"\$\{PIPESTATUS\[(\d+)\]\}")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One way that a script may have gone so far."""
+    """The state after one possible path through a script."""
 
     status: bool | None = True
-    """Whether the last command succeeded; None where it may be either."""
+    """Whether the last command succeeded; None if unknown."""
     env: tuple[tuple[str, str], ...] = ()
     txt: str | None = None
-    """What `reward.txt` holds; None while it is not written."""
+    """Contents of `reward.txt`; None if it is not written."""
     json: str | None = None
     out: str = UNKNOWN
-    """What the last command printed."""
+    """Output of the last command."""
     errexit: bool = False
     pipefail: bool = False
     traps: tuple[tuple[str, str], ...] = ()
     failed: frozenset[int] = frozenset()
-    """The fetches that failed on the way here and were not made up for."""
+    """Failed fetches that the script has not compensated for."""
     missing: frozenset[str] = frozenset()
-    """Programs and paths that are not there because of it."""
+    """Programs and paths that are missing because of failed fetches."""
     flow: str = ""
-    """`exit`, `return` or `break` once one of them has been met."""
+    """`exit`, `return` or `break` after such a command."""
     tested: bool = False
-    """Something has been checked or run that a reward could be about."""
+    """A test or check has run."""
     parts: tuple[bool | None, ...] = ()
-    """The statuses of the last pipeline."""
+    """Statuses of the parts of the last pipeline."""
 
     @property
     def reward(self) -> float | None:
-        """The number that stands in the reward file; None where it is not known to be one."""
+        """The reward in the reward files; None if it is unknown or not a number."""
         return reward_value(self.txt, self.json)
 
     @property
@@ -55,7 +55,7 @@ class State:
         return self.txt is not None or self.json is not None
 
     def value(self, text: str) -> str:
-        """A word with what is known put in."""
+        """Expand the known values in a word."""
         code = {True: "0", False: NONZERO, None: "$?"}
         text = STATUS.sub(code[self.status].replace("\\", ""), text)
 
@@ -66,25 +66,25 @@ class State:
         return expand(PIPE_STATUS.sub(part, text), dict(self.env))
 
     def with_variable(self, name: str, value: str) -> "State":
-        env = {key: known for key, known in self.env if key != name}
+        env = {key: old for key, old in self.env if key != name}
         if is_known(value):
             env[name] = value
         return replace(self, env=tuple(sorted(env.items())))
 
 
 def is_known(text: str) -> bool:
-    """Nothing in a text is left for a shell to fill in."""
+    """Whether a text contains no expansions."""
     return text != UNKNOWN and "$" not in text and "`" not in text
 
 
-def reward_name(path: str) -> str | None:
-    """`txt` or `json` where a path is a reward file."""
+def reward_file_type(path: str) -> str | None:
+    """Return `txt` or `json` for the path of a reward file; None for any other path."""
     match = REWARD_PATH.fullmatch(path)
     return match[1] if match else None
 
 
 def reward_value(txt: str | None, as_json: str | None) -> float | None:
-    """The reward by the rules of the format: `reward.json` comes first."""
+    """Return the reward by the rules of the format: `reward.json` takes precedence."""
     if as_json is not None:
         return _json_value(as_json)
     if txt is None or not is_known(txt):

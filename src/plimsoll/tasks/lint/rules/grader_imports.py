@@ -1,4 +1,4 @@
-"""A Python module that the tests need and the image does not have."""
+"""Lint rule about Python modules that the tests need and the image lacks."""
 
 import re
 import sys
@@ -12,24 +12,24 @@ from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
 from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.text_files import files_below, read_text
 
-__all__ = ["RULE"]
+__all__ = ["GRADER_IMPORT_MISSING"]
 
-# Of older Pythons, or always there beside the standard library.
-ALSO_KNOWN = {
+# Modules of older Pythons, or installed with every Python.
+ALWAYS_PRESENT = {
     *("asynchat", "asyncore", "distutils", "imp", "pip", "pkg_resources", "setuptools", "smtpd"),
     *("typing_extensions", "wheel", "__main__"),
 }
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
-def _check(subject: ParsedTask) -> Iterator[Violation]:
-    for graded in subject.steps:
+def _check(parsed: ParsedTask) -> Iterator[Violation]:
+    for graded in parsed.steps:
         installed = _installed_by_tests(graded)
         if installed is None:
             continue
-        own = _own_modules(subject, graded)
+        own = _task_modules(parsed, graded)
         for source in graded.grader.pythons.values():
-            if not _looks_elsewhere(subject, source):
+            if not _imports_fetched_modules(parsed, source):
                 yield from _imports(graded, source, own | installed)
         yield from _commands(graded, installed)
 
@@ -40,14 +40,14 @@ def _imports(graded: GradedStep, source: PythonFile, known: set[str]) -> Iterato
         name = found.module
         if found.caught or name in seen or name in sys.stdlib_module_names or name in known:
             continue
-        if name in ALSO_KNOWN or name.startswith("_"):
+        if name in ALWAYS_PRESENT or name.startswith("_"):
             continue
         seen.add(name)
-        there = graded.image.has_module(name)
-        if there is False:
+        present = graded.image.has_module(name)
+        if present is False:
             severity = Severity.ERROR if found.at_top else Severity.WARNING
             yield Violation(source.file, found.line, _message(name), severity)
-        elif there is None and graded.image.bare and not graded.image.opaque and found.at_top:
+        elif present is None and graded.image.bare and not graded.image.opaque and found.at_top:
             yield Violation(source.file, found.line, f"{_message(name)} by name", Severity.WARNING)
 
 
@@ -67,7 +67,7 @@ def _message(name: str) -> str:
 
 
 def _installed_by_tests(graded: GradedStep) -> set[str] | None:
-    """Modules that the tests install themselves; None where those cannot be told."""
+    """Return the modules that the tests install themselves; None if unknown."""
     found: set[str] = set()
     for one in graded.fetches:
         if one.fetch.kind is not Kind.WHEELS:
@@ -77,21 +77,21 @@ def _installed_by_tests(graded: GradedStep) -> set[str] | None:
         for what in one.fetch.what:
             package = package_name(re.split(r"[=<>~!@\[; ]", what)[0])
             found |= {package, package.replace("-", "_"), *IMPORT_NAMES.get(package, ())}
-    # What they bring along is not known, so nothing is said about other modules.
+    # Their dependencies are unknown, so other modules cannot be checked.
     return found if not found or found == {"pytest"} else None
 
 
-def _own_modules(subject: ParsedTask, graded: GradedStep) -> set[str]:
-    """Modules of the work itself and of the tests: files that are there, or that are spoken of."""
+def _task_modules(parsed: ParsedTask, graded: GradedStep) -> set[str]:
+    """Return modules of the work and of the tests: existing files and names in the texts."""
     names: set[str] = set()
     for file in graded.grader.files:
         parts = file.split("/")
         names |= {*parts[:-1], parts[-1].split(".")[0]}
-    for path in files_below(subject.task.environment_dir, "*"):
-        parts = path.relative_to(subject.task.environment_dir).parts
+    for path in files_below(parsed.task.environment_dir, "*"):
+        parts = path.relative_to(parsed.task.environment_dir).parts
         names |= {*parts[:-1], parts[-1].split(".")[0]}
-    texts = [read_text(step.step.folder / "instruction.md") for step in subject.steps]
-    for step in subject.steps:
+    texts = [read_text(step.step.folder / "instruction.md") for step in parsed.steps]
+    for step in parsed.steps:
         if step.step.solution_dir is not None:
             texts += [read_text(path) for path in files_below(step.step.solution_dir, "*")]
     for text in texts:
@@ -99,12 +99,12 @@ def _own_modules(subject: ParsedTask, graded: GradedStep) -> set[str]:
     return names - {"pytest"}
 
 
-def _looks_elsewhere(subject: ParsedTask, source: PythonFile) -> bool:
-    """Its `sys.path` leads to something that the build clones or downloads."""
-    targets = [found.fetch.target for found in subject.build_fetches if found.fetch.target]
+def _imports_fetched_modules(parsed: ParsedTask, source: PythonFile) -> bool:
+    """Whether `sys.path` has a folder that the build clones or downloads."""
+    targets = [found.fetch.target for found in parsed.build_fetches if found.fetch.target]
     targets += [
         copied.target
-        for build in subject.builds
+        for build in parsed.builds
         for stage in build.chain
         for copied in stage.copies
         if copied.stage is not None
@@ -116,13 +116,13 @@ def _looks_elsewhere(subject: ParsedTask, source: PythonFile) -> bool:
     )
 
 
-RULE = Rule(
+GRADER_IMPORT_MISSING = Rule(
     id="grader-import-missing",
     severity=Severity.WARNING,
     why=(
-        "The tests cannot be imported, so nothing is tested. A script that takes that for a "
+        "The tests cannot be imported, so nothing is tested. A script that treats this as a "
         "failed test writes 0."
     ),
-    fix="Install the module in the Dockerfile, or put it beside the tests.",
+    fix="Install the module in the Dockerfile, or add it to tests/.",
     check=_check,
 )
