@@ -173,7 +173,7 @@ async def test_a_flood_of_output_is_kept_within_bounds(write_task, run):
     ran = await run(write_task(test=test), DONE + flood)
     check_graded(ran, 1.0)
     assert (ran.folder / "agent/stdout.txt").stat().st_size < 17 << 20
-    assert "left out" in ran.read("agent/stdout.txt")[-200:]
+    assert "truncated" in ran.read("agent/stdout.txt")[-200:]
     assert ran.read("agent/stderr.txt") == "the end\n"
     assert (ran.folder / "verifier/stdout.txt").stat().st_size < 2 << 20
 

@@ -154,7 +154,7 @@ class PolicySession:
         silent = session.silent_for
         if limit is not None and silent >= limit * MAX_SILENCE:
             return PolicyError(
-                f"the policy detail nothing for {silent:.3g} s of the agent's {limit:g} s"
+                f"the policy was silent for {silent:.3g} s of the agent's {limit:g} s"
             )
         if not session.exchanges and session.refusal:
             return PolicyError(f"the policy answered nothing; it refused: {session.refusal}")
@@ -168,6 +168,6 @@ class PolicySession:
             outcome = replace(outcome, ending=Ending.BUDGET, detail=self._session.detail)
         elif not self.turns:
             detail = f" ({outcome.detail})" if outcome.detail else ""
-            raise AgentError(f"{agent.name} ended without any answer of the policy{detail}")
+            raise AgentError(f"{agent.name} got no answer of the policy before it ended{detail}")
         self.last = outcome
         return outcome

@@ -49,7 +49,9 @@ def test_what_tasks_fetch_is_staged_once_and_told(
     assert "2 tasks fetch 2 things" in done.stderr
     assert done.stderr.count("staging ") == 2
     assert "/opt/parsers" in done.stdout
-    assert "apt-get gcc: apt-get cannot be staged; install it in the image (one, two)" in done.stdout
+    assert (
+        "apt-get gcc: apt-get cannot be staged; install it in the image (one, two)" in done.stdout
+    )
     assert "agents can read them: url https://example.invalid/data.txt" in done.stdout
     assert (tmp_path / "assets/assets.toml").is_file()
 
@@ -127,8 +129,8 @@ def test_a_second_stager_is_told_who_holds_the_folder(
 ) -> None:
     hold = (
         "import sys, time; from pathlib import Path\n"
-        "from plimsoll.tasks.assets.store import Place\n"
-        "with Place.held(Path('assets')): print('held', flush=True); time.sleep(60)\n"
+        "from plimsoll.tasks.assets.store import AssetStore\n"
+        "with AssetStore.locked(Path('assets')): print('held', flush=True); time.sleep(60)\n"
     )
     holder = start(python=("-c", hold))
     assert holder.stdout is not None

@@ -146,7 +146,7 @@ def test_a_manifest_of_another_version_is_rejected(tmp_path):
     file = tmp_path / "assets.toml"
     file.write_text(file.read_text().replace("version = 1", "version = 2"))
     with pytest.raises(
-        AssetError, match=r"assets.toml:4: version: 2 was written by another version of Plimsoll"
+        AssetError, match=r"assets.toml:4: version: 2 is the format of another version of Plimsoll"
     ):
         StagedAssets.load(tmp_path)
 

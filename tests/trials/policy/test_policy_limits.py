@@ -33,7 +33,7 @@ def ask(backend: Backend, tmp_path: Path) -> Asks:
 @pytest.fixture
 def soon_too_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth of the time is enough: most of a short one may pass before the policy is asked."""
-    monkeypatch.setattr(policy_session, "TOO_SILENT", 0.2)
+    monkeypatch.setattr(policy_session, "MAX_SILENCE", 0.2)
 
 
 def echo(asked: ScriptedRequest) -> str:
@@ -97,7 +97,7 @@ async def test_time_that_the_policy_was_silent_for_voids(write_task, ask: Asks, 
     async with serve_script(echo) as server, over_http(server) as upstream:
         server.faults.extend([None, "hang"])
         ran = await ask(task, Asking(f"ask 1; touch /app/done; ask {how} 2"), upstream)
-    check_void(ran, Cause.POLICY, "said nothing", "3 s")
+    check_void(ran, Cause.POLICY, "was silent", "3 s")
     assert len(ran.trajectory.exchanges) == 1
     assert server.in_flight == 0
 
@@ -107,7 +107,7 @@ async def test_the_built_in_agent_before_a_silent_policy_is_void(write_task, ask
     task = write_task(test=GRADER, toml=SHORT_TIME)
     turns = (Turn(run="touch /app/done"), Turn(failure="hang"))
     ran = await ask(task, Shell(), ScriptedPolicy(Script(turns=turns)))
-    check_void(ran, Cause.POLICY, "said nothing")
+    check_void(ran, Cause.POLICY, "was silent")
 
 
 async def test_a_policy_that_is_silent_for_less_than_half_the_time_is_not_blamed(
@@ -137,7 +137,7 @@ async def test_an_answer_makes_up_for_a_request_that_was_left(
     write_task, ask: Asks, monkeypatch: pytest.MonkeyPatch
 ):
     task = write_task(test=GRADER, toml="[agent]\ntimeout_sec = 60\n")
-    monkeypatch.setattr(policy_session, "TOO_SILENT", 0.5 / 60)
+    monkeypatch.setattr(policy_session, "MAX_SILENCE", 0.5 / 60)
 
     def slow(asked: ScriptedRequest) -> Turn:
         return Turn(text="Yes.", delay=600 if "slow" in asked.last else 0)

@@ -78,7 +78,7 @@ async def test_a_silent_policy_is_blamed_for_its_silence_without_the_pause(write
     script = "ask 1; touch /app/done; ask late"
     ran = await ask(write_task(test=GRADER, toml=SHORT_TIME), Asking(script), gate)
     await pausing
-    check_void(ran, Cause.POLICY, "said nothing for", "of the agent's 4 s")
+    check_void(ran, Cause.POLICY, "was silent for", "of the agent's 4 s")
 
 
 async def test_a_policy_that_drains_answers_on_the_agents_time(write_task, ask: Asks):

@@ -75,7 +75,7 @@ class RequestTable(Table):
 def _supported(version: int) -> int:
     if version != VERSION:
         raise ValueError(
-            f"{version} was written by another version of Plimsoll, which reads {VERSION}: "
+            f"{version} is the format of another version of Plimsoll; this one reads {VERSION}: "
             "stage to a new folder"
         )
     return version

@@ -14,7 +14,7 @@ from plimsoll.tasks.lint.parsed_task import ParsedTask
 from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.text_files import relative_name
 
-__all__ = ["FUTURE_COMMITS", "INVALID_DOCKERFILE", "UNPINNED_CLONE", "_future_clones"]
+__all__ = ["FUTURE_COMMITS", "INVALID_DOCKERFILE", "UNPINNED_CLONE"]
 
 BRANCHES = {"main", "master", "develop", "dev", "trunk", "HEAD", "latest", "stable", "next"}
 LOCATED = re.compile(r"^[^:]*:(\d+): (.*)", re.DOTALL)

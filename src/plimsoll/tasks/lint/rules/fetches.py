@@ -22,11 +22,6 @@ __all__ = [
     "FETCH_WITHOUT_NETWORK",
     "PIPE_TO_SHELL",
     "SOURCE_OF_FETCHED_FILE",
-    "Effect",
-    "FailingFetch",
-    "describe_fetch",
-    "effect_of_missing",
-    "failing_fetches",
 ]
 
 UV_ENV_FILES = tuple(f"{home}/.local/bin/env" for home in ("$HOME", "${HOME}", "~", "/root"))
