@@ -12,7 +12,6 @@ from plimsoll.core.versions import Version
 from plimsoll.ledger.report import make_report
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.dedicated_thread import DedicatedThread
-from plimsoll.training.learner.protocol import LearnerProtocol
 from plimsoll.training.loop import Loop
 from plimsoll.training.metrics.recorder import MetricsRecorder
 from plimsoll.training.metrics.step_metrics import StepReport
@@ -92,7 +91,7 @@ class Notes:
 async def train(
     config: Config,
     out: Path,
-    learner: LearnerProtocol,
+    learner: Counter,
     policy: Notes,
     begun: Callable[[Rollouts], None] = lambda _: None,
 ) -> Rollouts:

@@ -13,7 +13,7 @@ def keeper(error: Exception) -> Checkpointer:
     def fail(_: int) -> None:
         raise error
 
-    return Checkpointer(Counter(save=fail), every=1, last=None, kept=None)
+    return Checkpointer(Counter(save=fail), every=1, last=None, saved=None)
 
 
 def test_memory_that_runs_out_is_not_told_as_a_disk_that_is_full(tmp_path: Path):

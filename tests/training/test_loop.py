@@ -140,7 +140,7 @@ async def test_a_step_of_which_a_part_was_left_out_is_said_served_and_no_bad_one
     assert rollouts.summary.done
     assert rollouts.summary.skipped == {}
     assert policy.published == [(str(step), step) for step in range(1, 5)]
-    assert caplog.text.count("left out 2 of its updates") == 4
+    assert caplog.text.count("skipped 2 of its updates") == 4
 
 
 async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
@@ -167,13 +167,13 @@ async def test_a_run_whose_trajectories_are_all_gone_stops_and_goes_on_when_they
 ):
     monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks")
     run, learner = tmp_path / "run", Counter()
-    with pytest.raises(TrainingError, match="3 batches in a row had trajectories that are gone"):
+    with pytest.raises(TrainingError, match="3 batches in a row had missing trajectories"):
         await train(make_config(3), run, learner, Notes())
     assert learner.steps == 0
     proven(run)
     monkeypatch.setattr(worker_spec, "MAKER", "loop_place:coins")
     # What has leaked meanwhile is found first.
-    monkeypatch.setattr(loop, "REJECTED", 9)
+    monkeypatch.setattr(loop, "MAX_REJECTED", 9)
     rollouts = await train(make_config(3), run, learner, Notes())
     assert rollouts.summary.done
     proven(run)
@@ -241,7 +241,7 @@ async def test_a_run_stops_where_no_checkpoint_can_be_written_and_the_old_one_st
     assert not rollouts.summary.done
     assert rollouts.summary.steps == 8
     assert "No space left on device" in rollouts.summary.ended
-    assert "tried 3 times in a row" in rollouts.summary.ended
+    assert "3 tries in a row failed" in rollouts.summary.ended
     assert checkpoints(run) == ["v0-00000003"]
     assert "steps since the last checkpoint are lost" in caplog.text
     assert {path.name for path in (run / "checkpoints").iterdir()} == {
@@ -336,7 +336,7 @@ async def test_weights_of_half_a_step_are_never_kept(
     with pytest.raises(TrainingError, match="out of memory"):
         await train(make_config(5, every=2), run, learner, Notes())
     assert checkpoints(run) == ["v0-00000002"]
-    assert "lost: the step that failed had changed some of the weights; `plimsoll" in caplog.text
+    assert "lost: the failed step had changed some of the weights; `plimsoll" in caplog.text
     policy = Notes()
     await train(make_config(5, every=2), run, Counter(), policy)
     assert policy.published == [("1:3", 3), ("1:4", 4), ("1:5", 5)]
@@ -468,7 +468,7 @@ async def test_a_run_whose_policy_returns_nothing_to_train_on_stops_and_says_why
     assert not rollouts.summary.done
     why = "the upstream returned no token ids"
     assert rollouts.summary.ended.startswith(
-        f"3 steps in a row had not a token to train on: {why}. See what"
+        f"3 steps in a row had no token to train on: {why}. Check the"
     )
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["untrainable"] for line in lines] == [4, 4, 4]

@@ -76,23 +76,23 @@ def test_an_advantage_is_over_the_graded_members_of_its_own_group():
         a=[member("a.0", 1.0), member("a.1", 0.0), member("a.2", None), member("a.3", 0.5)],
         b=[member("b.0", 3.0), member("b.1", 1.0)],
     )
-    found = {item.ticket: item.advantage for item in read_samples(given, normalize=False).items}
+    found = {item.ticket: item.advantage for item in read_samples(given, normalize=False).samples}
     assert found == {"a.0": 0.5, "a.1": -0.5, "a.3": 0.0, "b.0": 1.0, "b.1": -1.0}
     # In deviations: √(1/6) of the first group, 1 of the other.
-    found = {item.ticket: item.advantage for item in read_samples(given, normalize=True).items}
+    found = {item.ticket: item.advantage for item in read_samples(given, normalize=True).samples}
     assert found["a.0"] == pytest.approx(0.5 * 6**0.5, rel=1e-4)
     assert found["b.1"] == pytest.approx(-1, rel=1e-4)
 
 
 def test_a_withheld_member_shapes_the_baseline_and_is_not_trained_on():
     given = batch(a=[member("a.0", 1.0), member("a.1", 0.0, withheld=True)])
-    (item,) = read_samples(given, normalize=False).items
+    (item,) = read_samples(given, normalize=False).samples
     assert (item.ticket, item.advantage, item.group, item.reward) == ("a.0", 0.5, "a", 1.0)
 
 
 def test_each_branch_of_a_rollout_is_an_item_and_one_that_is_all_masked_is_none():
     given = batch(a=[member("a.0", 1.0, "011", "000", "001"), member("a.1", 0.0, "00")])
-    found = read_samples(given, normalize=False).items
+    found = read_samples(given, normalize=False).samples
     assert [(item.ticket, bytes(item.mask)) for item in found] == [
         ("a.0", b"\0\1\1"),
         ("a.0", b"\0\0\1"),
@@ -102,13 +102,13 @@ def test_each_branch_of_a_rollout_is_an_item_and_one_that_is_all_masked_is_none(
 def test_answers_that_cannot_be_trained_on_are_counted_by_their_reason():
     some = [speechless("a.0", 1.0, "no ids", "no ids"), speechless("a.1", 0.0, "no logprobs")]
     found = read_samples(batch(a=some), normalize=False)
-    assert (found.items, found.left_out) == ([], {"no ids": 2, "no logprobs": 1})
-    assert found.is_mute
+    assert (found.samples, found.left_out) == ([], {"no ids": 2, "no logprobs": 1})
+    assert found.is_untrainable
     # One that can be trained on, and the batch is not mute; nor is one that said nothing at all.
-    assert not read_samples(batch(a=[*some, member("a.2", 0.5)]), normalize=False).is_mute
-    assert not read_samples(batch(a=[speechless("a.0", 1.0)]), normalize=False).is_mute
+    assert not read_samples(batch(a=[*some, member("a.2", 0.5)]), normalize=False).is_untrainable
+    assert not read_samples(batch(a=[speechless("a.0", 1.0)]), normalize=False).is_untrainable
     # What is void or withheld is no matter.
     void = replace(some[0], reward=None)
     assert not read_samples(
         batch(a=[void, replace(some[1], withheld=True)]), normalize=False
-    ).is_mute
+    ).is_untrainable

@@ -1,1 +1,1 @@
-"""Trains the policy: policies that answer and take weights, losses, the learner, the trainer."""
+"""Training: the trainer and its loop, the learner, policies that take new weights, metrics."""

@@ -1,8 +1,7 @@
-"""One thread for all that the learner does, and one for each sink of figures.
+"""A dedicated thread: one for all calls of the learner, one for each metrics sink.
 
-Torch keeps a pool of threads for each thread that computes: another thread each time would
-leave a pool behind each. It is a daemon, so that a step that takes minutes, or a sink that
-hangs, does not hold up the end of a process.
+Torch keeps a thread pool for each thread that computes, so a new thread for each call would leak
+pools. The thread is a daemon: neither a long step nor a hanging sink delays the end of the process.
 """
 
 import asyncio
@@ -20,23 +19,23 @@ _Work = Callable[[], None]
 
 
 class DedicatedThread:
-    """Runs one call after another, each awaited by the event loop that asked for it."""
+    """Runs one call at a time. Each is awaited on the event loop of its caller."""
 
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._asked = 0
+        self._submitted = 0
         self._done = 0
-        """Changed by the thread alone, as the other is by the event loop."""
+        """Only the thread changes it; only the event loop changes `_submitted`."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way that nobody may be waiting for any more."""
-        return self._asked > self._done
+        """Whether a call is in progress, even if its caller was cancelled."""
+        return self._submitted > self._done
 
     async def do(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """What `call` returns or raises. Cancelled, the call itself goes on to its end."""
+        """The result or the exception of `call`. Cancellation does not interrupt the call."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
 
@@ -45,18 +44,18 @@ class DedicatedThread:
             error: BaseException | None = None
             try:
                 result = call(*args, **kwargs)
-            except BaseException as raised:  # noqa: BLE001 - carried over to whoever awaits it
+            except BaseException as raised:  # noqa: BLE001 - raised again in the caller
                 error = raised
-            self._done += 1  # before anybody hears of it
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._done += 1  # before the caller can see the result
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is left
                 loop.call_soon_threadsafe(_settle, future, result, error)
 
-        self._asked += 1
+        self._submitted += 1
         self._work.put(work)
         return await future
 
     def close(self) -> None:
-        """No more calls. One that is under way is not waited for."""
+        """Accept no more calls. Does not wait for a running one."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -65,7 +64,7 @@ class DedicatedThread:
 
 
 def _settle(future: "asyncio.Future[_T]", result: object, error: BaseException | None) -> None:
-    if future.done():  # whoever asked was cancelled
+    if future.done():  # the caller was cancelled
         return
     if error is not None:
         future.set_exception(error)

@@ -1,11 +1,14 @@
-"""The loop: batches from rollouts, steps of the learner, new weights to the policy.
+"""The training loop: batches from rollouts, steps of the learner, new weights for the policy.
 
-Training in turn and training at once are this one loop: the ledger's rules alone say how far
-rollouts run ahead of it.
+Synchronous and asynchronous training use the same loop: only the ledger's rules decide how far
+rollouts run ahead.
 
-The order of a step is: learn, note its line, write the checkpoint where one is due, publish,
-commit. So what was committed is served, what is generated before its commit counts as it is
-stamped, and a crash at any point either undoes the step or finds it whole.
+The order of a step is: learn, write its metrics line, write the checkpoint if one is due, publish,
+commit. Therefore:
+
+- a committed version is being served;
+- tokens generated before the commit carry the version that generated them;
+- a crash at any point either undoes the step or leaves it complete.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ from plimsoll.runs.evaluation.held_out_schedule import HeldOutSchedule
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.checkpoints import Checkpointer
 from plimsoll.training.dedicated_thread import DedicatedThread
-from plimsoll.training.learner.protocol import LearnerProtocol
+from plimsoll.training.learner.distributed import DistributedLearner
 from plimsoll.training.metrics.recorder import MetricsRecorder
 from plimsoll.training.metrics.step_metrics import Seconds, StepMetrics, StepReport
 from plimsoll.training.models import is_out_of_memory
@@ -36,26 +39,26 @@ __all__ = ["Loop"]
 _log = logging.getLogger(__name__)
 
 _LOST = "steps since the last checkpoint are lost"
-_AGAIN = "`plimsoll resume` makes them again"
+_AGAIN = "`plimsoll resume` repeats them"
 
-REJECTED = 3
-"""So many batches in a row of which something is gone, and it is no accident any more."""
-REASONS = 8
-"""As many are said of why answers cannot be trained on: some have counts in them."""
+MAX_REJECTED = 3
+"""The run stops after this many consecutive batches with missing trajectories."""
+MAX_REASONS = 8
+"""The limit of logged reasons why answers cannot be trained on: some contain numbers."""
 
 
 class Loop:
-    """Trains on the batches of one run until there are no more."""
+    """Trains on the batches of one run until there are none left."""
 
     def __init__(
         self,
         config: Config,
         rollouts: Rollouts,
         policy: Policy,
-        learner: LearnerProtocol,
+        learner: DistributedLearner,
         thread: DedicatedThread,
         metrics: MetricsRecorder,
-        kept: Version | None,
+        saved: Version | None,
     ) -> None:
         training = config.training
         self._config = config
@@ -64,32 +67,33 @@ class Loop:
         self._learner = learner
         self._thread = thread
         self._metrics = metrics
-        self._measuring = HeldOutSchedule(rollouts)
-        self._keeper = Checkpointer(
-            learner, every=training.checkpoint_every, last=config.run.steps, kept=kept
+        self._held_out = HeldOutSchedule(rollouts)
+        self._checkpointer = Checkpointer(
+            learner, every=training.checkpoint_every, last=config.run.steps, saved=saved
         )
         self._learned: Version | None = rollouts.version
-        """The version of the learner's weights; None while they are of no version."""
+        """The version of the learner's weights; None during a step."""
         self._bad = learner.bad_steps
         self._rejected = 0
-        """How many batches in a row could not be read."""
-        self._mute = 0
-        """How many in a row had not a token that can be trained on, though the policy answered."""
-        self._told: set[str] = set()
-        """Why answers could not be trained on, as far as it was said."""
+        """Consecutive batches that could not be read."""
+        self._untrainable = 0
+        """Consecutive batches without a trainable token, although the policy answered."""
+        self._logged: set[str] = set()
+        """Logged reasons why answers cannot be trained on."""
 
     async def run(self) -> None:
-        """Raises what ends the run before its last step; nothing that was learned is lost."""
+        """Train to the end. Raises the error that ends the run early, after saving what was
+        learned."""
         try:
-            await self._note(await self._measuring.if_due())
+            await self._note(await self._held_out.if_due())
             await self._train()
-            await self._note(await self._measuring.at_end())
+            await self._note(await self._held_out.at_end())
         except Exception as error:
             if not isinstance(error, PlimsollError):
-                self._rollouts.stop(_said(error))
-            await self._keep_last(is_told=True)
+                self._rollouts.stop(_summary(error))
+            await self._save_last(is_reported=True)
             raise
-        await self._keep_last(is_told=self._keeper.gave_up)
+        await self._save_last(is_reported=self._checkpointer.gave_up)
 
     async def _train(self) -> None:
         mark = time.perf_counter()
@@ -106,55 +110,55 @@ class Loop:
             await self._reject(batch, read.gone)
             return
         self._rejected = 0
-        untrainable = self._listen(read, batch.step)
+        untrainable = self._check_trainable(read, batch.step)
         seconds.read, mark = _since(mark), time.perf_counter()
-        report = await self._learn(batch, read.items)
+        report = await self._learn(batch, read.samples)
         seconds.update = _since(mark)
         del read
         line = functools.partial(self._line, batch, report, seconds, untrainable)
         await self._metrics.note(line())
         await self._commit(batch, report, seconds)
         await self._metrics.step(line())
-        self._look_at(report, batch.step)
-        await self._note(await self._measuring.if_due())
+        self._check_report(report, batch.step)
+        await self._note(await self._held_out.if_due())
 
-    def _listen(self, read: BatchSamples, step: int) -> int:
-        """How many answers of a batch cannot be trained on. Why is said once for each reason, and
-        the run stops where that is all there is: it would go on to its end and learn nothing."""
+    def _check_trainable(self, read: BatchSamples, step: int) -> int:
+        """The number of answers that cannot be trained on. Logs each reason once. Stops the run
+        after several batches without any trainable token: it would learn nothing."""
         for why, count in read.left_out.items():
-            if why not in self._told and len(self._told) < REASONS:
-                self._told.add(why)
+            if why not in self._logged and len(self._logged) < MAX_REASONS:
+                self._logged.add(why)
                 _log.warning(
-                    "step %d: %d answers cannot be trained on: %s; `untrainable` in metrics.jsonl "
-                    "counts them from here on",
+                    "step %d: %d answers cannot be trained on: %s; see `untrainable` in "
+                    "metrics.jsonl for later steps",
                     *(step, count, why),
                 )
-        self._mute = self._mute + 1 if read.is_mute else 0
-        if self._mute >= self._config.training.bad_steps:
+        self._untrainable = self._untrainable + 1 if read.is_untrainable else 0
+        if self._untrainable >= self._config.training.bad_steps:
             self._rollouts.stop(
-                f"{self._mute} steps in a row had not a token to train on: "
-                f"{next(iter(read.left_out))}. See what the policy's servers return: plimsoll "
-                f"gateway probe {next(iter(self._policy.urls), 'URL')}"
+                f"{self._untrainable} steps in a row had no token to train on: "
+                f"{next(iter(read.left_out))}. Check the policy's servers with: plimsoll gateway "
+                f"probe {next(iter(self._policy.urls), 'URL')}"
             )
         return read.left_out.total()
 
     async def _reject(self, batch: Batch, gone: dict[str, str]) -> None:
-        """Have what is gone rolled out again; stop where that does not help."""
+        """Roll out groups with missing trajectories again; stop if that happens repeatedly."""
         for group, why in gone.items():
             _log.warning("step %d: group %s is rolled out again: %s", batch.step, group, why)
         await self._rollouts.reject(batch, gone)
         self._rejected += 1
-        if self._rejected >= REJECTED:
+        if self._rejected >= MAX_REJECTED:
             raise TrainingError(
-                f"{self._rejected} batches in a row had trajectories that are gone, the last for: "
-                f"{next(iter(gone.values()))}. See to where they are stored ([storage] "
-                "trajectories), then `plimsoll resume`"
+                f"{self._rejected} batches in a row had missing trajectories; the last reason: "
+                f"{next(iter(gone.values()))}. Repair their storage ([storage] trajectories), "
+                "then run `plimsoll resume`"
             )
 
-    async def _learn(self, batch: Batch, items: list[TrainingSample]) -> StepReport:
+    async def _learn(self, batch: Batch, samples: list[TrainingSample]) -> StepReport:
         before, self._learned = self._learned, None
         try:
-            report = await self._thread.do(self._learner.step, items)
+            report = await self._thread.do(self._learner.step, samples)
         except Exception:
             self._learned = before if self._learner.is_whole else None
             raise
@@ -162,7 +166,7 @@ class Loop:
         return report
 
     async def _commit(self, batch: Batch, report: StepReport, seconds: Seconds) -> None:
-        """Write the checkpoint if one is due, have the weights served, note the step."""
+        """Write the checkpoint if one is due, publish the weights, commit the step."""
         mark = time.perf_counter()
 
         async def publish(version: Version) -> None:
@@ -171,30 +175,30 @@ class Loop:
             await self._policy.publish(weights, version)
             seconds.publish = _since(began)
 
-        async def publish_kept(version: Version) -> None:
-            self._keeper.wrote(version)
+        async def publish_saved(version: Version) -> None:
+            self._checkpointer.succeeded(version)
             seconds.checkpoint = _since(mark)
             await publish(version)
 
         commit = functools.partial(self._rollouts.commit, batch, skipped=report.skipped)
-        save = self._keeper.due(batch.step)
+        save = self._checkpointer.due(batch.step)
         if save is not None:
             try:
-                await commit(save, publish=publish_kept)
+                await commit(save, publish=publish_saved)
                 return
             except CheckpointError as error:
                 seconds.checkpoint = _since(mark)
-                if why := self._keeper.failed(error):
+                if why := self._checkpointer.failed(error):
                     self._rollouts.stop(why)
         await commit(publish=publish)
 
-    def _look_at(self, report: StepReport, step: int) -> None:
-        """Say what was left out; stop where nothing can be learned any more."""
+    def _check_report(self, report: StepReport, step: int) -> None:
+        """Log skipped updates; stop the run after several steps without a finite loss."""
         before, bad = self._bad, self._learner.bad_steps
         self._bad = bad
         if report.left_out and not report.skipped:
             _log.warning(
-                "step %d left out %d of its updates: no finite loss and gradient",
+                "step %d skipped %d of its updates: loss or gradient not finite",
                 *(step, report.left_out),
             )
         if bad <= before:
@@ -203,7 +207,7 @@ class Loop:
         if bad >= self._config.training.bad_steps:
             self._rollouts.stop(
                 f"{bad} steps in a row had no finite loss and gradient ({report.skipped}): lower "
-                "[training] learning_rate, or look at metrics.jsonl for where it began"
+                "[training] learning_rate; metrics.jsonl shows where it began"
             )
 
     def _line(
@@ -233,32 +237,32 @@ class Loop:
         if measured is not None:
             await self._metrics.heldout(measured.step, measured.reward)
 
-    async def _keep_last(self, *, is_told: bool) -> None:
-        """A run that ends between two checkpoints goes on from where it ended.
+    async def _save_last(self, *, is_reported: bool) -> None:
+        """Write a checkpoint of the last step of a run that ends between two checkpoints.
 
-        Raises `TrainingError` where that cannot be kept, unless it `is_told` already that the run
-        failed: to end as if all were well would lose what was learned unsaid.
+        Raises `TrainingError` if that fails, unless `is_reported`: then another error ends the run
+        and this one is only logged.
         """
-        learned, kept = self._learned, self._keeper.kept
+        learned, saved = self._learned, self._checkpointer.saved
         if learned is None:
-            if self._rollouts.version.number > (0 if kept is None else kept.number):
-                why = "the step that failed had changed some of the weights"
+            if self._rollouts.version.number > (0 if saved is None else saved.number):
+                why = "the failed step had changed some of the weights"
                 _log.warning("%s: %s; %s", _LOST, why, _AGAIN)
             return
-        if learned.number == 0 or learned == kept:
+        if learned.number == 0 or learned == saved:
             return
         try:
-            await self._rollouts.save(self._keeper.save, learned)
-            self._keeper.wrote(learned)
-        except Exception as error:  # whatever it is: it hides no error that is under way
-            if not is_told:
-                raise TrainingError(f"{_LOST}: {_said(error)}; {_AGAIN}") from error
-            _log.warning("%s: %s; %s", _LOST, _said(error), _AGAIN)
+            await self._rollouts.save(self._checkpointer.save, learned)
+            self._checkpointer.succeeded(learned)
+        except Exception as error:  # any error: it must not hide the one that ends the run
+            if not is_reported:
+                raise TrainingError(f"{_LOST}: {_summary(error)}; {_AGAIN}") from error
+            _log.warning("%s: %s; %s", _LOST, _summary(error), _AGAIN)
 
 
 @contextlib.contextmanager
 def _explained(step: int) -> Generator[None]:
-    """Turns whatever ends a step, and is not raised on purpose, into what a person is told."""
+    """Turn an unexpected exception of a step into a `TrainingError` with advice."""
     try:
         yield
     except PlimsollError:
@@ -266,19 +270,19 @@ def _explained(step: int) -> Generator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise TrainingError(
-                f"step {step} failed, out of memory: {_said(error)}. Set [training] recompute = "
-                "true where it is not, micro_tokens or [run] batch_groups lower, take a smaller "
-                "model, or train on more GPUs with torchrun; `plimsoll resume` goes on"
+                f"step {step} failed, out of memory: {_summary(error)}. Set [training] recompute = "
+                "true, lower micro_tokens or [run] batch_groups, use a smaller model, or train on "
+                "more GPUs with torchrun; then run `plimsoll resume`"
             ) from error
         _log.error("step %d failed", step, exc_info=error)
         raise TrainingError(
-            f"step {step} failed: {_said(error)}. `plimsoll resume` tries it again; where that "
-            "fails too, it is a fault of Plimsoll or of a library: report it with the trace"
+            f"step {step} failed: {_summary(error)}. `plimsoll resume` tries it again; if that "
+            "fails too, it is a bug of Plimsoll or of a library: report it with the traceback"
         ) from error
 
 
-def _said(error: Exception) -> str:
-    """In one line. Errors that are raised on purpose need no name."""
+def _summary(error: Exception) -> str:
+    """An error in one line. Expected errors need no type name."""
     first = str(error).strip().partition("\n")[0]
     if isinstance(error, PlimsollError):
         return first

@@ -1,4 +1,4 @@
-"""What the learner is given of a batch: one item for each sample."""
+"""Training samples: the samples of a batch with advantages, as the learner gets them."""
 
 from array import array
 from collections import Counter
@@ -12,15 +12,15 @@ __all__ = ["BatchSamples", "TrainingSample", "read_samples"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingSample:
-    """A sample with what it was worth. Every list has an entry for each token."""
+    """A sample with its advantage and reward. Every list has one entry a token."""
 
     ids: "array[int]"
     mask: bytearray
-    """1 for the tokens that are trained on."""
+    """1 for trained tokens."""
     logprobs: "array[float]"
-    """Of the weights that generated them; 0 where the mask is 0."""
+    """Under the weights that generated the tokens; 0 where the mask is 0."""
     advantage: float
-    """Of its rollout above its group; 0 where all members were worth the same."""
+    """Of its rollout over its group; 0 if all members have the same reward."""
     reward: float
     group: str
     ticket: str
@@ -28,22 +28,22 @@ class TrainingSample:
 
 @dataclass(slots=True, eq=False)
 class BatchSamples:
-    """All that was read of a batch."""
+    """The samples read from a batch."""
 
-    items: list[TrainingSample] = field(default_factory=list[TrainingSample])
+    samples: list[TrainingSample] = field(default_factory=list[TrainingSample])
     gone: dict[str, str] = field(default_factory=dict[str, str])
-    """The groups of which a trajectory is gone, each with what is wrong."""
+    """Groups with a missing or damaged trajectory, each with the reason."""
     left_out: "Counter[str]" = field(default_factory=Counter[str])
-    """Why answers cannot be trained on, with how many."""
+    """Reasons why answers cannot be trained on, with their counts."""
 
     @property
-    def is_mute(self) -> bool:
-        """Whether the policy answered, and not a token of it can be trained on."""
-        return not self.items and bool(self.left_out)
+    def is_untrainable(self) -> bool:
+        """Whether the policy answered, but no token can be trained on."""
+        return not self.samples and bool(self.left_out)
 
 
 def read_samples(batch: Batch, *, normalize: bool) -> BatchSamples:
-    """The samples of graded members that are not withheld. Read one after another."""
+    """Read the samples of graded members that are not withheld, one trajectory at a time."""
     read = BatchSamples()
     for group in batch.groups:
         try:
@@ -60,7 +60,7 @@ def _read_group(group: BatchGroup, normalize: bool, read: BatchSamples) -> None:
             continue
         found = member.trainable()
         read.left_out.update(found.left_out)
-        read.items += [
+        read.samples += [
             TrainingSample(
                 ids=sample.ids,
                 mask=sample.mask,

@@ -4,7 +4,7 @@
     await trainer.run()
     print(trainer.summary)
 
-Where `out` is the directory of a run already, it goes on with it.
+If `out` is the directory of a run already, the trainer resumes it.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 def follow_rank_zero(file: Path) -> None:
-    """What ranks but the first do: their share of the learner's work, as long as there is any."""
+    """Run a rank other than the first: execute its commands until it closes."""
     config = load_config(file)
     execute_commands(_learner(config))
 
@@ -57,21 +57,20 @@ def _learner(config: Config) -> Learner:
 
 
 def _check_plan(config: Config) -> None:
-    """Raises what making the plan would, before a model is loaded: that may take minutes."""
+    """Raise errors of the plan before a model is loaded, which may take minutes."""
     serves = config.training.policy != "openai"
     Plan.make(config, Served(("http://127.0.0.1/v1",)) if serves else None)
 
 
-def _warn_of(taste: GenerationParams, folder: Path) -> None:
-    """Log probabilities are those of the model, whatever it is sampled with."""
-    if taste == GenerationParams():
+def _warn_of_sampling(sampling: GenerationParams, folder: Path) -> None:
+    """Warn of sampling defaults: log probabilities are those of the unmodified model."""
+    if sampling == GenerationParams():
         return
     _log.warning(
-        "%s has answers sampled at temperature %g, top_p %g and top_k %d, and log probabilities do "
-        'not know of it: take [policy] sampling = "model" to train on what the model itself would '
-        "say",
+        "%s sets temperature %g, top_p %g and top_k %d for sampling, and log probabilities ignore "
+        'them: set [policy] sampling = "model" to train on samples of the unmodified model',
         folder / "generation_config.json",
-        *(taste.temperature, taste.top_p, taste.top_k),
+        *(sampling.temperature, sampling.top_p, sampling.top_k),
     )
 
 
@@ -81,42 +80,42 @@ def _warn_of_clips(training: TrainingConfig) -> None:
     if training.clips or is_usual:
         return
     _log.warning(
-        "[training] clip_low and clip_high change nothing: with one update of a batch the ratio of "
-        "new to old probabilities is 1. Set updates to 2 or more to have it clipped"
+        "[training] clip_low and clip_high have no effect: with one update for each batch the "
+        "ratio of new to old probabilities is 1. Set updates to 2 or more"
     )
 
 
 def _draw(rollouts: Rollouts) -> None:
-    """A picture of the run. One that cannot be drawn is no reason to fail."""
+    """Plot the run. A failure is only logged."""
     directory = rollouts.directory
     measured = [(one.step, one.reward) for one in rollouts.held_out if one.reward is not None]
     curves = Curves(directory.name, rollouts.steps, measured, rollouts.plan.settings.max_staleness)
     try:
         draw(curves, directory.picture)
-    except Exception as error:  # noqa: BLE001 - whatever the drawing raises: the run has its own end
-        _log.warning("no picture was drawn: %s", error)
+    except Exception as error:  # noqa: BLE001 - any error of plotting: it must not end the run
+        _log.warning("the plot was not drawn: %s", error)
 
 
-def _many(number: int) -> str:
-    """A number of parameters in the usual words."""
+def _parameter_count(number: int) -> str:
+    """A number of parameters with its unit."""
     if number < 50_000:
         return f"{number:,}"
     return f"{number / 1e6:.1f} M" if number < 1e9 else f"{number / 1e9:.1f} B"
 
 
-def _nothing(rollouts: Rollouts) -> None:
+def _ignore(rollouts: Rollouts) -> None:
     del rollouts
 
 
 class Trainer:
-    """Trains the policy of one config, once."""
+    """Trains the policy of one config. Not reusable."""
 
     def __init__(self, file: Path, *, out: Path | None = None, keep_going: bool = False) -> None:
         self.config = load_config(file)
         check_sinks(self.config.metrics)
         self.rollouts: Rollouts | None = None
-        self.told = ""
-        """What is trained, and on what, once that is known."""
+        self.description = ""
+        """The policy, its size and its device, once the model is loaded."""
         self._file = file
         self._out = out
         self._keep_going = keep_going
@@ -124,26 +123,26 @@ class Trainer:
         _check_plan(self.config)
         self._thread = DedicatedThread("learner")
         self._stack = contextlib.AsyncExitStack()
-        self._doing = "loading the model"
+        self._activity = "loading the model"
         self._policy: Policy | None = None
-        self._served: OpenAIPolicy | None = None
-        """The same, where it is on servers that read its weights from a folder."""
+        self._remote_policy: OpenAIPolicy | None = None
+        """The same policy if remote servers read its weights from a folder."""
         self._learner: DistributedLearner | None = None
 
     @property
-    def doing(self) -> str:
-        """What goes on now; empty while it rolls out and trains."""
-        return self._doing or (self.rollouts.doing if self.rollouts is not None else "")
+    def activity(self) -> str:
+        """The current activity; empty while it rolls out and trains."""
+        return self._activity or (self.rollouts.doing if self.rollouts is not None else "")
 
     @property
     def is_learning(self) -> bool:
-        """Whether the learner is at work, whoever may have given up waiting for it."""
+        """Whether the learner is working, even if its caller was cancelled."""
         return self._thread.busy
 
     @property
     def weights(self) -> Path | None:
-        """The folder that the last weights stay in for the servers, where they read one."""
-        return None if self._served is None else self._served.left
+        """The folder of the last weights, which stays for remote servers; None without one."""
+        return None if self._remote_policy is None else self._remote_policy.left
 
     @property
     def summary(self) -> RunSummary:
@@ -151,106 +150,109 @@ class Trainer:
         assert self.rollouts is not None, "the run is not over"
         return self.rollouts.summary
 
-    async def run(self, *, planned: OnRollouts = _nothing, restored: OnRollouts = _nothing) -> None:
-        """Train to the last step, or until it is stopped. Raises what ends it before.
+    async def run(self, *, planned: OnRollouts = _ignore, restored: OnRollouts = _ignore) -> None:
+        """Train to the last step, or until the run is stopped. Raises the error that ends it early.
 
-        `planned` is told of the run before anything is started, `restored` once it has begun.
+        Calls `planned` before anything starts and `restored` once the run has begun.
         """
         try:
             async with self._stack:
                 await self._run(planned, restored)
         finally:
-            # One at work, after a second signal, is ended with the process; so are other ranks.
+            # A learner that still works, after a second signal, ends with the process, like the
+            # other ranks.
             if self._learner is not None and not self._thread.busy:
                 await self._thread.do(self._learner.close)
             self._thread.close()
 
     async def _run(self, planned: OnRollouts, restored: OnRollouts) -> None:
         _warn_of_clips(self.config.training)
-        # First of all: to load a model, and to validate tasks, may take long.
+        # First: loading a model and validating tasks may take long.
         await check_servers(self.config)
         learner = self._learner = await self._thread.do(self._make_learner)
-        self.told = self._describe(learner.parameters)
-        self._policy = serving = make_local_policy(self.config, self._folder)
-        if serving is not None:
-            await self._stack.enter_async_context(serving)
+        self.description = self._describe(learner.parameters)
+        self._policy = local_policy = make_local_policy(self.config, self._folder)
+        if local_policy is not None:
+            await self._stack.enter_async_context(local_policy)
             if self.config.policy.sampling == "asked":
-                _warn_of(serving.taste, self._folder)
-        self.rollouts = rollouts = self._make_rollouts(serving)
-        if serving is not None:
-            serving.pausing = self._pausing(rollouts)
+                _warn_of_sampling(local_policy.sampling, self._folder)
+        self.rollouts = rollouts = self._make_rollouts(local_policy)
+        if local_policy is not None:
+            local_policy.pausing = self._pausing(rollouts)
         planned(rollouts)
-        self._doing = ""
+        self._activity = ""
         try:
             async with rollouts:
-                self._doing = ""
+                self._activity = ""
                 restored(rollouts)
                 async with self._metrics(rollouts) as metrics:
                     await self._make_loop(rollouts, metrics).run()
         except BaseException as error:
             self._discard(rollouts)
-            # One that is cancelled is to end at once.
+            # A cancelled run must end at once.
             if isinstance(error, Exception) and rollouts.has_begun:
                 await asyncio.to_thread(_draw, rollouts)
             raise
         await asyncio.to_thread(_draw, rollouts)
 
     def _discard(self, rollouts: Rollouts) -> None:
-        """The weights of a run that came to nothing before its first trial go with it."""
-        if self._served is not None and not has_ledger(rollouts.directory.path):
-            discard_weights(self._served, rollouts.directory)
+        """Remove the weights of a run that failed before its first trial."""
+        if self._remote_policy is not None and not has_ledger(rollouts.directory.path):
+            discard_weights(self._remote_policy, rollouts.directory)
 
     def _make_learner(self) -> DistributedLearner:
         return DistributedLearner(_learner(self.config))
 
     def _describe(self, parameters: int) -> str:
-        """In the words of the first line: tiny policy, 0.4 M parameters, CPU."""
+        """The policy for the first line: tiny policy, 0.4 M parameters, CPU."""
         device = find_device(self.config.training.device).type
-        place = "CPU" if device == "cpu" else "GPU"
+        unit = "CPU" if device == "cpu" else "GPU"
         name = self.config.training.policy
-        return f"{name} policy, {_many(parameters)} parameters, {place}"
+        return f"{name} policy, {_parameter_count(parameters)} parameters, {unit}"
 
-    def _make_rollouts(self, serving: Policy | None) -> Rollouts:
+    def _make_rollouts(self, local_policy: Policy | None) -> Rollouts:
         return Rollouts(
             self._file,
             out=self._out,
             keep_going=self._keep_going,
-            urls=() if serving is None else serving.urls,
-            key=None if serving is None else serving.key,
-            model=None if serving is None else serving.model,
+            urls=() if local_policy is None else local_policy.urls,
+            key=None if local_policy is None else local_policy.key,
+            model=None if local_policy is None else local_policy.model,
             prepare=self._prepare,
         )
 
     async def _prepare(self, rollouts: Rollouts) -> None:
-        """The weights that the run goes on from are served before anything is generated."""
+        """Publish the weights that the run continues from, before anything is generated."""
         for damaged in rollouts.restored.damaged:
-            _log.warning("a checkpoint is damaged, and the one before is used: %s", damaged)
+            _log.warning("a checkpoint is damaged; using the one before it: %s", damaged)
         if self._policy is None:
-            self._policy = self._served = make_remote_policy(self.config, rollouts.directory)
-            self._served.pausing = self._pausing(rollouts)
+            self._policy = self._remote_policy = make_remote_policy(self.config, rollouts.directory)
+            self._remote_policy.pausing = self._pausing(rollouts)
             await self._stack.enter_async_context(self._policy)
         learner = self._learner
         assert learner is not None, "it is made first of all"
         if rollouts.checkpoint is not None:
-            self._doing = f"loading {rollouts.checkpoint}"
+            self._activity = f"loading {rollouts.checkpoint}"
             await self._thread.do(learner.load, rollouts.checkpoint)
-        self._doing = "publishing the weights"
+        self._activity = "publishing the weights"
         weights = await self._thread.do(learner.weights)
         await self._policy.publish(weights, rollouts.version)
-        self._doing = ""
+        self._activity = ""
 
     def _pausing(self, rollouts: Rollouts) -> Pausing:
-        """Tells the run of pauses for new weights."""
+        """A context manager factory that announces pauses for new weights to the run."""
         training = self.config.training
-        # Whoever starts a server again does not wait for the answers under way.
+        # An operator who restarts a server does not wait for requests in flight.
         restarts = training.policy == "openai" and training.server == "path"
         drains = training.updating == "drain" and not restarts
         return functools.partial(rollouts.paused, drains=drains)
 
     def _make_loop(self, rollouts: Rollouts, metrics: MetricsRecorder) -> Loop:
         assert self._policy is not None and self._learner is not None, "they are made before"
-        kept = None if rollouts.checkpoint is None else rollouts.version
-        return Loop(self.config, rollouts, self._policy, self._learner, self._thread, metrics, kept)
+        saved = None if rollouts.checkpoint is None else rollouts.version
+        return Loop(
+            self.config, rollouts, self._policy, self._learner, self._thread, metrics, saved
+        )
 
     @contextlib.asynccontextmanager
     async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[MetricsRecorder]:

@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tasks: None, tmp_p
     write_training(tmp_path)
     text = (tmp_path / "night.toml").read_text().replace('model = "model"\n', "")
     (tmp_path / "night.toml").write_text(text)
-    with pytest.raises(UsageError, match=r"needs a model: name its folder as \[training\] model"):
+    with pytest.raises(UsageError, match=r"needs a model: set its folder as \[training\] model"):
         start_run(tmp_path / "night.toml", out=tmp_path / "run", keep_going=False, as_json=False)
     plain = make_model(tmp_path / "plain")
     (plain / "chat_template.jinja").unlink()
@@ -267,7 +267,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     assert start_run(tmp_path / "night.toml", out=run, keep_going=False, as_json=False) == 0
     make_model(tmp_path / "larger", hidden=32)
     edit(run / "config.toml", model=str(tmp_path / "larger"), steps=2)
-    with pytest.raises(PlimsollError, match="not of the model"):
+    with pytest.raises(PlimsollError, match="does not fit the model"):
         start_run(run / "config.toml", out=run, keep_going=False, as_json=False)
     assert (run / "ledger.db").exists()
 

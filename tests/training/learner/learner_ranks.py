@@ -35,7 +35,7 @@ BATCHES = (8, 5, 1, 0, 7)
 def learner(folder: Path, name: str) -> Learner:
     made = Learner(config(learning_rate=1e-4, **VARIANTS[name]), folder, steps=20)
     if name == "pieces":  # of logits, as every vocabulary needs them that is not a test's
-        made._nets.policy._rows = 7  # pyright: ignore[reportPrivateUsage]
+        made._networks.policy._rows = 7  # pyright: ignore[reportPrivateUsage]
     return made
 
 
@@ -122,7 +122,7 @@ def _lead(made: Learner, scene: str) -> None:
             with suppress(TrainingError):
                 shared.step(items())
             shared.save(Path("nowhere"))
-        if scene == "the first fails in gathering a checkpoint":
+        if scene == "the first fails to gather a checkpoint":
             made.gather = _fail
             shared.save(Path("nowhere"))
         if scene == "a sample is bad":

@@ -226,7 +226,7 @@ def lacking(*_: object, **__: object) -> None:
     "where",
     [
         "plimsoll.training.learner.learner.make_inputs",
-        "plimsoll.training.learner.learner.know",
+        "plimsoll.training.learner.learner.compute_targets",
         "torch.nn.utils.clip_grad_norm_",
         "plimsoll.training.learner.learner.Learner._report",
     ],
@@ -239,7 +239,7 @@ def test_memory_that_runs_out_anywhere_in_a_step_is_told_with_what_to_do(
         patched.setattr(where, lacking)
         with pytest.raises(TrainingError, match=r"out of memory in a step of 8 .*recompute"):
             made.step(items())
-    assert all(parameter.grad is None for parameter in made._nets.policy.model.parameters())  # pyright: ignore
+    assert all(parameter.grad is None for parameter in made._networks.policy.model.parameters())  # pyright: ignore
 
 
 def second_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,11 +139,15 @@ RANKS.set_forkserver_preload(["plimsoll.training.learner.distributed"])
     ("scene", "ends", "says"),
     [
         ("the first is killed", (3, 1), ("", "onnection")),
-        ("the first fails in a step", (1, 1), ("lost each other: no memory", "onnection")),
-        ("the first is to save after a step that failed", (1, 1), ("do not agree", "onnection")),
-        ("the first fails in gathering a checkpoint", (1, 1), ("lost each other", "onnection")),
+        ("the first fails in a step", (1, 1), ("lost their connection: no memory", "onnection")),
+        ("the first is to save after a step that failed", (1, 1), ("out of sync", "onnection")),
+        (
+            "the first fails to gather a checkpoint",
+            (1, 1),
+            ("lost their connection", "onnection"),
+        ),
         ("a follower never begins", (1, 3), ("onnection", "")),
-        ("a follower ends in a step", (1, 3), ("lost each other", "")),
+        ("a follower ends in a step", (1, 3), ("lost their connection", "")),
         ("a sample is bad", (1, 0), ("has token id 100000", "")),
     ],
 )

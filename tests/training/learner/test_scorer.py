@@ -33,7 +33,7 @@ def make(kind: str):
 @pytest.mark.parametrize("most", [1, 300, 2**25])
 def test_scores_are_those_of_the_models_own_logits(kind: str, most: int):
     model, samples = make(kind), items(5)
-    scorer = Scorer(model, Precision(CPU, torch.float32), most=most)
+    scorer = Scorer(model, Precision(CPU, torch.float32), max_logits=most)
     batch = make_inputs(samples, CPU).micro_batch([0, 1, 2, 3, 4])
     found, entropy = scorer(batch, True)
     expected: list[torch.Tensor] = []
@@ -53,7 +53,7 @@ def test_a_gradient_does_not_depend_on_how_many_logits_there_are_at_a_time():
     gradients: list[torch.Tensor] = []
     for most in (1, 2**25):
         model = make("plain")
-        scorer = Scorer(model, Precision(CPU, torch.float32), most=most)
+        scorer = Scorer(model, Precision(CPU, torch.float32), max_logits=most)
         batch = make_inputs(items(3), CPU).micro_batch([0, 1, 2])
         found, entropy = scorer(batch, True)
         (found.sum() + entropy.sum()).backward()

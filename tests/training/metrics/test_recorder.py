@@ -143,7 +143,7 @@ async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
     assert [step for step, _ in broken.lines] == [1]
     assert len(steps_in(tmp_path / "metrics.jsonl")) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "kept takes no more figures: nobody is there; metrics.jsonl has them"
+        "kept is dropped: nobody is there; metrics.jsonl has the figures"
     ]
 
 
@@ -153,7 +153,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from plimsoll.cli.terminal.interrupts import Interrupts
-from plimsoll.training.metrics import metrics, sinks
+from plimsoll.training.metrics import recorder, sinks
 from plimsoll.config.file import Config
 from plimsoll.runs.directory import RunDirectory
 
@@ -164,10 +164,10 @@ class Hangs:
     close = write
 
 async def main():
-    metrics._SECONDS = sinks._SECONDS = 0.2
+    recorder._SECONDS = sinks._SECONDS = 0.2
     sinks._makers = lambda *_: {"further away": threading.Event().wait}
     assert await sinks.make_sinks(Config(), RunDirectory(Path("run")), begin=0) == []
-    made = metrics.Metrics(Path("metrics.jsonl"), [Hangs()])
+    made = recorder.MetricsRecorder(Path("metrics.jsonl"), [Hangs()])
     await made.heldout(0, 0.5)
     await made.heldout(1, 0.5)
     await made.close()
@@ -185,7 +185,7 @@ def test_a_sink_that_hangs_is_said_and_holds_up_no_end(tmp_path: Path):
     assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
     assert done.stderr.splitlines() == [
         "no figures go to further away: no answer within 0.2 s; metrics.jsonl has them",
-        "far away takes no more figures: no answer within 0.2 s; metrics.jsonl has them",
+        "far away is dropped: no answer within 0.2 s; metrics.jsonl has the figures",
     ]
 
 

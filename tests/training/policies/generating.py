@@ -26,19 +26,19 @@ def prompt(number: int, length: int = 20) -> list[int]:
     return [(number * 31 + 7 * at + at * at) % LETTERS for at in range(length)]
 
 
-def row(ids: Sequence[int], tokens: int = 12, *, told: bool = False, **taste: Any) -> Row:
+def row(ids: Sequence[int], tokens: int = 12, *, streamed: bool = False, **sampling: Any) -> Row:
     return Row(
         ids=list(ids),
         prompt=len(ids),
         limit=len(ids) + tokens,
-        taste=GenerationParams(**taste),
+        sampling=GenerationParams(**sampling),
         seed=None,
-        told=told,
+        streamed=streamed,
     )
 
 
 @dataclass(slots=True)
-class Place:
+class GeneratorSetup:
     """A generator, and the model that it generates with."""
 
     model: Any
@@ -73,21 +73,21 @@ def joined(news: list[Tokens]) -> Tokens:
 async def generating(
     folder: Path,
     *,
-    most: int = 16,
+    max_rows: int = 16,
     ends: frozenset[int] = frozenset(),
     updating: Literal["interrupt", "drain"] = "interrupt",
     seed: int = 0,
     version: Version = FIRST_VERSION,
     **shape: Any,
-) -> AsyncGenerator[Place]:
+) -> AsyncGenerator[GeneratorSetup]:
     if not (folder / "config.json").exists():
         make_model(folder, **shape)
     model = load_model(folder, device="cpu").requires_grad_(False)
-    batch = DecodingBatch(model, version, ends=ends, most=most)
+    batch = DecodingBatch(model, version, ends=ends, max_rows=max_rows)
     generator = Generator(batch, seed=seed, updating=updating)
     generator.start()
     try:
-        yield Place(model, batch, generator)
+        yield GeneratorSetup(model, batch, generator)
     finally:
         await generator.stop()
 

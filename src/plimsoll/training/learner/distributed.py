@@ -1,13 +1,13 @@
-"""A learner on several ranks, of which the first alone is told what to do.
+"""A learner on several ranks, controlled by the first one.
 
     if world().rank:
-        follow(Learner(...))  # returns when the first rank closes
+        execute_commands(Learner(...))  # returns when the first rank closes
     else:
-        learner = SharedLearner(Learner(...))
+        learner = DistributedLearner(Learner(...))
 
-The first rank says each command to the others before it does its own share. What would fail on
-all of them is found out before that, so that an error in the middle of a command means that
-ranks do not agree any more: then all of them end.
+The first rank broadcasts each command before it executes its own share. Errors that would occur on
+every rank are checked before the broadcast. An error during a command therefore means that the
+ranks are out of sync, and all of them end.
 """
 
 from collections.abc import Generator, Sequence
@@ -29,18 +29,18 @@ __all__ = ["DistributedLearner", "execute_commands"]
 @dataclass(frozen=True, slots=True)
 class _Command:
     name: Literal["step", "weights", "save", "load", "end"]
-    items: Sequence[TrainingSample] = ()
+    samples: Sequence[TrainingSample] = ()
     folder: Path = Path()
-    """Where to load from; where to save is for the rank that writes."""
+    """The folder to load from. Only the writing rank needs the folder to save to."""
 
 
 class DistributedLearner:
-    """What the first rank has. In a process alone it is the learner, and no more."""
+    """The learner of the first rank. In a single process it only forwards."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
-        self._line = CommandChannel()
-        self._agree = True
+        self._channel = CommandChannel()
+        self._in_sync = True
 
     @property
     def bad_steps(self) -> int:
@@ -54,63 +54,63 @@ class DistributedLearner:
     def parameters(self) -> int:
         return self._learner.parameters
 
-    def step(self, items: Sequence[TrainingSample]) -> StepReport:
-        self._learner.check(items)
-        with self._agreeing():
-            self._line.broadcast(_Command("step", items=items))
-            return self._learner.step(items)
+    def step(self, samples: Sequence[TrainingSample]) -> StepReport:
+        self._learner.check(samples)
+        with self._synchronized():
+            self._channel.broadcast(_Command("step", samples=samples))
+            return self._learner.step(samples)
 
     def weights(self) -> Weights:
-        with self._agreeing():
-            self._line.broadcast(_Command("weights"))
+        with self._synchronized():
+            self._channel.broadcast(_Command("weights"))
             return self._learner.weights()
 
     def save(self, folder: Path) -> None:
-        """Raises what writers raise for a disk that is full: the ranks agree all the same."""
-        with self._agreeing():
-            self._line.broadcast(_Command("save"))
+        """Raises the writers' error for a full disk; the ranks stay in sync."""
+        with self._synchronized():
+            self._channel.broadcast(_Command("save"))
             gathered = self._learner.gather()
         self._learner.write(gathered, folder)
 
     def load(self, folder: Path) -> None:
-        with self._agreeing():
-            self._line.broadcast(_Command("load", folder=folder))
+        with self._synchronized():
+            self._channel.broadcast(_Command("load", folder=folder))
             self._learner.load(folder)
 
     def close(self) -> None:
-        """Sends the other ranks home; where they wait for something else, by an error."""
-        if self._agree:
+        """End the other ranks: by a command, or by an error if they wait for something else."""
+        if self._in_sync:
             with suppress(RuntimeError):  # one of them has died
-                self._line.broadcast(_Command("end"))
+                self._channel.broadcast(_Command("end"))
         leave()
 
     @contextmanager
-    def _agreeing(self) -> Generator[None]:
-        if not self._agree and world().size > 1:
-            # The others are in the middle of something else: they would not answer for long.
-            raise TrainingError("the ranks that train together do not agree any more")
+    def _synchronized(self) -> Generator[None]:
+        if not self._in_sync and world().size > 1:
+            # The others are in the middle of another command and would not answer.
+            raise TrainingError("the training ranks are out of sync")
         try:
             yield
         except RuntimeError as error:
-            self._agree = False
+            self._in_sync = False
             if world().size == 1:
                 raise
             raise TrainingError(
-                f"the ranks that train together lost each other: {error}. "
-                "What the others printed last says why"
+                f"the training ranks lost their connection: {error}. "
+                "See the last output of the other ranks"
             ) from error
         except Exception:
-            self._agree = False
+            self._in_sync = False
             raise
 
 
 def execute_commands(learner: Learner) -> None:
-    """Does what the first rank says, until it closes."""
-    line = CommandChannel()
+    """Execute the commands of the first rank until it closes."""
+    channel = CommandChannel()
     while True:
-        command = cast(_Command, line.broadcast(None))
+        command = cast(_Command, channel.broadcast(None))
         if command.name == "step":
-            learner.step(command.items)
+            learner.step(command.samples)
         elif command.name == "weights":
             learner.weights()
         elif command.name == "save":

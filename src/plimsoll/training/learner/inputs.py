@@ -1,4 +1,4 @@
-"""Items as tensors. Only trained tokens, and what stands before them, are in them at all."""
+"""Training samples as tensors, cut after their last trained token."""
 
 import math
 from collections import Counter
@@ -17,38 +17,39 @@ __all__ = ["Inputs", "MicroBatch", "Row", "check_samples", "make_inputs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One sample: what the model reads of it, and which tokens it is asked for."""
+    """One sample: the input tokens of the model and the trained tokens."""
 
     ids: Tensor
-    """Without the last trained token and all that follows: nothing is predicted from those."""
+    """The tokens before the last trained one: nothing is predicted from later tokens."""
     positions: Tensor
-    """After these the trained tokens come."""
+    """The positions that predict a trained token."""
     targets: Tensor
+    """The trained tokens."""
     start: int
-    """Where its trained tokens begin among those of all rows."""
+    """The index of its first trained token among those of all rows."""
     advantage: float
     reward: float
     rollout: str
-    """The ticket of its rollout, which has several rows where its trajectory has branches."""
+    """The ticket of its rollout. A trajectory with branches has several rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """Rows side by side, and their trained tokens one after another."""
+    """Padded rows, and their trained tokens concatenated."""
 
     ids: Tensor
-    """rows × longest; what is beyond a row's end is read by nothing before it."""
+    """rows × longest. Padding is on the right, where causal attention never looks."""
     index: Tensor
-    """For each trained token, the place in flattened `ids` after which it comes."""
+    """Of each trained token, the position in flattened `ids` that predicts it."""
     targets: Tensor
     rows: Tensor
-    """For each trained token, its row."""
+    """Of each trained token, its row."""
     sizes: Tensor
-    """For each row, how many trained tokens it has."""
+    """Of each row, the number of its trained tokens."""
     rollout_sizes: Tensor
-    """For each row, how many trained tokens its rollout has in all its rows."""
-    places: Tensor
-    """For each trained token, its place among those of the whole batch."""
+    """Of each row, the number of trained tokens in all rows of its rollout."""
+    offsets: Tensor
+    """Of each trained token, its index among those of the whole batch."""
 
 
 @dataclass(eq=False)
@@ -57,23 +58,24 @@ class Inputs:
 
     rows: list[Row]
     behaviour: Tensor
-    """The log probability of each trained token under the weights that generated it."""
+    """The log probability of each trained token under the weights that generated it (the behaviour
+    policy)."""
     device: torch.device
 
     @cached_property
     def tokens(self) -> int:
-        """How many tokens are trained on."""
+        """The number of trained tokens."""
         return len(self.behaviour)
 
     @cached_property
     def advantages(self) -> Tensor:
-        """Of each trained token: that of its row."""
+        """The advantage of each trained token: that of its row."""
         spread = [torch.full((len(row.targets),), row.advantage) for row in self.rows]
         return torch.cat(spread).to(self.device)
 
     @cached_property
     def rollout_sizes(self) -> Counter[str]:
-        """How many trained tokens each rollout has."""
+        """The number of trained tokens of each rollout."""
         sizes = Counter[str]()
         for row in self.rows:
             sizes[row.rollout] += len(row.targets)
@@ -82,13 +84,14 @@ class Inputs:
     def lengths(self, indexes: Sequence[int]) -> list[int]:
         return [len(self.rows[index].ids) for index in indexes]
 
-    def places(self, indexes: Sequence[int]) -> list[range]:
-        """Where the trained tokens of these rows are among all."""
+    def offsets(self, indexes: Sequence[int]) -> list[range]:
+        """The indexes of the trained tokens of these rows among all."""
         rows = (self.rows[index] for index in indexes)
         return [range(row.start, row.start + len(row.targets)) for row in rows]
 
     def micro_batch(self, indexes: Sequence[int]) -> MicroBatch:
-        """Of no rows there is one as well: a token that nothing is asked about."""
+        """The rows at `indexes`. Without rows: one input token and no trained one, so that every
+        rank makes a pass."""
         rows = [self.rows[index] for index in indexes]
         width = max((len(row.ids) for row in rows), default=1)
         ids = torch.zeros((max(len(rows), 1), width), dtype=torch.int64)
@@ -97,7 +100,7 @@ class Inputs:
         sizes = torch.tensor([len(row.targets) for row in rows], dtype=torch.int64)
         nothing = torch.zeros(0, dtype=torch.int64)
         index = [at * width + row.positions for at, row in enumerate(rows)]
-        places = [torch.arange(each.start, each.stop) for each in self.places(indexes)]
+        offsets = [torch.arange(each.start, each.stop) for each in self.offsets(indexes)]
         return MicroBatch(
             ids=ids.to(self.device),
             index=torch.cat([nothing, *index]).to(self.device),
@@ -107,19 +110,19 @@ class Inputs:
             rollout_sizes=torch.tensor(
                 [self.rollout_sizes[row.rollout] for row in rows], dtype=torch.int64
             ).to(self.device),
-            places=torch.cat([nothing, *places]).to(self.device),
+            offsets=torch.cat([nothing, *offsets]).to(self.device),
         )
 
 
-def make_inputs(items: Sequence[TrainingSample], device: torch.device) -> Inputs:
-    """Of items that are checked."""
+def make_inputs(samples: Sequence[TrainingSample], device: torch.device) -> Inputs:
+    """The tensors of samples that `check_samples` accepts."""
     rows: list[Row] = []
     behaviour: list[Tensor] = [torch.zeros(0)]
     start = 0
-    for item in items:
-        ids = torch.tensor(item.ids, dtype=torch.int64)
-        # The first token comes after nothing: no model gives it a probability.
-        positions = torch.tensor(item.mask[1:], dtype=torch.bool).nonzero().flatten()
+    for sample in samples:
+        ids = torch.tensor(sample.ids, dtype=torch.int64)
+        # No model predicts the first token.
+        positions = torch.tensor(sample.mask[1:], dtype=torch.bool).nonzero().flatten()
         if len(positions) == 0:
             continue
         targets = positions + 1
@@ -129,39 +132,39 @@ def make_inputs(items: Sequence[TrainingSample], device: torch.device) -> Inputs
                 positions=positions,
                 targets=ids[targets],
                 start=start,
-                advantage=item.advantage,
-                reward=item.reward,
-                rollout=item.ticket,
+                advantage=sample.advantage,
+                reward=sample.reward,
+                rollout=sample.ticket,
             )
         )
         start += len(targets)
-        behaviour.append(torch.tensor(item.logprobs, dtype=torch.float32)[targets])
+        behaviour.append(torch.tensor(sample.logprobs, dtype=torch.float32)[targets])
     return Inputs(rows=rows, behaviour=torch.cat(behaviour).to(device), device=device)
 
 
-def check_samples(items: Sequence[TrainingSample], vocabulary: int) -> None:
-    """Raises where one cannot be what a model of so many token ids is trained on."""
-    for item in items:
-        _check(item, vocabulary)
+def check_samples(samples: Sequence[TrainingSample], vocabulary: int) -> None:
+    """Raise `TrainingError` for a sample that a model with this vocabulary size cannot train on."""
+    for sample in samples:
+        _check(sample, vocabulary)
 
 
-def _check(item: TrainingSample, vocabulary: int) -> None:
-    where = f"a sample of {item.ticket}"
-    if not len(item.ids) == len(item.mask) == len(item.logprobs):
+def _check(sample: TrainingSample, vocabulary: int) -> None:
+    where = f"a sample of {sample.ticket}"
+    if not len(sample.ids) == len(sample.mask) == len(sample.logprobs):
         raise TrainingError(
-            f"{where} has {len(item.ids)} token ids, {len(item.mask)} mask entries and "
-            f"{len(item.logprobs)} log probabilities: its trajectory is damaged"
+            f"{where} has {len(sample.ids)} token ids, {len(sample.mask)} mask entries and "
+            f"{len(sample.logprobs)} log probabilities: its trajectory is damaged"
         )
-    if len(item.ids) and not 0 <= min(item.ids) <= max(item.ids) < vocabulary:
-        wrong = min(item.ids) if min(item.ids) < 0 else max(item.ids)
+    if len(sample.ids) and not 0 <= min(sample.ids) <= max(sample.ids) < vocabulary:
+        wrong = min(sample.ids) if min(sample.ids) < 0 else max(sample.ids)
         raise TrainingError(
-            f"{where} has token id {wrong}, but the model that is trained knows ids 0 to "
-            f"{vocabulary - 1}: the server that generated it has another tokenizer. "
-            "Serve the model that [training] model names, in a new run: this one holds rollouts "
-            "of the other"
+            f"{where} has token id {wrong}, but the trained model has ids 0 to "
+            f"{vocabulary - 1}: the server that generated it uses another tokenizer. "
+            "Serve the model of [training] model and start a new run: this one holds rollouts of "
+            "the other model"
         )
-    if not (math.isfinite(item.advantage) and math.isfinite(item.reward)):
+    if not (math.isfinite(sample.advantage) and math.isfinite(sample.reward)):
         raise TrainingError(
-            f"{where} has reward {item.reward} and advantage {item.advantage}: "
+            f"{where} has reward {sample.reward} and advantage {sample.advantage}: "
             "only finite numbers can be trained on"
         )

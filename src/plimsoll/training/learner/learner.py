@@ -1,12 +1,11 @@
-"""The learner: samples in, better weights out. It knows nothing of where samples come from.
+"""The learner: samples in, better weights out. It does not depend on the source of the samples.
 
-A step is made of one batch. It changes the weights in `updates` updates, each of another part
-of the batch, and each by a mean over that part as a whole, however it is cut into micro-batches
-and shared among ranks. Samples without an advantage count in that mean; they go through the
-model only where something else is to be had of them: distance, entropy, values.
-
-An update whose loss or gradient is not finite is left out: weights and moments stay. A step that
-raises is none; `is_whole` says whether it left the weights as they were.
+- A step trains on one batch and makes `updates` optimizer updates, each on another part of it.
+- The loss of an update is the mean over its whole part, independent of how the part is split into
+  micro-batches and over ranks. Samples with advantage 0 count in that mean. They go through the
+  model only if they contribute something else: KL distance, entropy or values.
+- An update with a non-finite loss or gradient is skipped: weights and moments stay unchanged.
+- A step that raises does not count. `is_whole` tells whether the weights are still consistent.
 """
 
 import math
@@ -43,29 +42,29 @@ __all__ = ["Learner"]
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A step, as far as it has come."""
+    """The state of a running step."""
 
     inputs: Inputs
     share: float
-    """Of the learning rate."""
-    figures: TokenStatistics
+    """The scheduled share of the learning rate."""
+    statistics: TokenStatistics
     begun: float
     updates: int = 0
     micro_batches: int = 0
     norms: list[float] = field(default_factory=list[float])
     left_out: int = 0
-    """How many of the updates changed nothing."""
+    """Skipped updates."""
     why: str = ""
-    """Why one was left out, or why there was none."""
+    """The reason for a skipped update, or for making none at all."""
 
     @property
     def skipped(self) -> str:
-        """Why nothing was changed, where that is so."""
+        """The reason why the weights did not change; empty if they did."""
         return self.why if self.left_out == self.updates else ""
 
 
 class Learner:
-    """Trains the model of a folder. Under torchrun every rank has one and calls the same."""
+    """Trains the model of a folder. Under torchrun every rank has one and makes the same calls."""
 
     def __init__(self, config: TrainingConfig, path: Path, *, steps: int | None) -> None:
         self._schedule = make_schedule(config, steps)
@@ -73,9 +72,9 @@ class Learner:
         self._path = path
         self._device = ranks.own_device(find_device(config.device))
         self._here = ranks.init(self._device)
-        self._nets = Networks(config, path, self._device)
+        self._networks = Networks(config, path, self._device)
         self._objective = Objective(config)
-        self._passes = MicroBatchRunner(config.micro_tokens, self._here)
+        self._runner = MicroBatchRunner(config.micro_tokens, self._here)
         self._generator = torch.Generator().manual_seed(config.seed)
         self._steps = 0
         self._bad = 0
@@ -83,105 +82,106 @@ class Learner:
 
     @property
     def bad_steps(self) -> int:
-        """How many steps in a row left out all of their updates."""
+        """Consecutive steps that skipped all of their updates."""
         return self._bad
 
     @property
     def is_whole(self) -> bool:
-        """Whether the weights are of whole steps. One that raised may have changed some of them:
-        an optimizer changes them one after another, and updates come one after another."""
+        """Whether the weights result from complete steps. A step that raised may have changed some
+        of them, since updates and the tensors of an update change one after another."""
         return self._is_whole
 
     @property
     def micro_tokens(self) -> int:
-        """The most that go through the model at once: fewer once memory ran out."""
-        return self._passes.micro_tokens
+        """The limit of tokens in one micro-batch; reduced after an out-of-memory error."""
+        return self._runner.micro_tokens
 
     @property
     def parameters(self) -> int:
-        """How many there are of the policy, on all ranks. What layers share counts once."""
-        return sum(each.numel() for each in self._nets.policy.parameters())
+        """The number of parameters of the policy over all ranks; tied weights count once."""
+        return sum(each.numel() for each in self._networks.policy.parameters())
 
-    def check(self, items: Sequence[TrainingSample]) -> None:
-        """Raises where an item cannot be what the model is trained on."""
-        check_samples(items, self._nets.vocabulary)
+    def check(self, samples: Sequence[TrainingSample]) -> None:
+        """Raise `TrainingError` for a sample that the model cannot be trained on."""
+        check_samples(samples, self._networks.vocabulary)
 
-    def step(self, items: Sequence[TrainingSample]) -> StepReport:
-        """One step of the optimizer for each update. Raises what `check` does, and `TrainingError`
-        where memory runs out."""
-        self.check(items)
+    def step(self, samples: Sequence[TrainingSample]) -> StepReport:
+        """Train on the samples of one batch. Raises `TrainingError` like `check`, and if memory
+        runs out."""
+        self.check(samples)
         was_whole, drawn = self._is_whole, self._generator.get_state()
         try:
-            report = self._step(items)
+            report = self._step(samples)
         except Exception as error:
-            self._forget()
+            self._clear_gradients()
             self._generator.set_state(drawn)
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"out of memory in a step of {len(items)} samples, on {self._device}. Set "
-                "[training] recompute = true where it is not, micro_tokens or [run] batch_groups "
-                "lower, take a smaller model, or train on more GPUs with torchrun"
+                f"out of memory in a step of {len(samples)} samples on {self._device}. Set "
+                "[training] recompute = true, lower micro_tokens or [run] batch_groups, use a "
+                "smaller model, or train on more GPUs with torchrun"
             ) from error
         self._is_whole = was_whole
         return report
 
-    def _step(self, items: Sequence[TrainingSample]) -> StepReport:
+    def _step(self, samples: Sequence[TrainingSample]) -> StepReport:
         begun = time.perf_counter()
-        inputs = make_inputs(items, self._device)
+        inputs = make_inputs(samples, self._device)
         work = _Work(inputs, self._schedule(self._steps + 1), TokenStatistics(self._device), begun)
         trained = self._trained(inputs)
         if not trained:
             why = "all rewards of each group are equal" if inputs.rows else "there are no samples"
             work.why = f"nothing to learn: {why}"
         else:
-            self._make(work, trained)
+            self._make_updates(work, trained)
             self._bad = self._bad + 1 if work.skipped else 0
         report = self._report(work)
-        self._steps += 1  # one that raises is none
+        self._steps += 1  # a step that raises does not count
         return report
 
     def weights(self) -> Weights:
-        """As they are now: the next step changes these very tensors. Every rank has to ask."""
-        return Weights(tensors=saved_state.tensors_of(self._nets.policy.model), base=self._path)
+        """The current weights, not copied: the next step changes these tensors. Collective: every
+        rank must call it."""
+        return Weights(tensors=saved_state.tensors_of(self._networks.policy.model), base=self._path)
 
     def save(self, folder: Path) -> None:
-        """A Hugging Face folder, with what `load` needs beside it. Every rank has to call it."""
+        """Write a Hugging Face folder with the state that `load` needs. Collective."""
         gathered = self.gather()
         if not self._here.rank:
             self.write(gathered, folder)
 
     def gather(self) -> saved_state.Gathered:
-        """What `write` writes. Every rank has to call it."""
+        """The state that `write` writes. Collective."""
         progress = saved_state.Progress(self._steps, self._bad, self._generator.get_state())
-        return saved_state.gather(self._nets, progress)
+        return saved_state.gather(self._networks, progress)
 
     def write(self, gathered: saved_state.Gathered, folder: Path) -> None:
         """The second half of `save`, for the first rank alone."""
-        saved_state.write(gathered, self._nets, self._path, folder)
+        saved_state.write(gathered, self._networks, self._path, folder)
 
     def load(self, folder: Path) -> None:
-        """Goes on, to the bit, from where `save` was called, on however many ranks."""
-        progress = saved_state.load(self._nets, folder)
+        """Restore the state of `save`, bit for bit, on any number of ranks."""
+        progress = saved_state.load(self._networks, folder)
         self._steps, self._bad = progress.steps, progress.bad_steps
         self._generator.set_state(progress.generator)
         self._is_whole = True
 
-    def _make(self, work: _Work, trained: frozenset[int]) -> None:
-        known = compute_targets(
-            self._config, self._nets, self._passes, work.inputs, sorted(trained)
+    def _make_updates(self, work: _Work, trained: frozenset[int]) -> None:
+        targets = compute_targets(
+            self._config, self._networks, self._runner, work.inputs, sorted(trained)
         )
         for part in self._parts(work.inputs):
-            self._update(work, known, part, [index for index in part if index in trained])
+            self._update(work, targets, part, [index for index in part if index in trained])
 
     def _trained(self, inputs: Inputs) -> frozenset[int]:
         """The rows that go through the model."""
-        every = bool(self._config.kl or self._config.entropy or self._nets.critic)
+        every = bool(self._config.kl or self._config.entropy or self._networks.critic)
         rows = enumerate(inputs.rows)
         return frozenset(index for index, row in rows if every or row.advantage)
 
     def _parts(self, inputs: Inputs) -> list[list[int]]:
-        """The rows of each update: whole rollouts, drawn at random for several updates."""
+        """The rows of each update: whole rollouts, in random order if there are several updates."""
         updates = self._config.updates
         if updates == 1:
             return [list(range(len(inputs.rows)))]
@@ -191,82 +191,89 @@ class Learner:
         rows = list(rollouts.values())
         drawn: list[int] = numbers(torch.randperm(len(rows), generator=self._generator))
         return [
-            [index for place in drawn[first::updates] for index in rows[place]]
+            [index for position in drawn[first::updates] for index in rows[position]]
             for first in range(updates)
         ]
 
     def _update(
-        self, work: _Work, known: TokenTargets, part: Sequence[int], trained: Sequence[int]
+        self, work: _Work, targets: TokenTargets, part: Sequence[int], trained: Sequence[int]
     ) -> None:
-        """One step of the optimizer, of those of a part's rows that go through the model."""
+        """One optimizer update on a part of the batch. `trained` are its rows that go through the
+        model."""
         if not trained:
             return
-        figures = TokenStatistics(self._device)
+        statistics = TokenStatistics(self._device)
         rows = [work.inputs.rows[index] for index in part]
         tokens = sum(len(row.targets) for row in rows)
         by_token = self._config.averaging == "token"
         totals = _Totals(tokens, tokens if by_token else len({row.rollout for row in rows}))
 
         def clear() -> None:
-            figures.clear()
-            self._forget()
+            statistics.clear()
+            self._clear_gradients()
 
-        def learn(batch: MicroBatch) -> None:
-            self._learn(batch, known, totals, figures)
+        def accumulate(batch: MicroBatch) -> None:
+            self._accumulate(batch, targets, totals, statistics)
 
-        work.micro_batches += self._passes.run(work.inputs, trained, learn, clear)
-        figures.meet()
-        norms = [optimizer.clip() for optimizer in self._nets.optimizers]
+        work.micro_batches += self._runner.run(work.inputs, trained, accumulate, clear)
+        statistics.reduce()
+        norms = [optimizer.clip() for optimizer in self._networks.optimizers]
         work.updates += 1
         work.norms += norms[:1]
-        work.figures.include(figures)
-        bad = _why_bad(figures, norms)
+        work.statistics.include(statistics)
+        bad = _why_bad(statistics, norms)
         if bad:
             work.left_out += 1
             work.why = bad
-            self._forget()
+            self._clear_gradients()
             return
         self._is_whole = False
-        for optimizer in self._nets.optimizers:
+        for optimizer in self._networks.optimizers:
             optimizer.step(work.share)
 
-    def _forget(self) -> None:
-        for optimizer in self._nets.optimizers:
+    def _clear_gradients(self) -> None:
+        for optimizer in self._networks.optimizers:
             optimizer.clear()
 
-    def _learn(
-        self, batch: MicroBatch, known: TokenTargets, totals: "_Totals", figures: TokenStatistics
+    def _accumulate(
+        self,
+        batch: MicroBatch,
+        targets: TokenTargets,
+        totals: "_Totals",
+        statistics: TokenStatistics,
     ) -> None:
-        """Adds what a micro-batch says to the gradients."""
-        nets, objective = self._nets, self._objective
+        """Add the gradients of a micro-batch."""
+        networks, objective = self._networks, self._objective
         reference = None
-        if nets.reference is not None:
+        if networks.reference is not None:
             with torch.no_grad():
-                reference = nets.reference(batch, False)[0]
-        scores = nets.policy(batch, bool(self._config.entropy))
-        loss = objective.policy(batch, scores, known, reference, totals.policy, figures)
-        # Ranks' gradients are averaged, and what is wanted is their sum.
+                reference = networks.reference(batch, False)[0]
+        scores = networks.policy(batch, bool(self._config.entropy))
+        loss = objective.policy(batch, scores, targets, reference, totals.policy, statistics)
+        # The gradients of ranks are averaged; the loss needs their sum.
         backward(loss * self._here.size)
-        if nets.critic is not None:
-            loss = objective.critic(batch, nets.critic(batch), known, totals.tokens, figures)
+        if networks.critic is not None:
+            loss = objective.critic(
+                batch, networks.critic(batch), targets, totals.tokens, statistics
+            )
             backward(loss * self._here.size)
 
     def _report(self, work: _Work) -> StepReport:
-        figures = work.figures
-        loss = figures.total("loss")
+        statistics = work.statistics
+        loss = statistics.total("loss")
         norm = max(work.norms, default=math.nan)
         return StepReport(
             loss=None if loss is None else loss / work.updates,
             grad_norm=norm if math.isfinite(norm) else None,
-            kl=figures.mean("kl"),
-            reference_kl=figures.mean("reference_kl"),
-            entropy=figures.mean("entropy"),
-            ratio_mean=figures.mean("ratio"),
-            ratio_max=figures.largest_ratio(),
-            clipped=figures.mean("clipped"),
-            weight_mean=figures.mean("weight"),
-            truncated=figures.mean("truncated"),
-            value_loss=figures.mean("value_loss"),
+            kl=statistics.mean("kl"),
+            reference_kl=statistics.mean("reference_kl"),
+            entropy=statistics.mean("entropy"),
+            ratio_mean=statistics.mean("ratio"),
+            ratio_max=statistics.largest_ratio(),
+            clipped=statistics.mean("clipped"),
+            weight_mean=statistics.mean("weight"),
+            truncated=statistics.mean("truncated"),
+            value_loss=statistics.mean("value_loss"),
             tokens=work.inputs.tokens,
             samples=len(work.inputs.rows),
             learning_rate=self._config.learning_rate * work.share,
@@ -279,13 +286,13 @@ class Learner:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """What the sums over an update are divided by."""
+    """The divisors of the sums over an update."""
 
     tokens: int
     policy: int
 
 
-def _why_bad(figures: TokenStatistics, norms: Sequence[float]) -> str:
-    if figures.total("loss") is None:
+def _why_bad(statistics: TokenStatistics, norms: Sequence[float]) -> str:
+    if statistics.total("loss") is None:
         return "the loss is not finite"
     return "" if all(map(math.isfinite, norms)) else "the gradient is not finite"

@@ -1,9 +1,7 @@
-"""What is made small, for each trained token, and how the tokens of a batch are averaged.
+"""Losses of trained tokens, probability ratios, and the average over a batch.
 
-Ratios of probabilities: of the weights that are trained to those of before.
-
-Every function is of the trained tokens of some samples, one after another: a value for each.
-`rows` says which sample a token is of, `sizes` how many trained tokens that sample has.
+Tensors hold one value for each trained token, the samples concatenated. `rows` holds the sample of
+each token, `sizes` the number of trained tokens of each sample.
 """
 
 from typing import Literal
@@ -25,18 +23,18 @@ __all__ = [
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """min(r·A, clip(r, 1 − low, 1 + high)·A), which is to become large."""
+    """min(r·A, clip(r, 1 − low, 1 + high)·A), which training maximizes."""
     return torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
 def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """Whether the clip takes the token's gradient away: r is past it on the side A pushes to."""
+    """Whether the clip removes the token's gradient: r is outside on the side that A favours."""
     too_high = (ratio > 1 + high) & (advantages > 0)
     return too_high | ((ratio < 1 - low) & (advantages < 0))
 
 
 def distance(new: Tensor, reference: Tensor) -> Tensor:
-    """q/π − 1 − log(q/π), an estimate of KL(π‖q) at a token of π that is never below 0."""
+    """q/π − 1 − log(q/π), an estimate of KL(π‖q) at a token of π that is never negative."""
     log = log_ratio(reference, new)
     return log.exp() - 1 - log
 
@@ -54,24 +52,24 @@ def average(
     averaging: Literal["token", "sequence"],
     total: float,
 ) -> Tensor:
-    """What these tokens add to the mean of the whole batch.
+    """The contribution of these tokens to the mean of the whole batch.
 
-    token: Σ_t v_t / total, with the tokens of the batch in `total`.
-    sequence: Σ_i (1/|i| · Σ_t v_t) / total, with the rollouts of the batch in `total`. A sequence
-    is a whole rollout: one whose trajectory has several branches weighs no more than another.
+    token: Σ_t v_t / total, where `total` is the number of tokens of the batch.
+    sequence: Σ_i (1/|i| · Σ_t v_t) / total, where `total` is the number of rollouts of the batch.
+    A sequence is a whole rollout: several branches do not add weight.
     """
     if averaging == "sequence":
         values = values / rollout_sizes[rows]
     return values.sum() / total
 
 
-_FARTHEST = 20.0
-"""Beyond e^20 the exponential of a float32 gives no gradient worth having, and soon infinity."""
+_MAX_LOG_RATIO = 20.0
+"""Beyond e^20 a float32 exponential has no useful gradient and soon overflows."""
 
 
 def log_ratio(new: Tensor, old: Tensor) -> Tensor:
     """log π_new − log π_old, within ±20."""
-    return (new - old).clamp(-_FARTHEST, _FARTHEST)
+    return (new - old).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
 def token_ratio(new: Tensor, old: Tensor) -> Tensor:
@@ -87,5 +85,5 @@ def sequence_ratio(new: Tensor, old: Tensor, rows: Tensor, sizes: Tensor) -> Ten
 
 
 def truncated_weight(ratio: Tensor, cap: float) -> Tensor:
-    """w = min(π_proximal / π_behaviour, cap) of such a ratio, a constant to the gradient."""
+    """w = min(π_proximal / π_behaviour, cap), detached from the gradient."""
     return ratio.clamp(max=cap).detach()

@@ -1,7 +1,4 @@
-"""Which samples go through the model together, and on which rank.
-
-Passes of a batch through a model, in micro-batches that fit into memory.
-"""
+"""Micro-batches: the plan of a batch over ranks and passes, and passes that fit into memory."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,9 +15,9 @@ __all__ = ["MicroBatchRunner", "pack", "plan", "share"]
 
 
 def pack(lengths: Sequence[int], limit: int) -> list[list[int]]:
-    """Indexes in micro-batches of at most `limit` tokens, padding included.
+    """Micro-batches of indexes with at most `limit` tokens each, padding included.
 
-    Samples of about the same length go together. One that is longer than the limit goes alone.
+    Samples of similar length share one. A sample longer than the limit gets its own.
     """
     batches: list[list[int]] = []
     width = 0
@@ -34,7 +31,8 @@ def pack(lengths: Sequence[int], limit: int) -> list[list[int]]:
 
 
 def share(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Indexes for each rank, of about as many tokens: the longest first, to who has least."""
+    """Indexes for each rank with about equal numbers of tokens: longest first, to the least loaded
+    rank."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
@@ -45,9 +43,9 @@ def share(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def plan(lengths: Sequence[int], limit: int, ranks: int) -> list[list[list[int]]]:
-    """The micro-batches of each rank, as many on each: empty ones where a rank has no more.
+    """The micro-batches of each rank. Every rank has the same number; some may be empty.
 
-    Ranks meet in every micro-batch, so that one with fewer would leave the others waiting.
+    Ranks synchronize in every micro-batch: a rank with fewer would block the others.
     """
     plans: list[list[list[int]]] = []
     for indexes in share(lengths, ranks):
@@ -61,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 class MicroBatchRunner:
-    """Gives this rank's micro-batches to those who work on them."""
+    """Runs passes over this rank's micro-batches. Retries with smaller ones if memory runs out."""
 
     def __init__(self, micro_tokens: int, here: World) -> None:
         self._limit = micro_tokens
@@ -69,7 +67,7 @@ class MicroBatchRunner:
 
     @property
     def micro_tokens(self) -> int:
-        """The most that go through the model at once: fewer once memory ran out."""
+        """The limit of tokens in one micro-batch; reduced after an out-of-memory error."""
         return self._limit
 
     def run(
@@ -79,8 +77,8 @@ class MicroBatchRunner:
         work: Callable[[MicroBatch], None],
         clear: Callable[[], None],
     ) -> int:
-        """Returns the number of micro-batches. Where memory runs out, all of it begins again,
-        from what `clear` leaves, in smaller ones."""
+        """Call `work` for each micro-batch and return their number. If memory runs out, call
+        `clear` and start over with smaller micro-batches."""
         while True:
             clear()
             batches = plan(inputs.lengths(indexes), self._limit, self._here.size)[self._here.rank]
@@ -93,12 +91,13 @@ class MicroBatchRunner:
     def scores(
         self, inputs: Inputs, indexes: Sequence[int], score: Callable[[MicroBatch], Tensor]
     ) -> Tensor:
-        """A value for each trained token of the batch, on every rank; 0 for other rows' tokens."""
+        """One value for each trained token of the batch, on every rank; 0 for rows not in
+        `indexes`."""
         found = torch.zeros(inputs.tokens, device=inputs.device)
 
         @torch.no_grad()
         def work(batch: MicroBatch) -> None:
-            found[batch.places] = score(batch)
+            found[batch.offsets] = score(batch)
 
         self.run(inputs, indexes, work, clear=lambda: None)
         return sum_of(found)
@@ -106,7 +105,7 @@ class MicroBatchRunner:
     def _try(
         self, inputs: Inputs, batches: list[list[int]], work: Callable[[MicroBatch], None]
     ) -> MicroBatch | None:
-        """The micro-batch that did not fit."""
+        """Work on all micro-batches. Returns the one that did not fit into memory, if any."""
         for indexes in batches:
             batch = inputs.micro_batch(indexes)
             try:
@@ -122,18 +121,18 @@ class MicroBatchRunner:
         if rows == 1:
             raise TrainingError(
                 f"out of memory: a sample of {width} tokens does not fit on {device}. Set "
-                "[training] recompute = true where it is not, allow agents a shorter context, take "
-                "a smaller model, or train on more GPUs with torchrun"
+                "[training] recompute = true, allow agents a shorter context, use a smaller "
+                "model, or train on more GPUs with torchrun"
             )
         if self._here.size > 1:
-            # The other ranks are in the middle of the same micro-batch, and wait for this one.
+            # The other ranks are in the middle of the same micro-batch and wait for this one.
             raise TrainingError(
                 f"out of memory: {rows} samples of {width} tokens do not fit on {device}; "
                 f"set [training] micro_tokens below {rows * width}"
             )
         self._limit = rows * width // 2
         _log.warning(
-            "out of memory with %d tokens at once: going on with micro_tokens = %d",
+            "out of memory with a micro-batch of %d tokens: continuing with micro_tokens = %d",
             rows * width,
             self._limit,
         )

@@ -1,7 +1,4 @@
-"""Says of each token what reward is to be expected from there on (ppo).
-
-The networks of a learner, and what changes them.
-"""
+"""The networks of a learner (policy, reference, critic) and their optimizers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,38 +26,41 @@ __all__ = ["Critic", "Networks"]
 
 
 class Critic(nn.Module):
-    """A copy of the model with another head. It expects 0 before it is trained."""
+    """Predicts the expected reward at each token (ppo): a copy of the model with a value head.
 
-    def __init__(self, model: PreTrainedModel, computation: Precision) -> None:
+    The head is zero at first, so that an untrained critic predicts 0.
+    """
+
+    def __init__(self, model: PreTrainedModel, precision: Precision) -> None:
         super().__init__()
         width = cast(nn.Linear, model.get_output_embeddings()).in_features
         self.backbone = cast(PreTrainedModel, model.base_model)
         self.head = nn.Linear(width, 1, bias=False, device=model.device, dtype=torch.float32)
         nn.init.zeros_(self.head.weight)
-        self._computation = computation
+        self._precision = precision
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        """The value before each trained token."""
-        with self._computation():
+        """The value predicted before each trained token."""
+        with self._precision():
             hidden = backbone_of(self.backbone)(batch.ids).flatten(0, 1)[batch.index]
-        # A sum over one: FSDP takes no views.
+        # A sum over one element instead of a squeeze: FSDP supports no views.
         return self.head(hidden.float()).sum(-1)
 
 
 class Networks:
-    """The policy; a reference where distance from it costs; a critic where there is one.
+    """The policy, a reference if [training] kl is set, and a critic for ppo.
 
-    Weights are float32, whatever is computed in: small steps would be lost in less. Nothing is
-    dropped out: what a token's probability is must not be a matter of chance.
+    - Weights are float32 whatever the compute dtype is: bfloat16 would lose small updates.
+    - There is no dropout: the probability of a token must be deterministic.
     """
 
     def __init__(self, config: TrainingConfig, path: Path, device: torch.device) -> None:
         self._config = config
         self._device = device
-        self._computation = Precision(device, find_dtype(config.dtype, device))
-        model = self._load_learning(path)
+        self._precision = Precision(device, find_dtype(config.dtype, device))
+        model = self._load_trainable(path)
         self.vocabulary = vocabulary_of(model)
-        self.policy = Scorer(model, self._computation)
+        self.policy = Scorer(model, self._precision)
         shard(self.policy, layers_of(model), device)
         self.optimizer = self._optimizer(self.policy, config.learning_rate)
         self.reference = self._reference(path) if config.kl else None
@@ -78,7 +78,7 @@ class Networks:
     def _load(self, path: Path) -> PreTrainedModel:
         return load_model(path, device=str(self._device), dtype="float32")
 
-    def _load_learning(self, path: Path) -> PreTrainedModel:
+    def _load_trainable(self, path: Path) -> PreTrainedModel:
         model = self._load(path)
         if self._config.recompute:
             for layer in layers_of(model):
@@ -89,12 +89,12 @@ class Networks:
         named = self._config.reference
         model = self._load(path if named is None else Path(named))
         model.requires_grad_(False)
-        reference = Scorer(model, self._computation)
+        reference = Scorer(model, self._precision)
         shard(reference, layers_of(model), self._device)
         return reference
 
     def _critic(self, path: Path) -> Critic:
-        critic = Critic(self._load_learning(path), self._computation)
+        critic = Critic(self._load_trainable(path), self._precision)
         shard(critic, layers_of(critic.backbone), self._device)
         return critic
 

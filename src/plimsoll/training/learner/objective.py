@@ -1,12 +1,13 @@
-"""The loss of a micro-batch, put together from what the config asks for.
+"""The loss of a micro-batch, as configured by [training].
 
     loss_t = w_t · (−min(r_t·A, clip(r_t)·A) + kl · r_t · distance_t) − entropy · H_t
 
-r is the ratio to the weights at the start of the step, and w that of those to the weights that
-generated, cut at the cap. Both are of tokens, or with GSPO of whole samples. Without correction w
-is 1, and r is the ratio to the weights that generated. The distance is weighed by the ratio, too:
-of the policy's own tokens its mean is the divergence, and only so is its gradient that of the
-divergence.
+- r is the probability ratio of the trained weights to those at the start of the step (proximal).
+- w is the ratio of the proximal weights to those that generated (behaviour), truncated at the cap.
+- Both are ratios of tokens; with GSPO, of whole samples.
+- Without correction, w is 1 and r is the ratio to the behaviour weights.
+- The distance is weighted by r, too. Only then is its gradient that of the KL divergence, which is
+  its mean over the policy's own tokens.
 """
 
 import torch
@@ -31,7 +32,7 @@ __all__ = ["Objective"]
 
 
 class Objective:
-    """Losses of micro-batches; what is measured on the way goes to `figures`."""
+    """Computes losses of micro-batches and adds measurements to `statistics`."""
 
     def __init__(self, config: TrainingConfig) -> None:
         self._config = config
@@ -40,23 +41,23 @@ class Objective:
         self,
         batch: MicroBatch,
         scores: tuple[Tensor, Tensor],
-        known: TokenTargets,
+        targets: TokenTargets,
         reference: Tensor | None,
         total: float,
-        figures: TokenStatistics,
+        statistics: TokenStatistics,
     ) -> Tensor:
-        """What this micro-batch adds to the loss of its update."""
+        """The contribution of this micro-batch to the policy loss of its update."""
         config = self._config
         new, entropy = scores
-        behaviour, advantages = known.behaviour[batch.places], known.advantages[batch.places]
-        proximal = new.detach() if known.proximal is None else known.proximal[batch.places]
+        behaviour, advantages = targets.behaviour[batch.offsets], targets.advantages[batch.offsets]
+        proximal = new.detach() if targets.proximal is None else targets.proximal[batch.offsets]
         corrected = config.correction == "truncated"
         ratio = self._ratio(new, proximal if corrected else behaviour, batch)
         losses = -clipped_surrogate(ratio, advantages, config.clip_low, config.clip_high)
         if reference is not None:
             from_reference = distance(new, reference)
             losses = losses + config.kl * ratio * from_reference
-            figures.add({"reference_kl": from_reference.sum()})
+            statistics.add({"reference_kl": from_reference.sum()})
         weight = None
         if corrected:
             weight = self._ratio(proximal, behaviour, batch)
@@ -64,25 +65,25 @@ class Objective:
         if config.entropy:
             losses = losses - config.entropy * entropy
         loss = average(losses, batch.rows, batch.rollout_sizes, config.averaging, total)
-        figures.add({"loss": loss, "entropy": entropy.sum()})
-        figures.add({"kl": distance(behaviour, proximal).sum()})
-        self._measure(figures, ratio.detach(), advantages, weight)
+        statistics.add({"loss": loss, "entropy": entropy.sum()})
+        statistics.add({"kl": distance(behaviour, proximal).sum()})
+        self._measure(statistics, ratio.detach(), advantages, weight)
         return loss
 
     def critic(
         self,
         batch: MicroBatch,
         values: Tensor,
-        known: TokenTargets,
+        targets: TokenTargets,
         total: float,
-        figures: TokenStatistics,
+        statistics: TokenStatistics,
     ) -> Tensor:
-        """The same for the critic: always a mean over tokens."""
-        assert known.values is not None and known.returns is not None
-        places = batch.places
+        """The contribution to the critic's loss: always a mean over tokens."""
+        assert targets.values is not None and targets.returns is not None
+        offsets = batch.offsets
         clip = self._config.value_clip
-        losses = value_loss(values, known.values[places], known.returns[places], clip)
-        figures.add({"value_loss": losses.sum()})
+        losses = value_loss(values, targets.values[offsets], targets.returns[offsets], clip)
+        statistics.add({"value_loss": losses.sum()})
         return losses.sum() / total
 
     def _ratio(self, new: Tensor, old: Tensor, batch: MicroBatch) -> Tensor:
@@ -93,23 +94,23 @@ class Objective:
     @torch.no_grad()
     def _measure(
         self,
-        figures: TokenStatistics,
+        statistics: TokenStatistics,
         ratio: Tensor,
         advantages: Tensor,
         weight: Tensor | None,
     ) -> None:
         config = self._config
-        gone = clipped(ratio, advantages, config.clip_low, config.clip_high)
-        figures.add_largest(ratio)
-        figures.add(
+        is_clipped = clipped(ratio, advantages, config.clip_low, config.clip_high)
+        statistics.add_largest(ratio)
+        statistics.add(
             {
                 "tokens": torch.tensor(len(ratio)),
                 "ratio": ratio.sum(),
-                "clipped": gone.sum(),
+                "clipped": is_clipped.sum(),
             }
         )
         if weight is not None:
-            figures.add(
+            statistics.add(
                 {
                     "weight": weight.clamp(max=config.correction_cap).sum(),
                     "truncated": (weight > config.correction_cap).sum(),

@@ -1,7 +1,4 @@
-"""AdamW with a clipped gradient, whose state outlives the process.
-
-How the learning rate goes over the steps of a run. No step of it has a rate of 0.
-"""
+"""AdamW with gradient clipping and a state that can be saved; the learning rate schedule."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +17,7 @@ __all__ = ["Optimizer", "Schedule", "make_schedule"]
 
 
 class Optimizer:
-    """Changes the weights of a module."""
+    """Updates the weights of a module."""
 
     def __init__(
         self, module: nn.Module, *, rate: float, weight_decay: float, clip_gradient: float
@@ -30,7 +27,7 @@ class Optimizer:
         self._parameters = {
             name: each for name, each in module.named_parameters() if each.requires_grad
         }
-        # Scales and offsets have no size that could be too large.
+        # Scales and offsets get no weight decay.
         wide = [each for each in self._parameters.values() if each.dim() > 1]
         narrow = [each for each in self._parameters.values() if each.dim() <= 1]
         groups = [
@@ -40,16 +37,16 @@ class Optimizer:
         self._adam = torch.optim.AdamW([each for each in groups if each["params"]], lr=rate)
 
     def clear(self) -> None:
-        """Forgets the gradient."""
+        """Drop the gradient."""
         self._adam.zero_grad(set_to_none=True)
 
     def clip(self) -> float:
-        """The norm of the gradient, which is then no larger than allowed."""
+        """Clip the gradient and return its norm before that."""
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._clip)
         return float(full_tensor(norm))
 
     def step(self, share: float) -> None:
-        """One step with a share of the learning rate."""
+        """Make one update with a share of the learning rate."""
         for group in self._adam.param_groups:
             group["lr"] = self._rate * share
         try:
@@ -58,13 +55,13 @@ class Optimizer:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                "out of memory: the optimizer keeps two numbers for each weight, and they do not "
-                "fit beside the model. Take a smaller one, or train on more GPUs with torchrun"
+                "out of memory: the optimizer state, two numbers for each weight, does not fit "
+                "beside the model. Use a smaller model, or train on more GPUs with torchrun"
             ) from error
         self.clear()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """By the parameters' names, whole on the first rank. Every rank has to ask."""
+        """The state by parameter name, gathered on the first rank. Collective."""
         found: dict[str, dict[str, Tensor]] = {}
         for name, parameter in self._parameters.items():
             state: Mapping[str, Tensor] = self._adam.state[parameter]
@@ -72,9 +69,9 @@ class Optimizer:
         return found
 
     def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Goes on from what `state` gave, on however many ranks."""
+        """Restore a state of `state`, on any number of ranks."""
         for name, parameter in self._parameters.items():
-            # Beside moments, which are laid out as the parameter, there is a count of steps.
+            # Moments are sharded like the parameter; the step count is a scalar.
             self._adam.state[parameter] = {
                 key: sharded_like(value.to(parameter.device), parameter) if value.dim() else value
                 for key, value in state[name].items()
@@ -83,7 +80,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The share of the learning rate that a step has."""
+    """The share of the learning rate for each step. It is never 0."""
 
     shape: str
     warmup: int
@@ -91,13 +88,13 @@ class Schedule:
     steps: int | None
 
     def __call__(self, step: int) -> float:
-        """For the step of this number, counted from 1."""
+        """The share for a step, counted from 1."""
         if step <= self.warmup:
             return step / self.warmup
         if self.steps is None or self.shape == "constant":
             return 1.0
-        # The first step after the warm-up has all of it, and `final` would be that of the step
-        # after the last: with a final rate of 0 the last still learns.
+        # The first step after the warm-up has share 1. The step after the last one would have
+        # `final`: with a final rate of 0 the last step still learns.
         length = self.steps - self.warmup
         progress = min(step - self.warmup - 1, length - 1) / length
         left = 1 - progress if self.shape == "linear" else (1 + math.cos(math.pi * progress)) / 2
@@ -105,10 +102,10 @@ class Schedule:
 
 
 def make_schedule(config: TrainingConfig, steps: int | None) -> Schedule:
-    """Refuses a schedule that could not do what it says."""
+    """The schedule of a config. Raises `UsageError` for one that cannot work."""
     if steps is None and config.schedule != "constant":
         raise UsageError(
-            f'[training] schedule = "{config.schedule}" goes over the steps of the run: '
+            f'[training] schedule = "{config.schedule}" needs the number of steps: '
             'set [run] steps, or schedule = "constant"'
         )
     if steps is not None and config.warmup_steps >= steps:

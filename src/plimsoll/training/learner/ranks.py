@@ -1,7 +1,7 @@
-"""Several processes that train one model: torch's own distributed layer.
+"""Ranks: several processes that train one model with torch.distributed.
 
-`torchrun` starts the ranks and says so in the environment. Each has a share of the weights
-(FSDP2) and takes a share of every batch; gradients are as one process would have them.
+`torchrun` starts the ranks and sets their environment variables. Each rank holds a shard of the
+weights (FSDP2) and trains on a share of every batch. The gradients equal those of one process.
 """
 
 import os
@@ -38,24 +38,24 @@ __all__ = [
     "world",
 ]
 
-_MEETING = timedelta(minutes=10)
-"""How long a rank waits for another inside a step."""
-_PATIENCE = timedelta(days=1)
-"""How long a rank waits for the first one to have a batch."""
+_STEP_TIMEOUT = timedelta(minutes=10)
+"""For a rank that waits for another inside a step."""
+_BATCH_TIMEOUT = timedelta(days=1)
+"""For a rank that waits for the next command of the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Who this process is among those that train together."""
+    """The position of this process among all ranks."""
 
     rank: int
     size: int
     local_rank: int
-    """Among those of its host: the GPU that it takes."""
+    """Among the ranks of this host: the GPU to use."""
 
 
 def world() -> World:
-    """From the environment; one process alone is rank 0 of 1."""
+    """Read from the environment; a single process is rank 0 of 1."""
     given = os.environ
     return World(
         rank=int(given.get("RANK", "0")),
@@ -65,40 +65,40 @@ def world() -> World:
 
 
 def init(device: torch.device) -> World:
-    """Meets the other ranks, where there are any and they have not met."""
+    """Join the process group, if there are other ranks and it was not joined before."""
     here = world()
     if here.size > 1 and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=_MEETING)
+        dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
     return here
 
 
 class CommandChannel:
-    """Carries what the first rank says to the others, who wait for it as long as a batch takes.
+    """Broadcasts commands of the first rank to the others, which wait as long as a batch takes.
 
-    Where the first rank ends without a word, so does their wait, with a RuntimeError.
+    If the first rank exits without a command, waiting raises a `RuntimeError`.
     """
 
     def __init__(self) -> None:
         self._group = None
         if dist.is_initialized():
-            # Making the group has its patience, too: a rank that is gone is noticed before.
+            # The barrier notices a dead rank early: making a group waits for its long timeout.
             barrier()
-            self._group = new_group(_PATIENCE)
+            self._group = new_group(_BATCH_TIMEOUT)
 
-    def broadcast(self, said: object) -> object:
-        """What the first rank says. Every rank has to call it."""
-        return said if self._group is None else broadcast(said, self._group)
+    def broadcast(self, command: object) -> object:
+        """The command of the first rank. Collective; other ranks pass None."""
+        return command if self._group is None else broadcast(command, self._group)
 
 
 def leave() -> None:
-    """Parts from the other ranks. Those who still wait for this one get an error."""
+    """Leave the process group. Ranks that still wait for this one get an error."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Where several ranks are on a host with GPUs, each takes its own."""
+    """The device of this rank: each rank of a host has its own GPU."""
     if device.type == "cuda" and world().size > 1:
         device = torch.device("cuda", world().local_rank)
         torch.cuda.set_device(device)
@@ -120,7 +120,7 @@ def maximum_of(values: Tensor) -> Tensor:
 
 
 def shard(module: nn.Module, parts: Iterable[nn.Module], device: torch.device) -> None:
-    """Leaves each rank its share of the weights; `parts` are whole only while they are used."""
+    """Shard the weights over the ranks. Each of `parts` is gathered only while it is used."""
     if not dist.is_initialized():
         return
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -130,15 +130,15 @@ def shard(module: nn.Module, parts: Iterable[nn.Module], device: torch.device) -
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of it, of whichever shares it is. Every rank has to ask."""
+    """The whole tensor on every rank. Collective for a sharded tensor."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gather_on_first(tensor: Tensor) -> Tensor:
-    """All of it on the first rank, on others nothing. Every rank has to ask.
+    """The whole tensor on the first rank, an empty one on others. Collective.
 
-    What was gathered goes to the host's memory: all of a model and its moments, tensor by tensor,
-    is more than a GPU holds beside its share.
+    Gathered tensors move to host memory: a whole model with its moments does not fit on a GPU
+    beside that GPU's shard.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -147,8 +147,8 @@ def gather_on_first(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's share of a whole tensor, laid out as another."""
+    """This rank's shard of a whole tensor, placed like another tensor."""
     if isinstance(like, DTensor):
-        # Every rank has the whole, so that none has to be told.
+        # Every rank has the whole tensor: no communication needed.
         return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
     return tensor

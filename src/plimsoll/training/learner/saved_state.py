@@ -1,6 +1,6 @@
-"""What a learner leaves behind: a Hugging Face folder, and what it needs to go on.
+"""The saved state of a learner: a Hugging Face folder with the file learner.pt.
 
-learner.pt holds the moments of the optimizers, the critic, and where the learner was.
+learner.pt holds the moments of the optimizers, the critic, and the progress of the learner.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,73 +25,73 @@ _STATE = "learner.pt"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a learner is."""
+    """The progress of a learner."""
 
     steps: int
     bad_steps: int
     generator: Tensor
-    """The state of what draws lots."""
+    """The state of the random generator."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """What a checkpoint consists of: all of it on the first rank, which writes it."""
+    """The content of a checkpoint, on the first rank, which writes it."""
 
     weights: dict[str, Tensor]
     state: dict[str, object]
 
 
 def tensors_of(
-    module: nn.Module, found: Callable[[Tensor], Tensor] = full_tensor
+    module: nn.Module, gather_tensor: Callable[[Tensor], Tensor] = full_tensor
 ) -> dict[str, Tensor]:
-    """All that a module consists of, whole. Every rank has to ask."""
+    """The whole tensors of a module by name. Collective."""
     state = cast(Mapping[str, Tensor], module.state_dict())
-    return {name: found(tensor) for name, tensor in state.items()}
+    return {name: gather_tensor(tensor) for name, tensor in state.items()}
 
 
-def gather(nets: Networks, progress: Progress) -> Gathered:
-    """From all ranks. Every one of them has to ask."""
-    weights = tensors_of(nets.policy.model, gather_on_first)
+def gather(networks: Networks, progress: Progress) -> Gathered:
+    """Gather the state from all ranks. Collective."""
+    weights = tensors_of(networks.policy.model, gather_on_first)
     state: dict[str, object] = {
         "steps": progress.steps,
         "bad_steps": progress.bad_steps,
         "generator": progress.generator,
-        "optimizer": nets.optimizer.state(),
+        "optimizer": networks.optimizer.state(),
     }
-    if nets.critic is not None and nets.critic_optimizer is not None:
-        state["critic"] = tensors_of(nets.critic, gather_on_first)
-        state["critic_optimizer"] = nets.critic_optimizer.state()
+    if networks.critic is not None and networks.critic_optimizer is not None:
+        state["critic"] = tensors_of(networks.critic, gather_on_first)
+        state["critic_optimizer"] = networks.critic_optimizer.state()
     return Gathered(weights, state)
 
 
-def write(gathered: Gathered, nets: Networks, base: Path, folder: Path) -> None:
-    """For the first rank alone. Raises what its writers raise."""
+def write(gathered: Gathered, networks: Networks, base: Path, folder: Path) -> None:
+    """Write the folder, on the first rank only. Raises the errors of its writers."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_model(nets.policy.model, gathered.weights, folder)
+    _write_model(networks.policy.model, gathered.weights, folder)
     copy_rest(base, folder)
     torch.save(gathered.state, folder / _STATE)
 
 
 def _write_model(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    # The model's own defaults of sampling are copied as they are: some that can be read, such as
-    # a temperature without `do_sample`, transformers refuses to write.
+    # The model's sampling defaults are copied as files: transformers reads some combinations, such
+    # as a temperature without `do_sample`, but refuses to write them.
     model.generation_config = cast(Any, GenerationConfig).from_model_config(model.config)
     with quietly():
         cast(Any, model).save_pretrained(folder, state_dict=weights)
 
 
-def load(nets: Networks, folder: Path) -> Progress:
-    """Puts what `write` wrote into the networks, on every rank its share."""
+def load(networks: Networks, folder: Path) -> Progress:
+    """Load a folder of `write` into the networks; each rank takes its shard."""
     state = _read(folder / _STATE)
     weights = load_model(folder, device="cpu", dtype="float32").state_dict()
-    _check_shapes(nets.policy.model, weights, folder)
-    _fill(nets.policy.model, weights)
-    nets.optimizer.load(state["optimizer"])
-    if nets.critic is not None and nets.critic_optimizer is not None:
+    _check_shapes(networks.policy.model, weights, folder)
+    _fill(networks.policy.model, weights)
+    networks.optimizer.load(state["optimizer"])
+    if networks.critic is not None and networks.critic_optimizer is not None:
         if "critic" not in state:
-            raise TrainingError(f"{folder} has no critic: it is not from a run with ppo")
-        _fill(nets.critic, state["critic"])
-        nets.critic_optimizer.load(state["critic_optimizer"])
+            raise TrainingError(f"{folder} has no critic: it is from a run without ppo")
+        _fill(networks.critic, state["critic"])
+        networks.critic_optimizer.load(state["critic_optimizer"])
     return Progress(state["steps"], state["bad_steps"], state["generator"])
 
 
@@ -101,8 +101,8 @@ def _check_shapes(module: nn.Module, state: Mapping[str, Tensor], folder: Path) 
         here, there = (tensors.get(name) for tensors in (own, state))
         if here is None or there is None or here.shape != there.shape:
             raise UsageError(
-                f"the checkpoint {folder} is not of the model that [training] model names: they "
-                f"differ in {name}. Name the model that the run began with"
+                f"the checkpoint {folder} does not fit the model of [training] model: they "
+                f"differ in {name}. Set the model that the run started with"
             )
 
 
@@ -112,7 +112,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
         first = str(error).partition("\n")[0]
         raise TrainingError(
-            f"{file} cannot be read ({first}): go on from another checkpoint"
+            f"{file} cannot be read ({first}): resume from another checkpoint"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Log probabilities and entropies of trained tokens, and of no others.
 
-Logits are the largest tensors of all: there are some only for trained tokens, and at most
-`_MOST` of them at a time, made again for the gradient.
+Logits are the largest tensors. They are computed for trained tokens only, at most `_MAX_LOGITS` at
+a time, and recomputed for the gradient.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from plimsoll.training.learner.torch_calls import recomputed, split
 
 __all__ = ["Precision", "Scorer", "backbone_of", "layers_of", "vocabulary_of"]
 
-_MOST = 2**25
-"""Logits at a time: 128 MB in float32."""
+_MAX_LOGITS = 2**25
+"""Logits in memory at a time: 128 MB in float32."""
 
 
 class _Hidden(Protocol):
@@ -30,35 +30,35 @@ class _Logits(Protocol):
 
 
 class Precision:
-    """Where, and how precisely: weights are float32, what is computed of them may be less."""
+    """The device and the compute dtype. Weights are float32; the forward pass may use less."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self._dtype = dtype
 
     def __call__(self) -> AbstractContextManager[object]:
-        wanted = self._dtype != torch.float32
-        return torch.autocast(self.device.type, dtype=self._dtype, enabled=wanted)
+        is_reduced = self._dtype != torch.float32
+        return torch.autocast(self.device.type, dtype=self._dtype, enabled=is_reduced)
 
 
 class Scorer(nn.Module):
-    """A causal language model that is asked how likely tokens are."""
+    """A causal language model that scores given tokens."""
 
     def __init__(
-        self, model: PreTrainedModel, computation: Precision, *, most: int = _MOST
+        self, model: PreTrainedModel, precision: Precision, *, max_logits: int = _MAX_LOGITS
     ) -> None:
         super().__init__()
         self.model = model
-        self._computation = computation
-        self._rows = max(1, most // vocabulary_of(model))
+        self._precision = precision
+        self._rows = max(1, max_logits // vocabulary_of(model))
         self._plain = _is_plain(model)
 
     def forward(self, batch: MicroBatch, keep_entropy: bool) -> tuple[Tensor, Tensor]:
-        """Of each trained token the log probability, and the entropy of what it was drawn from.
+        """The log probability of each trained token and the entropy of its distribution.
 
-        The entropy has a gradient only where it is to be kept.
+        The entropy has a gradient only with `keep_entropy`.
         """
-        with self._computation():
+        with self._precision():
             hidden = self._hidden(batch)
         parts = zip(split(hidden, self._rows), split(batch.targets, self._rows), strict=True)
         score = self._score if len(hidden) <= self._rows else recomputed(self._score)
@@ -66,7 +66,7 @@ class Scorer(nn.Module):
         return torch.cat([each for each, _ in scores]), torch.cat([each for _, each in scores])
 
     def _hidden(self, batch: MicroBatch) -> Tensor:
-        """What logits are made of: logits themselves where only the model knows how."""
+        """Hidden states before the head; logits if the model post-processes those."""
         if self._plain:
             return backbone_of(self.model)(batch.ids).flatten(0, 1)[batch.index]
         model = cast(Callable[..., _Logits], self.model)
@@ -74,7 +74,7 @@ class Scorer(nn.Module):
 
     def _score(self, hidden: Tensor, targets: Tensor, keep_entropy: bool) -> tuple[Tensor, Tensor]:
         if self._plain:
-            with self._computation():
+            with self._precision():
                 hidden = head_of(self.model)(hidden)
         logits = hidden.float()
         norm = logits.logsumexp(-1)
@@ -85,9 +85,9 @@ class Scorer(nn.Module):
 
 
 def backbone_of(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
-    """From token ids to what stands before the head.
+    """A function from token ids to the hidden states before the head.
 
-    Without an attention mask: padding stands to the right, where nothing looks from the left.
+    It needs no attention mask: padding is on the right, where causal attention never looks.
     """
     backbone = cast(Callable[..., _Hidden], model.base_model)
     return lambda ids: backbone(input_ids=ids, use_cache=False).last_hidden_state
@@ -98,21 +98,21 @@ def head_of(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:
-    """How many token ids it knows."""
+    """The vocabulary size of a model."""
     return cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
 
 
 def layers_of(model: PreTrainedModel) -> Iterator[nn.Module]:
-    """The blocks that it is made of."""
+    """The transformer blocks of a model."""
     names = cast("set[str] | list[str] | None", getattr(model, "_no_split_modules", None)) or ()
     return (module for module in model.modules() if type(module).__name__ in names)
 
 
 @torch.no_grad()
 def _is_plain(model: PreTrainedModel) -> bool:
-    """Whether logits are the head of the last hidden state, and nothing besides.
+    """Whether logits are just the head applied to the last hidden state.
 
-    Some models scale or cap them, each in its own way: asked here instead of known.
+    Some models scale or cap logits, each in its own way, so it is tested on a few tokens.
     """
     ids = torch.arange(min(vocabulary_of(model), 8), device=model.device).unsqueeze(0)
     whole = cast(Callable[..., _Logits], model)(input_ids=ids, use_cache=False).logits

@@ -1,4 +1,4 @@
-"""What is measured of a step: sums over trained tokens, on the device until the end."""
+"""Statistics of a step: sums over trained tokens, kept on the device until the end of the step."""
 
 import math
 from collections.abc import Mapping
@@ -33,38 +33,38 @@ class TokenStatistics:
 
     def clear(self) -> None:
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=self._device)
-        self._most = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._given: set[str] = set()
+        self._max_ratio = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._added: set[str] = set()
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
         for name, value in sums.items():
             self._sums[_SUMS.index(name)] += value.detach()
-        self._given.update(sums)
+        self._added.update(sums)
 
     def add_largest(self, ratios: Tensor) -> None:
         if len(ratios):
-            self._most = torch.maximum(self._most, ratios.detach().max().double())
+            self._max_ratio = torch.maximum(self._max_ratio, ratios.detach().max().double())
 
     def include(self, other: "TokenStatistics") -> None:
         self._sums += other._sums
-        self._most = torch.maximum(self._most, other._most)
-        self._given |= other._given
+        self._max_ratio = torch.maximum(self._max_ratio, other._max_ratio)
+        self._added |= other._added
 
     def total(self, name: str) -> float | None:
-        """None where it was never given, or is not finite."""
+        """None if it was never added or is not finite."""
         value = float(self._sums[_SUMS.index(name)])
-        return value if name in self._given and math.isfinite(value) else None
+        return value if name in self._added and math.isfinite(value) else None
 
     def mean(self, name: str) -> float | None:
-        """Over the tokens that went through the model."""
+        """The mean over the tokens that went through the model."""
         value, tokens = self.total(name), self.total("tokens")
         return value / tokens if value is not None and tokens else None
 
     def largest_ratio(self) -> float | None:
-        value = float(self._most)
+        value = float(self._max_ratio)
         return value if value and math.isfinite(value) else None
 
-    def meet(self) -> None:
-        """Adds those of the other ranks."""
+    def reduce(self) -> None:
+        """Add the statistics of the other ranks. Collective."""
         sum_of(self._sums)
-        maximum_of(self._most)
+        maximum_of(self._max_ratio)

@@ -1,7 +1,5 @@
-"""Advantages of single tokens, from the values that a critic gives them.
-
-What is known of every trained token of a batch before the first update of a step.
-"""
+"""Targets of trained tokens, computed before the first update of a step: proximal log
+probabilities, advantages and returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,61 +23,62 @@ def generalized_advantages(
 ) -> list[float]:
     """A_t = Σ_k (γλ)^k δ_(t+k), with δ_t = r_t + γ·V_(t+1) − V_t.
 
-    Over the trained tokens of one sample alone: the next of a token is the next trained one,
-    whatever stands between them. The reward is the last token's; after it V is 0.
+    Only over the trained tokens of one sample: untrained tokens in between are skipped. The last
+    token gets the reward; V is 0 after it.
     """
     advantages = [0.0] * len(values)
-    following, after, due = 0.0, 0.0, reward
+    next_advantage, next_value, token_reward = 0.0, 0.0, reward
     for at in range(len(values) - 1, -1, -1):
-        surprise = due + discount * after - values[at]
-        following = advantages[at] = surprise + discount * trace * following
-        after, due = values[at], 0.0
+        delta = token_reward + discount * next_value - values[at]
+        next_advantage = advantages[at] = delta + discount * trace * next_advantage
+        next_value, token_reward = values[at], 0.0
     return advantages
 
 
 def whiten(values: Tensor) -> Tensor:
-    """(v − mean) / deviation, over all tokens of a batch."""
+    """(v − mean) / standard deviation, over all tokens of a batch."""
     spread, mean = torch.std_mean(values, correction=0)
     return (values - mean) / (spread + _LEAST_STD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTargets:
-    """A value of each kind for each trained token."""
+    """One value of each kind for each trained token."""
 
     behaviour: Tensor
-    """Log probabilities under the weights that generated."""
+    """Log probabilities under the weights that generated the token."""
     advantages: Tensor
     proximal: Tensor | None
-    """Log probabilities under the weights at the start of the step. None where there is but one
-    update, so that they are what the model says when it makes it."""
+    """Log probabilities under the weights at the start of the step. None for a single update: its
+    own forward pass computes them."""
     values: Tensor | None
+    """The critic's predictions (ppo)."""
     returns: Tensor | None
-    """What the critic said, and what it should have said (ppo)."""
+    """The critic's targets (ppo)."""
 
 
 def compute_targets(
     config: TrainingConfig,
-    nets: Networks,
-    passes: MicroBatchRunner,
+    networks: Networks,
+    runner: MicroBatchRunner,
     inputs: Inputs,
     trained: Sequence[int],
 ) -> TokenTargets:
-    """With a pass of the trained rows through the policy and the critic where one is needed."""
+    """Compute the targets. Passes the trained rows through policy and critic only if needed."""
     proximal = None
     if config.updates > 1 and config.correction == "truncated":
-        proximal = passes.scores(inputs, trained, lambda batch: nets.policy(batch, False)[0])
-    if nets.critic is None:
+        proximal = runner.scores(inputs, trained, lambda batch: networks.policy(batch, False)[0])
+    if networks.critic is None:
         return TokenTargets(inputs.behaviour, inputs.advantages, proximal, None, None)
-    values = passes.scores(inputs, trained, nets.critic)
-    advantages = _of_tokens(inputs, values, config)
+    values = runner.scores(inputs, trained, networks.critic)
+    advantages = _token_advantages(inputs, values, config)
     returns = advantages + values
     if config.normalize:
         advantages = whiten(advantages)
     return TokenTargets(inputs.behaviour, advantages, proximal, values, returns)
 
 
-def _of_tokens(inputs: Inputs, values: Tensor, config: TrainingConfig) -> Tensor:
+def _token_advantages(inputs: Inputs, values: Tensor, config: TrainingConfig) -> Tensor:
     given: list[float] = numbers(values)
     found: list[float] = []
     for row in inputs.rows:

@@ -1,4 +1,4 @@
-"""Typed doors to what torch leaves untyped."""
+"""Typed wrappers around torch functions without type annotations."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,7 +27,7 @@ Score = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 
 
 def backward(loss: Tensor) -> None:
-    """Adds to the gradients."""
+    """Add to the gradients."""
     cast(Any, loss).backward()
 
 
@@ -36,7 +36,7 @@ def numbers(values: Tensor) -> list[Any]:
 
 
 def split(values: Tensor, rows: int) -> tuple[Tensor, ...]:
-    """Parts of at most so many rows; of no rows there is one part."""
+    """Parts of at most `rows` rows; an empty tensor has one part."""
     return cast(Any, values).split(rows)
 
 
@@ -45,29 +45,29 @@ def step(optimizer: Optimizer) -> None:
 
 
 def all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> None:
-    """Over all ranks, in place."""
+    """Reduce over all ranks, in place."""
     cast(Any, dist).all_reduce(values, how)
 
 
 def barrier() -> None:
-    """Returns when every rank has come here."""
+    """Wait until every rank calls it."""
     cast(Any, dist).barrier()
 
 
 def new_group(timeout: timedelta) -> dist.ProcessGroup:
-    """All ranks once more, on the CPU, with a patience of their own."""
+    """A second group of all ranks, on the CPU, with its own timeout."""
     return cast(Any, dist).new_group(backend="gloo", timeout=timeout)
 
 
-def broadcast(said: object, group: dist.ProcessGroup) -> object:
-    """What the first rank says, on every rank."""
-    told = [said]
-    cast(Any, dist).broadcast_object_list(told, src=0, group=group)
-    return told[0]
+def broadcast(value: object, group: dist.ProcessGroup) -> object:
+    """The value of the first rank, on every rank."""
+    values = [value]
+    cast(Any, dist).broadcast_object_list(values, src=0, group=group)
+    return values[0]
 
 
 def recomputed(score: Score) -> Score:
-    """The same, which keeps nothing for the gradient but its inputs, and runs twice for it."""
+    """The function with activation checkpointing: it keeps only its inputs and runs twice."""
 
     def scored(hidden: Tensor, targets: Tensor, flag: bool) -> tuple[Tensor, Tensor]:
         return cast(Any, recomputing).checkpoint(
@@ -78,7 +78,7 @@ def recomputed(score: Score) -> Score:
 
 
 def recompute_forward(module: nn.Module) -> None:
-    """Has a module keep nothing for the gradient but its inputs, and run twice for it."""
+    """Enable activation checkpointing of a module: it keeps only its inputs and runs twice."""
     once = module.forward
 
     def twice(*args: object, **named: object) -> object:

@@ -1,1 +1,1 @@
-"""The figures of each step: in the run's own journal, and wherever else a person looks at them."""
+"""Metrics: the figures of each step, in metrics.jsonl and in sinks."""

@@ -1,4 +1,4 @@
-"""A picture of a run: reward, age and the start of sandboxes over its steps."""
+"""The plot of a run: reward, age and sandbox start time over its steps."""
 
 import textwrap
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ __all__ = ["Curves", "draw"]
 
 _TRAINING, _HELD_OUT, _QUIET = "#8a8f98", "#1d4e89", "#cccccc"
 _FEW = 30
-"""Of fewer points each is marked: a line through one is not seen."""
+"""Below this number each point is marked: a line through a single point is invisible."""
 _WIDTH = 56
-"""Letters of a name that stand in a line, however wide they are."""
+"""Characters of the run's name in one line of the title."""
 
 
 class _Panel(Protocol):
-    """As much of matplotlib's axes as is used: it leaves its keywords untyped."""
+    """The used part of matplotlib's axes, whose keywords are untyped."""
 
     @property
     def xaxis(self) -> "_Axis": ...
@@ -30,25 +30,25 @@ class _Panel(Protocol):
     @property
     def yaxis(self) -> "_Axis": ...
 
-    def plot(self, *args: object, **looks: object) -> object: ...
+    def plot(self, *args: object, **style: object) -> object: ...
 
-    def bar(self, x: Sequence[float], height: Sequence[float], **looks: object) -> object: ...
+    def bar(self, x: Sequence[float], height: Sequence[float], **style: object) -> object: ...
 
-    def axhline(self, y: float, **looks: object) -> object: ...
+    def axhline(self, y: float, **style: object) -> object: ...
 
     def annotate(
-        self, text: str, xy: tuple[float, float], xytext: tuple[float, float], **looks: object
+        self, text: str, xy: tuple[float, float], xytext: tuple[float, float], **style: object
     ) -> object: ...
 
-    def grid(self, **looks: object) -> None: ...
+    def grid(self, **style: object) -> None: ...
 
-    def legend(self, **looks: object) -> object: ...
+    def legend(self, **style: object) -> object: ...
 
-    def set(self, **looks: object) -> object: ...
+    def set(self, **style: object) -> object: ...
 
     def set_axisbelow(self, b: bool) -> None: ...
 
-    def set_title(self, label: str, **looks: object) -> object: ...
+    def set_title(self, label: str, **style: object) -> object: ...
 
 
 class _Axis(Protocol):
@@ -56,27 +56,27 @@ class _Axis(Protocol):
 
 
 class _Panels(Protocol):
-    def subplots(self, rows: int, columns: int, **looks: object) -> Sequence[_Panel]: ...
+    def subplots(self, rows: int, columns: int, **style: object) -> Sequence[_Panel]: ...
 
-    def suptitle(self, t: str, **looks: object) -> object: ...
+    def suptitle(self, t: str, **style: object) -> object: ...
 
-    def savefig(self, fname: Path, **looks: object) -> None: ...
+    def savefig(self, fname: Path, **style: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What is drawn."""
+    """The data of the plot."""
 
     name: str
     steps: Sequence[Step]
     heldout: Sequence[tuple[int, float]]
-    """Steps after which held-out tasks were tried, and their reward."""
+    """Steps of held-out evaluations, and their rewards."""
     eta: int
-    """No sample may be older."""
+    """The bound on age."""
 
 
 def draw(curves: Curves, file: Path) -> None:
-    """Write the picture as a PNG. Takes a second; fit for a thread."""
+    """Write the plot as a PNG. Takes about a second; can run in a thread."""
     made = Figure(figsize=(9, 8), dpi=120, layout="constrained")
     FigureCanvasAgg(made)
     figure = cast("_Panels", made)
@@ -100,9 +100,9 @@ def draw(curves: Curves, file: Path) -> None:
 def _rewards(panel: _Panel, curves: Curves) -> None:
     known = [(step.step, step.reward) for step in curves.steps if step.reward is not None]
     panel.set_title("reward", loc="left", fontsize=10)
-    _line(panel, known, label="training batches")
+    _plot_line(panel, known, label="training batches")
     if curves.heldout:
-        panel.plot(*_axes(curves.heldout), "o-", color=_HELD_OUT, label="held-out tasks")
+        panel.plot(*_coordinates(curves.heldout), "o-", color=_HELD_OUT, label="held-out tasks")
     for step, reward in {*curves.heldout[:1], *curves.heldout[-1:]}:
         panel.annotate(
             f"{reward:.2f}",
@@ -118,7 +118,7 @@ def _rewards(panel: _Panel, curves: Curves) -> None:
 
 def _ages(panel: _Panel, curves: Curves) -> None:
     panel.set_title("age of the oldest token trained on, in versions", loc="left", fontsize=10)
-    numbers, ages = _axes([(step.step, step.age) for step in curves.steps])
+    numbers, ages = _coordinates([(step.step, step.age) for step in curves.steps])
     panel.bar(numbers, ages, color=_TRAINING, width=0.8)
     panel.axhline(curves.eta, color="black", linestyle="--", linewidth=1)
     panel.annotate(
@@ -136,21 +136,21 @@ def _ages(panel: _Panel, curves: Curves) -> None:
 def _starts(panel: _Panel, curves: Curves) -> None:
     panel.set_title("start of a sandbox, median of each batch, in seconds", loc="left", fontsize=10)
     known = [(step.step, found) for step in curves.steps if (found := step.sandbox_seconds)]
-    _line(panel, known)
+    _plot_line(panel, known)
     panel.set(ylim=(0, max((found for _, found in known), default=1.0) * 1.2))
 
 
-def _line(panel: _Panel, points: Sequence[tuple[int, float]], **looks: object) -> None:
+def _plot_line(panel: _Panel, points: Sequence[tuple[int, float]], **style: object) -> None:
     marker = "." if len(points) < _FEW else ""
-    panel.plot(*_axes(points), color=_TRAINING, linewidth=1.2, marker=marker, **looks)
+    panel.plot(*_coordinates(points), color=_TRAINING, linewidth=1.2, marker=marker, **style)
 
 
-def _axes(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+def _coordinates(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """From 0 to 1 where rewards are, and as far as they go where they are not."""
+    """The y limits: 0 to 1, extended to the rewards."""
     low, high = min((0.0, *values)), max((1.0, *values))
     room = (high - low) * 0.06
     return low - room, high + room

@@ -1,4 +1,4 @@
-"""Where the figures of a run go: its own journal always, sinks as long as they take them."""
+"""Records the figures of steps: in metrics.jsonl of the run directory, and in sinks."""
 
 import asyncio
 import logging
@@ -15,33 +15,33 @@ from plimsoll.training.metrics.step_metrics import StepMetrics, flatten, repair_
 __all__ = ["MetricsRecorder"]
 
 _SECONDS = 60.0
-"""For a sink to take a line. It may be a server on another continent."""
+"""The time limit for a sink to take the figures of a step; it may be a remote server."""
 _log = logging.getLogger(__name__)
 
 
 class MetricsRecorder:
-    """Of one run, which goes on after step `begin`: a line for each step, in order.
+    """The metrics of one run, which continues after step `begin`: one line a step, in order.
 
-    A sink that fails is said once, and left out from then on. Each has a thread of its own, which
-    no end of a process waits for: one may hang for ever.
+    A failing sink is reported once and then dropped. Each sink has its own daemon thread, since it
+    may hang for ever.
     """
 
     def __init__(self, path: Path, sinks: Sequence[Sink] = (), *, begin: int = 0) -> None:
         self._path = path
         self._sinks = {sink: DedicatedThread(sink.name) for sink in sinks}
         self._end = repair_journal(path, up_to=begin)
-        """Of the lines of steps that are over."""
+        """The size of the lines of finished steps, in bytes."""
 
     async def note(self, line: StepMetrics) -> None:
-        """Keep what is known of a step before it counts: a crash may leave it committed.
+        """Write the figures of a step before its commit: a crash may leave it committed.
 
-        `step` puts the whole of it in its place.
+        `step` replaces the line with the complete one.
         """
-        await asyncio.to_thread(self._put, line)
+        await asyncio.to_thread(self._write, line)
 
     async def step(self, line: StepMetrics) -> None:
-        """Keep a step. Raises where the run's own journal cannot be written."""
-        self._end += await asyncio.to_thread(self._put, line)
+        """Record a finished step. Raises `UsageError` if metrics.jsonl cannot be written."""
+        self._end += await asyncio.to_thread(self._write, line)
         await self._send(line.step, flatten(line))
 
     async def heldout(self, step: int, reward: float | None) -> None:
@@ -53,8 +53,8 @@ class MetricsRecorder:
             await self._try(sink, sink.close)
             thread.close()
 
-    def _put(self, line: StepMetrics) -> int:
-        """Write a line after those that are over. How long it is."""
+    def _write(self, line: StepMetrics) -> int:
+        """Write a line after those of finished steps. Returns its size."""
         data = msgspec.json.encode(line) + b"\n"
         try:
             with self._path.open("r+b") as file:
@@ -75,7 +75,7 @@ class MetricsRecorder:
         try:
             async with asyncio.timeout(_SECONDS):
                 await self._sinks[sink].do(call)
-        except Exception as error:  # noqa: BLE001 - whatever a sink's own code raises: it is left out
+        except Exception as error:  # noqa: BLE001 - any error of a sink's own code: it is dropped
             self._sinks.pop(sink).close()
-            said = failure_reason(error, _SECONDS)
-            _log.warning("%s takes no more figures: %s; metrics.jsonl has them", sink.name, said)
+            reason = failure_reason(error, _SECONDS)
+            _log.warning("%s is dropped: %s; metrics.jsonl has the figures", sink.name, reason)

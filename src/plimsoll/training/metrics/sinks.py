@@ -1,7 +1,4 @@
-"""What shows figures elsewhere.
-
-The sinks that a config asks for.
-"""
+"""Metrics sinks: their protocol, and the ones that a config asks for."""
 
 import asyncio
 import functools
@@ -20,7 +17,7 @@ __all__ = ["Sink", "check_sinks", "failure_reason", "make_sinks"]
 
 
 class Sink(Protocol):
-    """Takes figures. It may fail: a run never ends for it."""
+    """Receives the figures of steps. A failing sink never ends a run."""
 
     @property
     def name(self) -> str: ...
@@ -31,19 +28,19 @@ class Sink(Protocol):
 
 
 def failure_reason(error: Exception, within: float) -> str:
-    """Why a sink is left out, which had so many seconds."""
+    """The reason why a sink is dropped; `within` is the time limit it had."""
     if isinstance(error, TimeoutError) and not str(error):
         return f"no answer within {within:g} s"
     return str(error) or type(error).__name__
 
 
 _SECONDS = 120.0
-"""For a sink to be there. It may log in somewhere."""
+"""The time limit for opening a sink, which may include a login."""
 _log = logging.getLogger(__name__)
 
 
 def check_sinks(config: MetricsConfig) -> None:
-    """Raises where one is asked for that is not installed."""
+    """Raise `UsageError` for a configured sink that is not installed."""
     wanted = {
         "tensorboard": ("tensorboardX", config.tensorboard),
         "wandb": ("wandb", config.wandb),
@@ -53,20 +50,21 @@ def check_sinks(config: MetricsConfig) -> None:
         if is_wanted and importlib.util.find_spec(module) is None:
             raise UsageError(
                 f"[metrics] {key} needs {module}, which is not installed: "
-                f"pip install 'plimsoll-rl[{key}]', or leave it out"
+                f"pip install 'plimsoll-rl[{key}]', or remove the key"
             )
 
 
 async def make_sinks(config: Config, directory: RunDirectory, *, begin: int) -> list[Sink]:
-    """All that are asked for and can be had. `begin` is the step that the run goes on from."""
+    """Open the configured sinks; one that fails is skipped with a warning. `begin` is the step that
+    the run continues from."""
     makers = _makers(config, directory, begin)
     found: list[Sink] = []
     for name, make in makers.items():
-        thread = DedicatedThread(name)  # a daemon: one that hangs holds up no end of a process
+        thread = DedicatedThread(name)  # a daemon: a hanging sink does not delay the exit
         try:
             async with asyncio.timeout(_SECONDS):
                 found.append(await thread.do(make))
-        except Exception as error:  # noqa: BLE001 - whatever a sink's own code raises: it is left out
+        except Exception as error:  # noqa: BLE001 - any error of a sink's own code: it is dropped
             _log.warning(
                 "no figures go to %s: %s; metrics.jsonl has them",
                 name,
@@ -78,8 +76,8 @@ async def make_sinks(config: Config, directory: RunDirectory, *, begin: int) -> 
 
 
 def _makers(config: Config, directory: RunDirectory, begin: int) -> dict[str, Callable[[], Sink]]:
-    # Imported where it is made: each is there only where it is installed.
-    metrics, told = config.metrics, config.model_dump(mode="json")
+    # Imported when opened: each sink needs an optional package.
+    metrics, settings = config.metrics, config.model_dump(mode="json")
 
     def tensorboard() -> Sink:
         from plimsoll.training.metrics.tensorboard import TensorBoard
@@ -89,12 +87,12 @@ def _makers(config: Config, directory: RunDirectory, begin: int) -> dict[str, Ca
     def wandb(project: str) -> Sink:
         from plimsoll.training.metrics.wandb import Wandb
 
-        return Wandb(project, directory.stored_as(), directory.name, directory.path, told)
+        return Wandb(project, directory.stored_as(), directory.name, directory.path, settings)
 
     def trackio(project: str) -> Sink:
         from plimsoll.training.metrics.trackio import Trackio
 
-        return Trackio(project, directory.stored_as(), told)
+        return Trackio(project, directory.stored_as(), settings)
 
     makers: dict[str, Callable[[], Sink]] = {}
     if metrics.tensorboard:

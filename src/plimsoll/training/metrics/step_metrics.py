@@ -1,7 +1,4 @@
-"""What is known of a step of the learner, in figures. Imports no torch: others read it too.
-
-What is kept of each step: one line of `metrics.jsonl`.
-"""
+"""The figures of a step, as one line of `metrics.jsonl`. Imports no torch: the CLI reads it too."""
 
 import contextlib
 import os
@@ -17,55 +14,55 @@ __all__ = ["Seconds", "StepMetrics", "StepReport", "flatten", "last_metrics", "r
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in figures. One is None where no token gave it, or where it is not finite."""
+    """The learner's report of one step. A figure without data, or not finite, is None."""
 
     loss: float | None = None
     grad_norm: float | None = None
-    """Before it was clipped; the largest where a step has several updates."""
+    """Before clipping; the largest of the updates of the step."""
     kl: float | None = None
-    """How far the weights at the start of the step are from those that generated."""
+    """The KL distance of the weights at the start of the step from those that generated."""
     reference_kl: float | None = None
     entropy: float | None = None
     ratio_mean: float | None = None
     ratio_max: float | None = None
     clipped: float | None = None
-    """The share of tokens whose gradient the clip takes away."""
+    """The share of tokens whose gradient the clip removes."""
     weight_mean: float | None = None
     truncated: float | None = None
-    """The share of tokens that would weigh more than the cap."""
+    """The share of tokens whose weight exceeds the cap."""
     value_loss: float | None = None
     tokens: int
-    """Those that are trained on; others are not counted."""
+    """Trained tokens only."""
     samples: int
     learning_rate: float
     micro_batches: int = 0
     """On each rank."""
     left_out: int = 0
-    """Updates whose loss or gradient was not finite."""
+    """Skipped updates: their loss or gradient was not finite."""
     seconds: float
     skipped: str = ""
-    """Why the weights are as they were."""
+    """The reason why the weights did not change; empty if they did."""
 
 
 _LINE_BYTES = 4096
-"""More than a line has."""
+"""An upper bound of the size of a line."""
 
 
 class Seconds(msgspec.Struct, kw_only=True):
-    """Where the time of a step went, as the trainer sees it."""
+    """The time of a step by phase."""
 
     wait: float = 0.0
-    """For a batch: the learner is idle."""
+    """Waiting for a batch: the learner is idle."""
     read: float = 0.0
-    """Trajectories from storage."""
+    """Reading trajectories from storage."""
     update: float = 0.0
     checkpoint: float = 0.0
     publish: float = 0.0
-    """Until every replica had the new weights."""
+    """Until every replica serves the new weights."""
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: the batch, what the learner made of it, how long it took."""
+    """One step: the batch, the learner's report, the time. One line of `metrics.jsonl`."""
 
     step: int
     version: str
@@ -74,26 +71,26 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     reward: float | None
     """The mean over graded members."""
     age: int
-    """How many versions old the oldest token was."""
+    """The age of the oldest token, in versions."""
     groups: int
     flat_groups: int = 0
-    """Those whose rewards are all equal: advantages over the group are 0."""
+    """Groups whose rewards are all equal: their advantages are 0."""
     graded: int
     withheld: int
     untrainable: int = 0
-    """Answers of graded members whose tokens cannot be trained on, as the server returned them."""
+    """Answers of graded members whose tokens cannot be trained on."""
     void: dict[str, int]
-    """Trials of the whole run so far that came to nothing, by their cause."""
+    """Void trials of the whole run so far, by cause."""
     sandbox_seconds: float | None
-    """The median time that the batch's trials waited for their sandbox."""
+    """The median time that trials of the batch waited for a sandbox."""
     tokens_per_second: float
-    """Tokens trained on, over the whole of the step."""
+    """Trained tokens over the time of the whole step."""
     seconds: Seconds
     update: StepReport
 
 
 def flatten(line: msgspec.Struct) -> dict[str, float]:
-    """The numbers of a line by their names, those of tables in it as `table/name`."""
+    """The numbers of a line by name; those of nested tables as `table/name`."""
     return dict(_numbers("", cast("dict[str, object]", msgspec.to_builtins(line))))
 
 
@@ -111,31 +108,31 @@ def _numbers(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, f
 
 
 class _Numbered(msgspec.Struct):
-    """Of a line, whatever else it holds."""
+    """The step number of a line, whatever else the line holds."""
 
     step: int
 
 
 def repair_journal(path: Path, *, up_to: int) -> int:
-    """Leave one line for each step up to one, in order; the length of the file then.
+    """Keep one line for each step up to `up_to`, in order. Returns the size of the file.
 
-    Lines of steps that a crash undid go, and what it cut short.
+    Removes lines of steps that a crash undid, and incomplete lines.
     """
     data = path.read_bytes() if path.exists() else b""
-    kept: dict[int, bytes] = {}
+    lines: dict[int, bytes] = {}
     for line in data.splitlines(keepends=True):
         with contextlib.suppress(msgspec.MsgspecError):
             step = msgspec.json.decode(line, type=_Numbered).step
             if step <= up_to and line.endswith(b"\n"):
-                kept[step] = line
-    mended = b"".join(kept[step] for step in sorted(kept))
-    if mended != data or not path.exists():
-        write_whole(path, mended)
-    return len(mended)
+                lines[step] = line
+    repaired = b"".join(lines[step] for step in sorted(lines))
+    if repaired != data or not path.exists():
+        write_whole(path, repaired)
+    return len(repaired)
 
 
 def last_metrics(path: Path, most: int, *, up_to: int) -> list[StepMetrics]:
-    """The last steps of those up to one, in order; the rest of the file is not read."""
+    """The last steps up to `up_to`, in order. Reads only the end of the file."""
     try:
         with path.open("rb") as file:
             begin = max(0, file.seek(0, os.SEEK_END) - (most + 1) * _LINE_BYTES)
@@ -145,7 +142,7 @@ def last_metrics(path: Path, most: int, *, up_to: int) -> list[StepMetrics]:
         return []
     steps: dict[int, StepMetrics] = {}
     for data in lines[1:] if begin else lines:
-        with contextlib.suppress(msgspec.MsgspecError):  # one that is just being written
+        with contextlib.suppress(msgspec.MsgspecError):  # an incomplete line
             line = msgspec.json.decode(data, type=StepMetrics)
             if line.step <= up_to:
                 steps[line.step] = line

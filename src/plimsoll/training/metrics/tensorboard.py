@@ -1,4 +1,4 @@
-"""Figures as event files of TensorBoard."""
+"""The TensorBoard sink: event files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ __all__ = ["TensorBoard"]
 
 
 class _Writer(Protocol):
-    """As much of it as is used."""
+    """The used part of tensorboardX."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
 
@@ -22,7 +22,7 @@ class _Writer(Protocol):
 
 
 class TensorBoard:
-    """Event files in a folder. Steps after `begin` that are there already are not shown."""
+    """Event files in a folder. Purges existing steps after `begin`."""
 
     name = "TensorBoard"
 

@@ -1,4 +1,4 @@
-"""Figures to trackio."""
+"""The trackio sink."""
 
 from collections.abc import Mapping
 from typing import Protocol, cast
@@ -9,7 +9,7 @@ __all__ = ["Trackio"]
 
 
 class _Run(Protocol):
-    """As much of it as is used."""
+    """The used part of a trackio run."""
 
     def log(self, metrics: dict[str, float], step: int | None = None) -> None: ...
 
@@ -21,8 +21,8 @@ class _Module(Protocol):
 
 
 class Trackio:
-    """A run of a project, resumed where it is there already. It is known by its name alone, which
-    nobody else's may have."""
+    """A run of a project, resumed if it exists. trackio identifies it by its name, which must be
+    unique."""
 
     name = "trackio"
 

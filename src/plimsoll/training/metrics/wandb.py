@@ -1,4 +1,4 @@
-"""Figures to Weights & Biases."""
+"""The Weights & Biases sink."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ __all__ = ["Wandb"]
 
 
 class _Run(Protocol):
-    """As much of it as is used."""
+    """The used part of a wandb run."""
 
     def log(self, data: Mapping[str, float]) -> None: ...
 
@@ -24,8 +24,8 @@ class _Module(Protocol):
 
 
 class Wandb:
-    """A run of a project, resumed where it is there already: `run` is what nobody else's is
-    called there, `shown` what a person reads."""
+    """A run of a project, resumed if it exists. `run` is its unique id, `shown` its display
+    name."""
 
     name = "Weights & Biases"
 
@@ -40,7 +40,7 @@ class Wandb:
             dir=str(folder),
             config=dict(config),
         )
-        # Its own count of steps only goes up, and a run that is resumed goes back.
+        # The step counter of wandb only increases, but a resumed run goes back.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

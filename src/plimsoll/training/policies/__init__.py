@@ -1,1 +1,1 @@
-"""Policies: who answers for the policy while it is trained, and takes its new weights."""
+"""Policies in training: local or remote servers that generate and take new weights."""

@@ -1,4 +1,4 @@
-"""The policy that a config asks for, and the folder its first weights are in."""
+"""Makes the policy of a config, and finds the folder of its initial model."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -24,22 +24,22 @@ __all__ = [
 
 
 def model_folder(training: TrainingConfig) -> Path:
-    """Where the model is that training begins with."""
+    """The folder of the model that training starts from."""
     if training.policy == "tiny":
         if training.model is not None:
             raise UsageError(
-                'the policy "tiny" has its own model: leave [training] model out, or take "torch"'
+                'the policy "tiny" has its own model: remove [training] model, or use "torch"'
             )
         return tiny.folder()
     if training.model is None:
         raise UsageError(
-            f'the policy "{training.policy}" needs a model: name its folder as [training] model'
+            f'the policy "{training.policy}" needs a model: set its folder as [training] model'
         )
     return Path(training.model)
 
 
 def make_local_policy(config: Config, folder: Path) -> TorchPolicy | None:
-    """The policy that this process serves itself; None where others do."""
+    """The policy that this process serves; None for a remote policy."""
     training = config.training
     if training.policy == "openai":
         return None
@@ -54,41 +54,41 @@ def make_local_policy(config: Config, folder: Path) -> TorchPolicy | None:
 
 
 async def check_servers(config: Config) -> None:
-    """Raises `PolicyError` where one of [policy] urls cannot be reached, takes no weights, or
-    returns nothing that can be trained on."""
+    """Raise `PolicyError` if one of [policy] urls is unreachable, takes no weights, or returns
+    nothing that can be trained on."""
     if config.training.policy != "openai":
         return
-    async with _on_servers(config, Path("unused")):
+    async with _openai_policy(config, Path("unused")):
         pass
     found = None
     with suppress(PolicyError):
-        # What answers nothing now may be paused by a trainer that was killed, and goes on once
-        # it has weights; whatever else is wrong with it, workers say when they start.
+        # A server that does not answer may be paused by a killed trainer; it continues once it has
+        # weights. Workers report any other problem when they start.
         found = await probe_policy(config.policy.urls, model=config.policy.model)
     if found is not None and not found.trains:
-        why, wanted = training_support(found), "; ".join(suggested_changes(found))
+        why, remedy = training_support(found), "; ".join(suggested_changes(found))
         raise PolicyError(
-            f"the policy at {found.url} cannot be trained: {why} ({wanted}). Nothing was started; "
-            f"plimsoll gateway probe {found.url} looks again"
+            f"the policy at {found.url} cannot be trained: {why} ({remedy}). Nothing was started; "
+            f"check again with: plimsoll gateway probe {found.url}"
         )
 
 
 def make_remote_policy(config: Config, directory: RunDirectory) -> OpenAIPolicy:
-    """The policy on the servers of [policy] urls, which read its weights from a folder."""
+    """The policy on the servers of [policy] urls, which read new weights from a folder."""
     if config.training.weights is not None:
-        return _on_servers(config, weight_folder_of(Path(config.training.weights), directory))
-    return _on_servers(config, directory.path.absolute() / "weights")
+        return _openai_policy(config, weight_folder_of(Path(config.training.weights), directory))
+    return _openai_policy(config, directory.path.absolute() / "weights")
 
 
 def discard_weights(policy: OpenAIPolicy, directory: RunDirectory) -> None:
-    """Removes what is left of a run that came to nothing: it was discarded, but for weights."""
+    """Remove the weights of a run that failed before its first trial, and its directory."""
     policy.discard()
     with suppress(OSError):
         (directory.path / FOLDER_FILE).unlink(missing_ok=True)
         directory.path.rmdir()
 
 
-def _on_servers(config: Config, weights: Path) -> OpenAIPolicy:
+def _openai_policy(config: Config, weights: Path) -> OpenAIPolicy:
     training = config.training
     return OpenAIPolicy(
         config.policy.urls,

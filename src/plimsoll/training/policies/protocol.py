@@ -1,4 +1,4 @@
-"""What the trainer asks of a policy, whoever serves it."""
+"""The policy as the trainer sees it: where it is served, and the publication of weights."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -14,46 +14,46 @@ from plimsoll.core.versions import Version
 __all__ = ["Pausing", "Policy", "Weights"]
 
 Pausing = Callable[[], AbstractContextManager[None]]
-"""Entered while the servers of a policy may be paused for new weights."""
+"""Makes a context manager that is entered while servers may be paused for new weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of one version, as they are published."""
+    """The weights of one version for publication."""
 
     tensors: Mapping[str, Tensor]
-    """By their names in the model's state; whole, on the trainer's device. Nobody changes them
-    before `publish` returns."""
+    """Whole tensors by their names in the model's state, on the trainer's device. They must not
+    change before `publish` returns."""
     base: Path
-    """The Hugging Face folder that config and tokenizer are from."""
+    """The Hugging Face folder with config and tokenizer."""
 
 
 class Policy(Protocol):
-    """Answers agents while it is entered, with the weights that it was given last.
+    """Serves the last published weights while it is entered.
 
-    Workers reach it by HTTP, wherever they run: each has a gateway before it.
+    Workers reach it by HTTP through their gateways.
     """
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Its servers, which answer Chat Completions with token ids."""
+        """The base URLs of its replicas, which answer Chat Completions with token ids."""
         ...
 
     @property
     def key(self) -> str | None:
-        """The key that they want to see."""
+        """The API key of the replicas."""
         ...
 
     @property
     def model(self) -> str | None:
-        """The name that they know it by; None for their only one."""
+        """The model name on the replicas; None for their only model."""
         ...
 
     async def publish(self, weights: Weights | None, version: Version) -> None:
-        """Returns once all that is generated from now on is of this version.
+        """Return once every token generated from now on is of this version.
 
-        Without weights they stay as they are, and only go by another version. Raises
-        `PolicyError` where not every replica confirms it: then nothing may be committed.
+        Without weights, the current ones get a new version. Raises `PolicyError` if not every
+        replica confirms: then the version must not be committed.
         """
         ...
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from generating import LETTERS, Place, generating, logprobs_of, prompt, row
+from generating import LETTERS, GeneratorSetup, generating, logprobs_of, prompt, row
 from transformers import MistralConfig, MistralForCausalLM
 
 from faults import until
@@ -21,32 +21,32 @@ def near(found: list[float], wanted: list[float]) -> bool:
 
 
 async def test_an_answer_does_not_depend_on_who_else_is_in_the_batch(tmp_path):
-    async with generating(tmp_path) as place:
-        alone = await place.ask(row(prompt(1), 40))
-    async with generating(tmp_path) as place:
+    async with generating(tmp_path) as made:
+        alone = await made.ask(row(prompt(1), 40))
+    async with generating(tmp_path) as made:
         others = [row(prompt(number, 5 * number), 5 + number) for number in range(2, 10)]
-        together = await place.ask_all([*others[:4], row(prompt(1), 40), *others[4:]])
+        together = await made.ask_all([*others[:4], row(prompt(1), 40), *others[4:]])
     assert together[4].ids == alone.ids
     assert near(together[4].logprobs, alone.logprobs)
 
 
 @pytest.mark.parametrize("taste", [{}, {"temperature": 0.5}, {"top_p": 0.5}, {"top_k": 3}])
 async def test_log_probabilities_are_those_of_the_model_as_it_is(tmp_path, taste):
-    async with generating(tmp_path) as place:
-        found = await place.ask(row(prompt(1), 20, **taste))
-        assert near(found.logprobs, logprobs_of(place.model, prompt(1), found.ids))
+    async with generating(tmp_path) as made:
+        found = await made.ask(row(prompt(1), 20, **taste))
+        assert near(found.logprobs, logprobs_of(made.model, prompt(1), found.ids))
 
 
 async def test_an_interrupted_answer_says_which_weights_drew_each_token(tmp_path):
-    async with generating(tmp_path) as place:
-        models = {FIRST_VERSION: place.model.state_dict()}
+    async with generating(tmp_path) as made:
+        models = {FIRST_VERSION: made.model.state_dict()}
         models = {version: {k: v.clone() for k, v in s.items()} for version, s in models.items()}
-        asked = [row(prompt(number, 10 + number), 200, told=True) for number in range(4)]
+        asked = [row(prompt(number, 10 + number), 200, streamed=True) for number in range(4)]
         begun = asyncio.Event()
         heard: list[list] = [[] for _ in asked]
 
         async def follow(number: int) -> None:
-            async for news in place.generator.generate(asked[number]):
+            async for news in made.generator.generate(asked[number]):
                 heard[number].append(news)
                 begun.set()
 
@@ -57,15 +57,15 @@ async def test_an_interrupted_answer_says_which_weights_drew_each_token(tmp_path
                 begun.clear()
                 await begun.wait()
                 version = Version(0, number)
-                models[version] = place.changed(number)
-                await place.generator.publish(models[version], version)
+                models[version] = made.changed(number)
+                await made.generator.publish(models[version], version)
         for number, pieces in enumerate(heard):
-            check_each_token(place, models, prompt(number, 10 + number), pieces)
+            check_each_token(made, models, prompt(number, 10 + number), pieces)
         versions = {version for pieces in heard for each in pieces for version, _ in each.versions}
         assert versions == set(models)
 
 
-def check_each_token(place: Place, models: dict, asked: list[int], pieces: list) -> None:
+def check_each_token(made: GeneratorSetup, models: dict, asked: list[int], pieces: list) -> None:
     ids = [token for piece in pieces for token in piece.ids]
     logprobs = [value for piece in pieces for value in piece.logprobs]
     runs = [run for piece in pieces for run in piece.versions]
@@ -73,32 +73,32 @@ def check_each_token(place: Place, models: dict, asked: list[int], pieces: list)
     assert len(ids) == len(logprobs) == len(stamps) == 200
     assert stamps == sorted(stamps)
     for version, weights in models.items():
-        place.model.load_state_dict(weights)
-        wanted = logprobs_of(place.model, asked, ids)
+        made.model.load_state_dict(weights)
+        wanted = logprobs_of(made.model, asked, ids)
         mine = [at for at, stamp in enumerate(stamps) if stamp == version]
         assert near([logprobs[at] for at in mine], [wanted[at] for at in mine])
 
 
 async def test_nothing_is_drawn_with_the_old_weights_once_new_ones_are_published(tmp_path):
-    async with generating(tmp_path) as place:
-        changed = place.changed(1)
-        asking = place.generator.generate(row(prompt(1), 1000, told=True))
+    async with generating(tmp_path) as made:
+        changed = made.changed(1)
+        asking = made.generator.generate(row(prompt(1), 1000, streamed=True))
         assert (await anext(asking)).versions == [(FIRST_VERSION, 1)]
-        await place.generator.publish(changed, Version(0, 1))
-        later = await place.ask(row(prompt(2), 5))
+        await made.generator.publish(changed, Version(0, 1))
+        later = await made.ask(row(prompt(2), 5))
         assert later.versions == [(Version(0, 1), 5)]
-        assert near(later.logprobs, logprobs_of(place.model, prompt(2), later.ids))
+        assert near(later.logprobs, logprobs_of(made.model, prompt(2), later.ids))
         said = [version async for news in asking for version, _ in news.versions]
         assert said[-1] == Version(0, 1)
 
 
 async def test_drained_answers_are_of_one_version(tmp_path):
-    async with generating(tmp_path, updating="drain", most=4) as place:
-        first = [asyncio.create_task(place.ask(row(prompt(n), 60))) for n in range(4)]
+    async with generating(tmp_path, updating="drain", max_rows=4) as made:
+        first = [asyncio.create_task(made.ask(row(prompt(n), 60))) for n in range(4)]
         await asyncio.sleep(0.02)
-        publishing = asyncio.create_task(place.generator.publish(place.changed(1), Version(0, 1)))
+        publishing = asyncio.create_task(made.generator.publish(made.changed(1), Version(0, 1)))
         await asyncio.sleep(0)
-        late = asyncio.create_task(place.ask(row(prompt(9), 5)))
+        late = asyncio.create_task(made.ask(row(prompt(9), 5)))
         await publishing
         assert all(task.done() for task in first)
         assert {(await task).versions[0] for task in first} == {(FIRST_VERSION, 60)}
@@ -106,16 +106,16 @@ async def test_drained_answers_are_of_one_version(tmp_path):
 
 
 async def test_another_name_for_the_same_weights_needs_no_new_ones(tmp_path):
-    async with generating(tmp_path) as place:
-        await place.generator.publish(None, Version(2, 7))
-        found = await place.ask(row(prompt(1), 3))
+    async with generating(tmp_path) as made:
+        await made.generator.publish(None, Version(2, 7))
+        found = await made.ask(row(prompt(1), 3))
     assert found.versions == [(Version(2, 7), 3)]
 
 
 async def test_a_group_gets_the_same_answers_in_whatever_order_it_asks(tmp_path):
     async def answers(order: list[int]) -> Counter[tuple[int, ...]]:
-        async with generating(tmp_path, most=3) as place:
-            found = await place.ask_all([row(prompt(number)) for number in order])
+        async with generating(tmp_path, max_rows=3) as made:
+            found = await made.ask_all([row(prompt(number)) for number in order])
             return Counter(tuple(each.ids) for each in found)
 
     one = await answers([1, 1, 1, 2, 2, 2])
@@ -126,8 +126,8 @@ async def test_a_group_gets_the_same_answers_in_whatever_order_it_asks(tmp_path)
 
 async def test_seed_and_version_change_what_is_drawn(tmp_path):
     async def answer(seed: int, version: Version) -> list[int]:
-        async with generating(tmp_path, seed=seed, version=version) as place:
-            return (await place.ask(row(prompt(1), 20))).ids
+        async with generating(tmp_path, seed=seed, version=version) as made:
+            return (await made.ask(row(prompt(1), 20))).ids
 
     first = await answer(0, FIRST_VERSION)
     assert await answer(0, FIRST_VERSION) == first
@@ -137,63 +137,63 @@ async def test_seed_and_version_change_what_is_drawn(tmp_path):
 
 
 async def test_more_answers_than_places_wait_for_their_turn(tmp_path):
-    async with generating(tmp_path, most=2) as place:
+    async with generating(tmp_path, max_rows=2) as made:
         most = 0
 
         async def watch() -> None:
             nonlocal most
             while True:
-                most = max(most, len(place.batch))
+                most = max(most, len(made.batch))
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
-        found = await place.ask_all([row(prompt(number), 10) for number in range(7)])
+        found = await made.ask_all([row(prompt(number), 10) for number in range(7)])
         watching.cancel()
     assert [len(each.ids) for each in found] == [10] * 7
     assert most <= 2
 
 
 async def test_an_answer_that_is_given_up_frees_its_place(tmp_path):
-    async with generating(tmp_path, most=1) as place:
+    async with generating(tmp_path, max_rows=1) as made:
         passes: list[object] = []
-        place.model.register_forward_pre_hook(lambda *given: passes.append(given))
-        asked = [asyncio.create_task(place.ask(row(prompt(n), 2000))) for n in (1, 2)]
+        made.model.register_forward_pre_hook(lambda *given: passes.append(given))
+        asked = [asyncio.create_task(made.ask(row(prompt(n), 2000))) for n in (1, 2)]
         await until(lambda: passes)
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
         before = len(passes)
-        found = await place.ask(row(prompt(3), 5))
+        found = await made.ask(row(prompt(3), 5))
         assert len(found.ids) == 5
         assert len(passes) - before < 20, "what was given up was generated all the same"
-        assert len(place.batch) == 0
+        assert len(made.batch) == 0
 
 
 async def test_an_answer_ends_with_the_first_token_that_ends_it(tmp_path):
-    async with generating(tmp_path) as place:
-        free = await place.ask(row(prompt(1), 30))
+    async with generating(tmp_path) as made:
+        free = await made.ask(row(prompt(1), 30))
     end = free.ids[7]
-    async with generating(tmp_path, ends=frozenset({end})) as place:
-        found = await place.ask(row(prompt(1), 30))
+    async with generating(tmp_path, ends=frozenset({end})) as made:
+        found = await made.ask(row(prompt(1), 30))
     assert found.ids == free.ids[: free.ids.index(end) + 1]
     assert (found.finish, free.finish) == ("stop", "length")
 
 
 async def test_at_temperature_0_the_likeliest_token_is_taken(tmp_path):
-    async with generating(tmp_path) as place:
-        cold = await place.ask_all(
+    async with generating(tmp_path) as made:
+        cold = await made.ask_all(
             [row(prompt(1), temperature=0.0), row(prompt(1), top_k=1), row(prompt(1), top_p=1e-6)]
         )
         with torch.inference_mode():
             asked = torch.tensor([prompt(1) + cold[0].ids])
-            best = place.model(asked).logits[0, 19:-1].argmax(-1).tolist()
+            best = made.model(asked).logits[0, 19:-1].argmax(-1).tolist()
     assert cold[0].ids == cold[1].ids == cold[2].ids == best
 
 
 async def test_a_long_prompt_does_not_hold_others_up(tmp_path):
-    async with generating(tmp_path, context=8192) as place:
-        batch = place.batch
-        await place.generator.stop()
+    async with generating(tmp_path, context=8192) as made:
+        batch = made.batch
+        await made.generator.stop()
         batch.join(short := row(prompt(1), 50))
         batch.step()
         batch.join(long := row(prompt(2, 3 * CHUNK + 2), 5))
@@ -211,18 +211,18 @@ async def test_what_prompts_share_is_computed_once(tmp_path):
         nonlocal read
         read += inputs["input_ids"].numel()
 
-    async with generating(tmp_path) as place:
-        place.model.register_forward_pre_hook(count, with_kwargs=True)
-        found = await place.ask_all([row(prompt(1, 300), 4) for _ in range(8)])
+    async with generating(tmp_path) as made:
+        made.model.register_forward_pre_hook(count, with_kwargs=True)
+        found = await made.ask_all([row(prompt(1, 300), 4) for _ in range(8)])
         # The prompt once, then a token a row and step.
         assert read <= 300 + 8 * 4
         for each in found:
-            assert near(each.logprobs, logprobs_of(place.model, prompt(1, 300), each.ids))
+            assert near(each.logprobs, logprobs_of(made.model, prompt(1, 300), each.ids))
         longer = [*prompt(1, 300), *found[0].ids, 5, 6, 7]
         read = 0
-        again = await place.ask(row(longer, 3))
+        again = await made.ask(row(longer, 3))
         assert read <= 4 + 3
-        assert near(again.logprobs, logprobs_of(place.model, longer, again.ids))
+        assert near(again.logprobs, logprobs_of(made.model, longer, again.ids))
 
 
 async def test_rows_that_come_and_go_at_random_are_each_exact(tmp_path):
@@ -231,17 +231,17 @@ async def test_rows_that_come_and_go_at_random_are_each_exact(tmp_path):
     def pick(below: int) -> int:
         return int(torch.randint(below, (1,), generator=chance))
 
-    async with generating(tmp_path, most=5) as place:
+    async with generating(tmp_path, max_rows=5) as made:
 
         async def one(number: int) -> None:
             asked = prompt(pick(4), 5 + pick(60))
-            asking = asyncio.create_task(place.ask(row(asked, 1 + pick(40))))
+            asking = asyncio.create_task(made.ask(row(asked, 1 + pick(40))))
             if pick(4) == 0:
                 await asyncio.sleep(pick(20) / 1000)
                 asking.cancel()
                 return
             found = await asking
-            assert near(found.logprobs, logprobs_of(place.model, asked, found.ids))
+            assert near(found.logprobs, logprobs_of(made.model, asked, found.ids))
 
         async with asyncio.TaskGroup() as group:
             for number in range(40):
@@ -250,99 +250,99 @@ async def test_rows_that_come_and_go_at_random_are_each_exact(tmp_path):
 
 
 async def test_weights_that_are_not_finite_fail_requests_until_better_ones_come(tmp_path):
-    async with generating(tmp_path) as place:
-        good = {name: tensor.clone() for name, tensor in place.model.state_dict().items()}
+    async with generating(tmp_path) as made:
+        good = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
         bad = {name: tensor * float("nan") for name, tensor in good.items()}
-        under_way = asyncio.create_task(place.ask(row(prompt(1), 2000)))
+        under_way = asyncio.create_task(made.ask(row(prompt(1), 2000)))
         await asyncio.sleep(0.05)
-        await place.generator.publish(bad, Version(0, 1))
-        for asking in (under_way, place.ask(row(prompt(2)))):
+        await made.generator.publish(bad, Version(0, 1))
+        for asking in (under_way, made.ask(row(prompt(2)))):
             with pytest.raises(PolicyError, match="not finite"):
                 await asking
-        await place.generator.publish(good, Version(0, 2))
-        found = await place.ask(row(prompt(2)))
-        assert near(found.logprobs, logprobs_of(place.model, prompt(2), found.ids))
-        assert not place.generator.problem
+        await made.generator.publish(good, Version(0, 2))
+        found = await made.ask(row(prompt(2)))
+        assert near(found.logprobs, logprobs_of(made.model, prompt(2), found.ids))
+        assert not made.generator.problem
 
 
 async def test_a_row_that_is_not_finite_spoils_no_other(tmp_path):
-    async with generating(tmp_path, most=2) as place:
-        place.model.lm_head.weight = torch.nn.Parameter(place.model.lm_head.weight.clone())
+    async with generating(tmp_path, max_rows=2) as made:
+        made.model.lm_head.weight = torch.nn.Parameter(made.model.lm_head.weight.clone())
         with torch.no_grad():
-            place.model.model.embed_tokens.weight[89] = float("nan")
+            made.model.model.embed_tokens.weight[89] = float("nan")
         with pytest.raises(PolicyError, match="not finite"):
-            await place.ask(row([89] * 30, 5))
-        # One of them takes the place of the spoilt row, and is shorter than it was.
+            await made.ask(row([89] * 30, 5))
+        # One of them takes the cache slot of the broken row and is shorter.
         asked = [prompt(1, 60), prompt(2, 5)]
-        found = await place.ask_all([row(each, 5) for each in asked])
+        found = await made.ask_all([row(each, 5) for each in asked])
         for each, answer in zip(asked, found, strict=True):
-            assert near(answer.logprobs, logprobs_of(place.model, each, answer.ids))
+            assert near(answer.logprobs, logprobs_of(made.model, each, answer.ids))
 
 
-def fail_on(place: Place, error: Exception, when) -> None:
+def fail_on(made: GeneratorSetup, error: Exception, when) -> None:
     """Makes passes of the model fail while `when` says so."""
 
     def fail(module: object, args: object, inputs: dict[str, torch.Tensor]) -> None:
         if when(inputs):
             raise error
 
-    place.model.register_forward_pre_hook(fail, with_kwargs=True)
+    made.model.register_forward_pre_hook(fail, with_kwargs=True)
 
 
 async def test_an_error_ends_the_requests_that_it_concerns_and_no_others(tmp_path):
-    async with generating(tmp_path) as place:
-        fail_on(place, ValueError("no such thing"), lambda given: (given["input_ids"] == 89).any())
-        others = [asyncio.create_task(place.ask(row(prompt(n), 5, top_k=1))) for n in (1, 2)]
+    async with generating(tmp_path) as made:
+        fail_on(made, ValueError("no such thing"), lambda given: (given["input_ids"] == 89).any())
+        others = [asyncio.create_task(made.ask(row(prompt(n), 5, top_k=1))) for n in (1, 2)]
         with pytest.raises(PolicyError, match="no such thing"):
-            await place.ask(row([3, 89, 4, 5]))
+            await made.ask(row([3, 89, 4, 5]))
         assert [len((await other).ids) for other in others] == [5, 5]
-        assert not place.generator.problem
+        assert not made.generator.problem
 
 
 async def test_a_generator_that_keeps_failing_says_that_it_is_dead(tmp_path):
-    async with generating(tmp_path) as place:
-        fail_on(place, ValueError("no such thing"), bool)
+    async with generating(tmp_path) as made:
+        fail_on(made, ValueError("no such thing"), bool)
         for _ in range(3):
             with pytest.raises(PolicyError, match="no such thing"):
-                await asyncio.wait_for(place.ask(row(prompt(1))), 30)
-        assert "cannot generate any more" in place.generator.problem
-        with pytest.raises(PolicyError, match="cannot generate"):
-            await place.ask(row(prompt(1)))
-        with pytest.raises(PolicyError, match="cannot generate"):
-            await place.generator.publish(None, Version(0, 1))
+                await asyncio.wait_for(made.ask(row(prompt(1))), 30)
+        assert "stopped generating" in made.generator.problem
+        with pytest.raises(PolicyError, match="stopped generating"):
+            await made.ask(row(prompt(1)))
+        with pytest.raises(PolicyError, match="stopped generating"):
+            await made.generator.publish(None, Version(0, 1))
 
 
 async def test_out_of_memory_costs_the_youngest_answer_and_no_other(tmp_path):
-    async with generating(tmp_path, most=8) as place:
+    async with generating(tmp_path, max_rows=8) as made:
         full = torch.OutOfMemoryError("CUDA out of memory")
-        fail_on(place, full, lambda given: given["input_ids"].shape[0] > 3)
-        asked = [asyncio.create_task(place.ask(row(prompt(n), 300))) for n in range(4)]
+        fail_on(made, full, lambda given: given["input_ids"].shape[0] > 3)
+        asked = [asyncio.create_task(made.ask(row(prompt(n), 300))) for n in range(4)]
         done = await asyncio.gather(*asked, return_exceptions=True)
-        later = await place.ask_all([row(prompt(n), 5) for n in range(6)])
+        later = await made.ask_all([row(prompt(n), 5) for n in range(6)])
     assert [len(each.ids) for each in done[:3]] == [300] * 3
     assert isinstance(done[3], PolicyError) and "out of memory" in str(done[3])
     assert [len(each.ids) for each in later] == [5] * 6
 
 
 async def test_weights_that_nobody_waits_for_any_more_are_taken_all_the_same(tmp_path):
-    async with generating(tmp_path, updating="drain") as place:
-        changed = place.changed(1)
-        asking = place.generator.generate(row(prompt(1), 300, told=True))
+    async with generating(tmp_path, updating="drain") as made:
+        changed = made.changed(1)
+        asking = made.generator.generate(row(prompt(1), 300, streamed=True))
         await anext(asking)
-        publishing = asyncio.create_task(place.generator.publish(changed, Version(0, 1)))
+        publishing = asyncio.create_task(made.generator.publish(changed, Version(0, 1)))
         await asyncio.sleep(0)
         publishing.cancel()
         assert {version async for news in asking for version, _ in news.versions} == {FIRST_VERSION}
-        later = await place.ask(row(prompt(2), 5))
+        later = await made.ask(row(prompt(2), 5))
         assert later.versions == [(Version(0, 1), 5)]
-        assert not place.generator.problem
+        assert not made.generator.problem
 
 
 async def test_stopping_ends_what_is_under_way(tmp_path):
-    async with generating(tmp_path) as place:
-        asking = asyncio.create_task(place.ask(row(prompt(1), 2000)))
+    async with generating(tmp_path) as made:
+        asking = asyncio.create_task(made.ask(row(prompt(1), 2000)))
         await asyncio.sleep(0.02)
-        await place.generator.stop()
+        await made.generator.stop()
         with pytest.raises(PolicyError, match="closed"):
             await asyncio.wait_for(asking, 60)
 
@@ -361,16 +361,16 @@ async def test_layers_that_look_back_a_limited_way_do_so(tmp_path):
     )
     torch.manual_seed(0)
     MistralForCausalLM(config).save_pretrained(tmp_path)
-    async with generating(tmp_path) as place:
+    async with generating(tmp_path) as made:
         asked = [prompt(number, 10 + 7 * number) for number in range(4)]
-        found = await place.ask_all([row(each, 30) for each in asked])
+        found = await made.ask_all([row(each, 30) for each in asked])
         for each, answer in zip(asked, found, strict=True):
-            assert near(answer.logprobs, logprobs_of(place.model, each, answer.ids))
+            assert near(answer.logprobs, logprobs_of(made.model, each, answer.ids))
 
 
-def no_memory_to_swap(place: Place, times: int) -> None:
+def no_memory_to_swap(made: GeneratorSetup, times: int) -> None:
     """Places cannot be exchanged the next so many times."""
-    cache, left = place.batch._cache, [times]  # pyright: ignore[reportPrivateUsage]
+    cache, left = made.batch._cache, [times]  # pyright: ignore[reportPrivateUsage]
     real = cache.swap
 
     def swap(one: int, other: int, tokens: int) -> None:
@@ -385,62 +385,62 @@ def no_memory_to_swap(place: Place, times: int) -> None:
 async def test_memory_that_runs_out_when_an_answer_begins_to_be_drawn_leaves_nobody_waiting(
     tmp_path,
 ):
-    async with generating(tmp_path, most=8) as place:
-        await place.ask(row(prompt(1), 5))  # it keeps the first place
-        no_memory_to_swap(place, 1)
-        found = await asyncio.wait_for(place.ask(row(prompt(2), 5)), 30)
-        assert near(found.logprobs, logprobs_of(place.model, prompt(2), found.ids))
-        assert len((await asyncio.wait_for(place.ask(row(prompt(3), 5)), 30)).ids) == 5
+    async with generating(tmp_path, max_rows=8) as made:
+        await made.ask(row(prompt(1), 5))  # it keeps the first made
+        no_memory_to_swap(made, 1)
+        found = await asyncio.wait_for(made.ask(row(prompt(2), 5)), 30)
+        assert near(found.logprobs, logprobs_of(made.model, prompt(2), found.ids))
+        assert len((await asyncio.wait_for(made.ask(row(prompt(3), 5)), 30)).ids) == 5
 
 
 async def test_memory_that_runs_out_when_an_answer_ends_costs_no_answer(tmp_path):
-    async with generating(tmp_path, most=8) as place:
-        no_memory_to_swap(place, 3)
+    async with generating(tmp_path, max_rows=8) as made:
+        no_memory_to_swap(made, 3)
         lengths = [5, 5, 9, 20, 40]
         asked = [row(prompt(number), length) for number, length in enumerate(lengths)]
-        found = await asyncio.wait_for(place.ask_all(asked), 60)
+        found = await asyncio.wait_for(made.ask_all(asked), 60)
         assert [len(each.ids) for each in found] == lengths
         for number, each in enumerate(found):
-            assert near(each.logprobs, logprobs_of(place.model, prompt(number), each.ids))
-        assert not place.generator.problem
+            assert near(each.logprobs, logprobs_of(made.model, prompt(number), each.ids))
+        assert not made.generator.problem
 
 
 async def test_memory_that_runs_out_when_an_answer_is_given_up_ends_no_other(tmp_path):
-    async with generating(tmp_path, most=8) as place:
-        heard = place.generator.generate(row(prompt(1), 2000, told=True))
-        other = asyncio.create_task(place.ask(row(prompt(2), 300)))
+    async with generating(tmp_path, max_rows=8) as made:
+        heard = made.generator.generate(row(prompt(1), 2000, streamed=True))
+        other = asyncio.create_task(made.ask(row(prompt(2), 300)))
         await anext(heard)
-        no_memory_to_swap(place, 1)
+        no_memory_to_swap(made, 1)
         await heard.aclose()
         assert len((await asyncio.wait_for(other, 60)).ids) == 300
 
 
-def widths_of(place: Place) -> list[int]:
+def widths_of(made: GeneratorSetup) -> list[int]:
     """How many rows each pass is for, from here on."""
     seen: list[int] = []
 
     def see(module: object, args: object, inputs: dict[str, torch.Tensor]) -> None:
         seen.append(inputs["input_ids"].shape[0])
 
-    place.model.register_forward_pre_hook(see, with_kwargs=True)
+    made.model.register_forward_pre_hook(see, with_kwargs=True)
     return seen
 
 
 async def test_an_answer_that_does_not_fit_alone_leaves_others_their_places(tmp_path, caplog):
-    async with generating(tmp_path, most=16) as place:
+    async with generating(tmp_path, max_rows=16) as made:
         full = torch.OutOfMemoryError("CUDA out of memory")
-        fail_on(place, full, lambda given: int(given["position_ids"].max()) > 100)
-        with pytest.raises(PolicyError, match="too long for what this device has"):
-            await place.ask(row(prompt(1), 300))
-        widths = widths_of(place)
-        await place.ask_all([row(prompt(n), 20) for n in range(2, 18)])
+        fail_on(made, full, lambda given: int(given["position_ids"].max()) > 100)
+        with pytest.raises(PolicyError, match="too long for this device"):
+            await made.ask(row(prompt(1), 300))
+        widths = widths_of(made)
+        await made.ask_all([row(prompt(n), 20) for n in range(2, 18)])
     assert max(widths) == 16
-    assert "out of memory with an answer of" in caplog.text
+    assert "out of memory with a single answer of" in caplog.text
 
 
 async def test_fewer_answers_at_once_are_not_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(generator, "GOOD", 4)
-    async with generating(tmp_path, most=8) as place:
+    monkeypatch.setattr(generator, "GROWTH_STEPS", 4)
+    async with generating(tmp_path, max_rows=8) as made:
         full, lacks = torch.OutOfMemoryError("CUDA out of memory"), [True]
         begin = threading.Event()
 
@@ -448,13 +448,13 @@ async def test_fewer_answers_at_once_are_not_for_ever(tmp_path, monkeypatch):
             assert begin.wait(60), "none is over before the last has asked"
             return lacks[0] and given["input_ids"].shape[0] > 3
 
-        fail_on(place, full, does)
-        asked = [asyncio.create_task(place.ask(row(prompt(n), 4))) for n in range(4)]
+        fail_on(made, full, does)
+        asked = [asyncio.create_task(made.ask(row(prompt(n), 4))) for n in range(4)]
         await asyncio.sleep(0)
         begin.set()
         done = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(each, PolicyError) for each in done) == 1
-        assert place.batch.most == 3
+        assert made.batch.max_rows == 3
         lacks[0] = False
-        await place.ask_all([row(prompt(n), 60) for n in range(8)])
-        assert place.batch.most == 8
+        await made.ask_all([row(prompt(n), 60) for n in range(8)])
+        assert made.batch.max_rows == 8

@@ -102,13 +102,13 @@ def test_a_changed_answer_is_cut_into_tokens_anew(prompts, ids):
 
 
 def test_only_so_many_tokens_are_remembered(prompts, ids, monkeypatch):
-    monkeypatch.setattr(prompts_file, "REMEMBERED", 100)
+    monkeypatch.setattr(prompts_file, "MAX_TOKENS", 100)
     for number in range(20):
         prompt = prompts.render([{"role": "user", "content": f"{number}"}], None)
         prompts.remember(prompt, ids(f"answer{END}"))
         prompts.remember(prompt, ids(f"answer{END}"))
-    kept = prompts._known
-    assert sum(map(len, kept.values())) == prompts._held <= 100
+    kept = prompts._remembered
+    assert sum(map(len, kept.values())) == prompts._token_count <= 100
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ async def test_tokens_that_the_model_does_not_know_are_refused(tmp_path):
         status, body = await client.ask()
     assert status == 400
     assert "the tokenizer gives token 258" in body["error"]["message"]
-    assert "the model knows those below 103" in body["error"]["message"]
+    assert "the model has only tokens below 103" in body["error"]["message"]
 
 
 async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
@@ -257,7 +257,7 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
     name = "model.layers.0.mlp.up_proj.weight"
     wrong = {
         "lack": {key: value for key, value in tensors.items() if key != name},
-        "does not know": tensors | {"model.extra": tensors[name]},
+        "which it has not": tensors | {"model.extra": tensors[name]},
         "and it has": tensors | {name: tensors[name][:1]},
     }
     async with entered(folder) as (policy, client):
@@ -305,7 +305,7 @@ async def test_leaving_the_policy_ends_what_is_under_way(folder):
         asked = [asyncio.create_task(client.ask(max_tokens=1900, seed=n)) for n in range(16)]
         await asyncio.sleep(0.05)
         await policy.__aexit__(None, None, None)
-        with pytest.raises(PolicyError, match="not served"):
+        with pytest.raises(PolicyError, match="not being served"):
             await policy.publish(None, Version(0, 1))
         async with asyncio.timeout(60):
             ends = await asyncio.gather(*asked, return_exceptions=True)

@@ -40,7 +40,7 @@ both = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(autouse=True)
 def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(publication, "RETRY_SECONDS", 0.05)
 
 
 def break_at(server: StandIn, route: str, fault: Fault) -> None:
@@ -62,7 +62,7 @@ async def test_a_replica_that_fails_is_named_and_none_stays_paused(
         said = str(raised.value)
         assert f"version 2 is not served by every replica: the policy at {bad.url}" in said
         assert "answered 500: out of order" in said
-        assert f"On it already: {servers[0].url}, {servers[2].url}." in said
+        assert f"Replicas that have it: {servers[0].url}, {servers[2].url}." in said
         assert str(tmp_path) in said
         assert well(servers)
         await policy.publish(weights_of(base, 3), V(3))
@@ -77,7 +77,7 @@ async def test_one_that_hangs_is_given_up_in_time(
     servers = replicas(kind)
     async with entered(servers, tmp_path, server=kind, update_seconds=1.0) as policy:
         break_at(servers[1], route, "hang")
-        with pytest.raises(PolicyError, match=rf"{servers[1].url} did not take.*1 s.*{route}"):
+        with pytest.raises(PolicyError, match=rf"{servers[1].url} did not load.*1 s.*{route}"):
             await policy.publish(weights_of(base, 1), V(1))
         assert well(servers)
         policy._within = 60.0
@@ -251,7 +251,7 @@ async def test_weights_that_another_run_gave_are_not_taken_for_the_first(
             await policy.publish(None, V(0))
             await policy.publish(weights_of(base, 1), V(1))
         async with OpenAIPolicy(urls, tmp_path / "b", server=kind) as policy:
-            with pytest.raises(PolicyError, match=r"\(0\.1-.*start it again"):
+            with pytest.raises(PolicyError, match=r"\(0\.1-.*restart it"):
                 await policy.publish(None, V(0))
             await policy.publish(weights_of(base, 0), V(0))
 
@@ -342,5 +342,5 @@ async def test_a_first_version_that_is_not_taken_promises_nothing_of_a_run_that_
     servers = replicas("vllm", 1)
     async with entered(servers, tmp_path) as policy:
         servers[0].faults["/pause"].append(500)
-        with pytest.raises(PolicyError, match=r"Nothing was started\. See to .* try again"):
+        with pytest.raises(PolicyError, match=r"Nothing was started\. Check these .* try again"):
             await policy.publish(weights_of(base, 1), V(0))

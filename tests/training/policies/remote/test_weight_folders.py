@@ -167,7 +167,7 @@ def test_runs_of_one_name_share_no_folder_and_each_finds_its_own_again(tmp_path:
     assert all(folder.name.startswith("qwen-") for folder in first)
     assert first == [weight_folder_of(tmp_path / "weights", run) for run in runs]
     (runs[0].path / FOLDER_FILE).write_text("{")
-    with pytest.raises(UsageError, match=r"weights\.json does not say.*remove it"):
+    with pytest.raises(UsageError, match=r"weights\.json does not name.*remove it"):
         weight_folder_of(tmp_path / "weights", runs[0])
 
 

@@ -1,4 +1,4 @@
-"""The engine behind the server: conversations in, text and tokens out."""
+"""Chat completions from the local generator: conversations in, text and tokens out."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -22,7 +22,7 @@ __all__ = ["LocalCompletions"]
 
 
 class LocalCompletions:
-    """Answers conversations with one generator."""
+    """Completes conversations with one generator."""
 
     def __init__(
         self, name: str, generator: Generator, prompts: Prompts, defaults: ModelDefaults
@@ -32,7 +32,7 @@ class LocalCompletions:
         self.generator = generator
         self._prompts = prompts
         self._defaults = defaults
-        # One thread: rendering a long conversation must not hold the event loop up.
+        # A thread: rendering a long conversation must not block the event loop.
         self._render = ThreadPoolExecutor(1, thread_name_prefix="plimsoll-prompts")
 
     @property
@@ -46,11 +46,11 @@ class LocalCompletions:
         loop = asyncio.get_running_loop()
         prompt = await loop.run_in_executor(self._render, self._prompts.render, messages, tools)
         if not prompt.ids:
-            raise RequestError("the chat template renders nothing of this conversation")
+            raise RequestError("the chat template renders this conversation as an empty text")
         wrong = max(prompt.ids)
         if wrong >= self._defaults.vocabulary:
             raise RequestError(
-                f"the tokenizer gives token {wrong}, and the model knows those below"
+                f"the tokenizer gives token {wrong}, but the model has only tokens below"
                 f" {self._defaults.vocabulary}: the folder's tokenizer is of another model"
             )
         return prompt
@@ -58,61 +58,61 @@ class LocalCompletions:
     async def generate(
         self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
-        row = self._row(prompt, wanted, told=stream or bool(wanted.stop))
-        spelling = Detokenizer(self._prompts.text, wanted.stop)
+        row = self._row(prompt, wanted, streamed=stream or bool(wanted.stop))
+        detokenizer = Detokenizer(self._prompts.text, wanted.stop)
         drawn: list[int] = []
-        async with aclosing(self.generator.generate(row)) as heard:
-            async for news in heard:
-                piece = self._spell(news, spelling)
+        async with aclosing(self.generator.generate(row)) as events:
+            async for new in events:
+                piece = self._piece(new, detokenizer)
                 drawn += piece.ids
                 yield piece
                 if piece.finish is not None:
                     break
-        if not spelling.stopped:
+        if not detokenizer.stopped:
             self._prompts.remember(prompt, drawn)
 
     def words(self, ids: Sequence[int]) -> list[str]:
         return self._prompts.words(ids)
 
-    def _row(self, prompt: Prompt, wanted: SamplingParams, *, told: bool) -> Row:
+    def _row(self, prompt: Prompt, request: SamplingParams, *, streamed: bool) -> Row:
         defaults, ids = self._defaults, prompt.ids
-        limit = wanted.limit or defaults.limit or defaults.context
-        usual = defaults.taste
+        limit = request.limit or defaults.limit or defaults.context
+        params = defaults.sampling
         return Row(
             ids=list(ids),
             prompt=len(ids),
             limit=min(len(ids) + limit, defaults.context),
-            taste=GenerationParams(
-                usual.temperature if wanted.temperature is None else wanted.temperature,
-                usual.top_p if wanted.top_p is None else wanted.top_p,
-                usual.top_k if wanted.top_k is None else wanted.top_k,
+            sampling=GenerationParams(
+                params.temperature if request.temperature is None else request.temperature,
+                params.top_p if request.top_p is None else request.top_p,
+                params.top_k if request.top_k is None else request.top_k,
             ),
-            seed=None if wanted.seed is None else row_seed(wanted.seed, -1, ids, 0),
-            told=told,
+            seed=None if request.seed is None else row_seed(request.seed, -1, ids, 0),
+            streamed=streamed,
         )
 
-    def _spell(self, news: Tokens, spelling: Detokenizer) -> AnswerPiece:
-        """Tokens with their text; those behind a stop text are left out."""
+    def _piece(self, new: Tokens, detokenizer: Detokenizer) -> AnswerPiece:
+        """Tokens with their text, up to a stop text."""
         texts: list[str] = []
         count = 0
-        for count, token in enumerate(news.ids, 1):
-            # The mark that ends an answer is a token of it, and no text.
-            last = count == len(news.ids) and news.finish == "stop"
-            texts.append(spelling.end() if last else spelling.add(token))
-            if spelling.stopped:
+        for count, token in enumerate(new.ids, 1):
+            # The end-of-sequence token is part of the answer, but not of its text.
+            last = count == len(new.ids) and new.finish == "stop"
+            texts.append(detokenizer.end() if last else detokenizer.add(token))
+            if detokenizer.stopped:
                 break
-        if news.finish == "length" and not spelling.stopped:
-            texts.append(spelling.end())
+        if new.finish == "length" and not detokenizer.stopped:
+            texts.append(detokenizer.end())
         versions: list[tuple[Version, int]] = []
         left = count
-        for version, tokens in news.versions:
+        for version, tokens in new.versions:
             if left > 0:
                 versions.append((version, min(tokens, left)))
             left -= tokens
         return AnswerPiece(
             text="".join(texts),
-            ids=news.ids[:count],
-            logprobs=news.logprobs[:count],
+            ids=new.ids[:count],
+            logprobs=new.logprobs[:count],
             versions=versions,
-            finish="stop" if spelling.stopped else news.finish,
+            finish="stop" if detokenizer.stopped else new.finish,
         )

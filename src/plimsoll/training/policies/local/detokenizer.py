@@ -1,15 +1,15 @@
-"""Turns the tokens of an answer into text as they come."""
+"""Incremental detokenization: the text of an answer, token by token."""
 
 from collections.abc import Callable, Sequence
 
 __all__ = ["Detokenizer"]
 
 BROKEN = "\ufffd"
-"""What a piece of a letter is spelt as."""
+"""The decoding of an incomplete character."""
 
 
 class Detokenizer:
-    """The text of an answer, token by token: never half of a letter, nor of a stop text."""
+    """Emits the text of an answer. Never emits a part of a character or of a stop text."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
         self._decode = decode
@@ -17,32 +17,32 @@ class Detokenizer:
         self._longest = max(map(len, stop), default=0)
         self._ids: list[int] = []
         self._since = 0
-        """Where the tokens begin that are spelt together: the ones before may change a blank."""
-        self._spelt = 0
-        """Up to where they were told."""
+        """The first token to decode together with new ones: tokens before it may affect spaces."""
+        self._emitted = 0
+        """The number of tokens whose text was emitted."""
         self._held: str = ""
-        """What may be the beginning of a stop text."""
+        """Text held back because it may begin a stop text."""
         self.stopped = False
-        """Whether a stop text came; it and what is behind it are not told."""
+        """Whether a stop text occurred; it and all text after it are not emitted."""
 
     def add(self, token: int) -> str:
-        """The text that is new."""
+        """Add a token and return the new text."""
         self._ids.append(token)
-        return self._through(self._news(last=False), last=False)
+        return self._up_to_stop(self._new_text(last=False), last=False)
 
     def end(self) -> str:
-        """What was kept back, where no more comes."""
-        return self._through(self._news(last=True), last=True)
+        """The text held back, after the last token."""
+        return self._up_to_stop(self._new_text(last=True), last=True)
 
-    def _news(self, *, last: bool) -> str:
-        known = self._decode(self._ids[self._since : self._spelt])
+    def _new_text(self, *, last: bool) -> str:
+        before = self._decode(self._ids[self._since : self._emitted])
         text = self._decode(self._ids[self._since :])
-        if (text.endswith(BROKEN) and not last) or len(text) <= len(known):
+        if (text.endswith(BROKEN) and not last) or len(text) <= len(before):
             return ""
-        self._since, self._spelt = self._spelt, len(self._ids)
-        return text[len(known) :]
+        self._since, self._emitted = self._emitted, len(self._ids)
+        return text[len(before) :]
 
-    def _through(self, text: str, *, last: bool) -> str:
+    def _up_to_stop(self, text: str, *, last: bool) -> str:
         if not self._stop:
             return text
         text = self._held + text
@@ -51,6 +51,6 @@ class Detokenizer:
             self.stopped = True
             self._held = ""
             return text[: min(ends)]
-        told = len(text) if last else max(0, len(text) - self._longest + 1)
-        self._held = text[told:]
-        return text[:told]
+        emitted = len(text) if last else max(0, len(text) - self._longest + 1)
+        self._held = text[emitted:]
+        return text[:emitted]

@@ -1,7 +1,7 @@
-"""The thread that generates: requests come in and weights change between any two tokens.
+"""The generator thread: requests arrive and weights change between any two tokens.
 
-Nothing waits for ever: whatever goes wrong in the thread ends the requests that it concerns with
-an error, and if the thread itself cannot go on, all of them and every later one.
+Nothing waits for ever: an error in the thread fails the affected requests. If the thread itself
+cannot continue, it fails all current and later requests.
 """
 
 import asyncio
@@ -29,39 +29,39 @@ __all__ = ["Generator"]
 
 log = logging.getLogger(__name__)
 
-FAILURES = 3
-"""So many steps in a row that fail for no known reason, and the thread gives up."""
-GOOD = 256
-"""So many steps without a lack of memory, and one answer more is tried at once."""
-REMEMBERED = 65536
-"""Prompts of one version whose askings are counted."""
+MAX_FAILURES = 3
+"""The thread gives up after this many consecutive failed steps."""
+GROWTH_STEPS = 256
+"""Steps without an out-of-memory error before one more concurrent answer is tried."""
+COUNTED_PROMPTS = 65536
+"""Prompts of one version whose repetitions are counted."""
 
 
 class Generator:
-    """Generates with one batch. Entered and asked from one event loop."""
+    """Generates with one decoding batch. Used from one event loop."""
 
     def __init__(
         self, batch: DecodingBatch, *, seed: int, updating: Literal["interrupt", "drain"]
     ) -> None:
         self.problem = ""
-        """Why it does not generate any more."""
+        """The reason why it no longer generates; empty while it does."""
         self._batch = batch
         self._seed = seed
         self._drains = updating == "drain"
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[Row] = deque()
         self._updates: deque[Callable[[], None]] = deque()
-        self._asked: OrderedDict[int, int] = OrderedDict()
-        """How often each prompt was asked at this version."""
+        self._request_counts: OrderedDict[int, int] = OrderedDict()
+        """The number of requests for each prompt at this version."""
         self._listeners: dict[Row, asyncio.Queue[Tokens | PolicyError]] = {}
-        """Who waits for which row. Only the event loop touches it."""
+        """The consumer of each row. Only the event loop uses it."""
         self._confirmations: set[Future[None]] = set()
         self._failures = 0
-        self._most = batch.most
-        """Answers at once, where memory is no matter."""
-        self._good = 0
-        """Steps since memory ran out, or since one answer more was tried."""
-        self._patience = GOOD
+        self._max_rows = batch.max_rows
+        """The limit of concurrent answers without memory pressure."""
+        self._good_steps = 0
+        """Steps since the last out-of-memory error or growth."""
+        self._growth_steps = GROWTH_STEPS
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="plimsoll-generator", daemon=True)
@@ -71,32 +71,32 @@ class Generator:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Ends the thread; requests that are under way fail."""
+        """End the thread. Requests in flight fail."""
         self._inbox.put(self._stop)
         await asyncio.to_thread(self._thread.join)
 
     async def generate(self, row: Row) -> AsyncGenerator[Tokens]:
-        """The tokens of a row as they come. Closing it gives the row up."""
-        heard: asyncio.Queue[Tokens | PolicyError] = asyncio.Queue()
-        self._listeners[row] = heard
+        """Yield the tokens of a row as they are generated. Closing it aborts the row."""
+        events: asyncio.Queue[Tokens | PolicyError] = asyncio.Queue()
+        self._listeners[row] = events
         try:
             if self.problem:
                 raise PolicyError(self.problem)
             self._inbox.put(partial(self._waiting.append, row))
             while True:
-                news = await heard.get()
-                if isinstance(news, PolicyError):
-                    raise news
-                yield news
-                if news.finish is not None:
+                update = await events.get()
+                if isinstance(update, PolicyError):
+                    raise update
+                yield update
+                if update.finish is not None:
                     return
         finally:
             del self._listeners[row]
             if row.finish is None:
-                self._inbox.put(partial(self._give_up, row))
+                self._inbox.put(partial(self._abort, row))
 
     async def publish(self, tensors: Mapping[str, Tensor] | None, version: Version) -> None:
-        """Returns once all that is drawn from now on is of this version."""
+        """Return once every token sampled from now on is of this version."""
         done: Future[None] = Future()
         self._confirmations.add(done)
         try:
@@ -115,21 +115,21 @@ class Generator:
                 while not self._stopping:
                     self._turn()
             self._end("the policy was closed")
-        except Exception as error:  # the thread's boundary: every request ends, and says why
-            log.exception("the policy cannot generate any more")
-            self._end(f"the policy cannot generate any more: {_first_line(error)}")
+        except Exception as error:  # the thread's boundary: every request fails with the reason
+            log.exception("the policy stopped generating")
+            self._end(f"the policy stopped generating: {_first_line(error)}")
 
     def _turn(self) -> None:
-        self._hear()
+        self._take_calls()
         if self._updates and not (self._drains and len(self._batch)):
             self._updates.popleft()()
-        while self._waiting and len(self._batch) < self._batch.most and not self._updates:
+        while self._waiting and len(self._batch) < self._batch.max_rows and not self._updates:
             self._admit(self._waiting.popleft())
         if len(self._batch):
             self._step()
 
-    def _hear(self) -> None:
-        """Takes what was asked for; waits for it where there is nothing else to do."""
+    def _take_calls(self) -> None:
+        """Execute the calls of the inbox; block if there is nothing else to do."""
         wait = not (self._updates or self._waiting or len(self._batch))
         with contextlib.suppress(queue.Empty):
             while True:
@@ -140,28 +140,28 @@ class Generator:
         if row.seed is None:
             version = self._batch.version.number
             key = hash(tuple(row.ids))
-            turn = self._asked[key] = self._asked.get(key, -1) + 1
-            self._asked.move_to_end(key)
-            if len(self._asked) > REMEMBERED:
-                self._asked.popitem(last=False)
+            turn = self._request_counts[key] = self._request_counts.get(key, -1) + 1
+            self._request_counts.move_to_end(key)
+            if len(self._request_counts) > COUNTED_PROMPTS:
+                self._request_counts.popitem(last=False)
             row.seed = row_seed(self._seed, version, row.ids, turn)
         self._batch.join(row)
 
     def _step(self) -> None:
         try:
             rows = self._batch.step()
-        except Exception as error:  # noqa: BLE001 - the failure of the requests that it was for
+        except Exception as error:  # noqa: BLE001 - becomes the failure of the affected requests
             self._failed(error)
             return
         self._failures = 0
         self._grow()
-        news: list[tuple[Row, Tokens | PolicyError]] = []
+        update: list[tuple[Row, Tokens | PolicyError]] = []
         for row in rows:
             if row.failure:
-                news.append((row, PolicyError(row.failure)))
-            elif row.told or row.finish is not None:
-                news.append((row, row.news()))
-        self._tell(news)
+                update.append((row, PolicyError(row.failure)))
+            elif row.streamed or row.finish is not None:
+                update.append((row, row.take_new()))
+        self._send(update)
 
     def _failed(self, error: Exception) -> None:
         if is_out_of_memory(error):
@@ -169,49 +169,49 @@ class Generator:
             return
         log.error("a step of the policy failed", exc_info=error)
         self._failures += 1
-        if self._failures >= FAILURES:
+        if self._failures >= MAX_FAILURES:
             raise error
         failure = PolicyError(f"the policy failed: {_first_line(error)}")
         rows = list(self._batch.at_work)
         for row in rows:
             self._batch.leave(row)
-        self._batch.forget()
-        self._tell([(row, failure) for row in rows])
+        self._batch.drop_cache()
+        self._send([(row, failure) for row in rows])
 
     def _make_room(self) -> None:
-        """Fewer rows at once; where no row is over and kept, the youngest is given up."""
+        """Reduce the number of rows; if no finished row can be dropped, abort the newest."""
         batch, rows = self._batch, sorted(self._batch.rows, key=lambda row: row.used)
-        if batch.most > len(rows):
-            batch.most = max(1, len(rows))
-            log.warning("out of memory: %d answers at once for a while", batch.most)
+        if batch.max_rows > len(rows):
+            batch.max_rows = max(1, len(rows))
+            log.warning("out of memory: reducing to %d concurrent answers", batch.max_rows)
         elif len(rows) > 1:
-            batch.most = len(rows) - 1
-            # Twice as long until it is tried again: each such try costs an answer.
-            self._patience *= 2
-            log.warning("out of memory: %d answers at once for a while", batch.most)
-            self._lack_memory(rows[-1])
+            batch.max_rows = len(rows) - 1
+            # Wait twice as long before the next try: each failed try costs an answer.
+            self._growth_steps *= 2
+            log.warning("out of memory: reducing to %d concurrent answers", batch.max_rows)
+            self._fail_for_memory(rows[-1])
         else:
-            # It does not fit by itself, which says nothing of others.
-            batch.most = self._most
-            log.warning("out of memory with an answer of %d tokens alone", len(rows[-1].ids))
-            self._lack_memory(rows[-1])
-        self._good = 0
-        batch.forget()
+            # A single row does not fit; others may be shorter.
+            batch.max_rows = self._max_rows
+            log.warning("out of memory with a single answer of %d tokens", len(rows[-1].ids))
+            self._fail_for_memory(rows[-1])
+        self._good_steps = 0
+        batch.drop_cache()
 
-    def _lack_memory(self, row: Row) -> None:
+    def _fail_for_memory(self, row: Row) -> None:
         self._batch.leave(row)
-        failure = "out of memory: the conversation is too long for what this device has"
-        self._tell([(row, PolicyError(failure))])
+        failure = "out of memory: the conversation is too long for this device"
+        self._send([(row, PolicyError(failure))])
 
     def _grow(self) -> None:
-        """What took the memory may be gone: a long conversation, or a step of the learner."""
-        if self._batch.most < self._most:
-            self._good += 1
-            if self._good >= self._patience:
-                self._batch.most += 1
-                self._good = 0
+        """Allow one more row after a while: the memory may be free again."""
+        if self._batch.max_rows < self._max_rows:
+            self._good_steps += 1
+            if self._good_steps >= self._growth_steps:
+                self._batch.max_rows += 1
+                self._good_steps = 0
 
-    def _give_up(self, row: Row) -> None:
+    def _abort(self, row: Row) -> None:
         if row in self._waiting:
             self._waiting.remove(row)
         else:
@@ -220,20 +220,20 @@ class Generator:
     def _update(
         self, tensors: Mapping[str, Tensor] | None, version: Version, done: Future[None]
     ) -> None:
-        self._batch.renew(tensors, version)
-        self._asked.clear()
-        if done.set_running_or_notify_cancel():  # else whoever published has given up
+        self._batch.set_weights(tensors, version)
+        self._request_counts.clear()
+        if done.set_running_or_notify_cancel():  # else the publication was cancelled
             done.set_result(None)
 
     def _stop(self) -> None:
         self._stopping = True
 
-    def _tell(self, news: list[tuple[Row, Tokens | PolicyError]]) -> None:
-        if news:
-            self._on_loop(partial(self._deliver, news))
+    def _send(self, update: list[tuple[Row, Tokens | PolicyError]]) -> None:
+        if update:
+            self._on_loop(partial(self._deliver, update))
 
-    def _deliver(self, news: list[tuple[Row, Tokens | PolicyError]]) -> None:
-        for row, what in news:
+    def _deliver(self, update: list[tuple[Row, Tokens | PolicyError]]) -> None:
+        for row, what in update:
             if row in self._listeners:
                 self._listeners[row].put_nowait(what)
 
@@ -242,15 +242,15 @@ class Generator:
         self._on_loop(self._fail_all)
 
     def _fail_all(self) -> None:
-        for heard in self._listeners.values():
-            heard.put_nowait(PolicyError(self.problem))
+        for events in self._listeners.values():
+            events.put_nowait(PolicyError(self.problem))
         for done in self._confirmations:
             if not done.done():
                 done.set_exception(PolicyError(self.problem))
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no consumer is left
             self._loop.call_soon_threadsafe(call)
 
 

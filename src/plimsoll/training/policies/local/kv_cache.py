@@ -1,9 +1,8 @@
-"""The keys and values of all rows that a generator knows: a place for each in one buffer a layer.
+"""The KV cache of a generator, and forward passes of a model that use it.
 
-A token stands at the index of its position, so nothing is padded and a place can be extended,
-copied and read on its own. Reads are slices of the buffer, never copies.
-
-Passes of a model over new tokens of rows whose earlier tokens are in the cache.
+The cache has one buffer for each layer and one slot for each row. A token is stored at the index of
+its position, so nothing is padded, and a slot can be extended, copied and read on its own. Reads
+are slices of the buffer, never copies.
 """
 
 from dataclasses import dataclass
@@ -18,51 +17,51 @@ from plimsoll.core.errors import UsageError
 __all__ = ["CachedModel", "KVCache", "Window"]
 
 ROUND = 64
-"""Room grows in multiples of so many tokens, and by a quarter at least."""
+"""The capacity in tokens grows in multiples of this, by at least a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which part of the cache a forward pass writes and reads."""
+    """The part of the cache that a forward pass writes and reads."""
 
     first: int
-    """The first place; one follows another."""
-    places: Tensor
-    """All of them, as indices."""
+    """The first slot; the slots of the rows are consecutive."""
+    slots: Tensor
+    """The indexes of all slots."""
     starts: Tensor
-    """For each row, the position of its first new token."""
+    """Of each row, the position of its first new token."""
     start: int
-    """The same as a number, where there is one row."""
+    """The same as a number, if there is a single row."""
     end: int
-    """The positions below are read."""
+    """Positions below it are read."""
 
 
 class KVCache(Cache):
-    """What a model calls its cache. `window` is set before each pass."""
+    """The cache in the form that transformers expects. `window` is set before each pass."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.window: Window | None = None
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-        self._places = 0
-        self._room = 0
+        self._slots = 0
+        self._capacity = 0
 
-    def reserve(self, places: int, room: int) -> None:
-        """Makes space for so many places of so many tokens. What is there is kept."""
-        if places <= self._places and room <= self._room:
+    def reserve(self, slots: int, tokens: int) -> None:
+        """Grow to `slots` slots of `tokens` tokens. Keeps the content."""
+        if slots <= self._slots and tokens <= self._capacity:
             return
-        if places > self._places:
-            places = max(places, 2 * self._places)
-        if room > self._room:
-            room = -(-max(room, self._room + self._room // 4) // ROUND) * ROUND
-        self._places, self._room = max(places, self._places), max(room, self._room)
+        if slots > self._slots:
+            slots = max(slots, 2 * self._slots)
+        if tokens > self._capacity:
+            tokens = -(-max(tokens, self._capacity + self._capacity // 4) // ROUND) * ROUND
+        self._slots, self._capacity = max(slots, self._slots), max(tokens, self._capacity)
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._grown(keys), self._grown(values))
 
     def drop(self) -> None:
-        """Gives all memory back."""
+        """Free all memory."""
         self._layers.clear()
-        self._places = self._room = 0
+        self._slots = self._capacity = 0
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         for keys, values in self._layers.values():
@@ -70,12 +69,12 @@ class KVCache(Cache):
             values[target, :, :tokens] = values[source, :, :tokens]
 
     def swap(self, one: int, other: int, tokens: int) -> None:
-        """Exchanges the first tokens of two places."""
+        """Exchange the first tokens of two slots."""
         for buffers in self._layers.values():
             for buffer in buffers:
-                kept = buffer[one, :, :tokens].clone()
+                copied = buffer[one, :, :tokens].clone()
                 buffer[one, :, :tokens] = buffer[other, :, :tokens]
-                buffer[other, :, :tokens] = kept
+                buffer[other, :, :tokens] = copied
 
     def update(
         self,
@@ -85,7 +84,8 @@ class KVCache(Cache):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Called by each layer of the model: takes what is new, gives all that is to be seen."""
+        """Store the new keys and values of a layer and return all visible ones. Each layer of the
+        model calls it."""
         del args, kwargs
         window = self.window
         assert window is not None
@@ -93,8 +93,8 @@ class KVCache(Cache):
         rows, _, new, _ = key_states.shape
         last = window.first + rows
         if new == 1:
-            keys[window.places, :, window.starts] = key_states[:, :, 0]
-            values[window.places, :, window.starts] = value_states[:, :, 0]
+            keys[window.slots, :, window.starts] = key_states[:, :, 0]
+            values[window.slots, :, window.starts] = value_states[:, :, 0]
         else:
             here = slice(window.start, window.start + new)
             keys[window.first, :, here] = key_states[0]
@@ -110,24 +110,24 @@ class KVCache(Cache):
     def _layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         found = self._layers.get(index)
         if found is None:
-            found = self._layers[index] = (self._made(keys), self._made(values))
+            found = self._layers[index] = (self._empty(keys), self._empty(values))
         return found
 
-    def _made(self, like: Tensor) -> Tensor:
-        # Zeros: a place that is read beyond its tokens is masked, and nothing masks a NaN.
-        shape = (self._places, like.shape[1], self._room, like.shape[3])
+    def _empty(self, like: Tensor) -> Tensor:
+        # Zeros: positions beyond the tokens of a slot are masked, but no mask removes a NaN.
+        shape = (self._slots, like.shape[1], self._capacity, like.shape[3])
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     def _grown(self, old: Tensor) -> Tensor:
-        places, heads, room, size = old.shape
+        slots, heads, tokens, size = old.shape
         del heads, size
-        new = self._made(old)
-        new[:places, :, :room] = old
+        new = self._empty(old)
+        new[:slots, :, :tokens] = old
         return new
 
 
 CHECKED = 12
-"""Tokens of the check that a model computes with the cache what it does without."""
+"""Tokens of the check that a model computes the same with and without the cache."""
 
 
 class _Output(Protocol):
@@ -156,13 +156,13 @@ class CachedModel:
     def run(self, cache: KVCache, first: int, ids: Tensor, starts: Tensor, end: int) -> Tensor:
         """The logits after the last token of each row.
 
-        `ids` are new tokens of rows in places from `first` on, `starts` their first positions,
+        `ids` are new tokens of rows in slots from `first` on, `starts` their first positions,
         and `end` is behind the last position of all.
         """
         rows, new = ids.shape
         start = int(starts[0]) if rows == 1 else 0
-        places = torch.arange(first, first + rows, device=self.device)
-        cache.window = Window(first, places, starts, start, end)
+        slots = torch.arange(first, first + rows, device=self.device)
+        cache.window = Window(first, slots, starts, start, end)
         positions = starts.unsqueeze(1)
         if new > 1:
             positions = positions + torch.arange(new, device=self.device)
@@ -193,21 +193,21 @@ class CachedModel:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Raises `UsageError` for a model that computes something else with the cache."""
+        """Raise `UsageError` for a model whose results differ with the cache."""
         ids = torch.arange(CHECKED, device=self.device).unsqueeze(0) % self._vocabulary
-        wanted = self._forward(input_ids=ids, use_cache=False).logits[0, -1].float()
+        expected = self._forward(input_ids=ids, use_cache=False).logits[0, -1].float()
         cache = KVCache()
         cache.reserve(2, CHECKED)
-        found = torch.empty_like(wanted)
+        found = torch.empty_like(expected)
         for start, end in ((0, 5), (5, 9), *((n, n + 1) for n in range(9, CHECKED))):
             starts = torch.tensor([start], device=self.device)
             found = self.run(cache, 1, ids[:, start:end], starts, end)[0].float()
-        if not torch.allclose(found, wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max())):
-            raise _unknown("it computes something else with a cache than without")
+        if not torch.allclose(found, expected, rtol=0.05, atol=0.05 * float(expected.abs().max())):
+            raise _unsupported("its results with a cache differ from those without")
 
 
 def _attention_kinds(model: PreTrainedModel) -> dict[str, int | None]:
-    """The kinds of attention that the model's layers have, with how far back each one looks."""
+    """The attention kinds of the model's layers, each with its window size."""
     config = cast(_Config, model.config).get_text_config()
     window = cast(int | None, getattr(config, "sliding_window", None))
     if getattr(config, "use_sliding_window", True) is False:
@@ -218,11 +218,11 @@ def _attention_kinds(model: PreTrainedModel) -> dict[str, int | None]:
     windows = {"full_attention": None, "sliding_attention": window}
     unknown = sorted(set(kinds) - set(windows))
     if unknown:
-        raise _unknown(f"some of its layers are of the kind {unknown[0]}")
+        raise _unsupported(f"it has layers of the kind {unknown[0]}")
     return {kind: windows[kind] for kind in dict.fromkeys(kinds)}
 
 
-def _unknown(why: str) -> UsageError:
+def _unsupported(why: str) -> UsageError:
     return UsageError(
         f'the policy "torch" cannot serve this model: {why}. Serve it with vLLM or SGLang, and'
         ' train it with policy = "openai"'

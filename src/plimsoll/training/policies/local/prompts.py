@@ -1,8 +1,8 @@
-"""Conversations as tokens: the tokenizer's chat template, and the tokens that were really drawn.
+"""Conversations as tokens: rendered by the chat template, with the tokens really sampled.
 
-A text can be cut into tokens in more than one way, and a model need not draw the way that its
-tokenizer would. So what was drawn is remembered: a conversation whose text begins with one that
-is known begins with its tokens.
+A text has more than one tokenization, and a model may sample another one than its tokenizer
+produces. So sampled answers are remembered: a conversation that begins with a remembered one
+begins with the same tokens.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from plimsoll.gateway.chat_server.inference_engine import Prompt, RequestError
 
 __all__ = ["Prompts"]
 
-REMEMBERED = 2_000_000
-"""Tokens of conversations that are remembered, eight bytes each."""
+MAX_TOKENS = 2_000_000
+"""The limit of remembered tokens, eight bytes each."""
 CALL_MARK = "<tool_call>"
-"""How the calls of an answer are found; templates that write them otherwise get no tools."""
+"""Marks tool calls in answers. Templates without it support no tools."""
 
 
 class _Hash(Protocol):
@@ -49,9 +49,9 @@ class Prompts:
         self._ends = [self.text([token]) for token in ends]
         template = str(self._tokenizer.chat_template)
         self._takes_tools = "tools" in template and CALL_MARK in template
-        self._known: OrderedDict[bytes, array[int]] = OrderedDict()
-        """Conversations up to an answer of this model: the hash of their text, their tokens."""
-        self._held = 0
+        self._remembered: OrderedDict[bytes, array[int]] = OrderedDict()
+        """Tokens of conversations that end with an answer of this model, by text hash."""
+        self._token_count = 0
         self._words: dict[int, str] = {}
 
     def render(self, messages: list[dict[str, object]], tools: list[object] | None) -> Prompt:
@@ -67,20 +67,20 @@ class Prompts:
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise RequestError(f"the chat template refuses the conversation: {error}") from error
-        known, rest = self._find(text)
-        return Prompt(text, [*known, *self._ids(text[rest:])])
+        ids, rest = self._find(text)
+        return Prompt(text, [*ids, *self._ids(text[rest:])])
 
     def remember(self, prompt: Prompt, answer: list[int]) -> None:
-        """The answer that was drawn after a prompt."""
+        """Remember the sampled answer of a prompt."""
         key = _hash(prompt.text + self.text(answer)).digest()
-        self._held -= len(self._known.pop(key, ()))
-        self._known[key] = array("q", (*prompt.ids, *answer))
-        self._held += len(prompt.ids) + len(answer)
-        while self._held > REMEMBERED and len(self._known) > 1:
-            self._held -= len(self._known.popitem(last=False)[1])
+        self._token_count -= len(self._remembered.pop(key, ()))
+        self._remembered[key] = array("q", (*prompt.ids, *answer))
+        self._token_count += len(prompt.ids) + len(answer)
+        while self._token_count > MAX_TOKENS and len(self._remembered) > 1:
+            self._token_count -= len(self._remembered.popitem(last=False)[1])
 
     def text(self, ids: Sequence[int]) -> str:
-        """Marks are left in: they become the same tokens again when the text comes back."""
+        """Decode tokens, special ones included: they become the same tokens again."""
         return self._tokenizer.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -94,26 +94,26 @@ class Prompts:
         return self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
 
     def _find(self, text: str) -> tuple[Sequence[int], int]:
-        """The tokens of the longest beginning that is known, and where the rest begins."""
+        """The tokens of the longest remembered prefix, and the end of that prefix in the text."""
         found: tuple[Sequence[int], int] = ((), 0)
         hashed, at = _hash(""), 0
-        for end in self._turns(text) if self._known else ():
+        for end in self._answer_ends(text) if self._remembered else ():
             hashed.update(text[at:end].encode("utf-8", "replace"))
             at = end
-            ids = self._known.get(hashed.digest())
+            ids = self._remembered.get(hashed.digest())
             if ids is not None:
                 found = ids, end
         return found
 
-    def _turns(self, text: str) -> list[int]:
-        """Where an answer may end: behind a mark, or before it where it was cut short."""
-        places: set[int] = set()
+    def _answer_ends(self, text: str) -> list[int]:
+        """Positions where an answer may end: after an end mark, or before it if it was cut off."""
+        ends: set[int] = set()
         for mark in self._ends:
             at = text.find(mark)
             while at >= 0:
-                places |= {at, at + len(mark)}
+                ends |= {at, at + len(mark)}
                 at = text.find(mark, at + 1)
-        return sorted(places)
+        return sorted(ends)
 
 
 def _hash(text: str) -> _Hash:
@@ -121,8 +121,7 @@ def _hash(text: str) -> _Hash:
 
 
 def _plain(message: dict[str, object]) -> dict[str, object]:
-    """A message in the form that templates are written for: text in one piece, arguments as
-    objects."""
+    """A message in the form that templates expect: text in one piece, arguments as objects."""
     plain = dict(message)
     content = message.get("content")
     if isinstance(content, list):

@@ -1,4 +1,4 @@
-"""An answer that is being generated: a row of the batch."""
+"""A row of the decoding batch: an answer that is being generated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,52 +15,53 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of an answer, as they are told to whoever asked."""
+    """New tokens of an answer, for its consumer."""
 
     ids: list[int]
     logprobs: list[float]
     versions: list[tuple[Version, int]]
-    """Which version generated how many, in their order."""
+    """Versions with the number of tokens each generated, in order."""
     finish: Finish | None
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A prompt, what was generated for it, and where its keys and values stand."""
+    """A prompt, its answer so far, and the position of its keys and values in the cache."""
 
     ids: list[int]
-    """The prompt, and the answer as it grows."""
+    """The prompt and the answer so far."""
     prompt: int
-    """How many of them are the prompt."""
+    """The length of the prompt."""
     limit: int
-    """How many there may be."""
-    taste: GenerationParams
+    """The maximum of prompt and answer together."""
+    sampling: GenerationParams
     seed: int | None
-    """What its tokens are drawn with; None until it is known which one."""
-    told: bool = False
-    """Whether each token is told as it comes, or all at the end."""
+    """The seed of its sampling; None until the generator chooses one."""
+    streamed: bool = False
+    """Whether each token is delivered at once, or all at the end."""
     finish: Finish | None = None
     failure: str = ""
-    """Why it cannot go on."""
-    place: int = -1
+    """The reason why it cannot continue; empty if it can."""
+    cache_slot: int = -1
     stored: int = 0
-    """How many tokens have their keys and values in the cache."""
+    """The number of tokens with keys and values in the cache."""
     leader: "Row | None" = None
-    """Who is ahead in computing what this row begins with, too."""
+    """Another row that is computing a prefix of this one."""
     shared: int = 0
-    """How many tokens both begin with."""
+    """The length of the prefix shared with the leader."""
     used: int = 0
-    """When it was last worked on; what is oldest makes room."""
+    """The time of its last use; the least recently used row is evicted."""
     _logprobs: list[float] = field(default_factory=list[float])
     _versions: list[Version] = field(default_factory=list[Version])
-    _told: int = 0
+    _delivered: int = 0
 
     @property
     def ready(self) -> bool:
-        """Whether all but the last token is stored: it is what the next one is drawn after."""
+        """Whether all tokens but the last are stored, so that the next one can be sampled."""
         return self.stored >= len(self.ids) - 1
 
-    def take(self, token: int, logprob: float, version: Version, ends: frozenset[int]) -> None:
+    def append(self, token: int, logprob: float, version: Version, ends: frozenset[int]) -> None:
+        """Add a sampled token."""
         self.ids.append(token)
         self.stored += 1
         self._logprobs.append(logprob)
@@ -70,9 +71,9 @@ class Row:
         elif len(self.ids) >= self.limit:
             self.finish = "length"
 
-    def news(self) -> Tokens:
-        """What was not told yet."""
-        since, self._told = self._told, len(self._logprobs)
+    def take_new(self) -> Tokens:
+        """The tokens that were not delivered yet."""
+        since, self._delivered = self._delivered, len(self._logprobs)
         runs = groupby(self._versions[since:])
         return Tokens(
             ids=self.ids[self.prompt + since :],
@@ -83,7 +84,7 @@ class Row:
 
 
 def common_length(one: Sequence[int], other: Sequence[int], above: int = 0) -> int:
-    """How many numbers both begin with; 0 where that is not more than `above`."""
+    """The length of the common prefix; 0 if it is not longer than `above`."""
     if one[: above + 1] != other[: above + 1]:
         return 0
     low, high = above + 1, min(len(one), len(other))

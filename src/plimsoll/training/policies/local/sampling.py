@@ -1,9 +1,7 @@
-"""Draws the next token of each row of a batch.
+"""Sampling of the next token for each row of a batch, and the defaults of a model's folder.
 
-What a row draws depends on its own seed and position alone, never on who else is in the batch:
-its chance is a hash of both. So nothing is kept between tokens, and rows can be drawn at once.
-
-What a model's folder says of how it is sampled, as vLLM reads it.
+The token of a row depends only on the row's seed and position, never on other rows: its random
+number is a hash of both. So there is no state between tokens, and all rows are sampled at once.
 """
 
 import hashlib
@@ -32,10 +30,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
-    """How a row is sampled."""
+    """The sampling parameters of a row."""
 
     temperature: float = 1.0
-    """0 takes the likeliest token."""
+    """0: the most likely token."""
     top_p: float = 1.0
     top_k: int = 0
     """0: all tokens."""
@@ -43,7 +41,7 @@ class GenerationParams:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """The tokens of a batch, and their log probabilities under the model as it is: before
+    """The tokens of a batch and their log probabilities under the unmodified model: before
     temperature, top_p and top_k."""
 
     tokens: Tensor
@@ -52,7 +50,7 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True)
 class BatchSampling:
-    """How the rows of a batch are sampled, as tensors. What no row asks for is None."""
+    """The sampling parameters of a batch as tensors. A parameter that no row uses is None."""
 
     seeds: Tensor
     temperature: Tensor | None
@@ -62,60 +60,62 @@ class BatchSampling:
 
 
 def row_seed(seed: int, version: int, prompt: Sequence[int], turn: int) -> int:
-    """The seed of the answer that is given the `turn`-th time that a prompt is asked."""
+    """The seed of the answer to the `turn`-th request of a prompt."""
     head = f"{seed} {version} {turn} ".encode()
     digest = hashlib.blake2b(head + array("q", prompt).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def batch_sampling(
-    tastes: Sequence[GenerationParams], seeds: Sequence[int], device: torch.device
+    params: Sequence[GenerationParams], seeds: Sequence[int], device: torch.device
 ) -> BatchSampling:
     def tensor(values: list[float]) -> Tensor:
         return torch.tensor(values, device=device).unsqueeze(1)
 
-    heat = [taste.temperature for taste in tastes]
-    nucleus = [taste.top_p for taste in tastes]
-    most = [taste.top_k for taste in tastes]
-    cold = [value == 0 for value in heat]
+    temperatures = [sampling.temperature for sampling in params]
+    top_p = [sampling.top_p for sampling in params]
+    top_k = [sampling.top_k for sampling in params]
+    is_greedy = [value == 0 for value in temperatures]
     return BatchSampling(
         seeds=torch.tensor(list(seeds), dtype=torch.int64, device=device),
-        temperature=tensor([value or 1.0 for value in heat]) if set(heat) != {1.0} else None,
-        greedy=torch.tensor(cold, device=device) if any(cold) else None,
-        top_p=tensor(nucleus) if min(nucleus) < 1 else None,
-        top_k=torch.tensor(most, device=device).unsqueeze(1) if max(most) > 0 else None,
+        temperature=tensor([value or 1.0 for value in temperatures])
+        if set(temperatures) != {1.0}
+        else None,
+        greedy=torch.tensor(is_greedy, device=device) if any(is_greedy) else None,
+        top_p=tensor(top_p) if min(top_p) < 1 else None,
+        top_k=torch.tensor(top_k, device=device).unsqueeze(1) if max(top_k) > 0 else None,
     )
 
 
-def sample(logits: Tensor, how: BatchSampling, positions: Tensor) -> SampledTokens:
-    """One token for each row of logits, at its position."""
+def sample(logits: Tensor, batch: BatchSampling, positions: Tensor) -> SampledTokens:
+    """Sample one token for each row of logits, at its position."""
     logits = logits.float()
-    scaled = logits if how.temperature is None else logits / how.temperature
-    if how.top_k is not None:
-        scaled = _keep_best(scaled, how.top_k)
-    if how.top_p is not None:
-        scaled = _keep_nucleus(scaled, how.top_p)
-    # In double precision: of a large vocabulary many tokens are rarer than a float's last bit.
-    rising = torch.softmax(scaled, dim=-1, dtype=torch.float64).cumsum(dim=-1)
-    chance = _uniform(how.seeds, positions).unsqueeze(1) * rising[:, -1:]
-    tokens = torch.searchsorted(rising, chance, right=True)
+    scaled = logits if batch.temperature is None else logits / batch.temperature
+    if batch.top_k is not None:
+        scaled = _keep_best(scaled, batch.top_k)
+    if batch.top_p is not None:
+        scaled = _keep_nucleus(scaled, batch.top_p)
+    # Double precision: in a large vocabulary many tokens are rarer than the last bit of a float.
+    cumulative = torch.softmax(scaled, dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    threshold = _uniform(batch.seeds, positions).unsqueeze(1) * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, threshold, right=True)
     tokens = tokens.clamp_(max=logits.shape[-1] - 1)
-    if how.greedy is not None:
-        tokens = torch.where(how.greedy.unsqueeze(1), logits.argmax(dim=-1, keepdim=True), tokens)
-    # Of logits that are not finite nor is this, whichever token was drawn.
+    if batch.greedy is not None:
+        tokens = torch.where(batch.greedy.unsqueeze(1), logits.argmax(dim=-1, keepdim=True), tokens)
+    # Not finite if the logits are not, whatever the token is.
     logprobs = logits.gather(1, tokens).squeeze(1) - logits.logsumexp(dim=-1)
     return SampledTokens(tokens.squeeze(1), logprobs)
 
 
 def _keep_best(logits: Tensor, top_k: Tensor) -> Tensor:
     size = logits.shape[-1]
-    wanted = torch.where(top_k > 0, top_k.clamp(max=size), size)
-    best = logits.topk(int(wanted.max()), dim=-1).values
-    return logits.masked_fill(logits < best.gather(1, wanted - 1), float("-inf"))
+    counts = torch.where(top_k > 0, top_k.clamp(max=size), size)
+    best = logits.topk(int(counts.max()), dim=-1).values
+    return logits.masked_fill(logits < best.gather(1, counts - 1), float("-inf"))
 
 
 def _keep_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
-    """The likeliest tokens, up to the one that makes their sum reach top_p."""
+    """Keep the most likely tokens whose probabilities sum up to top_p."""
     ordered, order = logits.sort(dim=-1, descending=True)
     shares = torch.softmax(ordered, dim=-1)
     before = shares.cumsum(dim=-1) - shares
@@ -124,7 +124,7 @@ def _keep_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
 
 
 def _uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """Numbers in [0, 1), by the mixing steps of SplitMix64; integers wrap around as there."""
+    """Numbers in [0, 1) by the mixing steps of SplitMix64 with its wrapping integers."""
     mixed = seeds + positions * -0x61C8864680B583EB
     mixed = (mixed ^ _shifted(mixed, 30)) * -0x40A7B892E31B1A47
     mixed = (mixed ^ _shifted(mixed, 27)) * -0x6B2FB644ECCEEE15
@@ -133,22 +133,22 @@ def _uniform(seeds: Tensor, positions: Tensor) -> Tensor:
 
 
 def _shifted(values: Tensor, by: int) -> Tensor:
-    """To the right, with zeros: torch's own keeps the sign."""
+    """A logical right shift: that of torch keeps the sign."""
     return (values >> by) & ((1 << (64 - by)) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
-    """What holds where a request does not say otherwise."""
+    """The defaults of requests, and the limits of the model."""
 
     context: int
-    """Tokens that a prompt and its answer may have together."""
+    """The maximum of prompt and answer tokens together."""
     vocabulary: int
     ends: frozenset[int]
     """Tokens that end an answer."""
-    taste: GenerationParams
+    sampling: GenerationParams
     limit: int | None
-    """Tokens of an answer."""
+    """The maximum of answer tokens."""
 
 
 class _Generation(Protocol):
@@ -173,22 +173,22 @@ class _Ended(Protocol):
 
 
 def read_defaults(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ModelDefaults:
-    """From generation_config.json, config.json and the tokenizer."""
+    """Read generation_config.json, config.json and the tokenizer, as vLLM does."""
     config = cast(_Config, model.config).get_text_config()
     generation = cast(_Generation, model.generation_config)
     context = getattr(config, "max_position_embeddings", None)
     if not isinstance(context, int):
         raise UsageError(
-            "the model's config.json does not say how long its context is"
-            " (max_position_embeddings), so it cannot be served"
+            "the model's config.json has no context length (max_position_embeddings), so it"
+            " cannot be served"
         )
-    told = generation.eos_token_id
-    ends = {*(told if isinstance(told, list) else [told]), cast(_Ended, tokenizer).eos_token_id}
+    eos = generation.eos_token_id
+    ends = {*(eos if isinstance(eos, list) else [eos]), cast(_Ended, tokenizer).eos_token_id}
     return ModelDefaults(
         context=context,
         vocabulary=config.vocab_size,
         ends=frozenset(end for end in ends if end is not None),
-        taste=GenerationParams(
+        sampling=GenerationParams(
             temperature=1.0 if generation.temperature is None else generation.temperature,
             top_p=generation.top_p or 1.0,
             top_k=generation.top_k or 0,

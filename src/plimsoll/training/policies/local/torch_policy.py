@@ -1,4 +1,4 @@
-"""The policy that the trainer's process serves itself: any causal language model by its folder."""
+"""The policy served by the trainer's own process: any causal language model of a folder."""
 
 import asyncio
 import secrets
@@ -27,10 +27,10 @@ __all__ = ["TorchPolicy"]
 
 
 class TorchPolicy:
-    """Generates with weights of its own, on a thread of its own, behind a server on this host.
+    """Generates with its own copy of the weights, in its own thread, behind an HTTP server.
 
-    `updating` says what becomes of answers under way when weights are published: `interrupt`
-    goes on with the new ones from the next token, `drain` lets them come to their end first.
+    `updating` decides about answers in flight when weights are published: `interrupt` continues
+    them with the new weights from the next token, `drain` lets them finish first.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TorchPolicy:
         self._max_batch = max_batch
         self._key = secrets.token_hex(16)
         self._url = ""
-        self._taste = GenerationParams()
+        self._sampling = GenerationParams()
         self._shapes: Mapping[str, tuple[int, ...]] = {}
         self._needed: frozenset[str] = frozenset()
         self._generator: Generator | None = None
@@ -73,26 +73,26 @@ class TorchPolicy:
         return self._path.name
 
     @property
-    def taste(self) -> GenerationParams:
-        """How answers are sampled where a request does not say, once it is served."""
-        return self._taste
+    def sampling(self) -> GenerationParams:
+        """The sampling defaults of the model, known once it is served."""
+        return self._sampling
 
     async def publish(self, weights: Weights | None, version: Version) -> None:
         if self._generator is None:
-            raise PolicyError("the policy is not served yet, or not any more")
+            raise PolicyError("the policy is not being served")
         if weights is not None:
             self._check(weights.tensors)
         with self.pausing():
             await self._generator.publish(None if weights is None else weights.tensors, version)
 
     async def __aenter__(self) -> Self:
-        answering = await asyncio.to_thread(self._load)
+        completions = await asyncio.to_thread(self._load)
         async with AsyncExitStack() as stack:
-            stack.callback(answering.close)
-            generator = answering.generator
+            stack.callback(completions.close)
+            generator = completions.generator
             generator.start()
             stack.push_async_callback(generator.stop)
-            server = ChatServer(answering, self._key)
+            server = ChatServer(completions, self._key)
             port = await stack.enter_async_context(listen(server.handle, self._host))
             self._generator = generator
             host = f"[{self._host}]" if ":" in self._host else self._host
@@ -115,7 +115,7 @@ class TorchPolicy:
         model = load_model(self._path, device=self._device, dtype=self._dtype)
         model.requires_grad_(False)
         defaults = read_defaults(model, tokenizer)
-        self._taste = defaults.taste
+        self._sampling = defaults.sampling
         self._note_shapes(model)
         batch = self._make_batch(model, defaults.ends)
         generator = Generator(batch, seed=self._seed, updating=self._updating)
@@ -123,9 +123,9 @@ class TorchPolicy:
         return LocalCompletions(self._path.name, generator, prompts, defaults)
 
     def _make_batch(self, model: PreTrainedModel, ends: frozenset[int]) -> DecodingBatch:
-        """It tries the model: one that was just loaded may need more to compute than there is."""
+        """Make the batch, which tries the model: a loaded model may not fit when it computes."""
         try:
-            return DecodingBatch(model, FIRST_VERSION, ends=ends, most=self._max_batch)
+            return DecodingBatch(model, FIRST_VERSION, ends=ends, max_rows=self._max_batch)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -133,33 +133,33 @@ class TorchPolicy:
 
     def _note_shapes(self, model: PreTrainedModel) -> None:
         self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        # Tied weights go by two names, and need to come only once.
+        # Tied weights have two names and need to be published only once.
         self._needed = frozenset(name for name, _ in model.named_parameters())
 
     def _check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Before anything is copied: weights are published whole, or not at all."""
+        """Check all tensors before any is copied: weights are published whole or not at all."""
         missing = sorted(self._needed - tensors.keys())
         unknown = sorted(tensors.keys() - self._shapes.keys())
         if missing or unknown:
-            what = f"lack {missing[0]}" if missing else f"have {unknown[0]}, which it does not know"
-            raise PolicyError(f"the weights are not of the model in {self._path}: they {what}")
+            what = f"lack {missing[0]}" if missing else f"have {unknown[0]}, which it has not"
+            raise PolicyError(f"the weights do not fit the model in {self._path}: they {what}")
         for name, tensor in tensors.items():
             if tuple(tensor.shape) != self._shapes[name]:
                 shapes = f"{tuple(tensor.shape)}, and it has {self._shapes[name]}"
                 raise PolicyError(
-                    f"the weights are not of the model in {self._path}: {name} is {shapes}"
+                    f"the weights do not fit the model in {self._path}: {name} is {shapes}"
                 )
 
 
 def _reachable(host: str) -> str:
-    """An address that a worker can be told."""
+    """Check that workers can connect to an address."""
     try:
         everywhere = ip_address(host).is_unspecified
     except ValueError:  # a name
         everywhere = False
     if everywhere:
         raise UsageError(
-            f"[training] listen = {host!r} is no address that workers could be told: give the one"
-            " of this host that they reach"
+            f"[training] listen = {host!r} is no address that workers can connect to: set the"
+            " address of this host"
         )
     return host

@@ -1,6 +1,6 @@
-"""Small HTTP calls to a server that takes weights: bounded, and without redirects.
+"""HTTP calls to an inference server that takes weights, and a pause that always ends.
 
-A server that generates nothing for a while, and generates again whatever happens.
+Calls are bounded in time and size and follow no redirects.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ __all__ = ["Endpoint", "paused", "resume_server"]
 
 CONNECT_SECONDS = 10.0
 QUICK_SECONDS = 30.0
-"""For what needs no work: a busy engine may be in the middle of a step."""
+"""For calls that need no work: a busy server may be in the middle of a step."""
 ANSWER_BYTES = 1 << 20
 
 _T = TypeVar("_T")
@@ -40,12 +40,12 @@ class Endpoint:
     ) -> None:
         self.url = url
         self.stuck = ""
-        """The route that was waited for when it was given up."""
+        """The route of the call that was cancelled."""
         self._http = http
         self._base = url.removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._missing = missing
-        """What to do about a route that the server does not have."""
+        """Advice for a route that the server does not have."""
 
     async def get(self, route: str, form: type[_T]) -> _T:
         return self._read(route, await self._ask("GET", route, within=QUICK_SECONDS), form)
@@ -58,7 +58,7 @@ class Endpoint:
         query: Mapping[str, str] | None = None,
         within: float | None = None,
     ) -> bytes:
-        """`within` is left out for work that takes long: the caller bounds it."""
+        """Send a POST. Long work has no `within`: the caller sets the time limit."""
         return await self._ask("POST", route, body, query, within)
 
     async def post_for(self, route: str, body: Mapping[str, Any], form: type[_T]) -> _T:
@@ -113,16 +113,16 @@ class Endpoint:
 
 log = logging.getLogger(__name__)
 
-TRIES = 3
-BETWEEN_SECONDS = 0.5
+RESUME_TRIES = 3
+RESUME_RETRY_SECONDS = 0.5
 
 
 @asynccontextmanager
 async def paused(
     pause: Callable[[], Awaitable[object]], resume: Callable[[], Awaitable[object]]
 ) -> AsyncGenerator[None]:
-    """`resume` follows on an error and on a cancellation too, even one that comes while `pause`
-    is waited for: the server may have heard it. It must be bounded by itself."""
+    """Pause a server for the block. `resume` runs also after an error or a cancellation, even
+    during `pause`, which the server may have received. It must have its own time limit."""
     problem = ""
     try:
         await pause()
@@ -134,25 +134,25 @@ async def paused(
 
 
 async def resume_server(resume: Callable[[], Awaitable[object]]) -> None:
-    """For a server that whoever was killed may have left paused."""
+    """Resume a server that a killed trainer may have left paused."""
     problem = await _resumed(resume)
     if problem:
         raise PolicyError(problem)
 
 
 async def _resumed(resume: Callable[[], Awaitable[object]]) -> str:
-    """Why it could not be resumed; empty where it was."""
+    """Resume a server. Returns the reason of a failure, or an empty text."""
     problem = ""
-    for _ in range(TRIES):
+    for _ in range(RESUME_TRIES):
         try:
             await resume()
         except (UpstreamFailure, PolicyError) as error:
             problem = f"{error}; it may still be paused"
             if not (isinstance(error, UpstreamFailure) and error.again):
                 break
-            await asyncio.sleep(BETWEEN_SECONDS)
+            await asyncio.sleep(RESUME_RETRY_SECONDS)
         else:
             return ""
-    # Said here too: where another error is under way, this one is not the one to be raised.
+    # Logged here too: the caller may raise another error instead.
     log.warning("%s", problem)
     return problem

@@ -1,4 +1,4 @@
-"""A policy on servers of vLLM or SGLang, which take its new weights from a folder."""
+"""The policy on inference servers, which load new weights from a folder."""
 
 import asyncio
 import logging
@@ -29,14 +29,14 @@ __all__ = ["OpenAIPolicy"]
 log = logging.getLogger(__name__)
 
 NOTHING = Target("nothing")
-"""What no server serves: asked for it, it says what it does serve."""
+"""A target that no server has: every server reports what it serves instead."""
 
 
 class OpenAIPolicy:
-    """Several URLs are replicas. Implements `Policy`.
+    """Replicas of one policy. Implements `Policy`.
 
-    What a replica serves is what it says itself, by a label that it was given together with the
-    weights. One that is started again says another: it is given the weights of now again.
+    Each replica reports the label of its weights, which it got together with them. A restarted
+    replica reports another label and gets the current weights again.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class OpenAIPolicy:
         update_seconds: float = 600.0,
         watch_seconds: float = 5.0,
     ) -> None:
-        """`folder` is for the weights of this run alone; every server reads it by this path."""
+        """`folder` belongs to this run; every server reads it by this path."""
         if not urls:
-            raise UsageError('policy = "openai" wants the URLs of its servers as [policy] urls')
+            raise UsageError('policy = "openai" needs the URLs of its servers as [policy] urls')
         self.pausing: Pausing = nullcontext
         self._urls = tuple(normal_url(url) for url in urls)
         self._folders = WeightFolders(folder)
@@ -61,16 +61,15 @@ class OpenAIPolicy:
         self._model = model
         self._key = key or os.environ.get(KEY_VARIABLE)
         self._updating: Literal["interrupt", "drain"] = updating
-        self._within = update_seconds
+        self._timeout = update_seconds
         self._watch_seconds = watch_seconds
         self._servers: tuple[WeightServer, ...] = ()
         self._served: Target | None = None
-        """What every replica has confirmed last."""
+        """The weights that every replica confirmed last."""
         self._mixed = False
-        """Whether some may serve something else, since not every one has confirmed what came
-        after it."""
+        """Whether some replicas may have other weights, since a later publication failed."""
         self._renamed: set[str] = set()
-        """Other names of what is served, which not every replica has confirmed."""
+        """Other labels of the same weights, which not every replica has confirmed."""
         self._has_swept = False
         self._lock = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -89,19 +88,19 @@ class OpenAIPolicy:
 
     @property
     def left(self) -> Path | None:
-        """The folder of weights that stays when the policy is left; None where it wrote none."""
+        """The weight folder that stays after exit; None if none was written."""
         return self._folders.current if self._has_swept else None
 
     def discard(self) -> None:
-        """Nobody needs these weights any more, nor will: their run came to nothing."""
+        """Remove the weights of a run that failed before its first trial."""
         if self._has_swept:
             self._folders.discard()
 
     async def publish(self, weights: Weights | None, version: Version) -> None:
-        """Returns once every replica says that it serves them.
+        """Return once every replica reports the weights.
 
-        On an error, and when it is cancelled, all replicas generate again, some of them maybe
-        with the new weights; what is published next repairs that.
+        After an error or a cancellation all replicas generate again, some possibly with the new
+        weights; the next publication repairs that.
         """
         async with self._lock:
             before = self._served
@@ -111,38 +110,42 @@ class OpenAIPolicy:
             else:
                 target = await self._new(weights, version)
             had = before if weights is None and not self._mixed else None
-            # A server may load them and fail before it has their name.
+            # A server may load them and fail before it has their label.
             self._mixed = self._mixed or weights is not None
             if had is not None:
                 self._renamed.add(target.label)
             with self.pausing():
-                problems = await push_weights(self._servers, target, within=self._within, had=had)
+                problems = await push_weights(self._servers, target, within=self._timeout, had=had)
             if problems:
-                raise PolicyError(self._told(version, problems))
+                raise PolicyError(self._failure(version, problems))
             self._served, self._mixed = target, False
             self._renamed.clear()
             if target.folder is not None:
                 await asyncio.to_thread(self._folders.keep, target.folder, old)
 
     async def check(self) -> tuple[str, ...]:
-        """Looks at what every replica serves. Those that serve something else are given the
-        weights of now again, and named; `PolicyError` where one of them does not take them."""
+        """Check the weights of every replica. Replicas with other weights get the current ones
+        again; returns their URLs. Raises `PolicyError` if one does not load them."""
         async with self._lock:
             served = self._served
             if served is None or self._mixed:
                 return ()
             found = await find_deviations(self._servers, served)
-            others = {server: o for server, o in found.items() if o not in self._renamed}
+            others = {
+                server: deviation
+                for server, deviation in found.items()
+                if deviation not in self._renamed
+            }
             for server, other in others.items():
                 log.warning(
-                    "the policy at %s serves %s, not %s: it is given the weights again; what it "
-                    "generated meanwhile is of other weights than it counts as",
+                    "the policy at %s serves %s, not %s: sending the weights again; its answers "
+                    "meanwhile are of other weights than recorded",
                     *(server.url, other, served.label),
                 )
             if not others:
                 return ()
             with self.pausing():
-                problems = await push_weights(tuple(others), served, within=self._within)
+                problems = await push_weights(tuple(others), served, within=self._timeout)
             if problems:
                 raise PolicyError("; ".join(problems.values()))
             return tuple(server.url for server in others)
@@ -151,7 +154,7 @@ class OpenAIPolicy:
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(http_session())
             self._servers = tuple(self._server(http, url) for url in self._urls)
-            await self._look_first()
+            await self._check_servers()
             watching = asyncio.create_task(self._watch())
             stack.push_async_callback(_ended, watching)
             self._stack = stack.pop_all()
@@ -176,17 +179,17 @@ class OpenAIPolicy:
             case "path":
                 return PathServer(http, url, self._key)
 
-    async def _look_first(self) -> None:
-        """Finds before anything is generated who cannot be reached, or cannot take weights."""
+    async def _check_servers(self) -> None:
+        """Find unreachable servers, and servers that take no weights, before anything starts."""
         for server in self._servers:
             try:
-                await server.other(NOTHING)
+                await server.deviation(NOTHING)
             except UpstreamFailure as failure:
                 raise PolicyError(f"{failure}; nothing was started") from failure
 
     async def _new(self, weights: Weights, version: Version) -> Target:
         if not self._has_swept:
-            # What a trainer that was killed left takes up the room that these need.
+            # Leftovers of a killed trainer take up space that these weights need.
             await asyncio.to_thread(self._folders.sweep)
             self._has_swept = True
         label = new_label(version, given=True)
@@ -195,47 +198,47 @@ class OpenAIPolicy:
         return target
 
     async def _same(self, folder: Path | None, version: Version) -> Target:
-        """The weights as they are, by another name."""
+        """The current weights under a new label."""
         if folder is None:
-            await self._must_be_first()
+            await self._check_initial_weights()
         target = Target(new_label(version, given=folder is not None), folder)
         await asyncio.to_thread(self._folders.point, target, version)
         return target
 
-    async def _must_be_first(self) -> None:
-        """Servers may have been given weights before: by a run that is over, or in vain."""
+    async def _check_initial_weights(self) -> None:
+        """Raise `PolicyError` if a server got weights before, from another run or a failed try."""
         for server, label in (await find_deviations(self._servers, NOTHING)).items():
             if self._mixed or is_label(label):
                 raise PolicyError(
-                    f"the policy at {server.url} does not serve the weights that it was started "
-                    f"with ({label}): start it again, or publish weights"
+                    f"the policy at {server.url} does not serve its initial weights ({label}): "
+                    "restart it, or publish weights"
                 )
 
-    def _told(self, version: Version, problems: dict[str, str]) -> str:
+    def _failure(self, version: Version, problems: dict[str, str]) -> str:
         done = [url for url in self._urls if url not in problems]
-        told = f"version {version} is not served by every replica: {'; '.join(problems.values())}."
+        what = f"version {version} is not served by every replica: {'; '.join(problems.values())}."
         if done:
-            told = f"{told} On it already: {', '.join(done)}."
+            what = f"{what} Replicas that have it: {', '.join(done)}."
         reads = f"(each of them reads {self._folders.root} by that path)"
-        see = f"See to these servers and their logs {reads}"
+        see = f"Check these servers and their logs {reads}"
         if self._served is None:
-            return f"{told} Nothing was started. {see}, then try again."
+            return f"{what} Nothing was started. {see}, then try again."
         return (
-            f"{told} It was not committed. {see}; the weights are given to all again when the run "
-            "goes on."
+            f"{what} It was not committed. {see}; the weights are published again when the run "
+            "resumes."
         )
 
     async def _watch(self) -> None:
-        said = ""
+        logged = ""
         while True:
             await asyncio.sleep(self._watch_seconds)
             try:
                 await self.check()
             except PolicyError as error:
-                # What is published next meets it too, and stops the run.
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s", said)
+                # The next publication fails with it, too, and stops the run.
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("%s", logged)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

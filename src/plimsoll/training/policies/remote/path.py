@@ -1,4 +1,4 @@
-"""Servers that somebody else gives the weights to: a folder is named, and waited for."""
+"""Servers that an operator updates: the policy waits until they report the new folder."""
 
 import aiohttp
 import msgspec
@@ -9,7 +9,7 @@ from plimsoll.training.policies.remote.protocol import Target
 
 __all__ = ["PathServer"]
 
-MISSING = "an OpenAI-compatible server tells its models there"
+MISSING = "an OpenAI-compatible server lists its models there"
 
 
 class _Model(msgspec.Struct):
@@ -22,31 +22,30 @@ class _Models(msgspec.Struct):
 
 
 class PathServer:
-    """One server, which tells the folder that it serves as the `root` of a model.
+    """One server, which reports the folder that it serves as the `root` of a model.
 
-    When and how it loads the folder, and what becomes of requests under way, is the business of
-    whoever runs it.
+    Its operator decides when and how it loads the folder, and about requests in flight.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, key: str | None) -> None:
-        self._at = Endpoint(http, url, key, missing=MISSING)
+        self._endpoint = Endpoint(http, url, key, missing=MISSING)
 
     @property
     def url(self) -> str:
-        return self._at.url
+        return self._endpoint.url
 
     @property
     def stuck(self) -> str:
-        return self._at.stuck
+        return self._endpoint.stuck
 
-    async def take(self, target: Target) -> None:
-        other = await self.other(target)
-        if other is not None:
-            message = f"the policy at {self.url} serves {other}, not {target.folder}"
+    async def load(self, target: Target) -> None:
+        deviation = await self.deviation(target)
+        if deviation is not None:
+            message = f"the policy at {self.url} serves {deviation}, not {target.folder}"
             raise UpstreamFailure("busy", message, again=True)
 
-    async def other(self, target: Target) -> str | None:
-        models = await self._at.get("/v1/models", _Models)
+    async def deviation(self, target: Target) -> str | None:
+        models = await self._endpoint.get("/v1/models", _Models)
         roots = [model.root or model.id for model in models.data]
         if target.folder is None or str(target.folder) in roots:
             return None

@@ -1,4 +1,4 @@
-"""What a policy asks of a server that takes new weights."""
+"""An inference server that takes new weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +11,19 @@ __all__ = ["Target", "WeightServer", "confirm"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Weights that a server is to serve."""
+    """Weights for a server."""
 
     label: str
-    """The name that the server is to know them by. No two versions of any run share one."""
+    """Their name on the server, unique over all versions of all runs."""
     folder: Path | None = None
-    """The Hugging Face folder they are in; None for those that the server has already."""
+    """Their Hugging Face folder; None for weights that the server already has."""
 
 
 class WeightServer(Protocol):
     """One replica.
 
-    All of it raises `Failed` where the server does not answer as it should, and `PolicyError`
-    where it answers that it has not done what it was asked to.
+    All methods raise `UpstreamFailure` if the server does not answer properly, and `PolicyError`
+    if it reports that it did not do as asked.
     """
 
     @property
@@ -31,24 +31,24 @@ class WeightServer(Protocol):
 
     @property
     def stuck(self) -> str:
-        """The route that was waited for when it was given up."""
+        """The route of the call that was cancelled."""
         ...
 
-    async def take(self, target: Target) -> None:
-        """Returns once the server says that it serves the target. However it ends, the server
-        generates again: it is never left paused."""
+    async def load(self, target: Target) -> None:
+        """Load the target; return once the server reports it. The server is never left paused,
+        even after an error."""
         ...
 
-    async def other(self, target: Target) -> str | None:
-        """What the server says that it serves, where that is not the target."""
+    async def deviation(self, target: Target) -> str | None:
+        """The weights that the server reports, if they are not the target; else None."""
         ...
 
 
 async def confirm(server: WeightServer, target: Target) -> None:
-    """Raises `PolicyError` where the server itself says that it serves something else."""
-    other = await server.other(target)
-    if other is not None:
+    """Raise `PolicyError` if the server reports deviation weights."""
+    deviation = await server.deviation(target)
+    if deviation is not None:
         raise PolicyError(
-            f"the policy at {server.url} was given the weights {target.label} and says that it "
-            f"serves {other}"
+            f"the policy at {server.url} was given the weights {target.label}, but reports that "
+            f"it serves {deviation}"
         )

@@ -1,4 +1,4 @@
-"""vLLM: its endpoints for reinforcement learning, which its development mode opens."""
+"""vLLM: its endpoints for weight updates, available in development mode."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ MISSING = (
     '/update_weight_version and /weight_info; else set [training] server = "path"'
 )
 MODES = {"interrupt": "keep", "drain": "wait"}
-"""What becomes of requests under way: they are frozen until /resume, or end first."""
+"""Requests in flight are frozen until /resume, or finish first."""
 
 
 class _WeightInfo(msgspec.Struct):
@@ -37,42 +37,44 @@ class VLLM:
         key: str | None,
         updating: Literal["interrupt", "drain"],
     ) -> None:
-        self._at = Endpoint(http, url, key, missing=MISSING)
+        self._endpoint = Endpoint(http, url, key, missing=MISSING)
         self._mode = MODES[updating]
 
     @property
     def url(self) -> str:
-        return self._at.url
+        return self._endpoint.url
 
     @property
     def stuck(self) -> str:
-        return self._at.stuck
+        return self._endpoint.stuck
 
-    async def take(self, target: Target) -> None:
+    async def load(self, target: Target) -> None:
         if target.folder is None:
-            await self._name(target)
+            await self._set_label(target)
             await resume_server(self._resume)
             return
         path = str(target.folder)
         async with paused(self._pause, self._resume):
-            await self._at.post(
+            await self._endpoint.post(
                 "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}}
             )
-            # What is cached was computed with the old weights; requests under way compute theirs
+            # The KV cache was computed with the old weights; requests in flight compute theirs
             # again. Pausing clears it too, but not in every version with every mode.
-            await self._at.post("/reset_prefix_cache", query={"reset_running_requests": "true"})
-            await self._name(target)
+            await self._endpoint.post(
+                "/reset_prefix_cache", query={"reset_running_requests": "true"}
+            )
+            await self._set_label(target)
 
-    async def other(self, target: Target) -> str | None:
-        info = await self._at.get("/weight_info", _WeightInfo)
+    async def deviation(self, target: Target) -> str | None:
+        info = await self._endpoint.get("/weight_info", _WeightInfo)
         return None if info.weight_version == target.label else info.weight_version
 
-    async def _name(self, target: Target) -> None:
-        await self._at.post("/update_weight_version", {"new_version": target.label})
+    async def _set_label(self, target: Target) -> None:
+        await self._endpoint.post("/update_weight_version", {"new_version": target.label})
         await confirm(self, target)
 
     async def _pause(self) -> None:
-        await self._at.post("/pause", query={"mode": self._mode, "clear_cache": "true"})
+        await self._endpoint.post("/pause", query={"mode": self._mode, "clear_cache": "true"})
 
     async def _resume(self) -> None:
-        await self._at.post("/resume", within=QUICK_SECONDS)
+        await self._endpoint.post("/resume", within=QUICK_SECONDS)

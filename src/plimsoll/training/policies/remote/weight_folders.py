@@ -1,7 +1,7 @@
-"""The weights of a run as Hugging Face folders, each of them whole or not there at all.
+"""The weights of a run as Hugging Face folders, each complete or absent.
 
-Where all runs share a place for weights, each has a folder of its own there, whose name nobody
-else has; the run's directory keeps that name.
+Runs may share a parent folder for weights. Each then has a subfolder with a unique name, which its
+run directory records.
 """
 
 import re
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["FOLDER_FILE", "POINTER", "WeightFolders", "is_label", "new_label", "weight_folder_of"]
 
 POINTER = "current.json"
-"""Names the folder that is to be served."""
+"""The file that names the folder to serve."""
 FOLDER_FILE = "weights.json"
-"""Of a run's directory: names the run's folder among those of others."""
+"""The file of the run directory that names the run's own folder."""
 SHARD = "5GB"
 PART = ".part"
 LABELLED = re.compile(r"\d+\.\d+-[0-9a-f]{8}(\.part)?")
 
 
 class Current(msgspec.Struct, frozen=True):
-    """What the pointer says."""
+    """The content of the pointer file."""
 
     version: str
     label: str
@@ -44,13 +44,13 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What the run's directory keeps."""
+    """The content of the file in the run directory."""
 
     folder: str
 
 
-def weight_folder_of(place: Path, directory: RunDirectory) -> Path:
-    """The run's folder in a place that it may share with runs of the same name."""
+def weight_folder_of(parent: Path, directory: RunDirectory) -> Path:
+    """The run's own folder in a parent that other runs may share."""
     file = directory.path / FOLDER_FILE
     try:
         named = msgspec.json.decode(file.read_bytes(), type=Named)
@@ -59,35 +59,35 @@ def weight_folder_of(place: Path, directory: RunDirectory) -> Path:
         write_whole(file, msgspec.json.encode(named) + b"\n", lasting=True)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(
-            f"{file} does not say where the run's weights are ({error}): remove it, and the run "
-            f"takes another folder in {place}"
+            f"{file} does not name the folder of the run's weights ({error}): remove it, and the "
+            f"run uses a new folder in {parent}"
         ) from error
-    return place / named.folder
+    return parent / named.folder
 
 
 def new_label(version: Version, *, given: bool) -> str:
-    """A name of the version that no other run, and no other try, gives to its weights.
+    """A label of a version, unique over all runs and tries.
 
-    `given`: whether they were given to the servers, which else have those they were started with.
+    `given`: whether the weights were given to the servers; else they have their initial weights.
     """
     known = "" if given else "first-"
     return f"{version.lineage}.{version.number}-{known}{secrets.token_hex(4)}"
 
 
 def is_label(text: str) -> bool:
-    """Whether it names weights that a policy has given to a server."""
+    """Whether a text is the label of weights that a policy gave to a server."""
     return LABELLED.fullmatch(text) is not None
 
 
 class WeightFolders:
-    """The folders of one run, in a folder of its own."""
+    """The weight folders of one run, in its own folder."""
 
     def __init__(self, root: Path) -> None:
-        # Servers are told the path as it is here; a link would be followed on this host alone.
+        # Servers get this path unresolved: a link may resolve differently on their hosts.
         self.root = root.absolute()
 
     def write(self, weights: Weights, label: str) -> Path:
-        """Raises `PolicyError` where it cannot be written; what was there stays."""
+        """Write a folder. Raises `PolicyError` if that fails; existing folders stay."""
         folder = self.root / label
         part = self.root / f"{label}{PART}"
         with _explained(folder):
@@ -102,7 +102,7 @@ class WeightFolders:
         return folder
 
     def point(self, target: Target, version: Version) -> None:
-        """Says which folder is to be served, for whoever starts or loads a server."""
+        """Write the pointer to the folder to serve, for those who start or update servers."""
         if target.folder is None:
             return
         current = Current(str(version), target.label, str(target.folder))
@@ -113,28 +113,28 @@ class WeightFolders:
 
     @property
     def current(self) -> Path | None:
-        """The folder that is to be served, if there is one."""
+        """The folder to serve, if there is one."""
         try:
-            told = msgspec.json.decode((self.root / POINTER).read_bytes(), type=Current)
+            pointer = msgspec.json.decode((self.root / POINTER).read_bytes(), type=Current)
         except (OSError, msgspec.MsgspecError):
             return None
-        folder = self.root / Path(told.path).name
+        folder = self.root / Path(pointer.path).name
         return folder if is_label(folder.name) and folder.is_dir() else None
 
     def keep(self, *folders: Path | None) -> None:
-        """Removes all others that a policy has written here, whole or not."""
+        """Remove all other folders of weights here, complete or not."""
         for folder in self.root.glob("*") if self.root.is_dir() else ():
             if LABELLED.fullmatch(folder.name) and folder not in folders:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Removes all but what is to be served: what was before it, and what a kill left."""
+        """Remove all folders but the one to serve: older ones and leftovers of a killed run."""
         self.keep(self.current)
         with suppress(OSError):
             (self.root / f"{POINTER}{PART}").unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Removes all that a policy has written here, and no file of others."""
+        """Remove all files of this policy, and no others."""
         self.keep()
         with suppress(OSError):
             for name in (POINTER, f"{POINTER}{PART}"):
@@ -150,8 +150,8 @@ def _explained(path: Path) -> Generator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise PolicyError(
-            f"the weights cannot be written to {path} ({error}): [training] weights is to name a "
-            "folder with room for three versions of them"
+            f"the weights cannot be written to {path} ({error}): set [training] weights to a "
+            "folder with space for three versions of them"
         ) from error
 
 
@@ -174,9 +174,9 @@ class _Models(Protocol):
 
 
 def _save(weights: Weights, folder: Path) -> None:
-    """By the names of the base's own files, and in its precision, which servers know: in a model
-    of transformers several tensors may have become one, and a learner may keep more digits."""
-    # Imported here: what only rolls out, or only reads a config, needs neither.
+    """Save with the tensor names and the precision of the base folder, as servers expect them:
+    transformers may fuse tensors, and the learner has float32 weights."""
+    # Imported here: a run without training needs neither.
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
