@@ -31,7 +31,7 @@ class TrainingRun:
 
     @property
     def doing(self) -> str:
-        return self._trainer.doing
+        return self._trainer.activity
 
     @property
     def lingers(self) -> bool:
@@ -43,7 +43,7 @@ class TrainingRun:
 
     async def run(self, screen: Screen) -> None:
         def planned(rollouts: Rollouts) -> None:
-            say_plan(rollouts.plan, screen, self._trainer.told)
+            say_plan(rollouts.plan, screen, self._trainer.description)
 
         def restored(rollouts: Rollouts) -> None:
             say_begun(rollouts, screen)
