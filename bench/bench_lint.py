@@ -1,8 +1,8 @@
-"""How fast tasks are linted, beside loading the same tasks alone.
+"""Benchmark of linting tasks, compared with loading the same tasks.
 
 python bench/bench_lint.py [TASKS]
 
-The tasks are copies of the examples, sound and broken ones, linted as if there were no network.
+The tasks are copies of the valid and broken examples, linted without a network.
 """
 
 import shutil

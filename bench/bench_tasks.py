@@ -1,4 +1,4 @@
-"""How fast a folder of tasks loads, beside a bare TOML parse of the same files.
+"""Benchmark of loading a folder of tasks, compared with a bare TOML parse of the same files.
 
 python bench/bench_tasks.py [TASKS]
 """

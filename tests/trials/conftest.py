@@ -36,7 +36,7 @@ WriteTask = Callable[..., Task]
 
 @pytest.fixture
 def write_task(tmp_path: Path) -> WriteTask:
-    """Writes a single-step task whose tests give 1 unless told otherwise, and loads it."""
+    """Write and load a single-step task; its tests give 1 by default."""
 
     def write(
         name: str = "task",
@@ -60,7 +60,7 @@ def write_task(tmp_path: Path) -> WriteTask:
 
 @pytest.fixture
 def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[Ran]]:
-    """Runs one trial of a task with an agent, or with a shell script in place of one."""
+    """Run one trial of a task with an agent or with a shell script as the agent."""
 
     async def run(task: Task, agent: Agent | str | None = None, attempt: int = 1) -> Ran:
         folder = tmp_path / "trials" / f"{task.name}.{attempt}"
@@ -74,8 +74,8 @@ def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[Ran]]:
 
 
 @pytest.fixture
-def write_pytest_task(write_task: WriteTask, kit: Path) -> WriteTask:
-    """Writes a task whose tests are one file for pytest, run as most graders run it."""
+def write_pytest_task(write_task: WriteTask, pytest_copy: Path) -> WriteTask:
+    """Write a task whose tests are one pytest file, run as in most graders."""
 
     def write(
         *,
@@ -86,40 +86,40 @@ def write_pytest_task(write_task: WriteTask, kit: Path) -> WriteTask:
     ) -> Task:
         content = {"tests/test_outputs.py": tests, **(files or {})}
         task = write_task(test=test, instruction=instruction, dockerfile=WITH_PYTEST, files=content)
-        shutil.copytree(kit, task.environment_dir / "kit", copy_function=os.link)
+        shutil.copytree(pytest_copy, task.environment_dir / "kit", copy_function=os.link)
         return task
 
     return write
 
 
 @pytest.fixture(scope="session")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pytest that runs these tests, as a folder that a sandbox's Python can import."""
-    need("python", _why_not_python())
-    kit = tmp_path_factory.mktemp("kit")
+def pytest_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this pytest in a folder that the Python of a sandbox can import."""
+    need("python", _python_problem())
+    pytest_copy = tmp_path_factory.mktemp("kit")
     for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
         for file in distribution(name).files or ():
-            if _is_for_the_kit(file):
-                (kit / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(str(file.locate()), kit / file)
-    return kit
+            if _is_needed(file):
+                (pytest_copy / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(str(file.locate()), pytest_copy / file)
+    return pytest_copy
 
 
-def _is_for_the_kit(file: PurePosixPath) -> bool:
-    """Not caches, not programs outside of the packages, and only the lexers that pytest uses."""
+def _is_needed(file: PurePosixPath) -> bool:
+    """Whether pytest needs a file: no caches, no programs, and only the lexers that it uses."""
     if file.suffix == ".pyc" or ".." in file.parts:
         return False
     lexers = {"__init__.py", "_mapping.py", "python.py", "diff.py"}
     return file.parent.name != "lexers" or file.name in lexers
 
 
-def _why_not_python() -> str | None:
-    """Why a sandbox on the host's own system cannot run pytest."""
+def _python_problem() -> str | None:
+    """Why a sandbox with the host's system cannot run pytest; None if it can."""
     python = shutil.which("python3", path=SYSTEM_PATH)
     if python is None:
         return f"there is no python3 on {SYSTEM_PATH}"
     ask = "import sys; print(*sys.version_info[:2])"
-    told = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout
-    if [int(word) for word in told.split()] < [3, 11]:
-        return f"{python} is {told.strip()}, and pytest is asked to run on 3.11 or newer"
+    version = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout
+    if [int(word) for word in version.split()] < [3, 11]:
+        return f"{python} is {version.strip()}, and pytest is asked to run on 3.11 or newer"
     return None

@@ -1,4 +1,4 @@
-"""The example tasks: sound ones give the oracle 1 and nop 0, broken ones give no number."""
+"""Example tasks: valid ones give the oracle 1 and nop 0, broken ones are void."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_there_are_examples_of_both_kinds():
 
 
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.name)
-async def test_a_sound_task_tells_the_oracle_from_nop(run, path):
+async def test_a_valid_task_gives_the_oracle_1_and_nop_0(run, path):
     task = load_task(path)
     assert not task.unknown_keys
     if any(step.agent.user or step.verifier.user for step in task.steps):
@@ -35,7 +35,7 @@ async def test_a_sound_task_tells_the_oracle_from_nop(run, path):
 
 
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.name)
-async def test_a_broken_task_is_void_for_the_reason_it_states(run, path):
+async def test_a_broken_task_is_void_for_its_documented_reason(run, path):
     task = load_task(path)
     expected = task.config.metadata
     ran = await run(task, Oracle())

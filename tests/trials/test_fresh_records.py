@@ -1,4 +1,4 @@
-"""What an earlier trial left on this host is never part of a later one."""
+"""Files of an earlier trial on this host are never part of a later trial."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ REPORTS = {
 }
 
 
-class Haunted(Plain):
-    """An agent during whose work files of a dead trial appear in the trial's folder."""
+class StaleFiles(Plain):
+    """An agent that adds files of a dead trial to the trial's folder while it works."""
 
     name = "haunted"
 
@@ -34,9 +34,7 @@ class Haunted(Plain):
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one step", "steps"])
-async def test_a_reward_file_that_did_not_come_out_of_the_sandbox_is_not_read(
-    tmp_path, run, several: bool
-):
+async def test_a_reward_file_that_is_not_from_the_sandbox_is_not_read(tmp_path, run, several: bool):
     tests = "steps/first/tests/test.sh" if several else "tests/test.sh"
     content = {"environment/Dockerfile": HOST, "instruction.md": "Do it.\n", tests: WRITES_NOTHING}
     if several:
@@ -44,13 +42,13 @@ async def test_a_reward_file_that_did_not_come_out_of_the_sandbox_is_not_read(
     toml = '[[steps]]\nname = "first"\n' if several else ""
     task = write_task_folder(tmp_path / "tasks/a", content, toml)
     place = tmp_path / "trials/a.1" / ("steps/first" if several else ".") / "verifier"
-    ran = await run(task, Haunted(place))
+    ran = await run(task, StaleFiles(place))
     check_void(ran, Cause.GRADER, "wrote neither reward.json nor reward.txt")
     assert not list(place.rglob("reward*"))
     assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
 
 
-async def test_a_second_trial_of_the_same_name_has_a_folder_of_its_own(write_task, run):
+async def test_a_second_trial_of_the_same_name_has_its_own_folder(write_task, run):
     first = await run(write_task(test=WRITES_ONE), "echo first; touch /logs/agent/first")
     before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
     second = await run(write_task(test=WRITES_NOTHING), "true")

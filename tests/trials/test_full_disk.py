@@ -1,4 +1,4 @@
-"""A disk that was full while a trial ran: what failed then is no grade, and the disk is named."""
+"""A full disk during a trial: failures are not graded, and the verdict names the disk."""
 
 import asyncio
 import contextlib
@@ -28,12 +28,12 @@ if [ -s /app/done ]; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /log
 """  # noqa: E501
 FILL = "head -c 200M /dev/zero > /fill || true\n"
 FILL_FOR_A_MOMENT = "exec 3> /fill; rm /fill; head -c 200M /dev/zero >&3; sleep 600 & true"
-"""What holds the file that fills the disk is killed with the rest that the agent started."""
+"""The process that holds the file is killed with all other processes of the agent."""
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A small disk."""
+    """A small file system."""
     home = tmp_path / "small"
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(home)]
@@ -44,18 +44,18 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def crowded(small: Path) -> AsyncIterator[LocalBackend]:
-    """A backend on it."""
+async def small_backend(small: Path) -> AsyncIterator[LocalBackend]:
+    """A backend on the small file system."""
     async with LocalBackend(LocalOptions(home=small)) as backend:
         yield backend
 
 
 @pytest.fixture
-def run(crowded: LocalBackend, tmp_path: Path):
+def run(small_backend: LocalBackend, tmp_path: Path):
     async def run(task: Task, agent: Agent) -> Ran:
         folder = tmp_path / "trials" / task.name
         result = await run_trial(
-            task, attempt=1, agent=agent, backend=crowded, run="test", directory=folder
+            task, attempt=1, agent=agent, backend=small_backend, run="test", directory=folder
         )
         return Ran(result.verdict, folder, result.phases)
 
@@ -64,7 +64,7 @@ def run(crowded: LocalBackend, tmp_path: Path):
 
 @contextlib.contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """No room on the disk of a folder, for as long as this lasts."""
+    """Fill the disk of a folder inside the context."""
     with (folder / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -74,8 +74,8 @@ def filled(folder: Path) -> Iterator[None]:
         (folder / "fill").unlink()
 
 
-class Unlucky(Plain):
-    """Writes its result while somebody else fills the disk, who makes room again afterwards."""
+class WritesOnFullDisk(Plain):
+    """Writes its result while another process fills the disk, which is free again afterwards."""
 
     name = "unlucky"
 
@@ -92,10 +92,8 @@ class Unlucky(Plain):
         return Outcome()
 
 
-async def test_a_disk_that_was_full_while_the_agent_worked_is_no_grade(
-    write_task, run, small, crowded
-):
-    ran = await run(write_task(test=ONE_IF_DONE), Unlucky(small, crowded))
+async def test_a_full_disk_during_the_agent_is_not_graded(write_task, run, small, small_backend):
+    ran = await run(write_task(test=ONE_IF_DONE), WritesOnFullDisk(small, small_backend))
     check_void(ran, Cause.SANDBOX, f"the disk of this host under {small} is full", "plimsoll clean")
     seen = [(evidence.what, evidence.where) for evidence in ran.verdict.evidence]
     assert seen == [
@@ -104,49 +102,45 @@ async def test_a_disk_that_was_full_while_the_agent_worked_is_no_grade(
     ]
 
 
-async def test_a_disk_that_is_full_for_a_moment_at_the_end_of_the_agent_is_no_grade(
-    write_task, run
-):
+async def test_a_briefly_full_disk_at_the_end_of_the_agent_is_not_graded(write_task, run):
     ran = await run(write_task(test=ONE_IF_DONE), Shell(FILL_FOR_A_MOMENT))
     check_void(ran, Cause.SANDBOX, "is full")
 
 
-async def test_a_disk_that_was_full_while_the_tests_ran_is_no_grade(write_task, run):
+async def test_a_full_disk_during_the_tests_is_not_graded(write_task, run):
     test = f"echo 0 > /logs/verifier/reward.txt\n{FILL}"
     check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
 
 
-async def test_tests_that_could_not_write_their_reward_do_not_count_against_the_task(
-    write_task, run
-):
+async def test_an_unwritten_reward_on_a_full_disk_does_not_count_against_the_task(write_task, run):
     test = f"{FILL}echo 1 > /logs/verifier/reward.txt\n"
     check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
 
 
-async def test_part_of_a_reward_is_no_grade_where_the_disk_was_full(write_task, run):
+async def test_a_partial_reward_on_a_full_disk_is_not_graded(write_task, run):
     test = f"echo 0.5 > /logs/verifier/reward.txt\n{FILL}"
     check_void(await run(write_task(test=test), Shell("true")), Cause.SANDBOX, "is full")
 
 
-async def test_the_best_reward_stands_though_the_disk_was_full(write_task, run, small, crowded):
+async def test_the_best_reward_on_a_full_disk_is_valid(write_task, run, small, small_backend):
     test = "echo 1 > /logs/verifier/reward.txt\n"
-    check_graded(await run(write_task(test=test), Unlucky(small, crowded)), 1.0)
+    check_graded(await run(write_task(test=test), WritesOnFullDisk(small, small_backend)), 1.0)
 
 
-async def test_a_solution_that_failed_on_a_full_disk_is_not_the_tasks_fault(write_task, run):
+async def test_a_solution_that_fails_on_a_full_disk_is_not_a_fault_of_the_task(write_task, run):
     files = {"solution/solve.sh": "head -c 200M /dev/zero > /fill\n"}
     ran = await run(write_task(files=files), Oracle())
     check_void(ran, Cause.SANDBOX, "is full", "solve.sh")
 
 
-async def test_tests_for_which_there_is_no_room_are_void_and_the_disk_is_named(write_task, run):
+async def test_tests_that_do_not_fit_on_the_disk_are_void_and_the_disk_is_named(write_task, run):
     files = {"tests/large": "x" * (1 << 20)}
     ran = await run(write_task(files=files), Shell(FILL))
     check_void(ran, Cause.SANDBOX, "the disk of this host under", "is full", "upload of")
     assert ran.verdict.reason.count("is full") == 1
 
 
-async def test_who_only_says_that_the_disk_is_full_is_graded(write_task, run):
+async def test_an_agent_that_only_prints_that_the_disk_is_full_is_graded(write_task, run):
     agent = "echo fine; echo 'cp: /app/x: No space left on device' >&2"
     ran = await run(write_task(test=ONE_IF_DONE), Shell(agent))
     check_graded(ran, 0.0, "No space left on device")
@@ -154,16 +148,16 @@ async def test_who_only_says_that_the_disk_is_full_is_graded(write_task, run):
 
 
 async def test_a_disk_that_was_full_before_the_trial_does_not_matter(
-    write_task, run, small, crowded
+    write_task, run, small, small_backend
 ):
     with filled(small):
-        await until(lambda: crowded._disk.full, 60)
+        await until(lambda: small_backend._disk.full, 60)
     check_graded(await run(write_task(test=ONE_IF_DONE), Shell("true")), 0.0)
 
 
 @pytest.fixture
 def reserving(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 128 MB on which 10 MB are left, and some 38 MB more that are kept for root."""
+    """A disk of 128 MB with 10 MB free, and about 38 MB more reserved for root."""
     need("root", None if os.geteuid() == 0 else "what is kept for root is root's alone")
     home, image = tmp_path / "reserving", tmp_path / "image"
     home.mkdir()
@@ -181,7 +175,7 @@ def reserving(tmp_path: Path) -> Iterator[Path]:
 
 
 def leave(disk: Path, room: int) -> None:
-    """Fill a disk until no more than this is left for others than root."""
+    """Fill a disk until only this many bytes are free for users other than root."""
     with (disk / "fill").open("ab", buffering=0) as file:
         while (found := os.statvfs(disk)).f_bavail * found.f_frsize > room:
             file.write(bytes(4096))
@@ -196,7 +190,7 @@ async def trial_on(home: Path, task: Task, agent: str, directory: Path) -> Ran:
     return Ran(result.verdict, directory, result.phases)
 
 
-async def test_a_disk_that_had_room_only_for_root_and_then_none_is_no_grade(
+async def test_a_disk_with_space_only_for_root_that_fills_up_is_not_graded(
     write_task, reserving: Path, tmp_path: Path
 ):
     leave(reserving, 0)
@@ -206,7 +200,7 @@ async def test_a_disk_that_had_room_only_for_root_and_then_none_is_no_grade(
     check_void(ran, Cause.SANDBOX, f"the disk of this host under {reserving} is full")
 
 
-async def test_a_sandbox_that_writes_where_only_root_may_is_graded(
+async def test_a_sandbox_that_uses_the_space_reserved_for_root_is_graded(
     write_task, reserving: Path, tmp_path: Path
 ):
     write = "head -c 8M /dev/zero > /tmp/$0"
@@ -217,18 +211,18 @@ async def test_a_sandbox_that_writes_where_only_root_may_is_graded(
     check_graded(ran, 0.0)
 
 
-async def test_a_pooled_sandbox_tells_of_its_disk(write_task, small: Path, tmp_path: Path):
+async def test_a_pooled_sandbox_reports_its_full_disk(write_task, small: Path, tmp_path: Path):
     backend = LocalBackend(LocalOptions(home=small))
     pool = Pool(backend, PoolOptions(concurrency=1))
     async with pool:
         result = await run_trial(
-            write_task(test=ONE_IF_DONE), attempt=1, agent=Unlucky(small, backend),
+            write_task(test=ONE_IF_DONE), attempt=1, agent=WritesOnFullDisk(small, backend),
             backend=pool, run="test", directory=tmp_path / "trial",
         )  # fmt: skip
     check_void(Ran(result.verdict, tmp_path / "trial", {}), Cause.SANDBOX, "is full")
 
 
-async def test_files_in_memory_that_took_all_they_may_are_no_grade_and_the_next_trial_is_on_disk(
+async def test_a_full_memory_file_system_is_not_graded_and_the_next_trial_is_on_disk(
     write_task, tmp_path: Path
 ):
     task, big = write_task(test=ONE_IF_DONE), "head -c 60M /dev/zero > /app/big"
@@ -248,7 +242,7 @@ async def test_files_in_memory_that_took_all_they_may_are_no_grade_and_the_next_
         check_graded(await trial(2), 1.0)
 
 
-async def test_who_stays_below_the_bound_of_files_in_memory_is_graded(write_task, tmp_path: Path):
+async def test_files_in_memory_below_the_limit_are_graded(write_task, tmp_path: Path):
     options = LocalOptions(home=tmp_path / "home", upper="tmpfs", upper_mb=64)
     async with LocalBackend(options) as backend:
         folder = tmp_path / "trial"
@@ -259,7 +253,7 @@ async def test_who_stays_below_the_bound_of_files_in_memory_is_graded(write_task
     check_graded(Ran(result.verdict, folder, result.phases), 0.0)
 
 
-async def test_artifacts_that_this_host_has_no_room_for_are_not_graded_as_missing(
+async def test_artifacts_that_do_not_fit_on_this_host_are_not_graded_as_missing(
     write_task, run, monkeypatch
 ):
     download = LocalSandbox.download
@@ -276,7 +270,7 @@ async def test_artifacts_that_this_host_has_no_room_for_are_not_graded_as_missin
     check_void(ran, Cause.SANDBOX, "the disk of this host is full")
 
 
-async def test_a_trial_that_cannot_write_its_files_for_lack_of_room_is_no_bug(
+async def test_a_trial_that_cannot_write_its_files_on_a_full_disk_is_not_a_bug(
     write_task, run, monkeypatch
 ):
     def full(*_: object) -> None:
@@ -285,5 +279,5 @@ async def test_a_trial_that_cannot_write_its_files_for_lack_of_room_is_no_bug(
     monkeypatch.setattr("plimsoll.trials.record.StepRecord.keep_output", full)
     ran = await run(write_task(), Shell("true"))
     check_void(ran, Cause.SANDBOX, "the file system at / is full", "make room there")
-    # All trials that meet it say the same, so that the breaker sees one reason.
+    # All such trials have the same reason, so that the circuit breaker can group them.
     assert "verifier" not in ran.verdict.reason

@@ -1,7 +1,7 @@
-"""Whatever an agent or a test names, and whatever a grader writes, no trial ends as a bug of ours.
+"""Hostile file names and reward files: no trial ends as a bug.
 
-Names and files are made at random, from parts that are known to break programs. The seed of each
-case is its number, so that one that fails can be run again.
+Names and files are random, from parts that often break programs. The seed of each case is its
+number, so that a failed case can be repeated.
 """
 
 import json
@@ -22,7 +22,7 @@ from plimsoll.trials.record import TrialRecord, VerdictFile
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 
-# What a name may be made of; no slash and no NUL can be in one.
+# Parts of file names; a name has no slash and no NUL.
 PIECES = [b"\xff", b"\xed\xa0\x80", b"\n", b"\r", b"\x1b[2J", b"\x07", "\u202e".encode(), b" ",
           b"-rf", b"*", b"'", b'"', b"\\", b"%s", b"{}", b"reward", b".json", b".txt", "é".encode(),
           b"a" * 60, b"..", b"~", b"$(x)", b"@", b":"]  # fmt: skip
@@ -87,7 +87,7 @@ KEYS = ["reward", "x\\udcff", "x\udcff", "\\ud83d", "", " ", "\\u0000", "\\u001b
 
 
 def check(verdict: Verdict, folder: Path) -> None:
-    """It is no bug, and everything that is written of it can be read again."""
+    """Check that the verdict is not a bug and that its files can be read."""
     assert not (isinstance(verdict, Void) and verdict.cause is Cause.BUG), verdict
     assert not (folder / "bug.txt").exists()
     result = TrialResult("task", 1, verdict, 1.0, {})
@@ -108,7 +108,7 @@ def _texts(verdict: Verdict) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _removed(tmp_path: Path) -> Iterator[None]:
-    """Trees that are too deep for pytest to remove."""
+    """Remove trees that are too deep for pytest."""
     yield
     remove_folder(tmp_path / "trials")
 
@@ -119,7 +119,7 @@ def make(where: str, seed: int) -> str:
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("seed", range(4))
-async def test_trees_that_an_agent_names_at_will_are_kept_or_left_out(write_task, run, seed):
+async def test_trees_with_hostile_names_of_an_agent_are_kept_or_skipped(write_task, run, seed):
     toml = 'artifacts = ["/app/out", { source = "/app/some", exclude = ["*a*", "*.txt"] }]\n'
     places = ("/logs/artifacts", "/logs/agent", "/app/out", "/app/some")
     agent = "".join(make(place, seed + 4 * at) for at, place in enumerate(places))
@@ -135,13 +135,13 @@ async def test_trees_that_an_agent_names_at_will_are_kept_or_left_out(write_task
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("seed", range(2))
-async def test_trees_that_a_test_names_at_will_do_no_harm(write_task, run, seed):
+async def test_trees_with_hostile_names_of_a_test_are_harmless(write_task, run, seed):
     ran = await run(write_task(test=make("/logs/verifier", seed) + "exit 3\n"))
     check(ran.verdict, ran.folder)
 
 
 @pytest.mark.parametrize("name", [b"reward\xff.txt", b"reward\n.json", b"\x1b[2Jreward.txt"])
-async def test_a_misnamed_reward_is_the_graders_fault(write_task, run, name):
+async def test_a_misnamed_reward_is_a_fault_of_the_grader(write_task, run, name):
     escaped = "".join(f"\\x{byte:02x}" for byte in name)
     ran = await run(write_task(test=f"echo 1 > $'/logs/verifier/{escaped}'\n"))
     assert isinstance(ran.verdict, Void)
@@ -150,7 +150,7 @@ async def test_a_misnamed_reward_is_the_graders_fault(write_task, run, name):
     check(ran.verdict, ran.folder)
 
 
-async def test_a_half_of_a_character_as_a_key_leaves_the_reward_a_reward(write_task, run):
+async def test_a_lone_surrogate_as_a_key_keeps_the_reward(write_task, run):
     values = dict(zip(("reward", "x\udcff", "x\ud83d", "x\\xff"), (1, 0, 0.5, 0.25), strict=True))
     text = json.dumps(values)
     ran = await run(write_task(test=f"cat > /logs/verifier/reward.json <<'E'\n{text}\nE\n"))
@@ -161,7 +161,7 @@ async def test_a_half_of_a_character_as_a_key_leaves_the_reward_a_reward(write_t
 
 
 def test_reward_files_and_reports_of_any_content_are_judged(tmp_path: Path):
-    """Hundreds of cases, without a sandbox: the judge sees bytes, whoever wrote them."""
+    """Hundreds of cases without a sandbox; the judge only sees bytes."""
     for seed in range(600):
         chance = random.Random(seed)
         verdict = judge(_grading(chance), Ending.SUBMITTED)

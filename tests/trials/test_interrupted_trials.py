@@ -1,4 +1,4 @@
-"""Trials that are cancelled, and sandboxes that die under them."""
+"""Cancelled trials, and trials whose sandbox dies."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ PASS = "echo 1 > /logs/verifier/reward.txt\n"
 
 
 class Waiting(Plain):
-    """An agent that tells when it works, and works for long."""
+    """An agent that reports its start and then runs for a long time."""
 
     name = "waiting"
 
@@ -41,7 +41,7 @@ async def process_with(word: str) -> int:
             await asyncio.sleep(0.01)
 
 
-async def test_a_cancelled_trial_says_so_and_leaves_no_sandbox(write_task, run, home, tmp_path):
+async def test_a_cancelled_trial_is_void_and_leaves_no_sandbox(write_task, run, home, tmp_path):
     agent = Waiting()
     trial = asyncio.create_task(run(write_task(), agent))
     await asyncio.wait_for(agent.working.wait(), 60)
@@ -83,7 +83,7 @@ async def test_a_trial_cancelled_while_its_image_is_built_leaves_nothing(
     assert processes_with(time) == []
 
 
-async def test_a_sandbox_that_dies_under_the_agent_voids_the_trial(write_task, run, home):
+async def test_a_sandbox_that_dies_during_the_agent_voids_the_trial(write_task, run, home):
     agent = Waiting()
     trial = asyncio.create_task(run(write_task(), agent))
     await asyncio.wait_for(agent.working.wait(), 60)
@@ -94,7 +94,7 @@ async def test_a_sandbox_that_dies_under_the_agent_voids_the_trial(write_task, r
 
 
 def init_of(process: int) -> int:
-    """The first process of the namespace that a process is in."""
+    """The init process of the PID namespace of a process."""
     while True:
         status = Path(f"/proc/{process}/status").read_text().splitlines()
         fields = dict(line.split(":\t", 1) for line in status)

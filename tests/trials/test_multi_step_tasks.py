@@ -1,4 +1,4 @@
-"""Tasks of several steps: their order, what each sees, and what they come to together."""
+"""Multi-step tasks: the order of steps, their isolation, and the combined verdict."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def gives_json(text: str) -> str:
 
 @pytest.fixture
 def write_steps(tmp_path):
-    """Writes a task whose steps are `name=test.sh`."""
+    """Write a task with steps given as `name=test.sh`."""
 
     def write(steps, *, toml="", step_toml=None, files=None):
         content = {"environment/Dockerfile": HOST, **(files or {})}
@@ -51,7 +51,9 @@ class Scripted(Plain):
 
 
 @pytest.mark.parametrize(("strategy", "reward"), [(None, 0.5), ("mean", 0.5), ("final", 0.25)])
-async def test_steps_come_to_their_mean_or_to_the_last(write_steps, run, strategy, reward):
+async def test_the_reward_is_the_mean_of_the_steps_or_the_last_one(
+    write_steps, run, strategy, reward
+):
     toml = f'multi_step_reward_strategy = "{strategy}"\n' if strategy else ""
     steps = {"one": gives("1"), "two": gives("0.25"), "three": gives("0.25")}
     ran = await run(write_steps(steps, toml=toml))
@@ -62,7 +64,7 @@ async def test_steps_come_to_their_mean_or_to_the_last(write_steps, run, strateg
     assert set(file.tests) == {"one", "two", "three"}
 
 
-async def test_numbers_are_averaged_by_their_names(write_steps, run):
+async def test_named_rewards_are_averaged_by_name(write_steps, run):
     steps = {"one": gives_json('{"reward": 1, "speed": 1}'), "two": gives_json('{"reward": 0}')}
     ran = await run(write_steps(steps))
     check_graded(ran, 0.5)
@@ -81,7 +83,7 @@ async def test_steps_run_in_the_order_of_the_file_on_one_sandbox(write_steps, ru
 
 
 @pytest.mark.parametrize(
-    ("least", "first", "goes_on"),
+    ("min_reward", "first", "continues"),
     [
         ("0.5", gives("0.5"), True),
         ("0.5", gives("0.4"), False),
@@ -90,13 +92,15 @@ async def test_steps_run_in_the_order_of_the_file_on_one_sandbox(write_steps, ru
         ("{ speed = 0.5 }", gives_json('{"reward": 1}'), False),
     ],
 )
-async def test_a_step_that_falls_short_is_the_last(write_steps, run, least, first, goes_on):
+async def test_a_step_below_its_minimum_reward_is_the_last(
+    write_steps, run, min_reward, first, continues
+):
     task = write_steps(
-        {"one": first, "two": gives("0")}, step_toml={"one": f"min_reward = {least}\n"}
+        {"one": first, "two": gives("0")}, step_toml={"one": f"min_reward = {min_reward}\n"}
     )
     ran = await run(task)
-    assert list(ran.file.steps) == (["one", "two"] if goes_on else ["one"])
-    mean = ran.file.steps["one"].reward / 2 if goes_on else ran.file.steps["one"].reward
+    assert list(ran.file.steps) == (["one", "two"] if continues else ["one"])
+    mean = ran.file.steps["one"].reward / 2 if continues else ran.file.steps["one"].reward
     check_graded(ran, mean)
 
 
@@ -116,13 +120,13 @@ async def test_a_step_that_cannot_be_graded_voids_the_trial(write_steps, run, se
     assert not (ran.folder / "steps/three").exists()
 
 
-async def test_an_ending_that_is_not_usual_is_the_trials(write_steps, run):
+async def test_an_unusual_ending_of_a_step_is_that_of_the_trial(write_steps, run):
     ran = await run(write_steps({"one": gives("1"), "two": gives("1")}), Scripted(one="false"))
     check_graded(ran, 1.0)
     assert ran.verdict.ending is Ending.REFUSED
 
 
-async def test_a_step_brings_its_files_and_sets_up(write_steps, run):
+async def test_a_step_uploads_its_files_and_runs_its_set_up(write_steps, run):
     files = {
         "steps/two/workdir/data.txt": "raw\n",
         "steps/two/workdir/setup.sh": "#!/bin/bash\ntr a-z A-Z < data.txt > ready.txt\n",
@@ -137,7 +141,7 @@ async def test_a_step_brings_its_files_and_sets_up(write_steps, run):
     assert ran.read("steps/two/agent/stdout.txt") == "RAW\n"
 
 
-async def test_a_set_up_of_a_step_that_fails_voids_the_trial(write_steps, run):
+async def test_a_failed_set_up_of_a_step_voids_the_trial(write_steps, run):
     files = {"steps/two/workdir/setup.sh": "git clone -q https://example.invalid/x\n"}
     ran = await run(write_steps({"one": gives("1"), "two": gives("1")}, files=files))
     check_void(ran, Cause.SANDBOX, "steps/two/workdir/setup.sh", "exit 128")
@@ -157,12 +161,12 @@ async def test_the_agent_does_not_see_the_tests_of_an_earlier_step(write_steps, 
     assert "sleep 60" not in seen
 
 
-async def test_a_step_that_writes_no_reward_does_not_inherit_the_last_one(write_steps, run):
+async def test_a_step_without_a_reward_does_not_inherit_the_last_one(write_steps, run):
     ran = await run(write_steps({"one": gives("1"), "two": "#!/bin/bash\ntrue\n"}))
     check_void(ran, Cause.GRADER, "step two", "neither")
 
 
-async def test_tests_of_the_task_are_shared_and_a_steps_own_replace_them(write_steps, run):
+async def test_tests_of_the_task_are_shared_and_those_of_a_step_replace_them(write_steps, run):
     files = {
         "tests/test.sh": "#!/bin/bash\ncat /tests/a /tests/b; echo 1 > /logs/verifier/reward.txt\n",
         "tests/a": "shared a\n",
@@ -176,7 +180,7 @@ async def test_tests_of_the_task_are_shared_and_a_steps_own_replace_them(write_s
     assert ran.file.tests["one"] != ran.file.tests["two"]
 
 
-async def test_each_step_has_its_own_time_and_user(write_steps, run):
+async def test_each_step_has_its_own_time_limit_and_user(write_steps, run):
     need_several_users()
     toml = "[agent]\ntimeout_sec = 60\n"
     step_toml = {
@@ -192,7 +196,7 @@ async def test_each_step_has_its_own_time_and_user(write_steps, run):
     assert ran.read("steps/two/verifier/stdout.txt") == "root\n"
 
 
-async def test_the_oracle_runs_each_steps_own_solution(write_steps, run):
+async def test_the_oracle_runs_the_solution_of_each_step(write_steps, run):
     files = {
         "steps/one/solution/solve.sh": "echo 1 > /app/one\n",
         "steps/two/solution/solve.sh": "cat /app/one; ls /solution\n",
@@ -202,14 +206,14 @@ async def test_the_oracle_runs_each_steps_own_solution(write_steps, run):
     assert ran.read("steps/two/agent/stdout.txt") == "1\nsolve.sh\n"
 
 
-async def test_a_steps_healthcheck_holds_its_agent_back(write_steps, run):
+async def test_the_health_check_of_a_step_delays_its_agent(write_steps, run):
     check = "[steps.healthcheck]\ncommand = 'test -e /app/ready'\nretries = 1\n"
     task = write_steps({"one": gives("1"), "two": gives("1")}, step_toml={"two": check})
     check_graded(await run(task, Scripted(one="touch ready"), 1), 1.0)
     check_void(await run(task, Scripted(), 2), Cause.SANDBOX, "test -e /app/ready")
 
 
-async def test_a_separate_verifier_sees_only_what_its_own_step_left(write_steps, run):
+async def test_a_separate_verifier_sees_only_artifacts_of_its_own_step(write_steps, run):
     toml = 'artifacts = ["/app/site"]\n[verifier]\nenvironment_mode = "separate"\n'
     look = f"{gives('1')}cd /app/site && find . -type f; find /logs/artifacts -type f\n"
     agent = Scripted(

@@ -1,4 +1,4 @@
-"""The course of a trial: its phases, what it keeps, and who may do what in which phase."""
+"""A trial: its phases, its files, and the permissions of each phase."""
 
 import asyncio
 import time
@@ -28,10 +28,10 @@ def host_interfaces() -> list[str]:
     return sorted(path.name for path in Path("/sys/class/net").iterdir() if (path / "mtu").exists())
 
 
-# What is kept.
+# Files and records.
 
 
-async def test_a_trial_leaves_its_verdict_its_phases_and_its_output(write_task, run):
+async def test_a_trial_writes_its_verdict_phases_and_output(write_task, run):
     test = f"{PASS}echo from the tests; echo to stderr >&2; echo log > /logs/verifier/more.txt\n"
     task = write_task(test=test, toml='artifacts = ["/app/made"]\n')
     agent = "echo working; echo hm >&2; echo kept > made; echo x > /logs/agent/trace.jsonl"
@@ -54,7 +54,7 @@ async def test_a_trial_leaves_its_verdict_its_phases_and_its_output(write_task, 
     assert ran.read("artifacts/made") == "kept\n"
 
 
-async def test_phases_are_told_in_the_order_they_come(write_task, backend, tmp_path):
+async def test_phases_are_reported_in_order(write_task, backend, tmp_path):
     toml = '[environment.healthcheck]\ncommand = "true"\n'
     files = {"solution/solve.sh": "true\n"}
     seen: list[str] = []
@@ -82,7 +82,7 @@ async def test_the_digest_of_the_tests_changes_with_them(write_task, run):
     assert first.file.tests == again.file.tests != changed.file.tests
 
 
-async def test_several_numbers_are_all_kept(write_task, run):
+async def test_all_numbers_of_a_reward_are_kept(write_task, run):
     test = 'echo \'{"speed": 0.5, "style": 1}\' > /logs/verifier/reward.json'
     ran = await run(write_task(test=test))
     assert ran.verdict.rewards == {"speed": 0.5, "style": 1.0}
@@ -90,7 +90,7 @@ async def test_several_numbers_are_all_kept(write_task, run):
 
 
 class Named(Plain):
-    """Notes the sandbox that it is given."""
+    """Records its sandbox."""
 
     name = "named"
 
@@ -99,7 +99,7 @@ class Named(Plain):
         return Outcome()
 
 
-async def test_a_verdict_names_the_sandbox_that_the_agent_had(write_task, run):
+async def test_a_verdict_names_the_sandbox_of_the_agent(write_task, run):
     agent = Named()
     ran = await run(write_task(), agent)
     assert ran.file.sandbox == agent.sandbox
@@ -107,7 +107,7 @@ async def test_a_verdict_names_the_sandbox_that_the_agent_had(write_task, run):
     assert broken.file.sandbox == ""
 
 
-async def test_a_sandbox_expires_a_day_after_all_that_its_trial_may_take(write_task, run):
+async def test_a_sandbox_expires_one_day_after_the_timeouts_of_its_trial(write_task, run):
     agent, day = Named(), 86_400.0
     toml = (
         "[environment]\nbuild_timeout_sec = 100\n"
@@ -129,7 +129,7 @@ async def test_a_set_up_command_that_fails_voids_the_trial(write_task, run):
     assert "agent" not in ran.file.phases
 
 
-async def test_a_healthcheck_is_tried_until_it_passes(write_task, run):
+async def test_a_health_check_is_retried_until_it_passes(write_task, run):
     check = "echo >> /app/tries; [ $(wc -l < /app/tries) -ge 2 ]"
     toml = f"[environment.healthcheck]\ncommand = '{check}'\ninterval_sec = 0.01\n"
     ran = await run(write_task(test=f"{PASS}wc -l < /app/tries\n", toml=toml))
@@ -137,7 +137,7 @@ async def test_a_healthcheck_is_tried_until_it_passes(write_task, run):
     assert ran.read("verifier/stdout.txt") == "2\n"
 
 
-async def test_a_healthcheck_that_never_passes_voids_the_trial(write_task, run):
+async def test_a_health_check_that_never_passes_voids_the_trial(write_task, run):
     toml = (
         "[environment.healthcheck]\ncommand = 'echo not yet >&2; false'\n"
         "interval_sec = 0.01\nretries = 2\n"
@@ -154,7 +154,7 @@ async def test_failures_in_the_start_period_do_not_count(write_task, run):
     assert (await run(write_task(toml=toml))).verdict.reward == 1.0
 
 
-async def test_a_healthcheck_that_hangs_is_stopped(write_task, run):
+async def test_a_health_check_that_hangs_is_stopped(write_task, run):
     toml = (
         "[environment.healthcheck]\ncommand = 'sleep 60'\ntimeout_sec = 0.1\n"
         "interval_sec = 0.01\nretries = 2\n"
@@ -162,7 +162,7 @@ async def test_a_healthcheck_that_hangs_is_stopped(write_task, run):
     check_void(await run(write_task(toml=toml)), Cause.SANDBOX, "sleep 60", "timed out")
 
 
-async def test_an_equal_image_is_built_once_for_trials_that_run_together(write_task, run):
+async def test_concurrent_trials_build_an_equal_image_once(write_task, run):
     dockerfile = "FROM host\nRUN sleep 0.3; echo this ran\nWORKDIR /app\n"
     ran = await asyncio.gather(
         *(run(write_task(f"task{n}", dockerfile=dockerfile)) for n in range(8))
@@ -172,7 +172,7 @@ async def test_an_equal_image_is_built_once_for_trials_that_run_together(write_t
     assert "".join(said).splitlines().count("this ran") == 1
 
 
-async def test_a_build_past_its_time_voids_the_trial(write_task, run):
+async def test_a_build_timeout_voids_the_trial(write_task, run):
     time = long_time()
     toml = "[environment]\nbuild_timeout_sec = 0.3\n"
     ran = await run(write_task(dockerfile=f"FROM host\nRUN sleep {time}\n", toml=toml))
@@ -195,7 +195,7 @@ async def test_a_named_image_needs_no_dockerfile(write_task, run):
     ],
     ids=["gpus", "windows", "compose"],
 )
-async def test_what_the_backend_cannot_give_is_refused(write_task, run, toml, files, word):
+async def test_unsupported_settings_are_rejected(write_task, run, toml, files, word):
     check_void(await run(write_task(toml=toml, files=files)), Cause.SANDBOX, word)
 
 
@@ -230,12 +230,12 @@ async def test_each_phase_has_its_own_network(write_task, run, baseline, agent, 
     assert ran.read("verifier/stdout.txt").split() == seen[verifier or baseline]
 
 
-async def test_a_policy_that_cannot_be_kept_is_refused(write_task, run):
+async def test_an_unsupported_network_policy_is_rejected(write_task, run):
     toml = '[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["example.com"]\n'
     check_void(await run(write_task(toml=toml)), Cause.SANDBOX, "allowlist")
 
 
-async def test_variables_reach_the_phases_they_are_for(write_task, run, monkeypatch):
+async def test_variables_are_set_in_their_phases(write_task, run, monkeypatch):
     monkeypatch.setenv("PLIMSOLL_TEST_PLACE", "harbour")
     toml = (
         '[environment.env]\nPLACE = "${PLIMSOLL_TEST_PLACE}"\nMISSING = "${NOT_SET_HERE:-else}"\n'
@@ -251,7 +251,7 @@ async def test_variables_reach_the_phases_they_are_for(write_task, run, monkeypa
 
 
 @pytest.mark.parametrize("table", ["environment", "verifier", "solution"])
-async def test_a_variable_that_is_not_set_is_the_tasks_fault(write_task, run, table):
+async def test_an_unset_variable_is_a_fault_of_the_task(write_task, run, table):
     toml = f'[{table}.env]\nKEY = "${{NOT_SET_HERE}}"\n'
     task = write_task(toml=toml, files={"solution/solve.sh": "true\n"})
     ran = await run(task, Oracle())

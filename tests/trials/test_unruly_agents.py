@@ -1,4 +1,4 @@
-"""Agents that run on, fail, or destroy what they can: each still ends in a true verdict."""
+"""Agents that run too long, fail, or destroy files: all trials end with a correct verdict."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ DONE = "touch /app/done\n"
 
 
 class Failing(Plain):
-    """An agent that works, and then raises."""
+    """An agent that works and then raises."""
 
     name = "failing"
 
@@ -35,7 +35,7 @@ class Failing(Plain):
 
 
 class Ends(Plain):
-    """An agent that works, and says how it ended."""
+    """An agent that works and returns an ending."""
 
     name = "ends"
 
@@ -48,7 +48,7 @@ class Ends(Plain):
 
 
 @pytest.mark.parametrize("ending", list(Ending))
-async def test_how_the_agent_ended_is_kept_beside_the_reward(write_task, run, ending):
+async def test_the_ending_of_the_agent_is_kept_with_the_reward(write_task, run, ending):
     ran = await run(write_task(test=GRADER), Ends(ending))
     assert ran.verdict == Graded(1.0, ending, {"reward": 1.0})
 
@@ -72,7 +72,7 @@ async def test_an_agent_that_cannot_work_voids_the_trial(write_task, run):
     assert not (ran.folder / "bug.txt").exists()
 
 
-async def test_an_agents_set_up_that_fails_voids_the_trial(write_task, run):
+async def test_a_failed_set_up_of_the_agent_voids_the_trial(write_task, run):
     error = SetUpError("git clone of the agent failed (exit 128)")
     ran = await run(write_task(test=GRADER), Failing(error, in_set_up=True))
     assert ran.verdict == Void(Cause.SANDBOX, str(error))
@@ -80,7 +80,7 @@ async def test_an_agents_set_up_that_fails_voids_the_trial(write_task, run):
 
 
 @pytest.mark.parametrize("error", [ValueError("off by one"), TimeoutError("of a socket")])
-async def test_an_unforeseen_error_is_a_void_trial_with_its_traceback(write_task, run, error):
+async def test_an_unexpected_exception_is_a_void_trial_with_its_traceback(write_task, run, error):
     ran = await run(write_task(test=GRADER), Failing(error))
     check_void(ran, Cause.BUG, str(error))
     assert "Traceback" in ran.read("bug.txt")
@@ -122,7 +122,7 @@ async def test_an_unforeseen_error_is_a_void_trial_with_its_traceback(write_task
         "host-name-and-clock",
     ],
 )
-async def test_an_agent_that_destroys_what_it_can_is_graded(write_task, run, script):
+async def test_an_agent_that_destroys_files_is_graded(write_task, run, script):
     toml = "[agent]\ntimeout_sec = 2\n"
     ran = await run(write_task(test=GRADER, toml=toml), f"{DONE}{script}")
     check_graded(ran, 0.0 if "/app/*" in script else 1.0)
@@ -134,7 +134,7 @@ async def test_an_agent_that_destroys_what_it_can_is_graded(write_task, run, scr
     ids=["removed", "file", "link"],
 )
 async def test_an_agent_that_removes_its_own_folder_is_graded(write_task, run, script):
-    """Otherwise an agent could choose to be tried again rather than to get its 0."""
+    """Otherwise an agent could choose a retry instead of a 0."""
     ran = await run(write_task(test=GRADER), f"cd /; {script}")
     check_graded(ran, 0.0)
 
@@ -161,13 +161,13 @@ async def test_a_grader_that_runs_out_of_memory_did_not_grade(write_task, run, b
 
 
 def _need_memory_limits(backend):
-    """Limits that were asked for and cannot be kept are among the warnings."""
+    """Skip if the backend cannot enforce memory limits, which its warnings tell."""
     missing = [warning for warning in backend.warnings if "cgroup" in warning]
     need("cgroups", missing[0] if missing else None)
 
 
 @pytest.mark.every_backend
-async def test_a_flood_of_output_is_kept_within_bounds(write_task, run):
+async def test_a_flood_of_output_is_truncated(write_task, run):
     flood = "head -c 200000000 /dev/zero | tr '\\0' x; echo the end >&2"
     test = f"{GRADER}\nhead -c 50000000 /dev/zero | tr '\\0' y\n"
     ran = await run(write_task(test=test), DONE + flood)
@@ -178,7 +178,7 @@ async def test_a_flood_of_output_is_kept_within_bounds(write_task, run):
     assert (ran.folder / "verifier/stdout.txt").stat().st_size < 2 << 20
 
 
-async def test_unruly_trials_do_not_disturb_their_neighbours(write_task, run):
+async def test_unruly_trials_do_not_disturb_other_trials(write_task, run):
     bad = write_task("bad", test=GRADER, toml="[agent]\ntimeout_sec = 1\n")
     good = write_task("good", test=GRADER)
     script = f"{DONE}kill -9 -1"
@@ -199,14 +199,10 @@ async def test_unruly_trials_do_not_disturb_their_neighbours(write_task, run):
         "unshare -UrmC sh -c 'mount -t cgroup -o pids none /mnt && echo 1 > /mnt/pids.max'",
     ],
 )
-async def test_an_attack_on_the_sandboxs_init_does_not_void_a_deserved_zero(
-    write_task, run, attack
-):
+async def test_an_attack_on_the_init_does_not_void_a_valid_zero(write_task, run, attack):
     check_graded(await run(write_task(test=GRADER), attack), 0.0)
 
 
-async def test_a_task_that_asks_for_system_calls_is_refused_unless_they_are_allowed(
-    write_task, run
-):
+async def test_a_task_that_needs_system_calls_is_rejected_unless_they_are_allowed(write_task, run):
     task = write_task(toml='[metadata]\nsystem_calls = ["user-namespaces"]\n')
     check_void(await run(task), Cause.SANDBOX, '"user-namespaces"', "allow_system_calls")

@@ -111,7 +111,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _finite(name: str, value: Any) -> float:  # noqa: ANN401 - whatever JSON can hold
+def _finite(name: str, value: Any) -> float:  # noqa: ANN401 - any JSON value
     # In Python bool is an int, but true is not a reward.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _BadFileError(f"`{_short(name)}` in reward.json is {_kind(value)}, not a number")
@@ -182,7 +182,7 @@ def _held(files: Mapping[str, bytes]) -> list[Evidence]:
     ]  # fmt: skip
 
 
-def _kind(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
+def _kind(value: Any) -> str:  # noqa: ANN401 - any JSON value
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -24,7 +24,7 @@ _LONGEST = 4000
 
 
 class Cause(StrEnum):
-    """Why a trial is void."""
+    """Cause of a void trial."""
 
     SANDBOX = "sandbox"
     POLICY = "policy"
@@ -145,7 +145,7 @@ class Graded(msgspec.Struct, frozen=True, tag_field="verdict", tag="graded"):
 
 
 class Void(msgspec.Struct, frozen=True, tag_field="verdict", tag="void"):
-    """No reward. `reason` is one line for a person."""
+    """No reward. `reason` is one line for users."""
 
     cause: Cause
     reason: str

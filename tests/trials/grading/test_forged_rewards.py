@@ -1,4 +1,4 @@
-"""An agent cannot write its own reward: it is dead, and its files are gone, before grading."""
+"""Agents cannot forge rewards: their processes and files are gone before grading."""
 
 import pytest
 
@@ -8,14 +8,14 @@ GRADER = """\
 [ "$(cat /app/answer 2>/dev/null)" = 42 ] && reward=1 || reward=0
 echo $reward > /logs/verifier/reward.txt
 """
-# Slow on purpose: whoever still lives has time to write a 1 before and after the 0.
+# Slow on purpose: a remaining process has time to write a 1 before and after the 0.
 SLOW_GRADER = f"rm -f /app/answer; sleep 0.1\n{GRADER}sleep 0.1\n"
 FORGE = "while :; do echo 1 > /logs/verifier/reward.txt; echo 42 > /app/answer; done"
 CHAIN = """\
 import os, signal
 for number in (1, 2, 3, 15): signal.signal(number, signal.SIG_IGN)
 while True:
-    # A child goes on and its parent ends: a process id seen a moment ago is already gone.
+    # The child continues and its parent exits, so process ids change all the time.
     if os.fork(): os._exit(0)
     os.setsid()
     open("/logs/verifier/reward.txt", "w").write("1")
@@ -53,7 +53,7 @@ cat > /tmp/chain.py <<'END'
         "renames",
     ],
 )
-async def test_a_process_left_behind_cannot_write_the_reward(write_task, run, script):
+async def test_a_remaining_process_cannot_write_the_reward(write_task, run, script):
     ran = await run(write_task(test=SLOW_GRADER), f"{script}\nsleep 0.1")
     check_graded(ran, 0.0)
 
@@ -100,7 +100,7 @@ async def test_a_process_left_behind_cannot_write_the_reward(write_task, run, sc
         "deep-tree",
     ],
 )
-async def test_what_stood_in_the_reward_folder_is_gone(write_task, run, script):
+async def test_planted_files_in_the_reward_folder_are_removed(write_task, run, script):
     ran = await run(write_task(test=GRADER), script)
     check_graded(ran, 0.0)
     assert ran.verdict.rewards == {"reward": 0.0}
@@ -136,7 +136,7 @@ FORGED_TEST = "printf '#!/bin/bash\\necho 1 > /logs/verifier/reward.txt' > {}"
         "waits-for-them",
     ],
 )
-async def test_tests_that_the_agent_prepared_do_not_run(write_task, run, script):
+async def test_planted_tests_do_not_run(write_task, run, script):
     grader = """\
 reward=0
 . /tests/helper.sh

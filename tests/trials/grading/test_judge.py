@@ -1,4 +1,4 @@
-"""A grade is a grade, and a broken grader is never one. Both directions, on real output."""
+"""The judge keeps valid grades and voids broken graders, on real output."""
 
 import time
 from dataclasses import replace
@@ -49,7 +49,7 @@ def assert_zero(result) -> Graded:
 
 
 def collection(test_file: str, frames: str, error: str, *, importing: bool = True) -> str:
-    """pytest's words on a test module that it could not load."""
+    """The output of pytest for a test module that it could not load."""
     head = (
         f"ImportError while importing test module '{test_file}'.\n"
         "Hint: make sure your test modules/packages have valid Python names.\n"
@@ -91,12 +91,12 @@ ModuleNotFoundError: No module named 'flask'
 """
 
 
-class TestEnds:
-    def test_a_grader_past_its_time_is_void(self):
+class TestEndings:
+    def test_a_grader_that_times_out_is_void(self):
         result = verdict(timed_out=True, timeout=30.0, exit_code=None, files={})
         assert_void(result, "ran past its 30 s")
 
-    def test_a_reward_written_before_the_time_ran_out_is_not_used(self):
+    def test_a_reward_written_before_a_timeout_is_not_used(self):
         assert_void(verdict(timed_out=True, files={"reward.txt": b"1"}), "ran past")
 
     def test_a_killed_grader_is_void(self):
@@ -108,7 +108,7 @@ class TestEnds:
 
 
 class TestRewards:
-    def test_a_reward_above_zero_stands_whatever_was_printed(self):
+    def test_a_reward_above_zero_is_valid_whatever_was_printed(self):
         noise = "curl: (6) Could not resolve host: astral.sh\nno tests ran in 0.01s\n" + GRADE_PY
         result = verdict("", noise, files={"reward.txt": b"1"}, exit_code=1)
         assert isinstance(result, Graded)
@@ -116,7 +116,7 @@ class TestRewards:
         assert result.rewards == {"reward": 1.0}
         assert [note.what for note in result.evidence] == ["the grader exited with 1"]
 
-    def test_an_exit_of_zero_is_no_warning(self):
+    def test_exit_code_zero_is_not_a_warning(self):
         result = verdict(files={"reward.txt": b"1"})
         assert isinstance(result, Graded)
         assert result.evidence == ()
@@ -130,13 +130,13 @@ class TestRewards:
     def test_no_file_is_void(self):
         assert_void(verdict(files={}), "neither reward.json nor reward.txt")
 
-    def test_a_missing_reward_is_explained_by_what_the_grader_lacked(self):
+    def test_a_missing_reward_is_explained_by_a_sign(self):
         stderr = "/tests/test.sh: line 7: uvx: command not found\n"
         result = assert_void(verdict("", stderr, files={}, exit_code=127), "`uvx`", "neither")
         assert result.evidence[0].where == "verifier/stderr.txt:1"
         assert result.evidence[-1].what == "the grader exited with 127"
 
-    def test_unknown_keys_are_pointed_out_where_grading_fails(self):
+    def test_unknown_keys_are_reported_if_grading_fails(self):
         result = assert_void(verdict(files={}, unknown_keys=("verifier.timeout_secs",)))
         assert result.evidence[-1].what == "not known, and ignored: verifier.timeout_secs"
         assert result.evidence[-1].where == "task.toml"
@@ -150,7 +150,7 @@ class TestRewards:
         assert_void(verdict("", GRADE_PY, files=files, reward_range=(1.0, 5.0)), "then wrote 1")
 
 
-class TestHonestZeros:
+class TestValidZeros:
     @pytest.mark.parametrize(
         "noise",
         [
@@ -164,7 +164,7 @@ class TestHonestZeros:
             "SyntaxError: invalid syntax\n",
         ],
     )
-    def test_tests_that_ran_and_failed_are_honest_whatever_they_printed(self, noise):
+    def test_failed_tests_are_a_valid_zero_whatever_they_printed(self, noise):
         assert_zero(verdict(noise + FAILED, noise))
 
     @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ class TestHonestZeros:
             ("", "error: could not compile `a` (lib) due to 1 previous error\n"),
         ],
     )
-    def test_a_plain_grader_without_a_sign_is_honest(self, stdout, stderr):
+    def test_a_zero_without_a_sign_is_valid(self, stdout, stderr):
         assert_zero(verdict(stdout, stderr, exit_code=1))
 
     def test_a_report_alone_shows_that_tests_ran(self):
@@ -207,25 +207,25 @@ class TestHonestZeros:
         )
 
 
-class TestAfterTheTests:
+class TestSignsAfterTheTests:
     def test_a_parser_that_cannot_be_imported_after_the_tests_voids(self):
         assert_void(verdict(FAILED, GRADE_PY), "could not import `agent`, then wrote 0")
 
-    def test_a_grader_that_says_it_has_no_parsers_voids(self):
+    def test_a_grader_that_reports_missing_parsers_voids(self):
         stderr = "ERROR: log parsers not found at /opt/parsers\nNo module named 'agent'\n"
         result = assert_void(verdict(FAILED, stderr), "log parsers not found")
         assert all(note.what != "no test was run" for note in result.evidence)
 
-    def test_a_traceback_of_the_work_after_the_tests_does_not(self):
+    def test_a_traceback_of_the_work_after_the_tests_does_not_void(self):
         assert_zero(verdict(FAILED, APP_PY))
 
-    def test_nor_one_through_both(self):
+    def test_a_traceback_through_grader_and_work_does_not_void(self):
         both = GRADE_PY.replace(
             "ModuleNotFoundError", '  File "/app/main.py", line 1, in <module>\nModuleNotFoundError'
         )
         assert_zero(verdict(FAILED, both))
 
-    def test_nor_one_for_what_the_agent_was_to_make(self):
+    def test_a_failed_import_of_a_deliverable_after_the_tests_does_not_void(self):
         assert_zero(verdict(FAILED, GRADE_PY, instruction="Write `agent/log_parsers.py`."))
 
 
@@ -260,7 +260,7 @@ FETCHES = [
 
 class TestFetches:
     @pytest.mark.parametrize(("line", "says"), FETCHES)
-    def test_a_fetch_that_failed_before_a_zero_voids_and_is_named(self, line, says):
+    def test_a_failed_fetch_before_a_zero_voids_and_is_named(self, line, says):
         result = assert_void(verdict("", f"setting up\n{line}\n"), "could not fetch", says)
         assert result.evidence[0].where == "verifier/stderr.txt:2"
         assert [n.what for n in result.evidence[1:]] == [
@@ -284,21 +284,21 @@ class TestFetches:
             "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
         ],
     )
-    def test_a_service_under_test_that_is_down_is_honest(self, line):
+    def test_a_service_under_test_that_is_down_is_a_valid_zero(self, line):
         assert_zero(verdict("", line + "\n"))
 
-    def test_a_fetch_that_the_instruction_speaks_of_is_the_agents(self):
+    def test_a_failed_fetch_of_a_mentioned_host_blames_the_work(self):
         line = "curl: (6) Could not resolve host: data.example.org\n"
         assert_zero(verdict("", line, instruction="Mirror https://data.example.org/x to /app."))
 
-    def test_a_requirement_that_the_agent_wrote_is_the_agents(self):
+    def test_an_unavailable_requirement_of_the_agent_blames_the_work(self):
         line = "ERROR: No matching distribution found for nonsense-9\n"
         asked = "Write /app/requirements.txt for the project."
         assert_zero(verdict("", line, instruction=asked))
         offline = "Failed to establish a new connection: [Errno -2] Name or service not known\n"
         assert_void(verdict("", offline + line, instruction=asked), "nonsense-9")
 
-    def test_a_fetch_by_the_graders_python_voids(self):
+    def test_a_failed_fetch_in_python_of_the_grader_voids(self):
         stderr = (
             "Traceback (most recent call last):\n"
             '  File "/tests/grade.py", line 4, in <module>\n'
@@ -308,7 +308,7 @@ class TestFetches:
         assert_void(verdict("", stderr), "could not fetch what it needs with Python")
         assert_zero(verdict("", stderr.replace("/tests/grade.py", "/app/main.py")))
 
-    def test_a_request_to_the_service_under_test_does_not(self):
+    def test_a_failed_request_to_the_service_under_test_does_not_void(self):
         stderr = (
             "Traceback (most recent call last):\n"
             '  File "/tests/grade.py", line 4, in <module>\n'
@@ -317,7 +317,7 @@ class TestFetches:
         )
         assert_zero(verdict("", stderr))
 
-    def test_what_could_not_be_fetched_explains_what_the_work_cannot_import(self):
+    def test_a_failed_fetch_explains_a_failed_import_of_the_work(self):
         stderr = "ERROR: No matching distribution found for flask\n" + APP_PY
         assert_void(verdict("", stderr), "`flask` with pip")
 
@@ -341,7 +341,7 @@ class TestTools:
             ("error: No interpreter found for Python 3.13 in managed installations", "Python 3.13"),
         ],
     )
-    def test_a_known_tool_that_is_missing_voids_and_is_named(self, line, tool):
+    def test_a_missing_tool_voids_and_is_named(self, line, tool):
         assert_void(verdict("", line + "\n", exit_code=127), f"could not run `{tool}`")
 
     @pytest.mark.parametrize(
@@ -355,21 +355,21 @@ class TestTools:
             "env: ‘mytool’: No such file or directory",
         ],
     )
-    def test_a_command_of_the_work_that_is_missing_is_honest(self, line):
+    def test_a_missing_command_of_the_work_is_a_valid_zero(self, line):
         assert_zero(verdict("", line + "\n"))
 
-    def test_a_tool_that_the_agent_was_to_install_is_the_agents(self):
+    def test_a_missing_tool_that_is_a_deliverable_blames_the_work(self):
         line = "/tests/test.sh: line 3: jq: command not found\n"
         assert_zero(verdict("", line, instruction="Install jq so that it is on the PATH."))
         assert_void(verdict("", line, instruction="Use jq if you like."), "`jq`")
 
-    def test_a_tool_that_the_instruction_only_speaks_of_is_the_graders(self):
+    def test_a_missing_tool_that_is_only_mentioned_blames_the_grader(self):
         line = "/usr/bin/python3: No module named pytest\n"
         assert_void(verdict("", line, instruction="`pytest` must pass."), "`pytest`")
 
 
 class TestImports:
-    def test_the_graders_own_import_voids_and_the_module_is_named(self):
+    def test_a_failed_import_of_the_grader_voids_and_the_module_is_named(self):
         stdout = collection("/tests/test_outputs.py", IN_TESTS, NO_PARSERS)
         result = assert_void(
             verdict(stdout), "the grader could not import `log_parsers`, then wrote 0"
@@ -389,20 +389,20 @@ class TestImports:
             "Write a module called log_parsers.",
         ],
     )
-    def test_a_module_that_was_asked_for_is_the_agents(self, instruction):
+    def test_a_missing_module_that_is_a_deliverable_blames_the_work(self, instruction):
         stdout = collection("/tests/test_outputs.py", IN_TESTS, NO_PARSERS)
         assert_zero(verdict(stdout, instruction=instruction))
 
-    def test_an_import_of_the_work_is_the_agents(self):
+    def test_a_failed_import_of_the_work_blames_the_work(self):
         frames = IN_TESTS + "dep.py:1: in <module>\n    import flasky\n"
         error = "E   ModuleNotFoundError: No module named 'flasky'\n"
         assert_zero(verdict(collection("/tests/test_outputs.py", frames, error)))
 
-    def test_a_name_that_the_work_lacks_is_the_agents(self):
+    def test_a_name_that_the_work_lacks_blames_the_work(self):
         error = "E   ImportError: cannot import name 'area' from 'shapes' (/app/shapes.py)\n"
         assert_zero(verdict(collection("/tests/test_outputs.py", IN_TESTS, error)))
 
-    def test_a_name_that_the_graders_own_file_lacks_voids(self):
+    def test_a_name_that_a_file_of_the_grader_lacks_voids(self):
         error = "E   ImportError: cannot import name 'check' from 'helpers' (/tests/helpers.py)\n"
         stdout = collection("/tests/test_outputs.py", IN_TESTS, error)
         assert_void(verdict(stdout), "`check` from `helpers`")
@@ -415,12 +415,12 @@ class TestImports:
         stdout = collection("/tests/test_outputs.py", IN_TESTS, error)
         assert_void(verdict(stdout), "`Mapping` from `collections`")
 
-    def test_a_new_module_of_a_package_that_the_instruction_speaks_of_is_the_agents(self):
+    def test_a_missing_module_of_a_mentioned_package_blames_the_work(self):
         error = "E   ModuleNotFoundError: No module named 'shapely.extras'\n"
         stdout = collection("/tests/test_outputs.py", IN_TESTS, error)
         assert_zero(verdict(stdout, instruction="shapely cannot simplify lines. Mend it."))
 
-    def test_a_helper_beside_the_tests_is_the_graders(self):
+    def test_a_missing_helper_of_the_tests_blames_the_grader(self):
         frames = (
             "test_outputs.py:2: in <module>\n    import helpers\n"
             "helpers.py:1: in <module>\n    import log_parsers\n"
@@ -429,7 +429,7 @@ class TestImports:
         assert_void(verdict(stdout.replace("ERROR ../tests/", "ERROR ")), "`log_parsers`")
         assert_zero(verdict(stdout))
 
-    def test_tests_that_stand_in_the_work_folder_are_not_the_graders(self):
+    def test_tests_in_the_working_directory_belong_to_the_work(self):
         frames = "tests/test_mine.py:1: in <module>\n    import flasky\n"
         error = "E   ModuleNotFoundError: No module named 'flasky'\n"
         assert_zero(verdict(collection("/app/tests/test_mine.py", frames, error)))
@@ -458,7 +458,7 @@ class TestImports:
         assert_void(verdict("", stderr), "could not import a library")
         assert_zero(verdict("", stderr.replace("/tests/grade.py", "/app/main.py")))
 
-    def test_an_import_that_unittest_counts_as_a_test_voids(self):
+    def test_a_failed_import_that_unittest_counts_voids(self):
         stderr = (
             "E\n"
             "======================================================================\n"
@@ -490,14 +490,14 @@ class TestImports:
             ("SWE-style log parsers not found", "parsers not found"),
         ],
     )
-    def test_an_import_error_that_was_caught_and_printed_voids(self, line, says):
+    def test_a_caught_and_printed_import_error_voids(self, line, says):
         assert_void(verdict(line + "\n"), says)
 
-    def test_one_for_what_was_asked_for_does_not(self):
+    def test_a_caught_import_error_of_a_deliverable_does_not_void(self):
         line = "Error: No module named 'solution'\n"
         assert_zero(verdict(line, instruction="Write solution.py"))
 
-    def test_pylint_on_the_work_is_no_import(self):
+    def test_pylint_output_about_the_work_is_not_an_import_error(self):
         line = "app.py:1:0: E0401: Unable to import 'numpy' (import-error)\n"
         assert_zero(verdict(line))
 
@@ -512,7 +512,7 @@ class TestImports:
             ("Error: Cannot find module '../app/c'\nRequire stack:\n- /tests/a.test.js\n", False),
         ],
     )  # fmt: skip
-    def test_a_module_that_node_does_not_find_is_judged_by_who_asked(self, text, void):
+    def test_a_missing_module_of_node_is_judged_by_its_importer(self, text, void):
         result = verdict("", text)
         assert_void(result, "`chai`") if void else assert_zero(result)
 
@@ -538,7 +538,7 @@ class TestOtherLanguages:
             "      at Object.require (/tests/calc.test.js:1:14)\n",
         ],
     )
-    def test_a_suite_that_the_work_keeps_from_loading_is_honest(self, error):
+    def test_a_suite_that_fails_to_load_because_of_the_work_is_a_valid_zero(self, error):
         assert_zero(verdict("", JEST.format(error)))
 
     @pytest.mark.parametrize(
@@ -548,10 +548,10 @@ class TestOtherLanguages:
             "    ReferenceError: y is not defined\n\n      at Object.y (/tests/calc.test.js:1:9)\n",
         ],
     )
-    def test_a_suite_that_cannot_be_loaded_for_its_own_sake_voids(self, error):
+    def test_a_suite_that_fails_to_load_by_itself_voids(self, error):
         assert_void(verdict("", JEST.format(error)), "jest collected no tests")
 
-    def test_a_ruby_file_of_the_work_that_is_missing_is_honest(self):
+    def test_a_missing_ruby_file_of_the_work_is_a_valid_zero(self):
         text = (
             "LoadError:\n  cannot load such file -- {}\n"
             "0 examples, 0 failures, 1 error occurred outside of examples\n"
@@ -586,13 +586,13 @@ class TestCollection:
         result = assert_void(verdict(files={**ZERO, "ctrf.json": ctrf}), "collected no tests")
         assert result.evidence[0].where == "verifier/ctrf.json"
 
-    def test_tests_that_the_agent_was_to_write_are_the_agents(self):
+    def test_missing_tests_that_are_a_deliverable_blame_the_work(self):
         asked = "Write unit tests for /app/calc.py in /app/test_calc.py."
         assert_zero(verdict("=== no tests ran in 0.01s ===\n", instruction=asked))
         missing = "ERROR: file or directory not found: /app/test_calc.py\n"
         assert_zero(verdict(missing, instruction=asked))
 
-    def test_a_fixture_that_no_plugin_provides_voids(self):
+    def test_a_missing_fixture_voids(self):
         stdout = (
             "___________________________ ERROR at setup of test_a ___________________________\n"
             "E       fixture 'mocker' not found\n"
@@ -602,7 +602,7 @@ class TestCollection:
         assert_void(verdict(stdout), "`mocker`")
         assert_zero(verdict(stdout.replace("1 error in", "1 failed, 1 error in")))
 
-    def test_a_fixture_that_fails_is_honest(self):
+    def test_a_failing_fixture_is_a_valid_zero(self):
         stdout = (
             "___________________________ ERROR at setup of test_a ___________________________\n"
             "E   RuntimeError: the server did not start\n"
@@ -620,7 +620,7 @@ class TestCollection:
             "E   AttributeError: module 'calc' has no attribute 'add'\n",
         ],
     )
-    def test_a_test_module_that_trips_over_the_work_is_honest(self, error):
+    def test_a_collection_error_because_of_the_work_is_a_valid_zero(self, error):
         frames = "../tests/test_outputs.py:1: in <module>\n    x = 1\n"
         assert_zero(verdict(collection("/tests/test_outputs.py", frames, error, importing=False)))
 
@@ -633,7 +633,7 @@ class TestCollection:
             ("E   FileNotFoundError: [Errno 2] No such file or directory: 'uv'\n", "FileNotFound"),
         ],
     )  # fmt: skip
-    def test_a_test_module_that_trips_over_itself_voids(self, error, says):
+    def test_a_collection_error_of_the_tests_voids(self, error, says):
         frames = "../tests/test_outputs.py:1: in <module>\n    x = 1\n"
         stdout = collection("/tests/test_outputs.py", frames, error, importing=False)
         assert_void(verdict(stdout), says)
@@ -645,14 +645,14 @@ class TestCollection:
         stdout = collection("/tests/test_outputs.py", "", error, importing=False)
         assert_void(verdict(stdout), "the grader's test_outputs.py raised NameError before")
 
-    def test_an_error_raised_in_the_work_when_it_is_imported_is_honest(self):
+    def test_an_error_of_the_work_on_import_is_a_valid_zero(self):
         frames = (
             "../tests/test_outputs.py:1: in <module>\n    import calc\ncalc.py:3: in <module>\n"
         )
         error = "E   NameError: name 'x' is not defined\n"
         assert_zero(verdict(collection("/tests/test_outputs.py", frames, error, importing=False)))
 
-    def test_a_grader_script_that_crashes_on_the_work_is_honest(self):
+    def test_a_grader_script_that_crashes_on_the_work_is_a_valid_zero(self):
         stderr = (
             "Traceback (most recent call last):\n"
             '  File "/tests/grade.py", line 9, in <module>\n'
@@ -661,7 +661,7 @@ class TestCollection:
         assert_zero(verdict("", stderr, exit_code=1))
 
 
-class TestTheTasksOwnFiles:
+class TestFilesOfTheTask:
     def syntax(self, path: str) -> str:
         error = (
             f'E     File "{path}", line 1\n'
@@ -672,14 +672,14 @@ class TestTheTasksOwnFiles:
         frames = "../tests/test_outputs.py:2: in <module>\n    import main\n"
         return collection("/tests/test_outputs.py", frames, error, importing=False)
 
-    def test_a_test_file_that_does_not_parse_is_the_tasks(self):
+    def test_a_test_file_with_a_syntax_error_blames_the_task(self):
         result = verdict(self.syntax("/tests/test_outputs.py"))
         assert_void(result, "/tests/test_outputs.py", "line 1", cause=Cause.TASK)
 
-    def test_a_file_of_the_work_that_does_not_parse_is_honest(self):
+    def test_a_file_of_the_work_with_a_syntax_error_is_a_valid_zero(self):
         assert_zero(verdict(self.syntax("/app/main.py")))
 
-    def test_what_the_work_hands_to_eval_is_honest(self):
+    def test_a_syntax_error_in_eval_of_the_work_is_a_valid_zero(self):
         stderr = (
             "Traceback (most recent call last):\n"
             '  File "/app/calc.py", line 3, in <module>\n'
@@ -702,11 +702,11 @@ class TestTheTasksOwnFiles:
             "/tests/test.sh: /bin/bash^M: bad interpreter: No such file or directory",
         ],
     )
-    def test_a_script_that_no_shell_can_run_is_the_tasks(self, line):
+    def test_an_unrunnable_script_blames_the_task(self, line):
         for files in ({}, ZERO):
             assert_void(verdict("", line + "\n", files=files, exit_code=2), cause=Cause.TASK)
 
-    def test_a_script_of_the_work_that_does_not_parse_is_honest(self):
+    def test_a_script_of_the_work_with_a_syntax_error_is_a_valid_zero(self):
         assert_zero(verdict("", "/app/run.sh: line 4: syntax error: unexpected end of file\n"))
         assert_zero(verdict("", "/app/run.sh: line 3: $'\\r': command not found\n"))
 
@@ -720,10 +720,10 @@ class TestTheTasksOwnFiles:
             "ls: cannot access '/opt/parsers/lib': No such file or directory",
         ],
     )
-    def test_a_file_of_the_grader_that_is_missing_voids(self, line):
+    def test_a_missing_file_of_the_grader_voids(self, line):
         assert_void(verdict("", line + "\n"), "which is not there")
 
-    def test_a_file_under_opt_that_the_agent_was_to_make_is_the_agents(self):
+    def test_a_missing_file_under_opt_that_is_a_deliverable_blames_the_work(self):
         line = "cat: /opt/service/config.ini: No such file or directory\n"
         assert_zero(verdict("", line, instruction="Set up the service in /opt/service."))
 

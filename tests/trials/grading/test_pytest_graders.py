@@ -1,4 +1,4 @@
-"""Graders that run a real pytest: each of its exit codes, and whose fault it is."""
+"""Graders that run a real pytest: all of its exit codes, and the party at fault."""
 
 import pytest
 
@@ -87,7 +87,7 @@ async def test_a_pytest_that_ran_nothing_is_void(
     check_void(ran, Cause.GRADER, word)
 
 
-async def test_a_test_file_that_does_not_parse_is_the_tasks_fault(write_pytest_task, run):
+async def test_a_test_file_with_a_syntax_error_is_a_fault_of_the_task(write_pytest_task, run):
     ran = await run(write_pytest_task(tests="def test_one(:\n    pass\n"))
     check_void(ran, Cause.TASK, "test_outputs.py")
 
@@ -117,7 +117,7 @@ async def test_a_test_file_that_does_not_parse_is_the_tasks_fault(write_pytest_t
         "right",
     ],
 )
-async def test_faults_of_the_work_are_honest_zeros(write_pytest_task, run, work, reward):
+async def test_faults_of_the_work_are_valid_zeros(write_pytest_task, run, work, reward):
     task = write_pytest_task(tests=NEEDS_CALC, instruction=ASKS_FOR_A_MODULE)
     ran = await run(task, work)
     check_graded(ran, reward)
@@ -133,13 +133,13 @@ async def test_faults_of_the_work_are_honest_zeros(write_pytest_task, run, work,
     ],
     ids=["import", "fetch", "tool", "no-tests"],
 )
-async def test_what_the_work_prints_does_not_void_its_zero(write_pytest_task, run, says):
+async def test_output_of_the_work_does_not_void_its_zero(write_pytest_task, run, says):
     ran = await run(write_pytest_task(tests=RUNS_THE_WORK), f"echo 'echo \"{says}\"' > work.sh")
     assert says.splitlines()[-1] in ran.read("verifier/stdout.txt")
     check_graded(ran, 0.0)
 
 
-async def test_a_program_that_was_not_written_is_an_honest_zero(write_pytest_task, run):
+async def test_a_missing_program_of_the_work_is_a_valid_zero(write_pytest_task, run):
     tests = 'import subprocess\ndef test_hello():\n    subprocess.run(["/app/hello"], check=True)\n'
     ran = await run(write_pytest_task(tests=tests, instruction="Write /app/hello.\n"))
     assert "FileNotFoundError" in ran.read("verifier/stdout.txt")

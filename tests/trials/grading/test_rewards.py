@@ -1,4 +1,4 @@
-"""What a grader wrote is read exactly, or not at all."""
+"""Reward files are read exactly or rejected."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_one_number_in_reward_txt_is_the_reward(text, value):
         ("1" * (LARGEST_FILE + 1), "too long to be a reward"),
     ],
 )
-def test_anything_else_in_reward_txt_is_no_reward(text, says):
+def test_other_contents_of_reward_txt_are_no_reward(text, says):
     problem = read(reward_txt=text)
     assert isinstance(problem, NoReward)
     assert says in problem.reason
@@ -113,7 +113,7 @@ def test_an_only_key_is_the_reward():
     assert (reward.value, reward.notes) == (1.0, ())
 
 
-def test_several_keys_are_averaged_and_it_is_said():
+def test_several_keys_are_averaged_with_a_note():
     reward = read(reward_json='{"style": 0, "tests": 1}')
     assert isinstance(reward, Reward)
     assert reward.value == 0.5
@@ -127,21 +127,21 @@ def test_a_mean_is_made_of_numbers_in_range():
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5"])
-def test_a_reward_outside_its_range_is_refused_and_the_remedy_named(text):
+def test_a_reward_outside_its_range_is_rejected_with_advice(text):
     problem = read(reward_txt=text)
     assert isinstance(problem, NoReward)
     assert "metadata.reward_range = [" in problem.reason
     assert "task.toml" in problem.reason
 
 
-def test_a_declared_range_admits_what_it_holds():
+def test_a_reward_in_a_declared_range_is_valid():
     reward = read((-1.0, 10.0), reward_txt="-1")
     assert isinstance(reward, Reward)
     assert reward.value == -1.0
     assert isinstance(read((-1.0, 10.0), reward_txt="-1.01"), NoReward)
 
 
-def test_of_two_equal_files_json_wins():
+def test_reward_json_takes_precedence_over_an_equal_reward_txt():
     reward = read(reward_json='{"reward": 1, "n": 3}', reward_txt="1.0\n")
     assert isinstance(reward, Reward)
     assert reward.file == "reward.json"
@@ -167,7 +167,7 @@ def test_no_file_is_no_reward():
     ("name", "meant"),
     [("rewards.json", "reward.json"), ("reward.JSON", "reward.json"), ("reward.tx", "reward.txt")],
 )
-def test_a_misspelt_name_is_pointed_out_and_not_read(name, meant):
+def test_a_misspelt_file_is_reported_and_not_read(name, meant):
     problem = read_reward({name: b"1"}, UNIT)
     assert isinstance(problem, NoReward)
     assert f"{name} (misspelt: {meant} is read)" in problem.reason

@@ -1,4 +1,4 @@
-"""What runners counted is read from the text that they print."""
+"""Summaries of test runners are parsed from their output."""
 
 import json
 
@@ -107,7 +107,7 @@ NEXTEST = "     Summary [   0.005s] 2 tests run: 1 passed, 1 failed, 0 skipped\n
         ("OK (4 tests, 5 assertions)\n", "phpunit", 4, 0),
     ],
 )
-def test_what_ran_is_counted(text, runner, passed, failed):
+def test_summaries_are_counted(text, runner, passed, failed):
     counts = count_runs(Output("stdout", text).text)
     assert [(c.runner, c.passed, c.failed) for c in counts] == [(runner, passed, failed)]
     assert any_ran(counts)
@@ -142,7 +142,7 @@ def test_a_runner_that_found_nothing_ran_nothing(text, runner):
     assert not any_ran(counts)
 
 
-def test_an_error_of_collection_is_not_a_test_that_ran():
+def test_a_collection_error_is_not_a_test_that_ran():
     text = (
         "collected 0 items / 1 error\n"
         "!!!!!!!!!!!!!!!!!!!! Interrupted: 1 error during collection !!!!!!!!!!!!!!!!!!!!\n"
@@ -153,7 +153,7 @@ def test_an_error_of_collection_is_not_a_test_that_ran():
     assert not any_ran([count])
 
 
-def test_an_error_of_a_tests_set_up_is_a_test_that_ran():
+def test_a_set_up_error_of_a_test_is_a_test_that_ran():
     text = (
         "___________________________ ERROR at setup of test_a ___________________________\n"
         "ERROR ../tests/test_setup.py::test_a - RuntimeError: x\n"
@@ -162,7 +162,7 @@ def test_an_error_of_a_tests_set_up_is_a_test_that_ran():
     assert any_ran(count_runs(text))
 
 
-def test_an_import_that_unittest_counts_as_a_test_is_none():
+def test_a_failed_import_that_unittest_counts_is_not_a_test():
     text = (
         "ERROR: test_u (unittest.loader._FailedTest.test_u)\n"
         "ImportError: Failed to import test module: test_u\n"
@@ -200,7 +200,7 @@ def test_a_failed_set_up_of_a_class_is_a_test_that_ran():
         "Ran out of tests in 3 s\n",
     ],
 )
-def test_plain_output_is_no_count(text):
+def test_plain_output_has_no_summary(text):
     assert count_runs(text) == []
 
 
@@ -215,5 +215,5 @@ def test_a_ctrf_report_is_counted():
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b"\xff", b'{"results": 1}', b"[" * 100_000, b"null"]
 )
-def test_anything_else_is_no_ctrf_report(data):
+def test_other_data_is_not_a_ctrf_report(data):
     assert count_ctrf(data) is None

@@ -1,4 +1,4 @@
-"""What is carried from the agent's sandbox: to a verifier of its own, and to be kept."""
+"""Artifacts: copied to a separate verifier, and kept."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from plimsoll.trials.verdicts import Cause
 PASS = "echo 1 > /logs/verifier/reward.txt\n"
 
 
-async def test_collect_hooks_run_before_the_tests_are_there(write_task, run):
+async def test_collect_hooks_run_before_the_tests_are_uploaded(write_task, run):
     need_several_users()
     toml = (
         "[[verifier.collect]]\ncommand = 'ls -A /tests > /app/seen; id -un >> /app/seen'\n"
@@ -43,9 +43,7 @@ async def test_a_separate_verifier_sees_the_artifacts_and_nothing_else(write_tas
     assert ran.read("artifacts/made") == "made\n"
 
 
-async def test_a_separate_verifier_runs_none_of_the_programs_that_the_agent_replaced(
-    write_task, run
-):
+async def test_a_separate_verifier_runs_no_program_that_the_agent_replaced(write_task, run):
     forge = "#!/bin/sh\\nmkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
     agent = (
         f"for x in cat grep python3 bash; do rm -f /usr/bin/$x; printf '{forge}' > /usr/bin/$x; "
@@ -55,7 +53,7 @@ async def test_a_separate_verifier_runs_none_of_the_programs_that_the_agent_repl
     check_graded(await run(write_task(test=test, toml=SEPARATE), agent), 0.0)
 
 
-async def test_a_folder_is_carried_with_what_it_holds(write_task, run):
+async def test_a_folder_is_copied_with_its_contents(write_task, run):
     toml = (
         '[[artifacts]]\nsource = "/app/site"\nexclude = ["*.tmp"]\n'
         '[verifier]\nenvironment_mode = "separate"\n'
@@ -66,7 +64,7 @@ async def test_a_folder_is_carried_with_what_it_holds(write_task, run):
     assert ran.read("verifier/stdout.txt").split() == [".", "./deep", "./deep/b"]
 
 
-async def test_an_artifact_that_was_not_made_is_for_the_tests_to_find(write_task, run):
+async def test_a_missing_artifact_is_graded_by_the_tests(write_task, run):
     test = "([ -e /app/made ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
     ran = await run(write_task(test=test, toml=SEPARATE))
     check_graded(ran, 0.0)
@@ -94,14 +92,14 @@ async def test_an_artifact_that_was_not_made_is_for_the_tests_to_find(write_task
     ],
 )
 async def test_an_odd_artifact_does_not_void_the_trial(write_task, run, agent):
-    """Otherwise an agent could choose to be tried again rather than to get its 0."""
+    """Otherwise an agent could choose a retry instead of a 0."""
     test = "([ -f /app/made ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
     ran = await run(write_task(test=test, toml=SEPARATE), agent)
     check_graded(ran, 0.0)
 
 
 @pytest.mark.parametrize("place", ["/app/made", "/logs/agent", "/logs/artifacts"])
-async def test_a_link_does_not_bring_other_folders_along(write_task, run, place):
+async def test_a_link_does_not_copy_other_folders(write_task, run, place):
     agent = f"truncate -s 20M /srv/large; rm -rf {place}; ln -s /srv {place}"
     ran = await run(write_task(toml='artifacts = ["/app/made"]\n'), agent)
     check_graded(ran, 1.0)
@@ -109,13 +107,13 @@ async def test_a_link_does_not_bring_other_folders_along(write_task, run, place)
     assert kept < 1 << 20
 
 
-async def test_artifacts_of_one_name_do_not_void_the_trial(write_task, run):
+async def test_artifacts_of_the_same_name_do_not_void_the_trial(write_task, run):
     agent = "mkdir -p /logs/artifacts/made; touch /logs/artifacts/made/x; echo file > made"
     ran = await run(write_task(toml='artifacts = ["/app/made"]\n'), agent)
     check_graded(ran, 1.0)
 
 
-async def test_the_separate_verifiers_own_image_and_variables_count(write_task, run):
+async def test_a_separate_verifier_has_its_own_image_and_variables(write_task, run):
     toml = (
         '[verifier.environment]\ndocker_image = "host"\nworkdir = "/srv"\n'
         '[verifier.environment.env]\nA = "b"\n'
@@ -134,10 +132,8 @@ async def test_the_separate_verifiers_own_image_and_variables_count(write_task, 
     ],
     ids=["folder-to-file", "file-to-folder", "link-to-file"],
 )
-async def test_an_artifact_takes_the_place_of_what_the_image_has(
-    write_task, run, before, agent, seen
-):
-    """Otherwise an agent could choose to be tried again by changing what a path is."""
+async def test_an_artifact_replaces_files_of_the_image(write_task, run, before, agent, seen):
+    """Otherwise an agent could cause a retry by changing the type of a path."""
     test = f"{PASS}[ -L /app/made ] && echo link; [ -d /app/made ] && echo folder || echo file\n"
     dockerfile = f"FROM host\nWORKDIR /app\nRUN {before}\n"
     ran = await run(write_task(test=test, toml=SEPARATE, dockerfile=dockerfile), agent)

@@ -1,7 +1,4 @@
-"""What a grader can do, and what must come of it: real graders in real sandboxes.
-
-What comes of a whole set of such trials is in `tests/cli/test_eval.py`.
-"""
+"""Verdicts on real graders in real sandboxes."""
 
 import asyncio
 
@@ -31,11 +28,11 @@ END
 
 
 def written(text: str, file: str = REWARD) -> str:
-    """A grader that does nothing but write a reward."""
+    """A grader that only writes a reward."""
     return f"printf '%s' '{text}' > {file}\n"
 
 
-async def test_a_one_is_graded_without_remarks(write_task, run):
+async def test_a_one_is_graded_without_evidence(write_task, run):
     ran = await run(write_task(test=written("1")))
     check_graded(ran, 1.0)
     assert ran.verdict.evidence == ()
@@ -52,7 +49,7 @@ async def test_a_one_is_graded_without_remarks(write_task, run):
     ],
     ids=["fraction", "newline", "json", "both-files-equal", "silent-zero"],
 )
-async def test_a_reward_that_can_be_read_is_graded(write_task, run, test, reward):
+async def test_a_valid_reward_is_graded(write_task, run, test, reward):
     check_graded(await run(write_task(test=test)), reward)
 
 
@@ -71,7 +68,7 @@ async def test_a_script_without_a_shebang_runs(write_task, run):
     ],
     ids=["quiet", "import", "fetch", "tool", "file"],
 )
-async def test_a_reward_above_zero_stands_with_its_exit_code_as_a_remark(write_task, run, ugly):
+async def test_a_reward_above_zero_is_valid_with_its_exit_code_as_evidence(write_task, run, ugly):
     task = write_task(test=f"{ugly}\n{written('1')}exit 1\n", toml=OFFLINE)
     check_graded(await run(task), 1.0, "exited with 1")
 
@@ -139,7 +136,7 @@ async def test_a_zero_of_a_grader_that_lacks_something_is_void(write_task, run, 
         pytest.param("kill -9 $$", ("SIGKILL",), id="killed"),
     ],
 )
-async def test_what_is_not_exactly_a_reward_is_void(write_task, run, test, words):
+async def test_an_invalid_reward_is_void(write_task, run, test, words):
     check_void(await run(write_task(test=test)), Cause.GRADER, *words)
 
 
@@ -166,7 +163,7 @@ async def test_a_grader_with_large_logs_is_graded(write_task, run, reward):
     assert kept < 70 << 20
 
 
-async def test_a_range_that_the_task_declares_is_its_own(write_task, run):
+async def test_a_declared_reward_range_is_used(write_task, run):
     toml = "[metadata]\nreward_range = [-1, 10]\n"
     low, high, beyond = await asyncio.gather(
         run(write_task("low", test=written("-1"), toml=toml)),
@@ -178,23 +175,23 @@ async def test_a_range_that_the_task_declares_is_its_own(write_task, run):
     check_void(beyond, Cause.GRADER, "11")
 
 
-async def test_a_script_with_windows_line_endings_is_the_tasks_fault(write_task, run):
+async def test_a_script_with_windows_line_endings_is_a_fault_of_the_task(write_task, run):
     ran = await run(write_task(test=f"#!/bin/bash\r\necho 1 > {REWARD}\r\n"))
     check_void(ran, Cause.TASK, "tests/test.sh", "CRLF")
 
 
-async def test_a_script_that_does_not_parse_is_the_tasks_fault(write_task, run):
+async def test_a_script_with_a_syntax_error_is_a_fault_of_the_task(write_task, run):
     ran = await run(write_task(test=f"{written('0')}if true; then\n"))
     check_void(ran, Cause.TASK)
 
 
-async def test_a_missing_script_is_the_tasks_fault(write_task, run):
+async def test_a_missing_script_is_a_fault_of_the_task(write_task, run):
     task = write_task()
     (task.path / "tests/test.sh").unlink()
     check_void(await run(task), Cause.TASK, "tests/test.sh")
 
 
-async def test_a_grader_past_its_time_is_void_and_all_of_it_is_gone(write_task, run):
+async def test_a_grader_that_times_out_is_void_and_its_processes_are_killed(write_task, run):
     time = long_time()
     test = f"{written('1')}(setsid nohup sleep {time} &)\nsleep {time} & sleep {time}"
     ran = await run(write_task(test=test, toml="[verifier]\ntimeout_sec = 0.5\n"))
@@ -202,7 +199,7 @@ async def test_a_grader_past_its_time_is_void_and_all_of_it_is_gone(write_task, 
     assert not processes_with(time)
 
 
-async def test_processes_that_a_grader_leaves_behind_do_not_hold_it_up(write_task, run):
+async def test_background_processes_of_a_grader_do_not_delay_it(write_task, run):
     time = long_time()
     ran = await run(write_task(test=f"{written('1')}(setsid sleep {time} &)\nsleep {time} &"))
     check_graded(ran, 1.0)
@@ -215,27 +212,27 @@ async def test_a_clone_that_fails_in_the_image_voids_the_trial(write_task, run):
     check_void(ran, Cause.SANDBOX, "Dockerfile:2", "git clone", "exit 128")
 
 
-async def test_a_misspelt_key_is_pointed_out_where_grading_fails(write_task, run):
+async def test_a_misspelt_key_is_reported_if_grading_fails(write_task, run):
     task = write_task(test='printf "$WANTED" > /logs/x', toml="[verifier.envs]\nWANTED = '1'\n")
     ran = await run(task)
     check_void(ran, Cause.GRADER)
     assert any("envs" in evidence.what for evidence in ran.verdict.evidence)
 
 
-# Zeros that the work has earned, whatever was printed.
+# Valid zeros, whatever was printed.
 
 
-async def test_a_zero_after_tests_that_failed_is_honest(write_task, run):
+async def test_a_zero_after_failed_tests_is_valid(write_task, run):
     test = f"{FAILING_TESTS}python3 -m unittest test_sum || {written('0')}"
     check_graded(await run(write_task(test=test)), 0.0)
 
 
-async def test_a_zero_of_a_script_that_stops_at_failed_tests_is_honest(write_task, run):
+async def test_a_zero_of_a_script_that_stops_at_failed_tests_is_valid(write_task, run):
     test = f"set -e\n{written('0')}{FAILING_TESTS}python3 -m unittest test_sum\n{written('1')}"
     check_graded(await run(write_task(test=test)), 0.0, "exited with 1")
 
 
-async def test_a_zero_by_diff_is_honest(write_task, run):
+async def test_a_zero_by_diff_is_valid(write_task, run):
     test = f"diff /app/out.txt /tests/expected.txt {ONE_OR_ZERO}"
     files = {"tests/expected.txt": "42\n"}
     task = write_task(test=test, files=files, instruction="Write 42 to /app/out.txt.\n")
@@ -249,7 +246,7 @@ async def test_a_zero_by_diff_is_honest(write_task, run):
     check_graded(right, 1.0)
 
 
-async def test_a_zero_for_a_program_that_was_not_written_is_honest(write_task, run):
+async def test_a_zero_for_a_missing_program_of_the_work_is_valid(write_task, run):
     test = f'[ "$(/app/hello)" = hello ] {ONE_OR_ZERO}'
     task = write_task(test=test, instruction="Write a program /app/hello that prints hello.\n")
     absent, present = await asyncio.gather(
@@ -270,8 +267,8 @@ async def test_a_zero_for_a_program_that_was_not_written_is_honest(write_task, r
         "collected 0 items",
     ],
 )
-async def test_what_the_code_under_test_prints_does_not_void_an_honest_zero(write_task, run, says):
-    """The work can only lose by printing such lines: its 0 stays a 0."""
+async def test_output_of_the_code_under_test_does_not_void_a_valid_zero(write_task, run, says):
+    """The work cannot void its 0 by printing such lines."""
     test = (
         f"{FAILING_TESTS}sed -i '/def/a\\        import os; os.system(\"sh /app/work.sh\")' "
         f"test_sum.py\npython3 -m unittest test_sum || {written('0')}"

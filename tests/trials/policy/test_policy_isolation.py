@@ -1,4 +1,4 @@
-"""What an agent reaches from inside its sandbox: its own session, and nothing else."""
+"""Isolation of agents: from its sandbox an agent reaches only its own session."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 def run(gateway: Gateway, backend: Backend, write_task, tmp_path: Path):
-    """Runs trials of a script, all of them behind one gateway."""
+    """Run trials of a script through one gateway."""
     task = write_task()
 
     async def run(script: str, attempt: int = 1) -> Ran:
@@ -62,7 +62,9 @@ async def test_a_sandbox_without_a_network_reaches_the_gateway_and_nothing_else(
 
 
 @pytest.mark.every_backend
-async def test_a_trial_cannot_use_another_ones_session(run, gateway: Gateway, tmp_path: Path):
+async def test_a_trial_cannot_use_the_session_of_another_trial(
+    run, gateway: Gateway, tmp_path: Path
+):
     other = await gateway.open(tmp_path / "other", blobs=tmp_path / "blobs")
     access = other.access(gateway.port)
     ran = await run(
@@ -84,7 +86,7 @@ async def test_a_trial_cannot_use_another_ones_session(run, gateway: Gateway, tm
     assert ran.file.ends["main"].turns == 1
 
 
-async def test_trials_at_once_have_sessions_of_their_own(run):
+async def test_concurrent_trials_have_their_own_sessions(run):
     first, second = await asyncio.gather(
         run("ask one; echo $POLICY_KEY; echo $POLICY_URL", 1),
         run("ask two; echo $POLICY_KEY; echo $POLICY_URL", 2),
@@ -96,7 +98,7 @@ async def test_trials_at_once_have_sessions_of_their_own(run):
     assert [ran.file.ends["main"].turns for ran in (first, second)] == [1, 1]
 
 
-async def test_what_an_agent_leaves_running_cannot_ask_while_it_is_graded(
+async def test_processes_of_the_agent_cannot_use_the_policy_during_grading(
     run, gateway: Gateway, write_task
 ):
     ran = await run("ask mine; (sleep 0.2; ask later; ask later) & true")

@@ -1,4 +1,4 @@
-"""What a trial's agent may use of the policy, and whose fault it is when its time is over."""
+"""Limits of the policy session, and the blame for a timeout."""
 
 import asyncio
 import errno
@@ -31,8 +31,8 @@ def ask(backend: Backend, tmp_path: Path) -> Asks:
 
 
 @pytest.fixture
-def soon_too_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of the time is enough: most of a short one may pass before the policy is asked."""
+def short_silence_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower the limit of silence: most of a short timeout may pass before the first request."""
     monkeypatch.setattr(policy_session, "MAX_SILENCE", 0.2)
 
 
@@ -41,13 +41,13 @@ def echo(asked: ScriptedRequest) -> str:
 
 
 def ended(ran: Worked) -> tuple[Ending | None, str]:
-    """The ending in the verdict, and in the trajectory."""
+    """The endings in the verdict and in the trajectory."""
     assert ran.trajectory.closed is not None
     return ran.verdict.ending, ran.trajectory.closed.ending
 
 
 @pytest.mark.every_backend
-async def test_used_up_turns_are_graded_as_budget(write_task, ask: Asks):
+async def test_exhausted_turns_are_graded_as_budget(write_task, ask: Asks):
     script = "ask 1; ask 2; touch /app/done; ask 3; ask 4; true"
     ran = await ask(write_task(test=GRADER), Asking(script), ScriptedPolicy(echo), Limits(turns=2))
     check_graded(ran, 1.0)
@@ -58,7 +58,7 @@ async def test_used_up_turns_are_graded_as_budget(write_task, ask: Asks):
     assert len(ran.trajectory.exchanges) == 2
 
 
-async def test_used_up_tokens_are_graded_as_budget(write_task, ask: Asks):
+async def test_exhausted_tokens_are_graded_as_budget(write_task, ask: Asks):
     script = "ask 1; touch /app/done; ask 2; true"
     ran = await ask(write_task(test=GRADER), Asking(script), ScriptedPolicy(echo), Limits(tokens=5))
     check_graded(ran, 1.0)
@@ -67,7 +67,7 @@ async def test_used_up_tokens_are_graded_as_budget(write_task, ask: Asks):
     assert ran.file.ends["main"].turns == 1
 
 
-async def test_turns_that_are_just_enough_are_no_budget(write_task, ask: Asks):
+async def test_exactly_enough_turns_are_not_budget(write_task, ask: Asks):
     ran = await ask(write_task(), Asking("ask 1; ask 2"), ScriptedPolicy(echo), Limits(turns=2))
     assert ended(ran) == (Ending.SUBMITTED, "submitted")
 
@@ -90,9 +90,9 @@ async def test_an_agent_out_of_time_is_graded_as_budget(write_task, ask: Asks):
 
 
 @pytest.mark.every_backend
-@pytest.mark.usefixtures("soon_too_silent")
+@pytest.mark.usefixtures("short_silence_limit")
 @pytest.mark.parametrize("how", ["", "--stream"], ids=["whole", "stream"])
-async def test_time_that_the_policy_was_silent_for_voids(write_task, ask: Asks, how: str):
+async def test_a_silent_policy_voids_the_trial(write_task, ask: Asks, how: str):
     task = write_task(test=GRADER, toml=SHORT_TIME)
     async with serve_script(echo) as server, over_http(server) as upstream:
         server.faults.extend([None, "hang"])
@@ -102,8 +102,8 @@ async def test_time_that_the_policy_was_silent_for_voids(write_task, ask: Asks, 
     assert server.in_flight == 0
 
 
-@pytest.mark.usefixtures("soon_too_silent")
-async def test_the_built_in_agent_before_a_silent_policy_is_void(write_task, ask: Asks):
+@pytest.mark.usefixtures("short_silence_limit")
+async def test_the_built_in_agent_with_a_silent_policy_is_void(write_task, ask: Asks):
     task = write_task(test=GRADER, toml=SHORT_TIME)
     turns = (Turn(run="touch /app/done"), Turn(failure="hang"))
     ran = await ask(task, Shell(), ScriptedPolicy(Script(turns=turns)))
@@ -124,7 +124,7 @@ async def test_a_policy_that_is_silent_for_less_than_half_the_time_is_not_blamed
     assert ended(ran) == (Ending.BUDGET, "budget")
 
 
-async def test_a_policy_that_speaks_slowly_is_not_silent(write_task, ask: Asks):
+async def test_a_slow_stream_is_not_silence(write_task, ask: Asks):
     task = write_task(test=GRADER, toml=SHORT_TIME)
     said = Script(rules=(Rule(when="first", text="Yes."),), otherwise="x" * 2400)
     script = "ask first; touch /app/done; ask --stream second"
@@ -133,7 +133,7 @@ async def test_a_policy_that_speaks_slowly_is_not_silent(write_task, ask: Asks):
     assert ended(ran) == (Ending.BUDGET, "budget")
 
 
-async def test_an_answer_makes_up_for_a_request_that_was_left(
+async def test_an_answer_after_an_abandoned_request_is_graded(
     write_task, ask: Asks, monkeypatch: pytest.MonkeyPatch
 ):
     task = write_task(test=GRADER, toml="[agent]\ntimeout_sec = 60\n")
@@ -177,7 +177,7 @@ async def test_the_steps_of_a_task_share_a_session_and_each_counts_its_turns(
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many more writes of trajectories succeed; then they are told what a full disk says."""
+    """The number of trajectory writes that succeed before the disk is full."""
     write, room = os.write, [1000]
 
     def full(descriptor: int, data: bytes) -> int:
@@ -193,7 +193,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("turns", [0, 1], ids=["at once", "later"])
-async def test_a_full_disk_for_trajectories_voids_and_says_so(
+async def test_a_full_disk_for_trajectories_voids_the_trial(
     write_task, ask: Asks, disk: list[int], turns: int
 ):
     disk[0] = 1 + turns

@@ -1,4 +1,4 @@
-"""The agent's time and the policy's pauses for new weights: a pause costs no reward."""
+"""Pauses of the policy for new weights do not count towards the agent's time."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ def ask(backend: Backend, tmp_path: Path) -> Asks:
 
 
 async def pause_for(gate: Gate, seconds: float, *, drains: bool) -> None:
-    """As the servers of a training do: they hold the requests themselves."""
+    """Pause as the servers of a training do: they hold the requests."""
     await asyncio.sleep(0)
     gate.pauses.begin(drains=drains)
     await asyncio.sleep(seconds)
@@ -36,7 +36,7 @@ async def pause_for(gate: Gate, seconds: float, *, drains: bool) -> None:
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("agent", [Shell(), Asking("ask 1; touch /app/done")], ids=lambda a: a.name)
-async def test_a_pause_longer_than_the_agents_time_costs_it_nothing(
+async def test_a_pause_longer_than_the_time_limit_does_not_count(
     write_task, ask: Asks, agent: Shell | Asking
 ):
     gate = Gate(ScriptedPolicy(DONE if isinstance(agent, Shell) else lambda _: "Yes."))
@@ -50,7 +50,7 @@ async def test_a_pause_longer_than_the_agents_time_costs_it_nothing(
     assert ran.file.phases["paused"] == ran.phases["paused"]
 
 
-async def test_an_agent_that_is_slow_by_itself_is_out_of_time_all_the_same(write_task, ask: Asks):
+async def test_a_slow_agent_still_times_out(write_task, ask: Asks):
     gate = Gate(ScriptedPolicy(lambda _: "Yes."))
     pausing = asyncio.create_task(pause_for(gate, 2.0, drains=False))
     script = "ask 1; touch /app/done; sleep 60"
@@ -69,7 +69,7 @@ async def test_a_pause_that_does_not_end_makes_the_trial_void(write_task, ask: A
     check_void(ran, Cause.POLICY, "paused for new weights", "more than 0.3 s")
 
 
-async def test_a_silent_policy_is_blamed_for_its_silence_without_the_pause(write_task, ask: Asks):
+async def test_a_pause_does_not_count_as_silence_of_the_policy(write_task, ask: Asks):
     def hangs(asked: ScriptedRequest) -> Turn:
         return Turn(text="Yes.", delay=60 if "late" in asked.last else 0)
 
@@ -81,8 +81,8 @@ async def test_a_silent_policy_is_blamed_for_its_silence_without_the_pause(write
     check_void(ran, Cause.POLICY, "was silent for", "of the agent's 4 s")
 
 
-async def test_a_policy_that_drains_answers_on_the_agents_time(write_task, ask: Asks):
-    """Else an answer without an end would hold up the update, and the update its end."""
+async def test_a_draining_policy_answers_on_the_time_of_the_agent(write_task, ask: Asks):
+    """Otherwise an endless answer and the update would wait for each other."""
     draining: list[asyncio.Task[None]] = []
 
     def say(asked: ScriptedRequest) -> str:

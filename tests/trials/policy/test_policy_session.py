@@ -1,4 +1,4 @@
-"""Trials whose agent asks a policy: its failures are never a reward."""
+"""Trials with a policy: its failures never lead to a reward."""
 
 import asyncio
 from pathlib import Path
@@ -37,7 +37,9 @@ def echo(asked: ScriptedRequest) -> str:
 
 
 @pytest.mark.every_backend
-async def test_an_agent_in_a_sandbox_without_a_network_asks_and_is_graded(write_task, ask: Asks):
+async def test_an_agent_in_a_sandbox_without_a_network_uses_the_policy_and_is_graded(
+    write_task, ask: Asks
+):
     script = "ask hello && ask --stream again && touch /app/done"
     ran = await ask(write_task(test=GRADER), Asking(script), ScriptedPolicy(echo))
     check_graded(ran, 1.0)
@@ -59,7 +61,7 @@ async def test_an_agent_in_a_sandbox_without_a_network_asks_and_is_graded(write_
         ('[environment]\nskills_dir = "/skills"\n', "skills_dir"),
     ],
 )
-async def test_what_agents_are_not_given_is_no_reward_though_the_oracle_is_graded(
+async def test_unsupported_settings_are_void_for_agents_and_graded_for_the_oracle(
     write_task, ask: Asks, run, toml: str, word: str
 ):
     task = write_task(test=GRADER, toml=toml)
@@ -67,7 +69,7 @@ async def test_what_agents_are_not_given_is_no_reward_though_the_oracle_is_grade
     check_graded(await run(task, "touch /app/done"), 1.0)
 
 
-async def test_a_trajectory_says_whose_it_is_and_how_it_ended(write_task, ask: Asks):
+async def test_a_trajectory_has_its_trial_and_ending(write_task, ask: Asks):
     ran = await ask(write_task(), Asking("ask hello"), ScriptedPolicy(echo), attempt=3)
     assert ran.trajectory.opened.about == {
         "run": "test",
@@ -87,7 +89,7 @@ FATES = [429, 500, 503, "drop", "hang", "cut", "stall", "garbage", "half-event",
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("how", ["", "--stream"], ids=["whole", "stream"])
-async def test_a_failure_that_ends_a_trial_is_void_whatever_the_agent_says(
+async def test_a_final_failure_of_the_policy_is_void_whatever_the_agent_reports(
     write_task, ask: Asks, fate, how: str
 ):
     task = write_task(test=GRADER)
@@ -104,7 +106,9 @@ async def test_a_failure_that_ends_a_trial_is_void_whatever_the_agent_says(
     assert trajectory.troubles
 
 
-async def test_an_agent_that_gives_up_over_the_policy_is_the_policys_fault(write_task, ask: Asks):
+async def test_an_agent_that_fails_after_a_failure_of_the_policy_blames_the_policy(
+    write_task, ask: Asks
+):
     script = "touch /app/done; ask hello"
     async with serve_script(echo) as server, over_http(server) as upstream:
         server.faults.extend([500] * 9)
@@ -112,7 +116,7 @@ async def test_an_agent_that_gives_up_over_the_policy_is_the_policys_fault(write
     check_void(ran, Cause.POLICY, "500")
 
 
-async def test_an_agent_that_gives_up_by_itself_is_not_the_policys_fault(write_task, ask: Asks):
+async def test_an_agent_that_fails_by_itself_does_not_blame_the_policy(write_task, ask: Asks):
     agent = Asking("ask hello; exit 7", gives_up=True)
     check_void(await ask(write_task(), agent, ScriptedPolicy(echo)), Cause.SANDBOX, "exit 7")
 
@@ -137,7 +141,7 @@ async def test_a_failure_after_an_answer_still_voids(write_task, ask: Asks):
     assert len(ran.trajectory.exchanges) == 1
 
 
-async def test_the_built_in_agent_ends_void_where_the_policy_fails(write_task, ask: Asks):
+async def test_the_built_in_agent_is_void_if_the_policy_fails(write_task, ask: Asks):
     turns = (Turn(run="touch /app/done"), Turn(failure=503))
     async with serve_script(Script(turns=turns)) as server, over_http(server) as upstream:
         ran = await ask(write_task(test=GRADER), Shell(), upstream)
@@ -145,32 +149,32 @@ async def test_the_built_in_agent_ends_void_where_the_policy_fails(write_task, a
     assert len(ran.trajectory.exchanges) == 1
 
 
-async def test_a_server_that_refuses_every_request_is_the_policys_fault(write_task, ask: Asks):
+async def test_a_server_that_rejects_all_requests_blames_the_policy(write_task, ask: Asks):
     async with serve_script(echo) as server, over_http(server) as upstream:
         server.faults.extend([400] * 3)
         ran = await ask(write_task(test=GRADER), Asking("ask hello; true"), upstream)
     check_void(ran, Cause.POLICY, "refused", "as the script says")
 
 
-async def test_a_context_that_does_not_hold_the_first_request_voids(write_task, ask: Asks):
+async def test_a_first_request_beyond_the_context_voids_the_trial(write_task, ask: Asks):
     offers = ServerFeatures(context=5)
     async with serve_script(echo, offers) as server, over_http(server) as upstream:
         ran = await ask(write_task(test=GRADER), Asking("ask hello; true"), upstream)
     check_void(ran, Cause.POLICY, "maximum context length")
 
 
-async def test_an_agent_that_never_asked_is_void_and_says_how_it_ended(write_task, ask: Asks):
+async def test_an_agent_without_requests_is_void_with_its_ending(write_task, ask: Asks):
     ran = await ask(write_task(test=GRADER), Asking("touch /app/done"), ScriptedPolicy(echo))
     check_void(ran, Cause.SANDBOX, "asking", "no answer")
 
 
-async def test_an_agent_that_never_asked_in_all_its_time_is_void(write_task, ask: Asks):
+async def test_an_agent_without_requests_that_times_out_is_void(write_task, ask: Asks):
     task = write_task(test=GRADER, toml="[agent]\ntimeout_sec = 0.5\n")
     ran = await ask(task, Asking("touch /app/done; sleep 60"), ScriptedPolicy(echo))
     check_void(ran, Cause.SANDBOX, "no answer", "0.5 s")
 
 
-async def test_an_agent_that_refuses_is_graded_and_its_trajectory_says_so(write_task, ask: Asks):
+async def test_a_refusal_is_graded_and_recorded_in_the_trajectory(write_task, ask: Asks):
     script = Script(turns=(Turn(text="No.", finish="content_filter"),))
     ran = await ask(write_task(test=GRADER), Shell(), ScriptedPolicy(script))
     check_graded(ran, 0.0)
@@ -180,7 +184,7 @@ async def test_an_agent_that_refuses_is_graded_and_its_trajectory_says_so(write_
     assert ran.trajectory.closed.ending == "refused"
 
 
-async def test_a_void_grader_leaves_the_agents_own_ending_in_the_trajectory(write_task, ask: Asks):
+async def test_a_void_grader_keeps_the_ending_of_the_agent_in_the_trajectory(write_task, ask: Asks):
     ran = await ask(write_task(test="true"), Shell(), ScriptedPolicy(WORKS))
     check_void(ran, Cause.GRADER)
     assert ran.trajectory.closed is not None

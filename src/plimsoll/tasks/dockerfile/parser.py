@@ -54,7 +54,7 @@ class Heredoc:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, its continued lines joined."""
+    """One instruction with its continuation lines joined."""
 
     keyword: str
     args: str

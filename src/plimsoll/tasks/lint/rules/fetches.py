@@ -33,7 +33,7 @@ class Effect(StrEnum):
     ZERO = "zero"
     """The script continues and writes 0."""
     VOID = "void"
-    """The script errexit, or writes no reward because of it."""
+    """The script stops, or writes no reward because of it."""
     NONE = "none"
     """The fetch is never reached, or the script compensates for it."""
 
