@@ -74,7 +74,7 @@ def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[Ran]]:
 
 
 @pytest.fixture
-def write_pytest_task(write_task: WriteTask, pytest_copy: Path) -> WriteTask:
+def write_pytest_task(write_task: WriteTask, copy_of_pytest: Path) -> WriteTask:
     """Write a task whose tests are one pytest file, run as in most graders."""
 
     def write(
@@ -86,23 +86,23 @@ def write_pytest_task(write_task: WriteTask, pytest_copy: Path) -> WriteTask:
     ) -> Task:
         content = {"tests/test_outputs.py": tests, **(files or {})}
         task = write_task(test=test, instruction=instruction, dockerfile=WITH_PYTEST, files=content)
-        shutil.copytree(pytest_copy, task.environment_dir / "kit", copy_function=os.link)
+        shutil.copytree(copy_of_pytest, task.environment_dir / "kit", copy_function=os.link)
         return task
 
     return write
 
 
 @pytest.fixture(scope="session")
-def pytest_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this pytest in a folder that the Python of a sandbox can import."""
     need("python", _python_problem())
-    pytest_copy = tmp_path_factory.mktemp("kit")
+    copy_of_pytest = tmp_path_factory.mktemp("kit")
     for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
         for file in distribution(name).files or ():
             if _is_needed(file):
-                (pytest_copy / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(str(file.locate()), pytest_copy / file)
-    return pytest_copy
+                (copy_of_pytest / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(str(file.locate()), copy_of_pytest / file)
+    return copy_of_pytest
 
 
 def _is_needed(file: PurePosixPath) -> bool:
