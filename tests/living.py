@@ -18,7 +18,7 @@ from pathlib import Path
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
 
 home, run, number, seconds = sys.argv[1:]
@@ -28,7 +28,7 @@ async def main():
         image = await backend.build(ImageSource(reference="x"))
         many = []
         for n in range(int(number)):
-            labels = Labels(run, f"task.{n + 1}", myself(), time.time() + 3600)
+            labels = Labels(run, f"task.{n + 1}", this_process(), time.time() + 3600)
             wanted = SandboxSpec(labels, limits=Limits(memory_mb=200, pids=50))
             many.append(await backend.create(image, wanted))
         for n, one in enumerate(many, 1):

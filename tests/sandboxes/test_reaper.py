@@ -177,7 +177,7 @@ async def test_one_that_cannot_be_removed_is_named_and_keeps_nobody_else(
     slow = Slow(*(dead(f"{n}") for n in range(5)), failing=["2"])
     reaped = await reap(slow)
     assert sorted(one.id for one in reaped.removed) == ["0", "1", "3", "4"]
-    assert [(one.item.id, one.reason) for one in reaped.failed] == [("2", "2 is stuck")]
+    assert [(one.resource.id, one.reason) for one in reaped.failed] == [("2", "2 is stuck")]
     assert "2 is stuck" in caplog.text
 
 

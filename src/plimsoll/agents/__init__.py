@@ -1,1 +1,1 @@
-"""What acts in a sandbox: the oracle, nop, and later the real ones."""
+"""Agents: oracle, nop, the built-in shell agent, and command-line agents."""

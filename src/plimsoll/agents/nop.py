@@ -1,4 +1,4 @@
-"""The agent that does nothing: what a task gives for it is what the task gives for free."""
+"""The agent that does nothing. Its reward is the reward a task gives for free."""
 
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.sandboxes.protocol import Mount, Sandbox
@@ -8,7 +8,7 @@ __all__ = ["Nop"]
 
 
 class Nop:
-    """Ends at once."""
+    """Ends immediately."""
 
     name = "nop"
     version = ""

@@ -1,4 +1,4 @@
-"""The agent that knows: it runs the task's own solution."""
+"""The oracle: the agent that runs the task's own solution."""
 
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.core.errors import SolutionError
@@ -12,7 +12,7 @@ FOLDER = "/solution"
 
 
 class Oracle:
-    """Runs `solution/solve.sh`. A solution that fails is the task's fault, not the agent's."""
+    """Runs `solution/solve.sh`. If it fails, the task is at fault, not the agent."""
 
     name = "oracle"
     version = ""

@@ -1,9 +1,9 @@
-"""What an agent is: set up once in a sandbox, then run once for each step of a task.
+"""The agent protocol: set up once in a sandbox, then run once for each step of a task.
 
-It suits programs that live in the sandbox (`sandbox.exec` of a command line) and loops that
-live in this process (they call `sandbox.exec` as their tool). An agent does not watch the
-clock: the trial cancels `run` when the step's time is over, and the ending is `budget`.
-What an agent starts may outlive `run`; the trial kills it before anything is graded.
+An agent is a program in the sandbox (one `sandbox.exec`), or a loop in this process that uses
+`sandbox.exec` as its tool. It does not watch the clock: the trial cancels `run` when the time of
+the step is over, and the ending is `budget`. Processes of an agent may outlive `run`; the trial
+kills them before grading.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ __all__ = ["Agent", "Assignment", "Outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One step of a task, given to an agent in a sandbox."""
+    """One step of a task for an agent in a sandbox."""
 
     task: Task
     step: Step
@@ -29,50 +29,50 @@ class Assignment:
     env: Mapping[str, str]
     user: str | None
     on_output: OnOutput
-    """Takes what the agent prints; the trial keeps it, within bounds."""
+    """Receives the output of the agent, which the trial stores up to a limit."""
     policy: Access | None = None
-    """How it reaches the policy from where it runs. None for agents that need none."""
+    """Access to the policy from where the agent runs. None for agents without a policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the agent ended, in its own terms. It says nothing about the reward."""
+    """The ending of an agent. It says nothing about the reward."""
 
     ending: Ending = Ending.SUBMITTED
     detail: str = ""
     exit_code: int | None = None
-    """Of the agent's own program, where it is one and was not killed."""
+    """Of the agent's program, if it is one and was not killed."""
 
 
 class Agent(Protocol):
-    """Raises `AgentError` (or `SolutionError`) where it could not work; never grades."""
+    """An agent. Raises `AgentError` or `SolutionError` if it fails; never grades."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> str:
-        """Of the agent's own program; "" where it has none."""
+        """The version of the agent's program. "" if it has none."""
         ...
 
     @property
     def reference(self) -> bool:
-        """Its work is the task's own: where it fails or runs out of time, the task is at fault."""
+        """Whether it runs the task's solution: the task is at fault if it fails or times out."""
         ...
 
     @property
     def needs_policy(self) -> bool:
-        """Whether it asks a policy what to do."""
+        """Whether it calls a policy."""
         ...
 
     @property
     def inside(self) -> bool:
-        """Whether it runs in the sandbox, and reaches the policy from there."""
+        """Whether it runs inside the sandbox, and reaches the policy from there."""
         ...
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """What its sandboxes see of the host, read-only: its own program, where that is baked."""
+        """Read-only mounts for its sandboxes: its baked program."""
         ...
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""Agents by the name that a person gives on the command line."""
+"""The agents by their names on the command line."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from plimsoll.core.errors import UsageError
 
 __all__ = ["ADAPTERS", "AGENTS", "make_agent"]
 
-_OWN: dict[str, type[Oracle] | type[Nop] | type[Shell]] = {
+_BUILT_IN: dict[str, type[Oracle] | type[Nop] | type[Shell]] = {
     "oracle": Oracle,
     "nop": Nop,
     "shell": Shell,
@@ -27,15 +27,15 @@ ADAPTERS: dict[str, Adapter] = {
     adapter.name: adapter
     for adapter in (ClaudeCode(), Codex(), OpenCode(), QwenCode(), MiniSweAgent())
 }
-"""The agents that are programs of others."""
+"""The command-line agents."""
 
-AGENTS = (*_OWN, *ADAPTERS)
+AGENTS = (*_BUILT_IN, *ADAPTERS)
 
 
 def make_agent(name: str, *, layer: Path | None = None) -> Agent:
-    """The agent of that name. `layer` is where `plimsoll bake` put the programs."""
-    if name in _OWN:
-        return _OWN[name]()
+    """Create an agent by name. `layer` is the folder that `plimsoll bake` made."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
     if name in ADAPTERS:
         return CommandLineAgent(ADAPTERS[name], layer)
     raise UsageError(f"there is no agent {name!r}; the agents are {', '.join(AGENTS)}")

@@ -1,12 +1,12 @@
-"""The built-in agent: one loop, one tool. The loop runs in this process, its commands in the
-sandbox.
+"""The built-in shell agent: a loop with one tool.
 
-    ask the policy → run the commands of its answer → tell it what they printed → ask again
+    ask the policy → run the commands of its answer → send their output → ask again
 
-A command is a call of the tool `bash`, or the first ```bash block of an answer without calls:
-small models that cannot call tools can write one. The work is over when the policy calls
-`submit`, or answers without a command. What it may use up is not counted here: the session
-refuses a request over its budget, and the trial cancels `run` when the time is over.
+The loop runs in this process, its commands in the sandbox. A command is a call of the tool `bash`,
+or the first ```bash block of an answer without tool calls, for small models that cannot call tools.
+The work is over when the policy calls `submit`, or answers without a command. Budgets are not
+counted here: the session refuses a request over its budget, and the trial cancels `run` when the
+time is over.
 """
 
 import re
@@ -58,11 +58,11 @@ BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.DOTAL
 OPEN_BLOCK = re.compile(r"^`{3,}(?:bash|sh|shell)[ \t]*$", re.MULTILINE)
 
 OVER_BUDGET = "context_length_exceeded"
-"""The code of a refusal for a conversation that is too long, or a budget that is used up."""
+"""The error code for a conversation that is too long, or an exhausted budget."""
 
 
 class Function(msgspec.Struct, frozen=True):
-    """What is called, with its arguments as JSON."""
+    """The name and the JSON arguments of a tool call."""
 
     name: str
     arguments: str
@@ -77,7 +77,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message of Chat Completions. Reasoning goes back under the name that it came by."""
+    """A message of Chat Completions. Reasoning is sent back under the name it came with."""
 
     role: str
     content: str | None
@@ -95,7 +95,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the policy said."""
+    """An answer of the policy."""
 
     choices: tuple[Choice, ...]
 
@@ -107,7 +107,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a request was refused."""
+    """The error of a refused request."""
 
     message: str = ""
     code: str | None = None
@@ -120,12 +120,12 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class OverBudget(Exception):
-    """The session has nothing left to spend, or the conversation is too long."""
+    """The budget of the session is exhausted, or the conversation is too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something to run, and the call that asks for it; none for a block."""
+    """A command, and the id of its tool call. None for a block."""
 
     text: str
     call: str | None = None
@@ -133,7 +133,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with a call or an answer, as the policy is told."""
+    """A problem with a call or an answer, as reported to the policy."""
 
     problem: str
     call: str | None = None
@@ -141,11 +141,11 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """The policy says that it is done."""
+    """The policy declares the work done."""
 
 
 class Shell:
-    """The agent. `sampling` goes with every request: temperature, max_tokens, and so on."""
+    """The agent. `sampling` is part of every request: temperature, max_tokens, and so on."""
 
     name = "shell"
     version = __version__
@@ -159,20 +159,20 @@ class Shell:
         *,
         sampling: Mapping[str, object] | None = None,
         command_timeout: float = 180.0,
-        shown: int = 16 * 1024,
+        output_bytes: int = 16 * 1024,
     ) -> None:
         self._sampling = dict(sampling or {})
         self._command_timeout = command_timeout
-        self._shown = shown
-        """Bytes of a command's output that the policy gets to see."""
+        self._output_bytes = output_bytes
+        """Bytes of a command's output that are shown to the policy."""
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         del task, sandbox
 
     async def run(self, assignment: Assignment) -> Outcome:
         if assignment.policy is None:
-            raise AgentError("the agent shell asks a policy what to do, and it was given none")
-        terminal = Terminal(assignment, self._command_timeout, self._shown)
+            raise AgentError("the agent shell needs a policy, and none was given")
+        terminal = Terminal(assignment, self._command_timeout, self._output_bytes)
         workdir, timeout = assignment.sandbox.workdir, self._command_timeout
         messages = [
             Message("system", SYSTEM.format(workdir=workdir, timeout=timeout)),
@@ -182,38 +182,38 @@ class Shell:
         async with aiohttp.ClientSession(timeout=waiting) as http:
             policy = Policy(http, assignment.policy, self._sampling)
             try:
-                return await work(policy, terminal, messages)
+                return await run_loop(policy, terminal, messages)
             except OverBudget as over:
                 return Outcome(Ending.BUDGET, str(over))
 
 
-async def work(policy: "Policy", terminal: "Terminal", messages: list[Message]) -> Outcome:
-    """The loop. It ends by itself only where the policy does; `messages` grow with each turn."""
+async def run_loop(policy: "Policy", terminal: "Terminal", messages: list[Message]) -> Outcome:
+    """The loop. It ends when the policy ends it. `messages` grows with each turn."""
     mistaken = False
     while True:
         choice = await policy.ask(messages)
         if choice.finish_reason == "content_filter":
             return Outcome(Ending.REFUSED, "the policy refused to answer")
-        steps = read(choice)
+        steps = read_steps(choice)
         if not steps:
             return Outcome()
         before, mistaken = mistaken, all(isinstance(step, Mistake) for step in steps)
         if before and mistaken:
-            return Outcome(detail="two answers in a row held nothing that could be run")
+            return Outcome(detail="two answers in a row had no valid command")
         messages.append(echo(choice.message))
         for step in steps:
             if isinstance(step, Submit):
                 return Outcome()
-            told = await terminal.run(step.text) if isinstance(step, Command) else step.problem
+            report = await terminal.run(step.text) if isinstance(step, Command) else step.problem
             role = "user" if step.call is None else "tool"
-            messages.append(Message(role, told, tool_call_id=step.call))
+            messages.append(Message(role, report, tool_call_id=step.call))
 
 
-def read(choice: Choice) -> list[Command | Mistake | Submit]:
-    """What an answer asks for; nothing where the policy says that it is done."""
+def read_steps(choice: Choice) -> list[Command | Mistake | Submit]:
+    """The steps of an answer. Empty if the policy is done."""
     if choice.message.tool_calls:
         return [read_call(call) for call in choice.message.tool_calls]
-    # Reasoning that the server did not take out of the text is not the answer.
+    # Reasoning that the server left in the text is not part of the answer.
     text = (choice.message.content or "").rpartition("</think>")[2].partition("<think>")[0]
     if (block := BLOCK.search(text)) is not None:
         command = block[2].strip()
@@ -242,14 +242,14 @@ def read_call(call: Call) -> Command | Mistake | Submit:
         return Mistake(f"The arguments cannot be read ({error}): {wanted}.", call.id)
 
 
-def echo(said: Message) -> Message:
-    """An answer as it goes back in the next request: unchanged, where servers take it so."""
-    calls = tuple(mended(call) for call in said.tool_calls or ())
-    return replace(said, role="assistant", content=said.content or "", tool_calls=calls or None)
+def echo(answer: Message) -> Message:
+    """The answer as part of the next request: unchanged, unless servers would refuse it."""
+    calls = tuple(with_valid_arguments(call) for call in answer.tool_calls or ())
+    return replace(answer, role="assistant", content=answer.content or "", tool_calls=calls or None)
 
 
-def mended(call: Call) -> Call:
-    # A server that renders calls by their parsed arguments refuses a history that has others.
+def with_valid_arguments(call: Call) -> Call:
+    # Servers that render calls by their parsed arguments refuse a history with invalid ones.
     try:
         msgspec.json.decode(call.function.arguments, type=dict[str, msgspec.Raw])
     except DECODE_ERRORS:
@@ -258,17 +258,17 @@ def mended(call: Call) -> Call:
 
 
 class Terminal:
-    """Runs commands in the sandbox, and tells what came of them within bounds."""
+    """Runs commands in the sandbox, and reports their outcome with bounded output."""
 
-    def __init__(self, assignment: Assignment, timeout: float, shown: int) -> None:
+    def __init__(self, assignment: Assignment, timeout: float, output_bytes: int) -> None:
         self._assignment = assignment
         self._timeout = timeout
-        self._shown = shown
+        self._output_bytes = output_bytes
 
     async def run(self, command: str) -> str:
         log = self._assignment.on_output
         log("stdout", f"$ {command}\n".encode())
-        printed = Capture(self._shown)
+        printed = Capture(self._output_bytes)
 
         def take(stream: Stream, chunk: bytes) -> None:
             printed.feed(chunk)
@@ -302,12 +302,12 @@ class Policy:
     async def ask(self, messages: list[Message]) -> Choice:
         status, data = await self._post(messages)
         if status == 400 and "tools" in self._body and len(messages) == 2:
-            # Servers without a parser for tool calls refuse the tools: blocks do without.
-            over_budget(data)
+            # Servers without a parser for tool calls refuse tools: use blocks instead.
+            raise_if_over_budget(data)
             del self._body["tools"]
             status, data = await self._post(messages)
         if status != 200:
-            over_budget(data)
+            raise_if_over_budget(data)
             raise AgentError(f"the gateway answered {status}: {fault_of(data).message[:500]}")
         try:
             return msgspec.json.decode(data, type=Answer).choices[0]
@@ -324,8 +324,8 @@ class Policy:
             raise AgentError(f"the gateway cannot be reached: {why}") from error
 
 
-def over_budget(data: bytes) -> None:
-    """Raise where the refusal says that nothing is left to spend."""
+def raise_if_over_budget(data: bytes) -> None:
+    """Raise `OverBudget` if the refusal is for an exhausted budget."""
     fault = fault_of(data)
     if fault.code == OVER_BUDGET:
         raise OverBudget(fault.message)

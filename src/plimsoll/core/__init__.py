@@ -1,1 +1,1 @@
-"""Errors, ids and small types that every room shares. No I/O."""
+"""Errors, ids, clocks and small types that every other package uses."""

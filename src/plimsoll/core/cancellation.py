@@ -1,4 +1,4 @@
-"""Waiting that a cancellation does not cut short."""
+"""Clean-up that a cancellation does not interrupt."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,9 +10,9 @@ _T = TypeVar("_T")
 
 
 async def run_to_completion(work: Awaitable[_T]) -> _T:
-    """Wait until the work is done even if this call is cancelled; the cancellation follows.
+    """Wait until `work` is done, even if this call is cancelled. Then raise the cancellation.
 
-    For clean-up that must not be left half done. The work must be bounded by itself.
+    For clean-up that must not be interrupted. The work needs a time limit of its own.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -23,6 +23,6 @@ async def run_to_completion(work: Awaitable[_T]) -> _T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # seen: the cancellation comes before it
+            task.exception()  # marks it as retrieved: the cancellation replaces it
         raise cancelled
     return task.result()

@@ -1,4 +1,4 @@
-"""How an agent's work came to its end, apart from what it was worth."""
+"""The endings of an agent's work. They say nothing about the reward."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ __all__ = ["Ending"]
 
 
 class Ending(StrEnum):
-    """The ways an agent can end and still be graded."""
+    """The endings after which a trial is graded."""
 
     SUBMITTED = "submitted"
     BUDGET = "budget"

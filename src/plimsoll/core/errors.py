@@ -1,31 +1,31 @@
 """Every error that Plimsoll raises on purpose, in one tree.
 
     PlimsollError
-    ├── UsageError            a command, option or config file that cannot be used as it is
-    ├── TaskError             a task folder that is not a valid task: file, key, line
-    ├── AssetError            an asset cannot be had, or the assets folder cannot be used
-    ├── SandboxError          the place where an agent runs
-    │   ├── SandboxUnavailable    it cannot be started, or is gone; nothing is known of its work
-    │   ├── SandboxUnsupported    the backend cannot do what the task asks for, and says so
+    ├── UsageError            an unusable command, option or config file
+    ├── TaskError             an invalid task folder: file, key, line
+    ├── AssetError            an asset cannot be fetched, or the assets folder is unusable
+    ├── SandboxError          an error of the sandbox, not of a command in it
+    │   ├── SandboxUnavailable    it cannot be started, or is gone; its work is unknown
+    │   ├── SandboxUnsupported    the backend cannot provide what the task requires
     │   ├── BuildError            an image could not be built: Dockerfile line, command, output
-    │   └── TransferError         a file or folder could not be carried in or out
-    │       └── NoRoom                since the disk that it was to stand on is full
-    ├── PolicyError           the policy's server did not answer as it should
-    ├── TrajectoryError       what was said cannot be written down, or cannot be read back
-    │   └── TrajectoryGone        and never will be: there is no such file, or it was changed
-    ├── WorkerError           workers cannot be started, or end again and again
+    │   └── TransferError         a file or folder could not be copied in or out
+    │       └── NoRoom                because the target disk is full
+    ├── PolicyError           the policy's server failed or sent an invalid answer
+    ├── TrajectoryError       a trajectory cannot be written or read
+    │   └── TrajectoryGone        for good: its file is missing or was changed
+    ├── WorkerError           workers cannot be started, or crash repeatedly
     ├── LedgerError           the books of a run cannot be opened, written or trusted
-    │   └── CheckpointError       a checkpoint cannot be written; the one before it stays
-    ├── TrainingError         the policy cannot be trained, or not any further
+    │   └── CheckpointError       a checkpoint cannot be written; the previous one stays
+    ├── TrainingError         the policy cannot be trained, or no further
     ├── SetUpError            a command that prepares a trial failed; never only a warning
-    └── AgentError            the agent itself
+    └── AgentError            the agent itself failed
         └── SolutionError         the task's own solution failed: the task is at fault
 
-Vocabulary: a *command that failed* inside a sandbox is a result (`ExecResult`), never an
-exception. An exception says that Plimsoll could not do what it was asked to. A bad rollout
-is data: `trials` turns each of these into a void verdict, by one table.
+Vocabulary: a *failed command* inside a sandbox is a result (`ExecResult`), never an exception.
+An exception means that Plimsoll could not do its work. A bad rollout is data: `trials` turns each
+of these errors into a void verdict, by one table.
 
-A message to a person says what happened, where, and what to do about it.
+A message to a person says what happened, where, and what to do.
 """
 
 from plimsoll.core.text import safe_text
@@ -55,19 +55,19 @@ __all__ = [
 
 
 class PlimsollError(Exception):
-    """Base of all errors raised on purpose. `str()` of it is fit to show to a person and to write
-    to a file, whatever the names in it are."""
+    """Base of all errors raised on purpose. Its `str()` is safe to show and to store, whatever
+    names it contains."""
 
     def __str__(self) -> str:
         return safe_text(super().__str__())
 
 
 class UsageError(PlimsollError):
-    """A command, an option or a config file cannot be used as it is."""
+    """An unusable command, option or config file."""
 
 
 class TaskError(PlimsollError):
-    """A task folder is not valid. `problems` has one line for each mistake, with its place."""
+    """A task folder is invalid. `problems` has one line for each mistake, with its location."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -75,11 +75,11 @@ class TaskError(PlimsollError):
 
 
 class AssetError(PlimsollError):
-    """An asset cannot be had, or the assets folder cannot be used."""
+    """An asset cannot be fetched, or the assets folder is unusable."""
 
 
 class SandboxError(PlimsollError):
-    """Something about a sandbox rather than about the command in it."""
+    """An error of a sandbox, not of a command in it."""
 
 
 class SandboxUnavailable(SandboxError):
@@ -87,7 +87,7 @@ class SandboxUnavailable(SandboxError):
 
 
 class SandboxUnsupported(SandboxError):
-    """The backend cannot do what the task asks for. Never silently done otherwise."""
+    """The backend cannot provide what the task requires. It never substitutes something else."""
 
 
 class BuildError(SandboxError):
@@ -95,11 +95,11 @@ class BuildError(SandboxError):
 
 
 class TransferError(SandboxError):
-    """A file or folder could not be carried into or out of a sandbox."""
+    """A file or folder could not be copied into or out of a sandbox."""
 
 
 class NoRoom(TransferError):
-    """There is no room for it where it was to be carried to. `named`: it says which disk."""
+    """The target disk of a transfer is full. `named`: the message names the disk."""
 
     def __init__(self, text: str, *, named: bool = False) -> None:
         super().__init__(text)
@@ -107,7 +107,7 @@ class NoRoom(TransferError):
 
 
 class PolicyError(PlimsollError):
-    """The policy's server did not answer as it should; nothing is known of the policy's worth."""
+    """The policy's server failed or sent an invalid answer. It says nothing about the policy."""
 
 
 class TrajectoryError(PlimsollError):
@@ -115,12 +115,12 @@ class TrajectoryError(PlimsollError):
 
 
 class TrajectoryGone(TrajectoryError):
-    """A stored trajectory is not there any more, or is not what was written. Another try to read
-    it finds the same."""
+    """A stored trajectory is missing, or was changed after it was written. A retry would fail
+    too."""
 
 
 class WorkerError(PlimsollError):
-    """Workers cannot be started, or end again and again. It carries their last words."""
+    """Workers cannot be started, or crash repeatedly. The message has their last output."""
 
 
 class LedgerError(PlimsollError):
@@ -128,11 +128,11 @@ class LedgerError(PlimsollError):
 
 
 class CheckpointError(LedgerError):
-    """A checkpoint cannot be written. The books are as they were, and so is the last one."""
+    """A checkpoint cannot be written. The books and the previous checkpoint are unchanged."""
 
 
 class TrainingError(PlimsollError):
-    """The policy cannot be trained with what there is, or not any further."""
+    """The policy cannot be trained, or no further."""
 
 
 class SetUpError(PlimsollError):
@@ -140,8 +140,8 @@ class SetUpError(PlimsollError):
 
 
 class AgentError(PlimsollError):
-    """The agent could not do its work for a reason of its own."""
+    """The agent itself failed."""
 
 
 class SolutionError(AgentError):
-    """The task's own solution failed, so the task is at fault."""
+    """The task's own solution failed: the task is at fault."""

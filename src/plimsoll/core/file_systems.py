@@ -1,7 +1,4 @@
-"""File system types: the type under a path, and whether other hosts may share it.
-
-Whether an error says that a file system of this host is full, and which one.
-"""
+"""File systems of this host: their types, network file systems, and full disks."""
 
 import contextlib
 import errno
@@ -57,20 +54,20 @@ def is_networked(kind: str) -> bool:
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def disk_full_reason(error: BaseException, *places: Path) -> str:
-    """Which file system is full, and what to do; empty where that is not what went wrong.
+def disk_full_reason(error: BaseException, *folders: Path) -> str:
+    """A message that names the full file system and the remedy. Empty for any other error.
 
-    An error of writing does not say where: it is one of `places` then, the first if none shows it.
-    No path of a trial is in it: that all met the same is seen by that all say the same.
+    A write error does not name its file. The file system is then one of `folders`: a full one, or
+    the first. The message contains no path of a trial, so that equal causes have equal messages.
     """
     if (found := _no_space(error)) is None:
         return ""
-    named = found.filename2 or found.filename  # of two, the second is written
+    named = found.filename2 or found.filename  # of two paths, the second is written
     if isinstance(named, (str, bytes)):
-        places = (Path(os.fsdecode(named)),)
-    if not places:
-        return f"{found.strerror}: make room where it is written to"
-    where = next(filter(_is_full, places), places[0])
+        folders = (Path(os.fsdecode(named)),)
+    if not folders:
+        return f"{found.strerror}: free some space on its disk"
+    where = next(filter(_is_full, folders), folders[0])
     return (
         f"the file system at {_mount(where)} is full ({found.strerror}): make room there, by "
         "removing old runs or with plimsoll clean --expired"
@@ -78,7 +75,7 @@ def disk_full_reason(error: BaseException, *places: Path) -> str:
 
 
 def _no_space(error: BaseException) -> OSError | None:
-    """What says that there is no room, where nothing else went wrong beside it."""
+    """The disk-full error in an exception. None if a group contains any other error."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         found = [_no_space(one) for one in group.exceptions]

@@ -1,4 +1,4 @@
-"""Names of things: who owns a sandbox, and short ids that sort by nothing."""
+"""Identities: owners and labels of sandboxes, and random short ids."""
 
 import secrets
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ def short_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process on a host. `started` tells it from a later process with the same pid."""
+    """A process on a host. `started` distinguishes it from a later process with the same pid."""
 
     host: str
     pid: int
@@ -22,10 +22,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What every sandbox carries, so that whoever starts next can adopt or reap it."""
+    """The labels of a sandbox, by which a later process can recognize and reap it."""
 
     run: str
     ticket: str
     owner: Owner
     expires: float
-    """Seconds since the epoch after which nobody needs the sandbox any more."""
+    """The expiry of the sandbox, in seconds since the epoch."""

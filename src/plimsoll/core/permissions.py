@@ -1,7 +1,4 @@
-"""Which network a phase of a trial may use.
-
-The groups of system calls that local sandboxes deny and a task may ask for by name.
-"""
+"""Permissions of a sandbox: its network policy, and groups of system calls denied by default."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +8,7 @@ __all__ = ["NO_NETWORK", "PUBLIC", "SYSTEM_CALLS", "NetworkMode", "NetworkPolicy
 
 
 class NetworkMode(StrEnum):
-    """The three policies of the task format."""
+    """The network modes of the task format."""
 
     PUBLIC = "public"
     NONE = "no-network"
@@ -20,7 +17,7 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """A mode, and for `allowlist` the names, addresses and ranges that may be reached."""
+    """A network mode, and for `allowlist` the reachable names, addresses and ranges."""
 
     mode: NetworkMode
     allowed_hosts: tuple[str, ...] = ()
@@ -33,6 +30,6 @@ NO_NETWORK = NetworkPolicy(NetworkMode.NONE)
 SystemCalls = Literal[
     "bpf", "io-uring", "keyrings", "perf", "user-namespaces", "userfaultfd", "vsock"
 ]
-"""`[metadata] system_calls` of a task and `[local] allow_system_calls` of the config use these."""
+"""Names in `[metadata] system_calls` of a task and `[local] allow_system_calls` of the config."""
 
 SYSTEM_CALLS: tuple[str, ...] = get_args(SystemCalls)

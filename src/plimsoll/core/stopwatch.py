@@ -1,4 +1,4 @@
-"""A clock that can be stopped, with timers and time limits that stop with it."""
+"""A stopwatch: a clock that can be paused, with timers and time limits that pause with it."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ __all__ = ["Stopwatch", "TimeLimit", "Timer"]
 
 
 class Stopwatch:
-    """Counts seconds from its creation on, except while it is stopped."""
+    """Counts seconds since its creation, except while it is stopped."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        """When it was last started or stopped."""
-        self._ran = 0.0
-        self._stood = 0.0
+        """The time of the last start or stop."""
+        self._running_seconds = 0.0
+        self._stopped_seconds = 0.0
         self._stopped = False
         self._timers: set[Timer] = set()
 
@@ -26,44 +26,52 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds that it has run."""
-        return self._ran if self._stopped else self._ran + time.monotonic() - self._since
+        """Seconds spent running."""
+        return (
+            self._running_seconds
+            if self._stopped
+            else self._running_seconds + time.monotonic() - self._since
+        )
 
     @property
     def stopped_seconds(self) -> float:
-        """Seconds that it has been stopped."""
-        return self._stood + time.monotonic() - self._since if self._stopped else self._stood
+        """Seconds spent stopped."""
+        return (
+            self._stopped_seconds + time.monotonic() - self._since
+            if self._stopped
+            else self._stopped_seconds
+        )
 
     def stop(self) -> None:
-        """Does nothing where it is stopped already."""
+        """Stop the clock. Idempotent."""
         if self._stopped:
             return
         now = time.monotonic()
-        self._ran += now - self._since
+        self._running_seconds += now - self._since
         self._since, self._stopped = now, True
         for timer in self._timers:
             timer.set()
 
     def go(self) -> None:
-        """Does nothing where it runs already."""
+        """Start the clock again. Idempotent."""
         if not self._stopped:
             return
         now = time.monotonic()
-        self._stood += now - self._since
+        self._stopped_seconds += now - self._since
         self._since, self._stopped = now, False
         for timer in self._timers:
             timer.set()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> "Timer":
-        """Call back once it has run for so many seconds more."""
+        """Call back after this many more seconds of running."""
         return self._add(Timer(self, seconds, callback, stopped=False))
 
     def call_when_stopped(self, seconds: float, callback: Callable[[], None]) -> "Timer":
-        """Call back once it has been stopped for so many seconds without a break."""
+        """Call back after this many seconds of being stopped without a break."""
         return self._add(Timer(self, seconds, callback, stopped=True))
 
     def limit(self, seconds: float | None, *, stopped: float) -> "TimeLimit":
-        """Bound a block of code: see `TimeLimit`."""
+        """A time limit for a block of code: see `TimeLimit`."""
         return TimeLimit(self, seconds, stopped)
 
     def forget(self, timer: "Timer") -> None:
@@ -76,7 +84,7 @@ class Stopwatch:
 
 
 class Timer:
-    """A call that is due after some seconds of running, or of being stopped."""
+    """A callback that is due after some seconds of running, or of being stopped."""
 
     __slots__ = ("_callback", "_due", "_handle", "_seconds", "_stopped", "_watch")
 
@@ -91,7 +99,7 @@ class Timer:
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self) -> None:
-        """The stopwatch was started or stopped: wait for the rest of the time, or not at all."""
+        """Schedule the remaining time, or none if the stopwatch is not in the state that counts."""
         self._clear()
         if self._watch.is_stopped == self._stopped:
             left = self._seconds if self._stopped else max(0.0, self._due - self._watch.seconds)
@@ -125,7 +133,7 @@ class TimeLimit:
         self._timeout = asyncio.timeout(None)
         self._timers: list[Timer] = []
         self.overdue = False
-        """Whether it ended since the stopwatch was stopped for too long."""
+        """Whether it expired because the stopwatch was stopped for too long."""
 
     def expired(self) -> bool:
         return self._timeout.expired()

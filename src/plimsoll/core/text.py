@@ -1,13 +1,10 @@
 """Makes untrusted text (of agents, tests, tasks, graders, servers) safe to store and to show.
 
-Such text may hold anything: halves of characters (lone surrogates, which is also how Python
-reads a file name that is not UTF-8), control characters, escape sequences, line breaks in a file
-name, marks that turn the direction of writing. No encoder takes a half, and a terminal acts on
-the others. Everything that goes to a file, to JSON, to the ledger, to a message or to a terminal
-goes through one of the functions here. They write an unsafe character as its escape, so that two
-different texts stay different to the eye.
-
-What reading JSON raises that somebody else wrote: a policy, an agent, a server.
+Such text may contain lone surrogates (Python also reads file names that are not UTF-8 as these),
+control characters, escape sequences, line breaks in file names, and marks that change the writing
+direction. No encoder accepts a lone surrogate, and a terminal acts on the others. All text that
+goes to a file, to JSON, to the ledger, to a message or to a terminal passes one of these functions.
+They escape unsafe characters, so that different texts stay visibly different.
 """
 
 import re
@@ -21,6 +18,10 @@ __all__ = [
     "safe_names",
     "safe_text",
 ]
+
+DECODE_ERRORS = (ValueError, RecursionError)
+"""The errors of decoding untrusted JSON. All errors of msgspec and of the standard library for
+invalid JSON, other types and invalid UTF-8 are a ValueError; deep nesting is a RecursionError."""
 
 _BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -55,9 +56,9 @@ def safe_names(names: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for name in names:
         safe, number = safe_name(name), 1
-        while (told := safe if number == 1 else f"{safe} ({number})") in found:
+        while (unique := safe if number == 1 else f"{safe} ({number})") in found:
             number += 1
-        found[told] = None
+        found[unique] = None
     return list(found)
 
 
@@ -65,39 +66,33 @@ def _escape(char: str) -> str:
     if unicodedata.category(char) == "Zs":
         return " "
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as Python reads a file's name
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x100:
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char, f"\\x{code:02x}")
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-_HALF = re.compile(
-    rb"\\u[dD](?:"  # in one place, so that this is what is searched for
-    rb"[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"  # a first without a second
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"  # and the other way
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD](?:"  # once, so that the search looks for this prefix
+    rb"[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"  # a high one without a low one
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"  # and the reverse
 )
-_INSTEAD = rb"\\ufffd"
+_REPLACEMENT = rb"\\ufffd"
 
 _BACKSLASH = rb"\\"
-_HIDDEN = b"\0\0"
-"""Stands for an escaped backslash meanwhile, so that every other one begins an escape. No JSON
-has such bytes."""
+_PLACEHOLDER = b"\0\0"
+"""Placeholder of an escaped backslash, so that every other backslash begins an escape. Valid JSON
+has no such bytes."""
 
 
 def replace_lone_surrogates(body: bytes) -> bytes:
     """Replace each lone surrogate escape in JSON by U+FFFD. Returns `body` itself if there is none.
 
-    JavaScript programs cut strings between the two halves of a surrogate pair. Servers refuse the
-    result, and an agent with one in its history would get no answer any more. The cost is linear
-    in the length of the body.
+    JavaScript programs split strings inside a surrogate pair. Servers refuse the result, and an
+    agent with one in its history would get no more answers. The cost is linear in the body length.
     """
     if b"\0" in body:
         return body
-    mended, found = _HALF.subn(_INSTEAD, body.replace(_BACKSLASH, _HIDDEN))
-    return mended.replace(_HIDDEN, _BACKSLASH) if found else body
-
-
-DECODE_ERRORS = (ValueError, RecursionError)
-"""It is no JSON, not what was expected, or not UTF-8: all errors of msgspec and of the standard
-library are a ValueError. Or it is nested too deeply, which neither of them counts among those."""
+    replaced, found = _LONE_SURROGATE.subn(_REPLACEMENT, body.replace(_BACKSLASH, _PLACEHOLDER))
+    return replaced.replace(_PLACEHOLDER, _BACKSLASH) if found else body

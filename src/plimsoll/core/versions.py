@@ -1,17 +1,17 @@
-"""Versions of the policy's weights, and which of them descend from which.
+"""Versions of the policy's weights, and their lineages.
 
-A version is a number within a lineage. A run that restarts from an older checkpoint begins a
-new lineage there: what the dead end of the old one produced has the same numbers, and is
-never mistaken for what the new one produces.
+A version is a number within a lineage. A run that restarts from an older checkpoint begins a new
+lineage there. Samples of the abandoned lineage have the same numbers, and are never mistaken for
+samples of the new one.
 """
 
 import msgspec
 
-__all__ = ["FIRST_VERSION", "Lineages", "Version", "read_version"]
+__all__ = ["FIRST_VERSION", "Lineages", "Version"]
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A version of the weights. Only numbers on one line of descent can be compared."""
+    """A version of the weights. Only numbers of the same line of descent can be compared."""
 
     lineage: int
     number: int
@@ -21,34 +21,25 @@ class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """The version that `str` made this of. Raises `ValueError` for any other text."""
-        lineage, _, number = text.rpartition(":")
-        version = cls(int(lineage or 0), int(number))
-        if str(version) != text:
-            raise ValueError(f"{text!r} is no version")
-        return version
+        """Parse a version as `str` writes it. Raises `ValueError` for any other text."""
+        lineage, colon, number = text.rpartition(":")
+        if not number.isdecimal() or (colon and not lineage.isdecimal()):
+            raise ValueError(f"{text[:40]!r} is not a version")
+        return cls(int(lineage or 0), int(number))
 
 
 FIRST_VERSION = Version(0, 0)
 
 
-def read_version(text: str) -> Version:
-    """A version as `str` writes it. Raises ValueError for what is none."""
-    lineage, colon, number = text.rpartition(":")
-    if not number.isdecimal() or (colon and not lineage.isdecimal()):
-        raise ValueError(f"{text[:40]!r} is no version")
-    return Version(int(lineage or 0), int(number))
-
-
 class Lineages:
-    """The tree of lineages: each but the first branched off from a version of another."""
+    """The tree of lineages. Each lineage but the first branched off from a version of another."""
 
     def __init__(self) -> None:
         self._parents: dict[int, Version] = {}
 
     @property
     def parents(self) -> dict[int, Version]:
-        """For each lineage but the first, the version that it branched off from."""
+        """For each lineage but the first, the version it branched off from."""
         return dict(self._parents)
 
     def branch(self, lineage: int, parent: Version) -> None:
@@ -58,10 +49,10 @@ class Lineages:
         return max(self._parents, default=0) + 1
 
     def descends(self, later: Version, earlier: Version) -> bool:
-        """Whether the weights of `later` were trained from those of `earlier`, or are them.
+        """Whether the weights of `later` are those of `earlier` or were trained from them.
 
-        A lineage has no version below the one it branched off from: such a version descends from
-        nothing, and nothing from it.
+        A lineage has no version below the one it branched off from: such a version has no
+        ancestors and no descendants.
         """
         at = later
         while True:

@@ -1,4 +1,4 @@
-"""Where agents run: one protocol, several backends.
+"""Sandboxes: one protocol, several backends.
 
-Imports nothing, since what runs inside a sandbox loads it without any library.
+This package imports nothing: code that runs inside a sandbox loads it without any library.
 """

@@ -1,4 +1,4 @@
-"""The connections of one socket that listens in a sandbox, each served by a task."""
+"""The open connections of one socket that listens in a sandbox. One task serves each."""
 
 import asyncio
 import logging
@@ -11,24 +11,26 @@ log = logging.getLogger(__name__)
 
 _END_SECONDS = 5.0
 MAX_CONNECTIONS = 512
-"""Open at once. Each takes files and memory of this process, and costs who opens it nothing."""
+"""Open at once. Each takes descriptors and memory of this process, and costs its client nothing."""
 
 
 class Connections:
-    """Runs `on_connection` for each; what that raises ends its own connection only."""
+    """Runs `on_connection` for each connection. An exception ends that connection only."""
 
     def __init__(self, on_connection: OnConnection) -> None:
         self._on_connection = on_connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._full = False
-        """Whether the last that came was too many."""
+        """Whether the last connection was over the limit."""
 
     def start(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection; one that is too many, or comes after `close`, is cut."""
+        """Serve a connection. It is reset if it is over the limit, or if `close` was called."""
         full = len(self._tasks) >= MAX_CONNECTIONS
         if full and not self._full:
-            log.warning("a sandbox has %d connections open; more are cut", len(self._tasks))
+            log.warning(
+                "a sandbox has %d open connections; further ones are reset", len(self._tasks)
+            )
         self._full = full
         if full or self._closed:
             writer.transport.abort()
@@ -51,13 +53,13 @@ class Connections:
             writer.close()
 
     async def close(self) -> None:
-        """Cut every connection, and wait for what serves them."""
+        """Reset every connection, and wait until the tasks that serve them have ended."""
         self._closed = True
-        me = asyncio.current_task()
-        others = [task for task in self._tasks if task is not me]
+        current = asyncio.current_task()
+        others = [task for task in self._tasks if task is not current]
         for task in others:
             task.cancel()
         if others:
-            _, deaf = await asyncio.wait(others, timeout=_END_SECONDS)
-            if deaf:
-                log.warning("%d connections from a sandbox do not end when cancelled", len(deaf))
+            _, stuck = await asyncio.wait(others, timeout=_END_SECONDS)
+            if stuck:
+                log.warning("%d connections from a sandbox ignore their cancellation", len(stuck))

@@ -1,4 +1,4 @@
-"""Output that is kept within bounds: its beginning, its end, and how much there was."""
+"""Captured output of bounded size: its beginning, its end, and its total length."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["Capture", "Captured"]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was kept of a stream. `total` counts what was printed."""
+    """The kept part of a stream. `total` counts all bytes that were printed."""
 
     head: bytes = b""
     tail: bytes = b""
@@ -30,7 +30,7 @@ class Captured:
 
 
 class Capture:
-    """Takes chunks, holds at most `keep` bytes: half from the beginning, half from the end."""
+    """Collects chunks and keeps at most `keep` bytes: half of them the first, half the last."""
 
     def __init__(self, keep: int) -> None:
         self._head_room = keep - keep // 2
@@ -47,7 +47,7 @@ class Capture:
         if not chunk or not self._tail_room:
             return
         self._tail += chunk[-self._tail_room :]
-        # Trimmed in steps of the tail's own size, so that each byte is moved at most twice.
+        # Trimmed only at twice its size, so that each byte is moved at most twice.
         if len(self._tail) > 2 * self._tail_room:
             del self._tail[: -self._tail_room]
 

@@ -1,14 +1,14 @@
-"""The protocol that every backend keeps: local, docker.
+"""The protocol that every backend implements: local, docker.
 
 Invariants, tested once for all backends in `tests/sandboxes/test_protocol*.py`:
 
-* A command that failed is an `ExecResult`. A sandbox that is gone is `SandboxUnavailable`.
+* A failed command is an `ExecResult`. A sandbox that is gone raises `SandboxUnavailable`.
 * A command that timed out, or whose call was cancelled, leaves no process behind.
-* Output is streamed and bounded: a gigabyte printed is not a gigabyte held.
+* Output is streamed and bounded: a command that prints a gigabyte does not take a gigabyte.
 * No path and no link of an upload or a download leaves its target.
-* `close` can be called any number of times. Afterwards nothing of the sandbox runs, and what it
-  wrote is removed: soon, and at the latest before its backend is left.
-* What a backend cannot enforce it refuses (`SandboxUnsupported`) or lists in `warnings`.
+* `close` can be called any number of times. Afterwards no process of the sandbox runs, and its
+  files are removed: soon, and at the latest when its backend is closed.
+* A backend refuses (`SandboxUnsupported`) what it cannot enforce, or lists it in `warnings`.
 """
 
 import asyncio
@@ -46,37 +46,37 @@ Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
 OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""Serves one connection; what it raises ends that connection only."""
+"""Serves one connection. An exception ends that connection only."""
 
 KEEP_OUTPUT = 256 * 1024
-"""Bytes of each stream that an `ExecResult` keeps unless told otherwise."""
+"""Bytes of each stream that an `ExecResult` keeps by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or folder of the host that a sandbox sees, read-only."""
+    """A file or folder of the host that a sandbox sees read-only."""
 
     source: Path
     target: str
     unless_there: bool = False
-    """Left out where the image has something at the target already."""
+    """Skip the mount if the image has something at the target."""
     key: str = ""
-    """Changes with what the source holds, where somebody knows: then it is not read to find out."""
+    """A digest of the source, if known. Saves reading the source to compute one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """What sandboxes and image builds get besides what the task brings: staged assets."""
+    """Staged assets for sandboxes and image builds, besides the task's own files."""
 
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     path: str = ""
-    """Folders that come first in PATH."""
+    """Folders to put first in PATH."""
     key: str = ""
-    """Changes with what the mounts hold; part of the key of what is built with them."""
+    """A digest of the mounts. It is part of the key of images built with them."""
 
     def env_over(self, env: Mapping[str, str]) -> dict[str, str]:
-        """An environment with these supplies in it."""
+        """An environment extended by these supplies."""
         return self.path_over({**env, **self.env})
 
     def path_over(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -89,9 +89,9 @@ class Supplies:
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Where a sandbox's file system comes from: a Dockerfile in a context, or a name.
+    """The source of a sandbox's file system: a Dockerfile in a context, or an image name.
 
-    With `compose`, the image is that of the file's service `main`, which brings others along.
+    With `compose`, it is the image of the service `main`, which is started with the other services.
     """
 
     context: Path | None = None
@@ -101,15 +101,15 @@ class ImageSource:
     build_timeout: float = 600.0
     supplies: Supplies = field(default_factory=Supplies)
     system_calls: tuple[str, ...] = ()
-    """Groups of system calls that its build uses, though a sandbox is usually denied them."""
+    """Groups of system calls, denied by default, that the build uses."""
 
 
 class Image(Protocol):
-    """A built image, as its backend knows it."""
+    """A built image of a backend."""
 
     @property
     def key(self) -> str:
-        """Names the content: equal keys, equal file systems."""
+        """Identifies the content: equal keys mean equal file systems."""
         ...
 
     @property
@@ -124,7 +124,7 @@ class Image(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a sandbox may use. None means as much as the host gives."""
+    """Resource limits of a sandbox. None means no limit."""
 
     cpus: float | None = None
     memory_mb: int | None = None
@@ -135,7 +135,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a sandbox is started with, besides its image."""
+    """The settings of a sandbox, besides its image."""
 
     labels: Labels
     network: NetworkPolicy = NO_NETWORK
@@ -145,8 +145,8 @@ class SandboxSpec:
     mounts: tuple[Mount, ...] = ()
     supplies: Supplies = field(default_factory=Supplies)
     system_calls: tuple[str, ...] = ()
-    """Groups of system calls that it uses, though a sandbox is usually denied them; each is a
-    name of `core/system_calls.py`."""
+    """Groups of system calls, denied by default, that it uses. The names are those of
+    `core/permissions.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class ExecResult:
         return self.exit_code == 0 and not self.timed_out
 
     def describe(self) -> str:
-        """How it ended, in a few words for a person."""
+        """The ending in a few words, for messages."""
         if self.timed_out:
             return f"timed out after {self.seconds:.1f} s"
         if self.signal is not None:
@@ -173,40 +173,40 @@ class ExecResult:
         return f"exit {self.exit_code}"
 
     def complaint(self) -> str:
-        """How it failed, with the last line that it printed, for an error's message."""
-        said = (self.stderr.text.strip() or self.stdout.text.strip()).splitlines()
-        last = f": {said[-1].strip()[:200]}" if said else ""
+        """The failure with the last line of output, for error messages."""
+        lines = (self.stderr.text.strip() or self.stdout.text.strip()).splitlines()
+        last = f": {lines[-1].strip()[:200]}" if lines else ""
         return f"failed ({self.describe()}){last}"
 
 
 @dataclass(frozen=True, slots=True)
 class FullDisk:
-    """A disk that had no room for what a sandbox writes. What failed then may have failed of it."""
+    """A disk that was too full for the writes of a sandbox, which may explain a failure."""
 
     at: float
-    """When it was last found so, by `time.monotonic`."""
+    """The last time it was found full, by `time.monotonic`."""
     why: str
-    """Which disk it is and what to do, for a person."""
+    """A message that names the disk and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """Whether a sandbox is alive, and why not."""
+    """The state of a sandbox. `reason` says why it is not alive."""
 
     alive: bool
     reason: str = ""
     processes: int | None = None
-    """Processes in it besides its own init; None where that is not known."""
+    """Processes besides its init. None if unknown."""
     oom_kills: int | None = None
-    """How often the kernel killed a process of it for memory; None where not known."""
+    """Processes killed by the kernel for lack of memory. None if unknown."""
     full_disk: FullDisk | None = None
-    """The disk of its host, where that was ever found full: just now, or by a look at it every
-    second, before the sandbox was started too. Its own `storage_mb` is not the host's disk."""
+    """The disk of its host, if it was ever found full: by this call, or by the check once a second,
+    which also ran before the sandbox was started. `storage_mb` is not about the host's disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What an upload or a download carried, and what it left out for safety, with why."""
+    """The counts of an upload or a download. `skipped` has the omitted entries with the reasons."""
 
     files: int
     bytes: int
@@ -214,18 +214,18 @@ class Transfer:
 
 
 class Served(Protocol):
-    """A socket that listens inside a sandbox, served from outside of it."""
+    """A socket that listens inside a sandbox and is served from outside."""
 
     @property
     def port(self) -> int: ...
 
     async def close(self) -> None:
-        """Stop listening, and end the connections. May be called again."""
+        """Stop listening and end the connections. Idempotent."""
         ...
 
 
 class Sandbox(Protocol):
-    """A place where commands run. Paths are absolute, in the sandbox's file system."""
+    """An isolated environment for commands. Paths are absolute, in its own file system."""
 
     @property
     def id(self) -> str: ...
@@ -235,7 +235,7 @@ class Sandbox(Protocol):
 
     @property
     def workdir(self) -> str:
-        """Where commands start unless told otherwise."""
+        """The default working directory of commands."""
         ...
 
     async def exec(
@@ -250,81 +250,81 @@ class Sandbox(Protocol):
         on_output: OnOutput | None = None,
         keep: int = KEEP_OUTPUT,
     ) -> ExecResult:
-        """Run an argv, or a string by the sandbox's bash (its sh where it has no bash).
+        """Run an argv, or a string with the sandbox's bash (sh if it has no bash).
 
-        It ends when the command's own process ends; what that left running goes on, except
-        after a timeout or a cancelled call, when the whole tree is killed.
-        `keep` bounds what the result holds of each stream; `on_output` sees all of it.
+        The call returns when the command's own process ends. Its background processes go on,
+        except after a timeout or a cancelled call, when the whole process tree is killed.
+        The result keeps at most `keep` bytes of each stream; `on_output` gets all of them.
         """
         ...
 
     async def upload(self, source: Path, target: str) -> Transfer:
-        """Carry a file to the path `target`, or a folder's content into the folder `target`."""
+        """Copy a file to the path `target`, or the content of a folder into the folder `target`."""
         ...
 
     async def download(
         self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
     ) -> Transfer:
-        """Carry a file to the path `target`, or a folder's content into the folder `target`.
+        """Copy a file to the path `target`, or the content of a folder into the folder `target`.
 
-        Links that point out of the folder, devices and sockets are left out and listed, and so is
-        what has too long a path. Holes in files stay holes, and a file with several names stays
-        one file: neither counts towards `limit`. More than `limit` bytes, or more than `entries`
-        files, folders and links, is a `TransferError`; so is a source that is not there.
+        Links that point out of the folder, devices, sockets and entries with too long a path are
+        skipped and listed. Holes in files and hard links are preserved, and do not count towards
+        `limit`. Raises `TransferError` for more than `limit` bytes, for more than `entries` files,
+        folders and links, and for a missing source.
         """
         ...
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
-        """Make `path` an empty folder, whatever stood there: a link, a file, a tree."""
+        """Make `path` an empty folder. Whatever was there is removed: a link, a file, a tree."""
         ...
 
     async def set_network(self, policy: NetworkPolicy) -> None:
-        """Apply a policy to every command from now on."""
+        """Apply a policy to all commands from now on."""
         ...
 
     async def serve(self, port: int, on_connection: OnConnection) -> Served:
-        """Listen on 127.0.0.1:`port` in the sandbox, 0 for any free one, without a network.
+        """Listen on 127.0.0.1:`port` in the sandbox (0: any free port). Needs no network.
 
-        This is how what runs in a sandbox that has no network reaches the gateway: each
-        connection is handed to `on_connection`, which runs in this process.
+        An agent in a sandbox without a network reaches the gateway this way: `on_connection`
+        serves each connection in this process.
         """
         ...
 
     async def kill_all(self) -> None:
-        """Kill every process but the sandbox's own init, and wait until they are gone."""
+        """Kill all processes except the sandbox's init, and wait until they are gone."""
         ...
 
     async def status(self) -> SandboxStatus: ...
 
     async def close(self) -> None:
-        """End everything in it. The host may still be removing its files when this returns."""
+        """End all its processes. Its files may still be in removal when this returns."""
         ...
 
 
 class Resettable(Sandbox, Protocol):
-    """A sandbox that can be put back to its image's state, and prove it."""
+    """A sandbox that can be reset to the state of its image, with a proof."""
 
     async def baseline(self) -> int:
-        """Take the manifest of all that is in it now; how many entries it has."""
+        """Record a manifest of the current file system. Returns the number of entries."""
         ...
 
     async def reset(self) -> str:
-        """Kill everything and put the file system back to the baseline.
+        """Kill all processes and restore the file system to the baseline.
 
-        Returns why it is in doubt that nothing of its last use is left; "" where it is proven.
+        Returns "" if it is proven that nothing of the last use is left, otherwise the doubt.
         """
         ...
 
 
 class Backend(Protocol):
-    """Builds images and starts sandboxes. Entering it reaps what dead owners left behind."""
+    """Builds images and starts sandboxes. Entering it reaps the leftovers of dead owners."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What this host cannot do or enforce, each to be said once a run."""
+        """Features that this host cannot provide or enforce. Each is shown once a run."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -337,7 +337,7 @@ class Backend(Protocol):
     ) -> None: ...
 
     async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
-        """Build an image, or find the one that an equal source was built into."""
+        """Build an image, or reuse the one built from an equal source."""
         ...
 
     async def create(self, image: Image, spec: SandboxSpec) -> Sandbox: ...

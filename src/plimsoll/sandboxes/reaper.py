@@ -1,12 +1,13 @@
-"""What a backend has made and not yet removed: for `ps`, `clean` and the reaper.
+"""The inventory of a backend's resources, and the reaper that removes those nobody needs.
 
-Which of the things on a host or an engine nobody needs any more, and their removal.
+A resource is a sandbox, network, volume or image with Plimsoll's labels. `ps` and `clean` use the
+inventory too. The reaper's rules:
 
-* What a dead owner left goes, unless it is shared.
-* What is past its expiry goes, unless something holds on to it, or its owner lives on this host: a
-  trial that takes long, or a clock that was put forward, ends no sandbox that is in use.
-* An owner on another host cannot be asked, and is taken to be alive. But what of it has ended for
-  long goes: an owner that lives removes its sandboxes when they end.
+* A resource of a dead owner is removed, unless it is shared.
+* An expired resource is removed, unless it is in use or its owner is alive on this host: neither a
+  long trial nor a clock that was set forward ends a sandbox in use.
+* An owner on another host is assumed to be alive. Its sandboxes are removed once they have been
+  ended for an hour: a live owner removes its sandboxes when they end.
 """
 
 import asyncio
@@ -39,32 +40,32 @@ __all__ = [
 ResourceKind = Literal["sandbox", "network", "volume", "image"]
 
 RESOURCE_KINDS: tuple[ResourceKind, ...] = ("sandbox", "network", "volume", "image")
-"""In the order in which they are removed: what uses something goes before it."""
+"""In the order of removal: users of a resource go before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One thing on a host or an engine, with the labels that say whose it is."""
+    """One labelled resource on a host or a daemon."""
 
     kind: ResourceKind
     id: str
     labels: Labels
     name: str = ""
-    """What people call it, where that is not its id: an image's tag."""
+    """Its display name, if that is not the id: the tag of an image."""
     state: str = ""
     """As its backend names it: running, exited."""
     created: float | None = None
     ended: float | None = None
-    """When a sandbox ended whose owner cannot be asked. It ends with its owner's stream, and
-    nothing can be had of it without."""
+    """The end of a sandbox whose owner is on another host. It ended when its owner disconnected,
+    and cannot be used again."""
     shared: bool = False
-    """It serves many runs and outlives its owner, until it expires."""
+    """Whether it serves many runs: it then outlives its owner and stays until it expires."""
     used_by: tuple[str, ...] = ()
-    """Ids of the sandboxes, and names of others' containers, that hold on to it."""
+    """Ids of the sandboxes, and names of foreign containers, that use it."""
 
 
 class Inventory(Protocol):
-    """Lists and removes, and starts nothing: entering it changes nothing."""
+    """Lists and removes the resources of a backend. Entering it changes nothing."""
 
     @property
     def name(self) -> str:
@@ -81,120 +82,126 @@ class Inventory(Protocol):
     ) -> None: ...
 
     async def items(self) -> Sequence[Resource]:
-        """Everything with our labels, whoever made it."""
+        """All resources with Plimsoll's labels, of every owner."""
         ...
 
-    async def remove(self, item: Resource) -> None:
-        """Remove it with all that is in it. What is gone already is no error.
+    async def remove(self, resource: Resource, /) -> None:
+        """Remove a resource with its content. A missing one is no error.
 
-        What cannot be removed is a `SandboxError` that says why.
+        Raises `SandboxError` with the reason if it cannot be removed.
         """
         ...
 
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 8
+_CONCURRENCY = 8
 _PERIOD = 180.0
 _ENDED_SECONDS = 3600.0
-"""The clock of an engine may differ from this host's."""
+"""Ample, since the clock of a daemon may differ from this host's."""
 _LAST_SECONDS = 10.0
-"""What the last time may take: the next that starts does the rest."""
+"""Time limit of the last pass. The next process that starts removes the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalFailure:
-    """Something that could not be removed, and why."""
+    """A resource that could not be removed, and the reason."""
 
-    item: Resource
+    resource: Resource
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalResult:
-    """What became of things that were to be removed."""
+    """The outcome of a removal."""
 
     removed: tuple[Resource, ...]
     failed: tuple[RemovalFailure, ...]
 
 
 def select_removable(
-    items: Sequence[Resource],
+    resources: Sequence[Resource],
     now: float,
     is_alive: Callable[[Owner], bool] = is_alive,
     is_here: Callable[[Owner], bool] = is_here,
 ) -> list[Resource]:
-    """What is to be removed, in the order of removal."""
-    owners = {item.labels.owner for item in items}
+    """The resources that nobody needs, in the order of removal."""
+    owners = {resource.labels.owner for resource in resources}
     dead = {owner for owner in owners if not is_alive(owner)}
-    lives_here = {owner for owner in owners - dead if is_here(owner)}
+    live_here = {owner for owner in owners - dead if is_here(owner)}
 
-    def due(item: Resource) -> bool:
-        owner = item.labels.owner
-        if not item.shared and owner in dead:
+    def is_due(resource: Resource) -> bool:
+        owner = resource.labels.owner
+        if not resource.shared and owner in dead:
             return True
-        if item.labels.expires < now and (item.shared or owner not in lives_here):
+        if resource.labels.expires < now and (resource.shared or owner not in live_here):
             return True
-        return item.ended is not None and item.ended + _ENDED_SECONDS < now
+        return resource.ended is not None and resource.ended + _ENDED_SECONDS < now
 
-    chosen = [item for item in items if due(item)]
-    kept = in_use(chosen)
+    chosen = [resource for resource in resources if is_due(resource)]
+    used = in_use(chosen)
     return sorted(
-        (item for item in chosen if item not in kept),
-        key=lambda item: RESOURCE_KINDS.index(item.kind),
+        (resource for resource in chosen if resource not in used),
+        key=lambda resource: RESOURCE_KINDS.index(resource.kind),
     )
 
 
 def in_use(chosen: Sequence[Resource]) -> dict[Resource, tuple[str, ...]]:
-    """Those of the chosen that something else, which is not chosen, holds on to."""
-    going = {item.id for item in chosen if item.kind == "sandbox"}
-    kept = {item: tuple(user for user in item.used_by if user not in going) for item in chosen}
-    return {item: users for item, users in kept.items() if users}
+    """The chosen resources that others, which are not chosen, use, with these users."""
+    chosen_ids = {resource.id for resource in chosen if resource.kind == "sandbox"}
+    users_of = {
+        resource: tuple(user for user in resource.used_by if user not in chosen_ids)
+        for resource in chosen
+    }
+    return {resource: users for resource, users in users_of.items() if users}
 
 
 async def reap(inventory: Inventory) -> RemovalResult:
-    """Remove what nobody needs any more."""
-    reaped = await remove_all(inventory, select_removable(await inventory.items(), time.time()))
-    for item in reaped.removed:
-        log.info("removed %s %s of run %s", item.kind, item.id, item.labels.run)
-    for failed in reaped.failed:
-        log.warning("%s %s is left: %s", failed.item.kind, failed.item.id, failed.reason)
-    return reaped
+    """Remove all resources that nobody needs."""
+    result = await remove_all(inventory, select_removable(await inventory.items(), time.time()))
+    for resource in result.removed:
+        log.info("removed %s %s of run %s", resource.kind, resource.id, resource.labels.run)
+    for failure in result.failed:
+        left = failure.resource
+        log.warning("%s %s could not be removed: %s", left.kind, left.id, failure.reason)
+    return result
 
 
 async def remove_all(
     inventory: Inventory,
-    items: Sequence[Resource],
+    resources: Sequence[Resource],
     on_end: Callable[[Resource, str], None] | None = None,
 ) -> RemovalResult:
-    """Remove things, several at once; `on_end` is told each with why it is left, or ""."""
+    """Remove resources concurrently. `on_end` gets each with the reason of its failure, or ""."""
     ended: dict[Resource, str] = {}
-    turns = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_CONCURRENCY)
 
-    async def remove(item: Resource) -> None:
-        async with turns:
+    async def remove(resource: Resource) -> None:
+        async with slots:
             try:
-                await inventory.remove(item)
-                ended[item] = ""
+                await inventory.remove(resource)
+                ended[resource] = ""
             except SandboxError as error:
-                ended[item] = str(error)
+                ended[resource] = str(error)
         if on_end is not None:
-            on_end(item, ended[item])
+            on_end(resource, ended[resource])
 
     for kind in RESOURCE_KINDS:
         async with asyncio.TaskGroup() as group:
-            for item in items:
-                if item.kind == kind:
-                    group.create_task(remove(item))
+            for resource in resources:
+                if resource.kind == kind:
+                    group.create_task(remove(resource))
     return RemovalResult(
-        tuple(item for item, reason in ended.items() if not reason),
-        tuple(RemovalFailure(item, reason) for item, reason in ended.items() if reason),
+        tuple(resource for resource, reason in ended.items() if not reason),
+        tuple(RemovalFailure(resource, reason) for resource, reason in ended.items() if reason),
     )
 
 
 class Reaper:
-    """Reaps every few minutes while it is entered, and a last time at its end: a worker that was
-    killed beside others leaves its sandboxes to them. What goes wrong in it ends no run."""
+    """Reaps every few minutes while it is entered, and once more at its end.
+
+    So a worker that is killed leaves its sandboxes to the other workers. An error ends no run.
+    """
 
     def __init__(self, inventory: Inventory, *, every: float = _PERIOD) -> None:
         self._inventory = inventory
@@ -202,7 +209,7 @@ class Reaper:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._go_on())
+        self._task = asyncio.create_task(self._loop())
         return self
 
     async def __aexit__(
@@ -219,7 +226,7 @@ class Reaper:
                 async with asyncio.timeout(_LAST_SECONDS):
                     await self._reap()
 
-    async def _go_on(self) -> None:
+    async def _loop(self) -> None:
         while True:
             await asyncio.sleep(self._every)
             await self._reap()
@@ -227,5 +234,5 @@ class Reaper:
     async def _reap(self) -> None:
         try:
             await reap(self._inventory)
-        except Exception as error:  # noqa: BLE001 - what others left is not this run's trouble
-            log.warning("what dead runs left could not be removed: %s", error)
+        except Exception as error:  # noqa: BLE001 - leftovers of other runs must not end this one
+            log.warning("leftovers of dead runs could not be removed: %s", error)

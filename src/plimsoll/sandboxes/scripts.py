@@ -1,4 +1,4 @@
-"""How a task's script (test.sh, solve.sh, setup.sh) is started in a sandbox."""
+"""The command line that starts a task's script (test.sh, solve.sh, setup.sh) in a sandbox."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ _HEAD = 4096
 
 
 def script_argv(script: Path, inside: str) -> list[str]:
-    """The interpreter that its first line names, or bash where it names none.
+    """The argv for a script at the path `inside`: by the interpreter of its first line, or bash.
 
-    The interpreter is started by name, so the script needs no x bit.
+    The interpreter is started explicitly, so the script need not be executable.
     """
     with script.open("rb") as file:
         first = file.readline(_HEAD)
@@ -23,6 +23,6 @@ def script_argv(script: Path, inside: str) -> list[str]:
 
 
 def has_carriage_returns(script: Path) -> bool:
-    """Whether its lines end as on Windows, which no shell can run."""
+    """Whether the script has Windows line endings, which shells cannot run."""
     with script.open("rb") as file:
         return b"\r\n" in file.read(_HEAD)

@@ -1,4 +1,4 @@
-"""The host's side of an upload or a download, and the one result of its two sides."""
+"""Uploads and downloads: the host's side, and the combined result of both sides."""
 
 import asyncio
 import contextlib
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 HostSide = Callable[[int], Mapping[str, Any]]
-"""Does the host's side at its end of a pipe, which it closes; what it carried."""
+"""Runs the host's side on a pipe descriptor, which it closes. Returns counts and skipped names."""
 
 _BUFFER = 1 << 16
-_FULL_HERE = "the disk of this host is full, make room on it: "
+_HOST_DISK_FULL = "the disk of this host is full; free some space: "
 _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 @dataclass(frozen=True, slots=True)
 class SideResult:
-    """What one side of a transfer says of it."""
+    """The report of one side of a transfer."""
 
     error: str = ""
     files: int = 0
@@ -45,16 +45,16 @@ class SideResult:
     skipped: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "SideResult":
-        error = str(said.get("error", "")) or ("it was killed" if "signal" in said else "")
-        counted = int(said.get("files", 0)), int(said.get("bytes", 0))
-        return cls(error, *counted, tuple(map(safe_name, said.get("skipped", ()))))
+    def of(cls, report: Mapping[str, Any]) -> "SideResult":
+        error = str(report.get("error", "")) or ("it was killed" if "signal" in report else "")
+        counts = int(report.get("files", 0)), int(report.get("bytes", 0))
+        return cls(error, *counts, tuple(map(safe_name, report.get("skipped", ()))))
 
 
 def pack_from_host(source: Path, ignored: Callable[[str], bool] | None = None) -> HostSide:
-    """What packs a file or folder of the host into a pipe; it must be there."""
+    """The side that packs a file or folder of the host into a pipe. The source must exist."""
     if not source.exists():
-        raise TransferError(f"{source} is not there, so it cannot be uploaded")
+        raise TransferError(f"{source} does not exist, so it cannot be uploaded")
 
     def pack(descriptor: int) -> Mapping[str, Any]:
         with open(descriptor, "wb", buffering=_BUFFER) as out:
@@ -65,7 +65,7 @@ def pack_from_host(source: Path, ignored: Callable[[str], bool] | None = None) -
 
 
 def unpack_to_host(target: Path, rules: trees.Rules) -> HostSide:
-    """What unpacks from a pipe to a path of the host."""
+    """The side that unpacks a pipe to a path of the host."""
 
     def unpack(descriptor: int) -> Mapping[str, Any]:
         with open(descriptor, "rb", buffering=_BUFFER) as stream:
@@ -74,14 +74,14 @@ def unpack_to_host(target: Path, rules: trees.Rules) -> HostSide:
     return unpack
 
 
-def run_host_side(here: HostSide, descriptor: int) -> "asyncio.Future[SideResult]":
-    """Do the host's side in a thread. It ends by itself when the pipe does."""
-    return asyncio.ensure_future(asyncio.to_thread(_outcome, here, descriptor))
+def run_host_side(side: HostSide, descriptor: int) -> "asyncio.Future[SideResult]":
+    """Run the host's side in a thread. It ends when the pipe is closed."""
+    return asyncio.ensure_future(asyncio.to_thread(_outcome, side, descriptor))
 
 
-def _outcome(here: HostSide, descriptor: int) -> SideResult:
+def _outcome(side: HostSide, descriptor: int) -> SideResult:
     try:
-        return SideResult.of(here(descriptor))
+        return SideResult.of(side(descriptor))
     except trees.TreeError as error:
         return SideResult(error=str(error))
     except OSError as error:
@@ -90,7 +90,7 @@ def _outcome(here: HostSide, descriptor: int) -> SideResult:
 
 @contextlib.asynccontextmanager
 async def remove_on_failure(target: Path) -> AsyncGenerator[None]:
-    """What a failed download left at a path where nothing was is removed."""
+    """Remove the partial result of a failed download, unless the target existed before."""
     new = not os.path.lexists(target)
     try:
         yield
@@ -101,21 +101,21 @@ async def remove_on_failure(target: Path) -> AsyncGenerator[None]:
 
 
 def transfer_error(why: str) -> TransferError:
-    """The error for a transfer that could not be; what the system said stands last in `why`."""
+    """The error of a failed transfer. `why` ends with the text of the system error."""
     return NoRoom(why) if why.endswith(_NO_ROOM) else TransferError(why)
 
 
-def combine_sides(what: str, theirs: SideResult, mine: SideResult) -> Transfer:
-    """Make one result of what the two sides of a transfer said; the side that packs counts none."""
-    complaints = [side.error for side in (theirs, mine) if side.error]
-    if complaints:
-        # The side that stopped first says why; at the other the pipe just broke.
-        causes = [x for x in complaints if "Broken pipe" not in x and "broke off" not in x]
-        cause = (causes or complaints)[0]
-        here = cause == mine.error and cause.endswith(_NO_ROOM)
-        raise transfer_error(f"{_FULL_HERE if here else ''}{what}: {cause}")
+def combine_sides(what: str, sandbox: SideResult, host: SideResult) -> Transfer:
+    """Combine the reports of both sides. The packing side reports no counts."""
+    messages = [side.error for side in (sandbox, host) if side.error]
+    if messages:
+        # The side that stopped first has the cause; the other one only saw a broken pipe.
+        causes = [x for x in messages if "Broken pipe" not in x and "broke off" not in x]
+        cause = (causes or messages)[0]
+        on_host = cause == host.error and cause.endswith(_NO_ROOM)
+        raise transfer_error(f"{_HOST_DISK_FULL if on_host else ''}{what}: {cause}")
     return Transfer(
-        files=theirs.files + mine.files,
-        bytes=theirs.bytes + mine.bytes,
-        skipped=(*theirs.skipped, *mine.skipped),
+        files=sandbox.files + host.files,
+        bytes=sandbox.bytes + host.bytes,
+        skipped=(*sandbox.skipped, *host.skipped),
     )

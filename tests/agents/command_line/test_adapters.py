@@ -116,7 +116,7 @@ class Scripted:
     name = "scripted"
 
     def __init__(self, *argv: str, parts: tuple[Component, ...] = ()) -> None:
-        self.parts = parts
+        self.components = parts
         self._argv = argv if len(argv) > 1 else ("sh", "-c", *argv)
 
     def launch(self, access: Access, instruction: str) -> Launch:

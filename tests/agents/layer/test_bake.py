@@ -69,7 +69,7 @@ def test_another_version_takes_the_place_of_the_first(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     write_wheel(tmp_path / "wheels", "2.0")
     old = baked(tmp_path, PIP).parts["tool"]
-    new = baked(tmp_path, PIP.of_version("2.0")).parts["tool"]
+    new = baked(tmp_path, PIP.with_version("2.0")).parts["tool"]
     assert new.version == "2.0"
     assert new.digest != old.digest
     assert "2.0" in (tmp_path / "layer/tool/tool.py").read_text()

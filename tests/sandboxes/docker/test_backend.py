@@ -169,11 +169,11 @@ import asyncio, sys, time
 from plimsoll.core.ids import Labels
 from plimsoll.core.permissions import PUBLIC
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
 
 async def main():
-    spec = SandboxSpec(Labels("{RUN}", "t", myself(), time.time() + 600), network=PUBLIC)
+    spec = SandboxSpec(Labels("{RUN}", "t", this_process(), time.time() + 600), network=PUBLIC)
     async with DockerBackend(DockerOptions(host=sys.argv[1])) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         await asyncio.gather(*(docker.create(image, spec) for _ in range(4)))

@@ -310,10 +310,10 @@ from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.daemon.api import Engine
 from plimsoll.sandboxes.docker.labels import to_engine
-from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 
 async def main():
-    labels = to_engine(Labels(sys.argv[2], "task.1", myself(), time.time() + 600))
+    labels = to_engine(Labels(sys.argv[2], "task.1", this_process(), time.time() + 600))
     async with Engine(find_endpoint(sys.argv[1], None, os.environ)) as engine:
         config = {"Image": "debian:12", "Cmd": ["sleep", "600"], "Labels": labels}
         made = await engine.create_container(config, sys.argv[2] + "-live")

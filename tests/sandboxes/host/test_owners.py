@@ -21,8 +21,8 @@ from plimsoll.sandboxes.local.host.resources import SandboxMeta
 
 SAY = """
 import sys
-from plimsoll.sandboxes.host.owners import myself
-me = myself()
+from plimsoll.sandboxes.host.owners import this_process
+me = this_process()
 print(me.host, me.pid, me.started, flush=True)
 sys.stdin.read()
 """

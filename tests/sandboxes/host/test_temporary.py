@@ -21,12 +21,12 @@ from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 LIVES = """
 import asyncio, sys, time
 from pathlib import Path
-from plimsoll.sandboxes.host.locks import only_process
-from plimsoll.sandboxes.host.temporary import make_temporary
+from plimsoll.sandboxes.host.locks import process_lock
+from plimsoll.sandboxes.host.temporary import make_temporary_folder
 
 async def main():
-    async with only_process(Path(sys.argv[1]) / "key"):
-        print(make_temporary(), flush=True)
+    async with process_lock(Path(sys.argv[1]) / "key"):
+        print(make_temporary_folder(), flush=True)
         time.sleep(600)
 
 asyncio.run(main())

@@ -272,20 +272,20 @@ async def test_a_zygote_that_hangs_is_replaced(
     async with LocalBackend(LocalOptions(home=tmp_path)) as backend:
         image = await backend.build(ImageSource(reference="debian:12"))
         for right_again in (True, False):
-            forker = ZygoteClient(patience=1.0 if right_again else 0.3)
-            monkeypatch.setattr(backend, "_forker", forker)
+            zygote = ZygoteClient(timeout=1.0 if right_again else 0.3)
+            monkeypatch.setattr(backend, "_zygote", zygote)
             monkeypatch.setattr("plimsoll.sandboxes.local.host.zygote_client._START", hangs)
             starting = asyncio.create_task(backend.create(image, spec()))
-            await until(lambda forker=forker: forker.pid is not None)
+            await until(lambda zygote=zygote: zygote.pid is not None)
             if right_again:
                 monkeypatch.undo()
-                monkeypatch.setattr(backend, "_forker", forker)
-                forker._patience = 60.0
+                monkeypatch.setattr(backend, "_zygote", zygote)
+                zygote._timeout = 60.0
                 assert (await (await starting).exec("echo on")).stdout.text == "on\n"
             else:
                 with pytest.raises(SandboxUnavailable, match="starter does not answer"):
                     await starting
-            await forker.stop()
+            await zygote.stop()
             monkeypatch.undo()
     assert children() == {}
 
@@ -303,13 +303,13 @@ import asyncio, json, sys, time
 from pathlib import Path
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, Limits, SandboxSpec
 
 async def main():
     async with LocalBackend(LocalOptions(home=Path(sys.argv[1]))) as backend:
         image = await backend.build(ImageSource(reference="x"))
-        labels = Labels("r", "t", myself(), time.time() + 600)
+        labels = Labels("r", "t", this_process(), time.time() + 600)
         wanted = SandboxSpec(labels, limits=Limits(memory_mb=100, cpus=1, pids=50))
         many = [await backend.create(image, wanted) for _ in range(8)]
         for one in many:

@@ -174,7 +174,7 @@ async def test_what_cannot_be_removed_is_an_error_that_names_it(
     try:
         reaped = await reap(inventory)
         assert {item.id for item in reaped.removed} == set(other.ids[1:])
-        assert [failed.item.id for failed in reaped.failed] == other.ids[:1]
+        assert [failure.resource.id for failure in reaped.failed] == other.ids[:1]
         assert "cannot be removed" in reaped.failed[0].reason
         # Nor does it keep the next one from starting.
         async with LocalBackend(LocalOptions(home=tmp_path)):

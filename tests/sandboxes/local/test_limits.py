@@ -132,7 +132,7 @@ def test_with_version_2_one_group_carries_all_limits(unified: Path):
     found = Cgroups()
     assert found.missing is None
     group = found.plan("x", Limits(cpus=1.5, memory_mb=10, pids=7))
-    group.make()
+    group.create()
     folder = unified / "a/b/plimsoll-x"
     assert set(group.folders.values()) == {folder}
     assert group.procs_files == [str(folder / "cgroup.procs")]
@@ -147,7 +147,7 @@ def test_with_version_2_a_group_that_hands_nothing_on_is_passed_over(unified: Pa
     assert "CPU" in found.missing
     assert "memory" not in found.missing.split(":")[1]
     group = found.plan("x", Limits(cpus=1, memory_mb=10, pids=7))
-    group.make()
+    group.create()
     assert set(group.folders.values()) == {unified / "a/plimsoll-x"}
     assert not (unified / "a/plimsoll-x/cpu.max").exists()
 
@@ -174,4 +174,4 @@ def test_a_limit_that_cannot_be_written_is_an_error(unified: Path, monkeypatch: 
     found = Cgroups()
     (unified / "a/plimsoll-x/memory.max").mkdir(parents=True)
     with pytest.raises(SandboxUnavailable, match=r"memory\.max"):
-        found.plan("x", Limits(memory_mb=10)).make()
+        found.plan("x", Limits(memory_mb=10)).create()

@@ -21,13 +21,13 @@ from pathlib import Path
 from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, Limits, Mount, SandboxSpec
 
 HOME = Path(sys.argv[1])
 
 def spec(**more):
-    return SandboxSpec(Labels("r", "t", myself(), time.time() + 600), **more)
+    return SandboxSpec(Labels("r", "t", this_process(), time.time() + 600), **more)
 
 async def main():
     async with LocalBackend(LocalOptions(home=HOME, **OPTIONS)) as backend:

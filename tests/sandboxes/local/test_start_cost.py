@@ -242,12 +242,12 @@ async def test_with_many_folders_to_remove_the_next_close_waits(
     held: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(removal_queue, "_MOST_WAITING", 2)
+    monkeypatch.setattr(removal_queue, "_MAX_QUEUED", 2)
     backend, image = on_disk
     for _ in range(2):
         await (await backend.create(image, spec())).close()
     closing = asyncio.create_task((await backend.create(image, spec())).close())
-    await until(lambda: backend._remover.backlog == 3)
+    await until(lambda: backend._removals.backlog == 3)
     assert not (await asyncio.wait([closing], timeout=0.2))[0]
     held.set()
     await asyncio.wait_for(closing, 60)
@@ -300,7 +300,7 @@ async def test_what_cannot_be_removed_is_a_warning_and_no_error_of_close(
         patch.setattr(removal_queue, "remove_folder", fail)
         for _ in range(2):
             await (await backend.create(image, spec())).close()
-        await backend._remover.drain()
+        await backend._removals.drain()
     (told,) = [warning for warning in backend.warnings if "are left" in warning]
     assert str(tmp_path / "sandboxes") in told
     assert "Operation not permitted" in told
@@ -359,7 +359,7 @@ async def test_many_small_files_do_not_go_beyond_the_bound_either(tmp_path: Path
         await made.close()
 
 
-def _uppers(
+def _storage(
     home: Path,
     upper: UpperMode,
     *,
@@ -400,25 +400,25 @@ def test_where_files_are_kept_follows_from_the_config_the_disk_and_the_limits(
     limited: bool,
     expected: int | None,
 ):
-    chosen = _uppers(tmp_path, upper, slow=slow)
-    assert chosen.choose("image", limits, memory_is_limited=limited) == expected
+    storage = _storage(tmp_path, upper, slow=slow)
+    assert storage.choose("image", limits, memory_is_limited=limited) == expected
 
 
 def test_all_bounds_together_take_at_most_half_of_the_available_memory(tmp_path: Path):
     home = Home.open(tmp_path)
     told: list[str] = []
-    chosen = _uppers(tmp_path, "tmpfs", available_mb=799, told=told)
+    storage = _storage(tmp_path, "tmpfs", available_mb=799, told=told)
     for number in range(3):  # those of other processes count as well
-        assert chosen.choose("image", Limits(), memory_is_limited=False) == 100
+        assert storage.choose("image", Limits(), memory_is_limited=False) == 100
         (home.sandboxes / f"{number}").mkdir()
     (home.sandboxes / ".9@host@1@x").mkdir()  # waits to be removed
     assert told == []
-    assert chosen.choose("image", Limits(), memory_is_limited=False) is None
+    assert storage.choose("image", Limits(), memory_is_limited=False) is None
     (said,) = told
     assert "short of memory" in said
     assert "[local] upper_mb" in said
     (home.sandboxes / "0").rmdir()
-    assert chosen.choose("image", Limits(), memory_is_limited=False) == 100
+    assert storage.choose("image", Limits(), memory_is_limited=False) == 100
 
 
 def test_the_available_memory_is_no_more_than_the_hosts():

@@ -1,6 +1,6 @@
-"""What is known of one command-line agent, and nothing of how it is run.
+"""The adapter protocol: the components of a command-line agent, its launch, and its outcome.
 
-The last words of agents that print one JSON object a line.
+`last_event` and `failure_outcome` help adapters of agents that print one JSON object a line.
 """
 
 import re
@@ -29,50 +29,50 @@ __all__ = [
 ]
 
 AGENT_HOME = "/opt/plimsoll/home"
-"""Where an agent keeps its settings and state: neither among the task's files nor in the user's
-home, which stays what the task made it."""
+"""The folder for an agent's settings and state. The task's files and the user's home stay
+untouched."""
 
 AGENT_LOGS = "/logs/agent"
-"""What an agent leaves here, the trial keeps."""
+"""The trial stores the files that an agent writes here."""
 
 REQUEST_TIMEOUT_SECONDS = 3600
-"""Seconds that an agent waits for an answer: the policy may be paused for new weights."""
+"""The time limit of a request to the policy, which may be paused for new weights."""
 
 MAX_RETRIES = 2
-"""How often an agent asks again after a failure. The gateway has tried what is worth a try."""
+"""Retries of a failed request. The gateway has already retried where that makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How an agent is started on one instruction."""
+    """The command that starts an agent on one instruction."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Files that it reads, by their names in `AGENT_HOME`."""
+    """Files for the agent, by their names in `AGENT_HOME`."""
 
 
 class Adapter(Protocol):
-    """A command-line agent: what it is made of, how it is started, how its end is read."""
+    """A command-line agent: its components, its launch, and the interpretation of its output."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def parts(self) -> tuple[Component, ...]:
-        """The agent's own program is the last."""
+    def components(self) -> tuple[Component, ...]:
+        """The agent's own program is the last one."""
         ...
 
     def launch(self, access: Access, instruction: str) -> Launch: ...
 
     def outcome(self, done: ExecResult) -> Outcome | None:
-        """What its last words say, however it exited; None where it ended without any."""
+        """The outcome that its output reports, whatever the exit code. None without a report."""
         ...
 
 
-_LONGEST = 500
-_CONTEXT = re.compile(
+_MAX_DETAIL = 500
+_CONTEXT_EXCEEDED = re.compile(
     r"context_length_exceeded|context.?window|context (?:length|limit)|prompt is too long", re.I
 )
 
@@ -80,8 +80,8 @@ Event = TypeVar("Event")
 
 
 def last_event(done: ExecResult, decoder: "msgspec.json.Decoder[Event]") -> Event | None:
-    """The last line that can be read: by its tag, the last event of the kinds that are meant."""
-    # Other ends of lines, such as U+2028, may stand in JSON's strings as they are.
+    """The last line that the decoder accepts: the last event of its types."""
+    # Not splitlines: JSON strings may contain other line ends, such as U+2028, unescaped.
     for line in reversed(done.stdout.text.split("\n")):
         try:
             return decoder.decode(line)
@@ -90,8 +90,8 @@ def last_event(done: ExecResult, decoder: "msgspec.json.Decoder[Event]") -> Even
     return None
 
 
-def failure_outcome(done: ExecResult, said: str) -> Outcome:
-    """The outcome of an agent that gave up, and says why."""
-    ending = Ending.BUDGET if _CONTEXT.search(said) else Ending.SUBMITTED
-    detail = " ".join(said.split())[:_LONGEST]
+def failure_outcome(done: ExecResult, message: str) -> Outcome:
+    """The outcome of an agent that reported a failure."""
+    ending = Ending.BUDGET if _CONTEXT_EXCEEDED.search(message) else Ending.SUBMITTED
+    detail = " ".join(message.split())[:_MAX_DETAIL]
     return Outcome(ending, f"{done.describe()}: {detail}", done.exit_code)

@@ -1,8 +1,8 @@
-"""Agents that are programs: run in the sandbox, pointed at the gateway, read at their end.
+"""The agent of an adapter: runs its program in the sandbox, connected to the gateway.
 
-A program comes from a layer that is mounted read-only; without one it is installed in the
-sandbox, where the task's network allows that. How it ends says nothing about the reward: one
-that failed after it had worked is graded like any other.
+The program comes from an agent layer, mounted read-only. Without a layer it is installed in the
+sandbox, if the task's network allows that. The exit of the program says nothing about the reward:
+a program that failed after some work is graded like any other.
 """
 
 from pathlib import Path
@@ -18,15 +18,15 @@ from plimsoll.tasks.task import Task
 
 __all__ = ["CommandLineAgent"]
 
-_ANYBODY = 0o777
-_NOT_STARTED = {126: "cannot be executed", 127: "is not there"}
-"""Exit codes that say that a program, or what it is linked with, could not be started."""
+_WORLD_WRITABLE = 0o777
+_NOT_STARTED = {126: "cannot be executed", 127: "does not exist"}
+"""Exit codes of a program that could not be started, or whose libraries are missing."""
 _WRITE = 'umask 077; cat > "$1"'
-_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 class CommandLineAgent:
-    """The agent of an adapter."""
+    """A command-line agent."""
 
     reference = False
     needs_policy = True
@@ -34,7 +34,7 @@ class CommandLineAgent:
 
     def __init__(self, adapter: Adapter, layer: Path | None = None) -> None:
         self._adapter = adapter
-        self._layer = None if layer is None else AgentLayer(layer, adapter.name, adapter.parts)
+        self._layer = None if layer is None else AgentLayer(layer, adapter.name, adapter.components)
 
     @property
     def name(self) -> str:
@@ -42,20 +42,20 @@ class CommandLineAgent:
 
     @property
     def version(self) -> str:
-        *_, own = self._adapter.parts
+        *_, own = self._adapter.components
         return own.version if self._layer is None else self._layer.version(own)
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        return () if self._layer is None else self._layer.mounts(self._adapter.parts)
+        return () if self._layer is None else self._layer.mounts(self._adapter.components)
 
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         if self._layer is None:
             await self._install(task, sandbox)
             return
-        for part in self._adapter.parts:
-            if wanted := self._layer.python(part):
-                await self._check_python(sandbox, part, wanted)
+        for component in self._adapter.components:
+            if baked_for := self._layer.python(component):
+                await self._check_python(sandbox, component, baked_for)
 
     async def run(self, assignment: Assignment) -> Outcome:
         access = assignment.policy
@@ -71,61 +71,64 @@ class CommandLineAgent:
             on_output=assignment.on_output,
         )
         if done.exit_code in _NOT_STARTED:
-            raise AgentError(self._no_start(launch, done))
-        return self._adapter.outcome(done) or await self._without_words(assignment.sandbox, done)
+            raise AgentError(self._start_failure(launch, done))
+        return self._adapter.outcome(done) or await self._unreported_outcome(
+            assignment.sandbox, done
+        )
 
-    async def _without_words(self, sandbox: Sandbox, done: ExecResult) -> Outcome:
-        """The outcome of a program that broke off: graded for what it did until then.
+    async def _unreported_outcome(self, sandbox: Sandbox, done: ExecResult) -> Outcome:
+        """The outcome of a program that ended without a report: its work so far is graded.
 
-        Not where the kernel killed for memory. That says nothing of the policy.
+        Raises `AgentError` if the kernel killed a process for lack of memory, which says nothing
+        about the policy.
         """
         if done.ok:
             return Outcome(exit_code=0)
         if done.signal is not None and (await sandbox.status()).oom_kills:
-            raise AgentError(f"{self.name} was killed for memory")
+            raise AgentError(f"{self.name} was killed: the sandbox ran out of memory")
         return Outcome(detail=done.complaint(), exit_code=done.exit_code)
 
     async def _prepare_home(self, assignment: Assignment, launch: Launch) -> None:
-        """A folder without anything of an earlier step, that the agent's user may write to."""
+        """Create an empty home, writable for the agent's user, without files of an earlier step."""
         sandbox = assignment.sandbox
-        await sandbox.empty(AGENT_HOME, mode=_ANYBODY)
+        await sandbox.empty(AGENT_HOME, mode=_WORLD_WRITABLE)
         for name, content in launch.files.items():
             argv = ["sh", "-c", _WRITE, "sh", f"{AGENT_HOME}/{name}"]
             done = await sandbox.exec(argv, user=assignment.user, stdin=content)
             if not done.ok:
                 raise AgentError(f"{AGENT_HOME}/{name} cannot be written: {done.complaint()}")
 
-    def _no_start(self, launch: Launch, done: ExecResult) -> str:
+    def _start_failure(self, launch: Launch, done: ExecResult) -> str:
         program = launch.argv[0]
         why = _NOT_STARTED[done.exit_code or 0]
         return (
             f"{self.name} could not start: {program} {why} in the sandbox ({done.complaint()}); "
-            "its program is linked with glibc, and of one kind of machine: use an image that has "
-            f"both, or bake it again with plimsoll bake {self.name} --to DIR"
+            "its program needs glibc and is built for one architecture: use an image with both, "
+            f"or bake it again with plimsoll bake {self.name} --to DIR"
         )
 
     async def _install(self, task: Task, sandbox: Sandbox) -> None:
         if task.network.mode is not NetworkMode.PUBLIC:
             raise SetUpError(
-                f"{self.name} is not in the sandbox, and the task gives no network to install it "
-                f"from: plimsoll bake {self.name} --to DIR, then name it with --agent-layer DIR"
+                f"{self.name} is not in the sandbox, and the task has no network to install it: "
+                f"run plimsoll bake {self.name} --to DIR, then use --agent-layer DIR"
             )
         await sandbox.empty(COMPONENTS_ROOT)
-        for part in self._adapter.parts:
-            done = await sandbox.exec(part.install(part.at))
+        for component in self._adapter.components:
+            done = await sandbox.exec(component.install_command(component.path))
             if not done.ok:
                 raise SetUpError(
-                    f"{part.name} {part.version} could not be installed in the sandbox by "
-                    f"{part.source}, which {done.complaint()}; "
-                    f"plimsoll bake {self.name} --to DIR does it once, outside of it"
+                    f"{component.name} {component.version} could not be installed in the sandbox: "
+                    f"{component.source} {done.complaint()}; "
+                    f"plimsoll bake {self.name} --to DIR installs it once, on the host"
                 )
 
-    async def _check_python(self, sandbox: Sandbox, part: Component, wanted: str) -> None:
-        done = await sandbox.exec(["python3", "-I", "-c", _VERSION])
-        there = done.stdout.text.strip() if done.ok else ""
-        if there != wanted:
+    async def _check_python(self, sandbox: Sandbox, component: Component, baked_for: str) -> None:
+        done = await sandbox.exec(["python3", "-I", "-c", _PRINT_VERSION])
+        found = done.stdout.text.strip() if done.ok else ""
+        if found != baked_for:
             raise SetUpError(
-                f"{part.name} was baked for Python {wanted}, and the sandbox has "
-                f"{f'Python {there}' if there else 'no python3'}: "
-                f"plimsoll bake {self.name} --python {there or 'X.Y'} --to ANOTHER-DIR"
+                f"{component.name} was baked for Python {baked_for}, and the sandbox has "
+                f"{f'Python {found}' if found else 'no python3'}: "
+                f"plimsoll bake {self.name} --python {found or 'X.Y'} --to ANOTHER-DIR"
             )

@@ -1,4 +1,4 @@
-"""Claude Code: speaks Anthropic Messages, prints its events as JSON."""
+"""Claude Code: uses Anthropic Messages, prints its events as JSON."""
 
 import msgspec
 
@@ -18,22 +18,22 @@ from plimsoll.sandboxes.protocol import ExecResult
 
 __all__ = ["ClaudeCode"]
 
-# Its program for one kind of machine, without the wrapper that would look for a Node.js.
-_PART = Component(
+# The native program, without the wrapper that needs Node.js.
+_COMPONENT = Component(
     "claude-code",
     "2.1.325",
     "npm",
     ("claude-code@npm:@anthropic-ai/claude-code-linux-{machine}@{version}",),
 )
 
-# What works on files and starts commands. The others reach for the web, for a person or for a
-# clock that outlives the trial.
+# The tools for files and commands. The others need the web, a person, or a schedule beyond the
+# trial.
 _TOOLS = "Bash,Edit,Read,Write,Glob,Grep,NotebookEdit,Agent"
 _SETTINGS = '{"attribution":{"commit":"","pr":""}}'
 
 _ENV = {
     "CLAUDE_CONFIG_DIR": AGENT_HOME,
-    # It refuses to work without asking as root, except where it is told that this is a sandbox.
+    # As root it skips permission prompts only if this is set.
     "IS_SANDBOX": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
@@ -65,11 +65,11 @@ class ClaudeCode:
     """`claude --print`, with the instruction on its standard input."""
 
     name = "claude-code"
-    parts = (_PART,)
+    components = (_COMPONENT,)
 
     def launch(self, access: Access, instruction: str) -> Launch:
         argv = (
-            f"{_PART.at}/node_modules/claude-code/claude",
+            f"{_COMPONENT.path}/node_modules/claude-code/claude",
             "--print",
             "--verbose",  # without it there are no events
             "--output-format=stream-json",
@@ -84,8 +84,8 @@ class ClaudeCode:
             ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL"),
             access.model,
         )
-        reach = {"ANTHROPIC_BASE_URL": access.anthropic, "ANTHROPIC_API_KEY": access.key}
-        return Launch(argv, {**_ENV, **model, **reach}, stdin=instruction.encode())
+        access_env = {"ANTHROPIC_BASE_URL": access.anthropic, "ANTHROPIC_API_KEY": access.key}
+        return Launch(argv, {**_ENV, **model, **access_env}, stdin=instruction.encode())
 
     def outcome(self, done: ExecResult) -> Outcome | None:
         last = last_event(done, _LAST)

@@ -1,4 +1,4 @@
-"""Codex: speaks OpenAI Responses, prints its events as JSON."""
+"""Codex: uses OpenAI Responses, prints its events as JSON."""
 
 import json
 
@@ -19,31 +19,33 @@ from plimsoll.sandboxes.protocol import ExecResult
 
 __all__ = ["Codex"]
 
-# Its program for one kind of machine, which is a version of its own package.
-_PART = Component("codex", "0.166.0", "npm", ("codex@npm:@openai/codex@{version}-linux-{machine}",))
+# The native program, published as a version of the package.
+_COMPONENT = Component(
+    "codex", "0.166.0", "npm", ("codex@npm:@openai/codex@{version}-linux-{machine}",)
+)
 _FOLDERS = {"x64": "x86_64-unknown-linux-musl", "arm64": "aarch64-unknown-linux-musl"}
 
 _KEY = "PLIMSOLL_KEY"
 
-_OFF = ("apps", "daemon_auto_start", "goals", "hooks", "image_generation", "multi_agent",
-        "plugins", "shell_snapshot", "skill_search", "tool_suggest")  # fmt: skip
-"""Features that reach for the web, for a person, or for what outlives the trial."""
+_DISABLED = ("apps", "daemon_auto_start", "goals", "hooks", "image_generation", "multi_agent",
+             "plugins", "shell_snapshot", "skill_search", "tool_suggest")  # fmt: skip
+"""Features that need the web, a person, or state beyond the trial."""
 
 
 class Failure(msgspec.Struct):
-    """Why a turn failed."""
+    """The reason of a failed turn."""
 
     message: str = ""
 
 
 class TurnFailed(msgspec.Struct, tag_field="type", tag="turn.failed"):
-    """The last event of a turn that did not come to its end."""
+    """The last event of a failed turn."""
 
     error: Failure
 
 
 class TurnCompleted(msgspec.Struct, tag_field="type", tag="turn.completed"):
-    """The last event of one that did."""
+    """The last event of a completed turn."""
 
 
 _LAST: "msgspec.json.Decoder[TurnFailed | TurnCompleted]" = msgspec.json.Decoder(
@@ -55,7 +57,7 @@ class Codex:
     """`codex exec`, with the instruction on its standard input."""
 
     name = "codex"
-    parts = (_PART,)
+    components = (_COMPONENT,)
 
     def launch(self, access: Access, instruction: str) -> Launch:
         argv = [
@@ -68,7 +70,7 @@ class Codex:
             "--dangerously-bypass-approvals-and-sandbox",
         ]
         for key, value in _settings(access).items():
-            # JSON of a string, a number or a boolean is TOML too.
+            # JSON strings, numbers and booleans are valid TOML.
             argv += ["-c", f"{key}={json.dumps(value)}"]
         env = {"CODEX_HOME": AGENT_HOME, _KEY: access.key}
         return Launch((*argv, "-"), env, stdin=instruction.encode())
@@ -81,8 +83,8 @@ class Codex:
 
 
 def _program() -> str:
-    """Where its program stands in a sandbox."""
-    return f"{_PART.at}/node_modules/codex/vendor/{_FOLDERS[npm_machine()]}/bin/codex"
+    """The path of its program in a sandbox."""
+    return f"{_COMPONENT.path}/node_modules/codex/vendor/{_FOLDERS[npm_machine()]}/bin/codex"
 
 
 def _settings(access: Access) -> dict[str, str | int | bool]:
@@ -102,5 +104,5 @@ def _settings(access: Access) -> dict[str, str | int | bool]:
         "analytics.enabled": False,
         "web_search": "disabled",
         "skills.bundled.enabled": False,
-        **{f"features.{name}": False for name in _OFF},
+        **{f"features.{name}": False for name in _DISABLED},
     }

@@ -1,4 +1,4 @@
-"""mini-swe-agent: speaks Chat Completions, without streaming; prints for people."""
+"""mini-swe-agent: uses Chat Completions without streaming, prints plain text."""
 
 import json
 import re
@@ -19,17 +19,17 @@ from plimsoll.sandboxes.protocol import ExecResult
 
 __all__ = ["MiniSweAgent"]
 
-_PART = Component(
+_COMPONENT = Component(
     "mini-swe-agent",
     "2.4.6",
     "pip",
-    # This litellm imports mcp, and does not ask for it.
+    # This litellm imports mcp without depending on it.
     ("mini-swe-agent=={version}", "litellm==1.106.2", "mcp"),
     for_python=True,
 )
 
-# Its packages are for itself alone: PYTHONPATH would hand them to the commands that it runs, and
-# without -I modules of the task's would come before its own.
+# Its packages are for itself alone: PYTHONPATH would pass them to its commands, and without -I the
+# task's modules would come before its own.
 _START = """\
 import runpy, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -44,9 +44,9 @@ _ENV = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 _EXIT = re.compile(r"^Exit:\n(.*)$", re.MULTILINE)
-_SPENT = ("LimitsExceeded", "TimeExceeded")
+_BUDGET_EXITS = ("LimitsExceeded", "TimeExceeded")
 _NO_CALLS = "RepeatedFormatError"
-"""The policy answered without a command, again and again."""
+"""The policy repeatedly answered without a command."""
 _ERROR = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exceeded\w*): .+)", re.MULTILINE)
 
 
@@ -54,31 +54,31 @@ class MiniSweAgent:
     """`mini`, with the instruction in its config."""
 
     name = "mini-swe-agent"
-    parts = (_PART,)
+    components = (_COMPONENT,)
 
     def launch(self, access: Access, instruction: str) -> Launch:
         config_file = f"{AGENT_HOME}/{_CONFIG}"
         output = f"{AGENT_LOGS}/mini-swe-agent.traj.json"
-        python = ("python3", "-I", "-c", _START, _PART.at)
+        python = ("python3", "-I", "-c", _START, _COMPONENT.path)
         argv = (*python, "-c", "mini.yaml", "-c", config_file, "-o", output)
         config = {_CONFIG: json.dumps(_config(access, instruction)).encode()}
         return Launch(argv, {**_ENV, "OPENAI_API_KEY": access.key}, files=config)
 
     def outcome(self, done: ExecResult) -> Outcome | None:
-        said = done.stdout.text
-        if done.exit_code and (errors := _ERROR.findall(f"{said}\n{done.stderr.text}")):
+        output = done.stdout.text
+        if done.exit_code and (errors := _ERROR.findall(f"{output}\n{done.stderr.text}")):
             return failure_outcome(done, errors[-1])
-        exits = _EXIT.findall(said)
+        exits = _EXIT.findall(output)
         if not exits:
             return None
         why: str = exits[-1]
-        if why in _SPENT:
+        if why in _BUDGET_EXITS:
             return Outcome(Ending.BUDGET, why, done.exit_code)
         return Outcome(detail=why if why == _NO_CALLS else "", exit_code=done.exit_code)
 
 
 def _config(access: Access, instruction: str) -> dict[str, object]:
-    """JSON, which is YAML too."""
+    """The config as JSON, which is valid YAML."""
     return {
         "run": {"task": instruction},
         "agent": {"mode": "yolo", "confirm_exit": False, "cost_limit": 0},

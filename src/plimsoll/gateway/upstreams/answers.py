@@ -16,7 +16,7 @@ import msgspec
 
 from plimsoll.core.ids import short_id
 from plimsoll.core.text import DECODE_ERRORS
-from plimsoll.core.versions import Version, read_version
+from plimsoll.core.versions import Version
 from plimsoll.gateway.completions import (
     Answer,
     CallDelta,
@@ -261,7 +261,7 @@ def _tokens(
 
 def _versions(where: str, stamps: list[tuple[str, int]] | None) -> tuple[tuple[Version, int], ...]:
     try:
-        return tuple((read_version(text), count) for text, count in stamps or ())
+        return tuple((Version.parse(text), count) for text, count in stamps or ())
     except ValueError as error:
         raise invalid_answer(where, f"token_versions: {error}") from error
 

@@ -1,11 +1,12 @@
-"""Whether the disk that a backend's sandboxes write to was full, and when.
+"""Detects full disks: whether the disk below a backend's sandboxes was full, and when.
 
-What a full disk makes fail says nothing of an agent, so a trial asks for it before it trusts a
-grade. Sandboxes of one backend share one disk: one look a second does for all of them, and
-whoever asks a sandbox for its status has a look of its own.
+A failure on a full disk says nothing about the agent, so a trial checks for it before it trusts a
+grade. Sandboxes of one backend share one disk. One check a second serves all of them, and each
+request for a sandbox's status checks again.
 
-File systems may keep a part for root. Sandboxes write through an overlay, and so as who mounted
-it, whatever user they have inside: where that is root, the disk is full when that part is, too.
+File systems may reserve a part for root. Sandboxes write through an overlay with the rights of the
+process that mounted it, whatever user they have inside. If that is root, the reserved part counts
+as free.
 """
 
 import asyncio
@@ -24,69 +25,69 @@ __all__ = ["Disk", "DiskSpace", "FolderDisk", "OpenDisk", "watch_disk"]
 
 log = logging.getLogger(__name__)
 
-_LEAST = 8 << 20
-"""With less than this free it is full: what fails of it, as a rule, wanted more."""
-_SHORT_PART, _SHORT_MOST = 20, 2 << 30
-"""With less than a twentieth free, and less than this, it is short of room."""
+_MIN_FREE = 8 << 20
+"""Below this many free bytes the disk counts as full: a write that fails usually needed more."""
+_LOW_PART, _LOW_MAX = 20, 2 << 30
+"""The disk is low on space below a twentieth of its size, and below 2 GB."""
 _PERIOD = 1.0
-_NOBODYS_PART, _NOBODYS_MOST = 50, 256 << 20
-"""Of what ext4 tells to be free, it gives a fiftieth of the disk to nobody, and no more than this
-even with the largest blocks that are usual."""
+_UNUSABLE_PART, _UNUSABLE_MAX = 50, 256 << 20
+"""Of the blocks that ext4 reports as free, nobody can use up to a fiftieth of the disk, and no more
+than this even with the largest common block size."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What a file system says of itself: bytes, and how many more files it takes."""
+    """Figures of a file system: bytes, and the number of files it can still hold."""
 
     size: int
     free: int
-    """With what is kept for root."""
+    """Including the part reserved for root."""
     available: int
     files: int | None = None
-    """None where it does not count them."""
+    """Free inodes. None if the file system does not count them."""
     as_root: bool = False
     """Whether the sandboxes write as root."""
 
     @property
     def left(self) -> int:
-        """What sandboxes may still write at least."""
-        # One that counts no files, as btrfs, keeps nothing for root: it needs the rest itself.
+        """Bytes that sandboxes can still write, at least."""
+        # File systems that count no inodes, such as btrfs, reserve nothing for root.
         if not self.as_root or self.files is None:
             return self.available
-        nobodys = min(self.size // _NOBODYS_PART, _NOBODYS_MOST)
-        return max(self.available, self.free - nobodys)
+        unusable = min(self.size // _UNUSABLE_PART, _UNUSABLE_MAX)
+        return max(self.available, self.free - unusable)
 
 
 class Disk:
-    """One disk. `describe` says which it is and what to do, given how much was left of it."""
+    """One disk. `describe` turns a finding into a message that names the disk and the remedy."""
 
     def __init__(self, describe: Callable[[str], str]) -> None:
         self._describe = describe
         self.full: FullDisk | None = None
-        """When it was last found full, if it ever was."""
+        """The last time it was found full. None if it never was."""
         self.short = False
-        """Whether little room was left when it was last looked at."""
-        self._tells_bytes = self._tells_files = False
-        """Whether it ever said that some are free. There are file systems that never do."""
+        """Whether it was low on space at the last check."""
+        self._reports_bytes = self._reports_files = False
+        """Whether it ever reported free ones. Some file systems never do."""
 
     def note(self, space: DiskSpace) -> None:
-        """It is like this now."""
-        self._tells_bytes |= space.free > 0
-        self._tells_files |= bool(space.files)
-        few = max(_LEAST, min(space.size // _SHORT_PART, _SHORT_MOST))
-        self.short = self._tells_bytes and space.left < few
-        if self._tells_files and space.files == 0:
-            self._found_full("no room for one more file was left")
-        elif self._tells_bytes and space.left < _LEAST:
+        """Record the current figures."""
+        self._reports_bytes |= space.free > 0
+        self._reports_files |= bool(space.files)
+        low = max(_MIN_FREE, min(space.size // _LOW_PART, _LOW_MAX))
+        self.short = self._reports_bytes and space.left < low
+        if self._reports_files and space.files == 0:
+            self._found_full("no free inode was left")
+        elif self._reports_bytes and space.left < _MIN_FREE:
             self._found_full(f"{max(space.left, 0) / 1e6:.1f} MB were left")
 
     def _found_full(self, left: str) -> None:
-        why = self._describe(f"{left} when it was looked at")
+        why = self._describe(f"{left} at the last check")
         self.full = FullDisk(time.monotonic(), why)
 
     @contextlib.contextmanager
     def named(self) -> Generator[None]:
-        """Around what carries something to this disk: where it has no room, it is named."""
+        """Add the name of this disk to a `NoRoom` error that its block raises."""
         try:
             yield
         except NoRoom as error:
@@ -94,7 +95,7 @@ class Disk:
 
 
 class FolderDisk(Disk):
-    """The disk that a folder of this host is on. `as_root`: whether sandboxes write as root."""
+    """The disk of a folder on this host. `as_root`: whether sandboxes write as root."""
 
     def __init__(
         self, folder: Path, describe: Callable[[str], str], *, as_root: bool = False
@@ -104,7 +105,7 @@ class FolderDisk(Disk):
         self._as_root = as_root
 
     def look(self) -> FullDisk | None:
-        """Look at it now; when it was last found full."""
+        """Check the disk now. Returns the last time it was found full."""
         with contextlib.suppress(OSError):
             found = os.statvfs(self._folder)
             if found.f_blocks:
@@ -113,7 +114,7 @@ class FolderDisk(Disk):
 
 
 class OpenDisk(Disk):
-    """A disk known by an open file of it, which this owns; `on_full` is called when it is full."""
+    """A disk known by an open descriptor, which it owns. Calls `on_full` when it is full."""
 
     def __init__(
         self, descriptor: int, describe: Callable[[str], str], on_full: Callable[[], None]
@@ -133,7 +134,7 @@ class OpenDisk(Disk):
         self._on_full()
 
     def close(self) -> None:
-        """Let go of it; from then on it is as it was last seen."""
+        """Close the descriptor. The last findings stay."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -152,10 +153,10 @@ def _space(found: os.statvfs_result, *, as_root: bool) -> DiskSpace:
 
 @contextlib.asynccontextmanager
 async def watch_disk(
-    look: Callable[[], Awaitable[None]], *, every: float = _PERIOD
+    check: Callable[[], Awaitable[None]], *, every: float = _PERIOD
 ) -> AsyncGenerator[None]:
-    """Has a disk looked at every second meanwhile. What goes wrong in it ends no run."""
-    task = asyncio.create_task(_go_on(look, every))
+    """Call `check` every second while the block runs. A failing check ends no run."""
+    task = asyncio.create_task(_check_repeatedly(check, every))
     try:
         yield
     finally:
@@ -163,14 +164,14 @@ async def watch_disk(
         await asyncio.wait([task])
 
 
-async def _go_on(look: Callable[[], Awaitable[None]], every: float) -> None:
+async def _check_repeatedly(check: Callable[[], Awaitable[None]], every: float) -> None:
     failed = False
     while True:
         try:
-            await look()
+            await check()
             failed = False
-        except Exception as error:  # noqa: BLE001 - a look that failed is made again
+        except Exception as error:  # noqa: BLE001 - the next check may succeed
             if not failed:
-                log.warning("the disk under the sandboxes cannot be looked at: %s", error)
+                log.warning("the disk of the sandboxes cannot be checked: %s", error)
             failed = True
         await asyncio.sleep(every)

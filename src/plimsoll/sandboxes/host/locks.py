@@ -1,4 +1,4 @@
-"""Locks between the processes of this host. The kernel lets go of those of one that died."""
+"""File locks between processes of this host. The kernel releases those of a dead process."""
 
 import asyncio
 import contextlib
@@ -16,20 +16,20 @@ _PAUSE = 0.05
 async def process_lock(
     file: Path, on_wait: Callable[[], None] | None = None
 ) -> AsyncGenerator[bool, None]:
-    """Hold a file's lock, made if it is not there; True where another held it until just now.
+    """Hold the lock of a file, which is created if missing. Yields whether it had to wait.
 
-    `on_wait` is called once where it has to be waited for.
+    `on_wait` is called once if another process holds the lock.
     """
     waited = False
     while True:
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
-            while not _locks(descriptor):
+            while not _try_lock(descriptor):
                 if not waited and on_wait is not None:
                     on_wait()
                 waited = True
                 await asyncio.sleep(_PAUSE)
-            if _stands_at(descriptor, file):
+            if _is_file_at(descriptor, file):
                 yield waited
                 return
         finally:
@@ -37,22 +37,22 @@ async def process_lock(
 
 
 def remove_stale_locks(folder: Path) -> None:
-    """Remove the files of a folder whose lock nobody holds: a process that died leaves its own.
+    """Remove the lock files of dead processes: files in a folder whose lock nobody holds.
 
-    One that waits for such a lock finds that its file is another by now, and begins again.
+    A process that waits for such a lock notices that its file was removed, and starts again.
     """
-    with contextlib.suppress(OSError):  # what cannot be removed is no reason not to work
+    with contextlib.suppress(OSError):  # a leftover file does no harm
         for file in folder.iterdir():
             with contextlib.suppress(OSError):
                 descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
-                    if _locks(descriptor) and _stands_at(descriptor, file):
+                    if _try_lock(descriptor) and _is_file_at(descriptor, file):
                         file.unlink()
                 finally:
                     os.close(descriptor)
 
 
-def _locks(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -60,11 +60,11 @@ def _locks(descriptor: int) -> bool:
     return True
 
 
-def _stands_at(descriptor: int, file: Path) -> bool:
-    """Whether an open file is the one of this name."""
-    mine = os.fstat(descriptor)
+def _is_file_at(descriptor: int, file: Path) -> bool:
+    """Whether a descriptor still refers to the file at this path."""
+    own = os.fstat(descriptor)
     try:
         found = file.stat()
     except FileNotFoundError:
         return False
-    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)

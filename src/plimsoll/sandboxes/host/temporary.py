@@ -1,7 +1,7 @@
 """Temporary files and folders whose names carry their owner.
 
-Each is removed with the work it belongs to. The leftovers of a killed process are removed by the
-next process that starts on the host: the owner in the name shows that it is dead.
+Each is removed by the code that made it. The leftovers of a killed process are removed by the
+next process that starts on the host, which recognizes a dead owner by the name.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def temporary_folder() -> Generator[Path]:
 
 @contextlib.asynccontextmanager
 async def large_temporary_folder() -> AsyncGenerator[Path]:
-    """A temporary folder for many files: it is removed in a thread."""
+    """A temporary folder for many files. It is removed in a thread."""
     folder = make_temporary_folder()
     try:
         yield folder
@@ -58,24 +58,24 @@ async def large_temporary_folder() -> AsyncGenerator[Path]:
         await asyncio.to_thread(remove_folder, folder)
 
 
-def leftovers(place: Path | None = None) -> list[Path]:
-    """Temporary files of dead processes of this host, in `place` or the default folder."""
-    found = (place or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*")
-    return sorted(path for path in found if _is_left(path))
+def leftovers(folder: Path | None = None) -> list[Path]:
+    """Temporary files of dead processes of this host, in `folder` or the default one."""
+    found = (folder or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*")
+    return sorted(path for path in found if _is_leftover(path))
 
 
-def remove_leftovers(place: Path | None = None) -> None:
-    for path in leftovers(place):
-        with contextlib.suppress(OSError):  # what cannot be removed is no reason not to work
+def remove_leftovers(folder: Path | None = None) -> None:
+    for path in leftovers(folder):
+        with contextlib.suppress(OSError):  # a leftover does no harm
             remove_folder(path)
 
 
-def _is_left(path: Path) -> bool:
+def _is_leftover(path: Path) -> bool:
     owner = path.name.removeprefix(_PREFIX).rpartition(_RANDOM)[0]
     try:
         found = path.lstat()
     except OSError:
-        return False  # another was quicker
-    # Anybody can make names in a temporary folder.
+        return False  # another process removed it
+    # Any user can create files in the temporary folder.
     ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
     return ours and is_dead_owner_tag(owner)

@@ -1,1 +1,1 @@
-"""Sandboxes from Linux namespaces and an overlay: no daemon, nothing to install."""
+"""The local backend: sandboxes from Linux namespaces and an overlay, without a daemon."""

@@ -1,4 +1,4 @@
-"""The local backend: sandboxes from namespaces and an overlay, started in milliseconds."""
+"""The local backend: starts sandboxes from namespaces and an overlay in milliseconds."""
 
 import asyncio
 import contextlib
@@ -52,40 +52,40 @@ from plimsoll.sandboxes.reaper import Reaper, reap
 __all__ = ["LocalBackend", "LocalOptions"]
 
 _START_SECONDS = 30.0
-_MOST_PROCESSES = 4096
-"""Without a limit of its own a sandbox could use up the host's process table."""
+_DEFAULT_MAX_PROCESSES = 4096
+"""Without a limit a sandbox could fill the host's process table."""
 _CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """What the config says about the local backend."""
+    """Settings of the local backend."""
 
     roots: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Root file systems by the image name that a `FROM` or `docker_image` uses."""
+    """Root file systems by the image name that `FROM` or `docker_image` uses."""
     host_paths: tuple[str, ...] = HOST_PATHS
-    """What a sandbox on the host's own system sees of it, besides the system's own places."""
+    """Folders of the host, besides system folders, that a sandbox on the host's system sees."""
     home: Path | None = None
     allow_system_calls: frozenset[str] = frozenset()
-    """The groups of system calls that a task may ask for; names of `core/system_calls.py`."""
+    """The groups of system calls that a task may request: names of `core/permissions.py`."""
     upper: UpperMode = "auto"
-    """Where the files that sandboxes write are kept."""
+    """Storage of the files that sandboxes write."""
     upper_mb: int = DEFAULT_UPPER_MB
-    """What the files of a sandbox may take where they are kept in memory."""
+    """The size limit of the files of a sandbox in memory."""
 
 
 class LocalBackend:
-    """One process's sandboxes. Use it as an async context manager."""
+    """The sandboxes of one process. Use it as an async context manager."""
 
     name = "local"
 
     def __init__(self, options: LocalOptions | None = None) -> None:
         self._options = options or LocalOptions()
         self._userns = not _has_capability(_CAP_SYS_ADMIN)
-        self._forker = ZygoteClient()
+        self._zygote = ZygoteClient()
         self._live: set[LocalSandbox] = set()
         self._warnings: dict[str, None] = {}
-        self._said_host_base = False
+        self._warned_of_host_base = False
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -93,11 +93,11 @@ class LocalBackend:
 
     @property
     def zygote_pid(self) -> int | None:
-        """The process that forks sandboxes, while it runs."""
-        return self._forker.pid
+        """The pid of the process that forks sandboxes. None if it does not run."""
+        return self._zygote.pid
 
     def warn(self, text: str) -> None:
-        """Note something to be said once a run."""
+        """Add a warning that is shown once a run."""
         self._warnings.setdefault(text)
 
     async def __aenter__(self) -> Self:
@@ -107,13 +107,13 @@ class LocalBackend:
             lambda left: disk_full_message(self._home.path, left),
             as_root=not self._userns and _is_root(),
         )
-        self._remover = RemovalQueue(self.warn, lambda: self._disk.short)
-        self._slow = find_file_system(self._home.sandboxes).slow
-        self._uppers = UpperStorage(
+        self._removals = RemovalQueue(self.warn, lambda: self._disk.short)
+        self._slow_reason = find_file_system(self._home.sandboxes).slow
+        self._upper_storage = UpperStorage(
             self._home,
             self._options.upper,
             self._options.upper_mb,
-            slow_disk=bool(self._slow),
+            slow_disk=bool(self._slow_reason),
             warn=self.warn,
         )
         inventory = LocalInventory(self._home)
@@ -126,21 +126,21 @@ class LocalBackend:
             host_base, self._home, self._options.host_paths, self._userns
         )
         try:
-            await self._prove_it_works()
+            await self._probe()
         except BaseException:
-            await self._forker.stop()
-            await self._remover.close()
+            await self._zygote.stop()
+            await self._removals.close()
             raise
-        self._working = AsyncExitStack()
-        await self._working.enter_async_context(Reaper(inventory))
-        await self._working.enter_async_context(watch_disk(self._look_at_disk))
+        self._background = AsyncExitStack()
+        await self._background.enter_async_context(Reaper(inventory))
+        await self._background.enter_async_context(watch_disk(self._check_disks))
         return self
 
-    async def _look_at_disk(self) -> None:
+    async def _check_disks(self) -> None:
         self._disk.look()
         for sandbox in tuple(self._live):
             if sandbox.in_memory:
-                sandbox.look_at_disk()
+                sandbox.check_disk()
 
     async def __aexit__(
         self,
@@ -157,58 +157,58 @@ class LocalBackend:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            await self._working.__aexit__(exc_type, exc, traceback)
+            await self._background.__aexit__(exc_type, exc, traceback)
         finally:
             results = await asyncio.gather(*(s.close() for s in self._live), return_exceptions=True)
-            await self._forker.stop()
-            await self._remover.close()
+            await self._zygote.stop()
+            await self._removals.close()
         for failed in results:
             if isinstance(failed, BaseException):
                 raise failed
 
-    async def _prove_it_works(self) -> None:
-        """Start and close one sandbox, so that a host that cannot says so before any work."""
+    async def _probe(self) -> None:
+        """Start and close one sandbox, so that an unsuitable host fails before any work."""
         image = LocalImage(self._host_base)
         spec = SandboxSpec(Labels("probe", "probe", this_process(), time.time() + 60))
         await (await self.start(image, spec)).close()
-        if self._uppers.may_use_memory:
+        if self._upper_storage.may_use_memory:
             try:
-                await (await self.start(image, spec, upper_mb=self._uppers.mb)).close()
+                await (await self.start(image, spec, upper_mb=self._upper_storage.mb)).close()
             except SandboxUnavailable:
                 if self._options.upper == "tmpfs":
                     raise
-                self._uppers.stay_on_disk()
-        await self._remover.drain()
+                self._upper_storage.use_disk()
+        await self._removals.drain()
 
     def find_base(self, reference: str) -> Base:
-        """The root file system that an image name stands for."""
+        """The root file system of an image name."""
         roots = {_full_name(name): path for name, path in self._options.roots.items()}
         if (root := roots.get(_full_name(reference))) is not None:
             return root_base(self._home, root)
         if reference != "scratch":
-            if not self._said_host_base:
-                self._said_host_base = True
+            if not self._warned_of_host_base:
+                self._warned_of_host_base = True
                 self.warn(
-                    f"{reference} is not under [local] roots: it and every other such image "
-                    "is taken to be this host's own system"
+                    f"{reference} is not under [local] roots: the host's own system is used for it "
+                    "and for every other such image"
                 )
             return self._host_base
-        raise SandboxUnsupported("FROM scratch: the local backend starts from a root file system")
+        raise SandboxUnsupported("FROM scratch: the local backend needs a root file system")
 
     async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
         return await self._builder.build(source, on_output)
 
     async def create(self, image: Image, spec: SandboxSpec) -> LocalSandbox:
-        """Start a sandbox. What it asks for and cannot have is refused here."""
+        """Start a sandbox. Raises `SandboxUnsupported` for settings that cannot be provided."""
         if not isinstance(image, LocalImage):
             raise SandboxUnsupported(f"image {image.key} was not built by the local backend")
         self._check(spec)
-        upper_mb = self._uppers.choose(
+        upper_mb = self._upper_storage.choose(
             image.key, spec.limits, memory_is_limited=self._limits_memory(spec.limits)
         )
-        if self._slow and upper_mb is None:
+        if self._slow_reason and upper_mb is None:
             in_memory = self._options.upper == "tmpfs"
-            self.warn(slow_disk_message(self._home.path, self._slow, in_memory=in_memory))
+            self.warn(slow_disk_message(self._home.path, self._slow_reason, in_memory=in_memory))
         return await self.start(image, spec, upper_mb=upper_mb)
 
     def _limits_memory(self, limits: Limits) -> bool:
@@ -217,7 +217,7 @@ class LocalBackend:
     def _check(self, spec: SandboxSpec) -> None:
         if spec.limits.gpus:
             raise SandboxUnsupported(
-                f"the task wants {spec.limits.gpus} GPU(s); the local backend gives none: "
+                f"the task needs {spec.limits.gpus} GPU(s); the local backend has none: "
                 "use --backend docker on a host that has them"
             )
         allows_network(spec.network)
@@ -234,27 +234,27 @@ class LocalBackend:
         durable: bool = False,
         upper_mb: int | None = None,
     ) -> LocalSandbox:
-        """Start a sandbox; what a durable one writes may be kept.
+        """Start a sandbox. With `durable`, its files can be kept when it is closed.
 
-        With `upper_mb` its files are in memory and take no more than that.
+        With `upper_mb`, its files are in memory and limited to that size.
         """
         self._check_system_calls(spec)
         if self._disk.short:
-            await self._remover.drain()
+            await self._removals.drain()
         try:
             return await self._start(image, spec, durable, upper_mb)
         except OSError as error:
-            what = error.filename or "a socket"
+            source = error.filename or "a socket"
             raise SandboxUnavailable(
-                f"cannot start a local sandbox: {what}: {error.strerror}"
+                f"cannot start a local sandbox: {source}: {error.strerror}"
             ) from None
 
     def _check_system_calls(self, spec: SandboxSpec) -> None:
-        closed = [x for x in spec.system_calls if x not in self._options.allow_system_calls]
-        if closed:
-            names = ", ".join(f'"{name}"' for name in closed)
+        denied = [x for x in spec.system_calls if x not in self._options.allow_system_calls]
+        if denied:
+            names = ", ".join(f'"{name}"' for name in denied)
             raise SandboxUnsupported(
-                "the task asks for system calls that this run does not allow "
+                "the task requests system calls that this run does not allow "
                 f"(metadata.system_calls in its task.toml: {names}); add them to "
                 "allow_system_calls under [local] in the config if you trust the task with them"
             )
@@ -263,35 +263,37 @@ class LocalBackend:
         self, image: LocalImage, spec: SandboxSpec, durable: bool, upper_mb: int | None
     ) -> LocalSandbox:
         name = short_id()
-        cgroup = self._plan_groups(name, spec.limits, upper_mb)
-        with contextlib.ExitStack() as theirs:
-            (life, their_life), (end, their_end) = _two_pairs()
-            theirs.enter_context(their_life)
-            theirs.enter_context(their_end)
-            remains = HostResources(
-                self._home.sandboxes / name, spec.labels.owner, cgroup, life, self._remover
+        cgroup = self._plan_cgroup(name, spec.limits, upper_mb)
+        with contextlib.ExitStack() as sandbox_ends:
+            (liveness, sandbox_liveness), (end, sandbox_end) = _two_socket_pairs()
+            sandbox_ends.enter_context(sandbox_liveness)
+            sandbox_ends.enter_context(sandbox_end)
+            resources = HostResources(
+                self._home.sandboxes / name, spec.labels.owner, cgroup, liveness, self._removals
             )
             channel = Channel(end)
             try:
-                inside = prepare_sandbox(
+                init_spec = prepare_sandbox(
                     self._home, self._home.sandboxes / name, image, spec, cgroup,
                     userns=self._userns, durable=durable, upper_mb=upper_mb,
                 )  # fmt: skip
-                cgroup.make()
-                await self._forker.fork(inside, their_end.fileno(), their_life.fileno(), life)
-                theirs.close()
+                cgroup.create()
+                await self._zygote.fork(
+                    init_spec, sandbox_end.fileno(), sandbox_liveness.fileno(), liveness
+                )
+                sandbox_ends.close()
                 ready = await self._until_ready(channel)
-                disk = self._disk if upper_mb is None else self._memory(ready, image, upper_mb)
+                disk = self._disk if upper_mb is None else self._tmpfs_disk(ready, image, upper_mb)
             except BaseException:
                 channel.ready.add_done_callback(close_unclaimed_socket)
                 channel.close("the sandbox did not start")
-                theirs.close()
-                await run_to_completion(remains.clear())
+                sandbox_ends.close()
+                await run_to_completion(resources.release())
                 raise
         sandbox = LocalSandbox(
             spec,
             channel=channel,
-            remains=remains,
+            resources=resources,
             disk=disk,
             env=spec.supplies.env_over({**image.env, **spec.env}),
             workdir=spec.workdir or image.workdir,
@@ -301,41 +303,41 @@ class LocalBackend:
         self._live.add(sandbox)
         return sandbox
 
-    def _memory(self, ready: Mapping[str, Any], image: LocalImage, mb: int) -> OpenDisk:
-        """The tmpfs that a sandbox's files are in; init sent a descriptor of it."""
+    def _tmpfs_disk(self, ready: Mapping[str, Any], image: LocalImage, mb: int) -> OpenDisk:
+        """The tmpfs of a sandbox's files. Its init sent the descriptor."""
         if "fd" not in ready:
             raise SandboxUnavailable(f"cannot start a local sandbox: {os.strerror(errno.EMFILE)}")
         return OpenDisk(
             int(ready["fd"]),
             lambda left: tmpfs_full_message(mb, left),
-            lambda: self._uppers.outgrew(image.key),
+            lambda: self._upper_storage.mark_outgrown(image.key),
         )
 
-    def _plan_groups(self, name: str, limits: Limits, upper_mb: int | None) -> Cgroup:
-        pids = limits.pids or _MOST_PROCESSES
-        # The kernel counts files in memory as memory of who writes them.
+    def _plan_cgroup(self, name: str, limits: Limits, upper_mb: int | None) -> Cgroup:
+        pids = limits.pids or _DEFAULT_MAX_PROCESSES
+        # The kernel counts files in memory as memory of their writers.
         memory_mb = None if limits.memory_mb is None else limits.memory_mb + (upper_mb or 0)
-        wanted = Limits(cpus=limits.cpus, memory_mb=memory_mb, pids=pids)
-        return self._cgroups.plan(name, wanted)
+        group_limits = Limits(cpus=limits.cpus, memory_mb=memory_mb, pids=pids)
+        return self._cgroups.plan(name, group_limits)
 
     async def _until_ready(self, channel: Channel) -> dict[str, Any]:
         try:
             async with asyncio.timeout(_START_SECONDS):
-                said = await asyncio.shield(channel.ready)
+                reply = await asyncio.shield(channel.ready)
         except TimeoutError:
             raise SandboxUnavailable(
                 f"the sandbox did not start within {_START_SECONDS:.0f} s"
             ) from None
         except SandboxUnavailable:
-            words = self._forker.last_words()
-            raise SandboxUnavailable(f"the sandbox died while it started: {words}") from None
-        if not said.get("ready"):
-            raise start_error(said, self._home.path)
-        return said
+            stderr = self._zygote.stderr_text()
+            raise SandboxUnavailable(f"the sandbox died during its start: {stderr}") from None
+        if not reply.get("ready"):
+            raise start_error(reply, self._home.path)
+        return reply
 
 
 def _full_name(image: str) -> str:
-    """An image's name as a registry knows it: `ubuntu` is `docker.io/library/ubuntu:latest`."""
+    """The full name of an image in a registry: `ubuntu` is `docker.io/library/ubuntu:latest`."""
     name, at, digest = image.partition("@")
     if ":" not in name.rpartition("/")[2] and not at:
         name += ":latest"
@@ -347,7 +349,7 @@ def _full_name(image: str) -> str:
     return name + at + digest
 
 
-def _two_pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
+def _two_socket_pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
     first = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         return first, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -358,7 +360,7 @@ def _two_pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
 
 
 def _is_root() -> bool:
-    """Whether this is root itself, not who is called so in a user namespace."""
+    """Whether this process is root on the host, and not just in a user namespace."""
     uids = Path("/proc/self/uid_map").read_text().split()
     return os.geteuid() == 0 and uids == ["0", "0", str(2**32 - 1)]
 

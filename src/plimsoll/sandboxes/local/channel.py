@@ -1,4 +1,4 @@
-"""The asynchronous side of the socket to a sandbox's init."""
+"""The asynchronous client of a sandbox's init."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ _BUSY_PAUSE = 0.002
 
 
 class Channel:
-    """Sends requests and gives each its reply. When init is gone, every waiter is told."""
+    """Sends requests and matches replies to them. When init is gone, all pending requests fail."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._end = end
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last = 0
         self._gone: str | None = None
         self.ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -30,13 +30,13 @@ class Channel:
 
     @property
     def gone(self) -> str | None:
-        """Why the sandbox is gone, or None while it is there."""
+        """The reason why the sandbox is gone. None while it is alive."""
         return self._gone
 
     async def send(
         self, op: str, fds: Sequence[int] = (), **fields: object
     ) -> tuple[int, "asyncio.Future[dict[str, Any]]"]:
-        """Send a request; its number, and the future of its reply."""
+        """Send a request. Returns its number and the future of its reply."""
         self._last += 1
         number = self._last
         while True:
@@ -50,8 +50,8 @@ class Channel:
             except OSError as error:
                 self.close(f"the sandbox is gone: {error.strerror}")
         reply: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._waiting[number] = reply
-        reply.add_done_callback(lambda _: self._waiting.pop(number, None))
+        self._pending[number] = reply
+        reply.add_done_callback(lambda _: self._pending.pop(number, None))
         return number, reply
 
     def _read(self) -> None:
@@ -82,20 +82,20 @@ class Channel:
 
     def _give(self, reply: dict[str, Any]) -> bool:
         """Give a reply, with the file that came with it, to who waits for it, if anybody."""
-        waiter = self._waiting.get(reply["id"]) if "id" in reply else self.ready
-        if waiter is None or waiter.done():
+        future = self._pending.get(reply["id"]) if "id" in reply else self.ready
+        if future is None or future.done():
             return False
-        waiter.set_result(reply)
+        future.set_result(reply)
         return True
 
     def close(self, why: str) -> None:
-        """Close the socket, which ends the sandbox, and tell everyone who waits."""
+        """Close the socket, which ends the sandbox, and fail all pending requests."""
         if self._gone is not None:
             return
         self._gone = why
         self._loop.remove_reader(self._end)
         self._end.close()
-        for waiter in [self.ready, *self._waiting.values()]:
-            if not waiter.done():
-                waiter.set_exception(SandboxUnavailable(why))
-                waiter.exception()  # it may be that nobody waits any more
+        for future in [self.ready, *self._pending.values()]:
+            if not future.done():
+                future.set_exception(SandboxUnavailable(why))
+                future.exception()  # marks it as retrieved: nobody may be waiting for it

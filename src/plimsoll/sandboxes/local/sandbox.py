@@ -1,4 +1,4 @@
-"""A sandbox of the local backend, seen from Plimsoll's side."""
+"""A sandbox of the local backend, controlled from the host."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ _EMPTY_SECONDS = 120.0
 
 
 def allows_network(policy: NetworkPolicy) -> bool:
-    """Whether a policy means the host's network; what cannot be enforced is refused."""
+    """Whether a policy allows the host's network. Raises `SandboxUnsupported` for an allowlist."""
     if policy.mode is NetworkMode.ALLOWLIST:
         raise SandboxUnsupported(
             'the local backend cannot enforce network_mode = "allowlist"; '
@@ -61,14 +61,14 @@ def allows_network(policy: NetworkPolicy) -> bool:
 
 
 class LocalSandbox:
-    """Made by `LocalBackend.create`. Every wait in it is bounded or the caller's own."""
+    """Created by `LocalBackend.create`. Each wait has a time limit, its own or the caller's."""
 
     def __init__(
         self,
         spec: SandboxSpec,
         *,
         channel: Channel,
-        remains: HostResources,
+        resources: HostResources,
         disk: FolderDisk | OpenDisk,
         env: Mapping[str, str],
         workdir: str,
@@ -78,20 +78,20 @@ class LocalSandbox:
         self._labels = spec.labels
         self._network = allows_network(spec.network)
         self._channel = channel
-        self._remains = remains
+        self._resources = resources
         self._disk = disk
         self._env = dict(env)
         self._supplies = spec.supplies
         self._workdir = workdir
         self._user = user
         self._on_close = on_close
-        self._pumps: set[OutputReader] = set()
+        self._readers: set[OutputReader] = set()
         self._served: set[LocalServed] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
-        return self._remains.id
+        return self._resources.id
 
     @property
     def labels(self) -> Labels:
@@ -99,10 +99,10 @@ class LocalSandbox:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the files that are written in it are kept in memory."""
+        """Whether its files are kept in memory."""
         return isinstance(self._disk, OpenDisk)
 
-    def look_at_disk(self) -> None:
+    def check_disk(self) -> None:
         self._disk.look()
 
     @property
@@ -123,7 +123,7 @@ class LocalSandbox:
     ) -> ExecResult:
         shell = isinstance(command, str)
         if not command:
-            raise ValueError("there is no command to run")
+            raise ValueError("the command is empty")
         request = {
             "argv": [command] if isinstance(command, str) else list(command),
             "shell": shell,
@@ -131,12 +131,12 @@ class LocalSandbox:
             "env": self._supplies.path_over({**self._env, **(env or {})}),
             "user": user or self._user,
             "network": self._network,
-            # Without any, the sandbox's own /dev/null: who has the host's open may chmod it.
+            # Without it, the sandbox's own /dev/null: the host's could be changed by chmod.
             "stdin": bool(stdin),
         }
         started = time.monotonic()
         out, err = OutputReader("stdout", keep, on_output), OutputReader("stderr", keep, on_output)
-        self._pumps = {pump for pump in self._pumps if pump.open} | {out, err}
+        self._readers = {reader for reader in self._readers if reader.open} | {out, err}
         source = [_as_file(stdin)] if stdin else []
         try:
             fds = [*source, out.write_end, err.write_end]
@@ -147,24 +147,24 @@ class LocalSandbox:
             out.close_write_end()
             err.close_write_end()
         try:
-            ended, timed_out = await self._end_of(number, reply, timeout)
+            reply_fields, timed_out = await self._wait_for_end(number, reply, timeout)
         finally:
             captured = out.finish(), err.finish()
-        if "error" in ended:
-            raise SandboxUnsupported(str(ended["error"]))
+        if "error" in reply_fields:
+            raise SandboxUnsupported(str(reply_fields["error"]))
         return ExecResult(
-            exit_code=ended.get("exit"),
-            signal=ended.get("signal"),
+            exit_code=reply_fields.get("exit"),
+            signal=reply_fields.get("signal"),
             timed_out=timed_out,
             stdout=captured[0],
             stderr=captured[1],
             seconds=time.monotonic() - started,
         )
 
-    async def _end_of(
+    async def _wait_for_end(
         self, number: int, reply: "asyncio.Future[dict[str, Any]]", timeout: float | None
     ) -> tuple[dict[str, Any], bool]:
-        """How the command ended, and whether it had to be killed for time."""
+        """The reply for a command, and whether it was killed by the timeout."""
         try:
             done, _ = await asyncio.wait([reply], timeout=timeout)
         except asyncio.CancelledError:
@@ -176,7 +176,7 @@ class LocalSandbox:
         return await run_to_completion(self._kill(number, reply)), True
 
     async def _kill(self, number: int, reply: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
-        """Kill what a request started, and wait for its end."""
+        """Kill the processes of a request, and wait for its reply."""
         _, ignored = await self._channel.send("kill", target=number)
         ignored.cancel()
         done, _ = await asyncio.wait([reply], timeout=_KILL_SECONDS)
@@ -198,7 +198,7 @@ class LocalSandbox:
         owner: str | None = None,
         mode: int | None = None,
     ) -> Transfer:
-        """Upload as an image's COPY does: with links as they are, an owner and a mode."""
+        """Upload like a COPY instruction: links stay as they are, owner and mode can be set."""
         what = f"upload of {source} to {target}"
         rules = {
             "as_image": as_image,
@@ -219,45 +219,47 @@ class LocalSandbox:
     async def get(
         self, source: str, target: Path, rules: trees.Rules, *, follow: bool = False
     ) -> Transfer:
-        """Download by rules of the caller's own. What a failed one left is removed."""
-        here, what = unpack_to_host(target, rules), f"download of {source}"
+        """Download with the given rules. A partial result is removed on failure."""
+        host_side, what = unpack_to_host(target, rules), f"download of {source}"
         async with remove_on_failure(target):
-            return await self._transfer("pack", source, here, what, {"follow": follow})
+            return await self._transfer("pack", source, host_side, what, {"follow": follow})
 
     async def _transfer(
         self,
         op: str,
         path: str,
-        here: HostSide,
+        host_side: HostSide,
         what: str,
         rules: Mapping[str, object],
     ) -> Transfer:
-        """Run both ends of a pipe: one in the sandbox, one in a thread of ours."""
+        """Run both ends of a pipe: one in the sandbox, one in a thread of this process."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        ours, theirs = (write_end, read_end) if op == "unpack" else (read_end, write_end)
+        host_end, sandbox_end = (write_end, read_end) if op == "unpack" else (read_end, write_end)
         try:
-            number, reply = await self._channel.send(op, [theirs], path=path, **rules)
+            number, reply = await self._channel.send(op, [sandbox_end], path=path, **rules)
         except BaseException:
-            os.close(ours)
+            os.close(host_end)
             raise
         finally:
-            os.close(theirs)
-        mine = run_host_side(here, ours)
+            os.close(sandbox_end)
+        host = run_host_side(host_side, host_end)
         try:
-            await asyncio.wait([mine, reply])
+            await asyncio.wait([host, reply])
         except asyncio.CancelledError:
-            # With the sandbox's side dead the pipe breaks, and the thread ends by itself.
+            # When the sandbox's side is dead, the pipe breaks and the thread ends.
             with contextlib.suppress(SandboxUnavailable):
                 await run_to_completion(self._kill(number, reply))
-            await run_to_completion(mine)
+            await run_to_completion(host)
             raise
-        return combine_sides(what, SideResult.of(reply.result()), mine.result())
+        return combine_sides(what, SideResult.of(reply.result()), host.result())
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
-        said = await self._ask("empty", _EMPTY_SECONDS, path=path, mode=mode)
-        if not said.get("done"):
+        answer = await self._ask("empty", _EMPTY_SECONDS, path=path, mode=mode)
+        if not answer.get("done"):
             with self._disk.named():
-                raise transfer_error(f"{path} could not be emptied: {said.get('error', 'killed')}")
+                raise transfer_error(
+                    f"{path} could not be emptied: {answer.get('error', 'killed')}"
+                )
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         allowed = allows_network(policy)
@@ -266,39 +268,39 @@ class LocalSandbox:
         self._network = allowed
 
     async def serve(self, port: int, on_connection: OnConnection) -> LocalServed:
-        """Listen in the network of the policy in force: without one the sandbox's own loopback."""
+        """Listen in the network of the current policy; without one, on the sandbox's loopback."""
         fields = {"port": port, "network": self._network}
         _, reply = await self._channel.send("listen", (), **fields)
         try:
-            said = await self._answer(reply, _ANSWER_SECONDS)
+            answer = await self._answer(reply, _ANSWER_SECONDS)
         except asyncio.CancelledError:
             reply.add_done_callback(close_unclaimed_socket)
             raise
-        if "fd" not in said:
-            why = said.get("error", "killed")
+        if "fd" not in answer:
+            why = answer.get("error", "killed")
             raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {why}")
-        served = await LocalServed.start(int(said["fd"]), on_connection)
+        served = await LocalServed.start(int(answer["fd"]), on_connection)
         self._served.add(served)
         return served
 
     async def kill_all(self) -> None:
-        said = await self._ask("kill_all", _ANSWER_SECONDS)
-        if "error" in said:
-            self._channel.close(str(said["error"]))
-            raise SandboxUnavailable(str(said["error"]))
+        answer = await self._ask("kill_all", _ANSWER_SECONDS)
+        if "error" in answer:
+            self._channel.close(str(answer["error"]))
+            raise SandboxUnavailable(str(answer["error"]))
 
     async def status(self) -> SandboxStatus:
         status = SandboxStatus(
-            alive=True, oom_kills=self._remains.oom_kills(), full_disk=self._disk.look()
+            alive=True, oom_kills=self._resources.oom_kills(), full_disk=self._disk.look()
         )
         try:
-            said = await self._ask("count", _ANSWER_SECONDS)
+            answer = await self._ask("count", _ANSWER_SECONDS)
         except SandboxUnavailable as error:
             return replace(status, alive=False, reason=str(error))
-        return replace(status, processes=int(said["count"]))
+        return replace(status, processes=int(answer["count"]))
 
     async def _ask(self, op: str, seconds: float, **fields: object) -> dict[str, Any]:
-        """A request that init answers soon; a sandbox that does not is given up."""
+        """Send a request that init answers soon. A sandbox that does not answer is closed."""
         _, reply = await self._channel.send(op, (), **fields)
         return await self._answer(reply, seconds)
 
@@ -307,12 +309,12 @@ class LocalSandbox:
     ) -> dict[str, Any]:
         done, _ = await asyncio.wait([reply], timeout=seconds)
         if not done:
-            self._channel.close(f"the sandbox does not answer within {seconds:g} s")
+            self._channel.close(f"the sandbox did not answer within {seconds:g} s")
         return reply.result()
 
     def keep_as(self, layer: Path) -> None:
-        """When closed, what was written in the sandbox becomes this folder."""
-        self._remains.keep("up", layer)
+        """Move the files written in the sandbox to this folder when it is closed."""
+        self._resources.keep("up", layer)
 
     async def close(self) -> None:
         if self._closing is None:
@@ -322,20 +324,20 @@ class LocalSandbox:
     async def _close(self) -> None:
         self._channel.close("the sandbox was closed")
         try:
-            await self._remains.clear()
+            await self._resources.release()
         finally:
             if isinstance(self._disk, OpenDisk):
                 self._disk.close()
-            for pump in self._pumps:
-                pump.close()
-            self._pumps.clear()
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
             for served in self._served:
                 await served.close()
             self._on_close(self)
 
 
 def _as_file(data: bytes) -> int:
-    """A descriptor to read `data` from."""
+    """A descriptor from which `data` can be read."""
     descriptor = os.memfd_create("plimsoll-stdin", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:

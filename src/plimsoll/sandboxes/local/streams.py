@@ -1,7 +1,4 @@
-"""Reads what a command prints, without holding more of it than was asked for.
-
-The host's side of a socket that listens in a local sandbox.
-"""
+"""Streams of a local sandbox on the host: command output, and sockets that listen inside it."""
 
 import asyncio
 import contextlib
@@ -20,10 +17,10 @@ _LAST_READS = 8
 
 
 class OutputReader:
-    """One stream of one command. It reads on until the stream ends or the sandbox does.
+    """Reads one output stream of one command, until the stream or the sandbox ends.
 
-    When the command has ended, what it left running may still hold the stream; that output
-    is read and dropped, so that a server in the background does not die of a closed pipe.
+    After the command has ended, its background processes may still hold the stream. Their output
+    is read and dropped, so that a background server does not die of a closed pipe.
     """
 
     def __init__(self, stream: Stream, keep: int, on_output: OnOutput | None) -> None:
@@ -42,7 +39,7 @@ class OutputReader:
         return self._read_end is not None
 
     def _read(self) -> bool:
-        """Read once; False when there is nothing to read now, or ever."""
+        """Read once. False if nothing can be read, now or any more."""
         if self._read_end is None:
             return False
         try:
@@ -59,7 +56,7 @@ class OutputReader:
         return True
 
     def finish(self) -> Captured:
-        """The command has ended: take what it printed, drop what others print later."""
+        """Return the output of the command, which has ended. Later output is dropped."""
         for _ in range(_LAST_READS):
             if not self._read():
                 break
@@ -81,7 +78,7 @@ class OutputReader:
 
 
 class LocalServed:
-    """Made by `LocalSandbox.serve`. The socket was made in the sandbox, and is read here."""
+    """Created by `LocalSandbox.serve`. The socket was made in the sandbox, and is served here."""
 
     def __init__(self, server: asyncio.Server, connections: Connections, port: int) -> None:
         self._server = server
@@ -109,7 +106,7 @@ class LocalServed:
 
 
 def close_unclaimed_socket(reply: "asyncio.Future[dict[str, Any]]") -> None:
-    """Close the socket that came after nobody wanted it any more."""
+    """Close a socket whose reply arrived after its request was given up."""
     if not reply.cancelled() and reply.exception() is None:
         with contextlib.suppress(KeyError, OSError):
             os.close(int(reply.result()["fd"]))

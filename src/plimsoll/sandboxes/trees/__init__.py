@@ -1,4 +1,4 @@
-"""Copies files and folders across the border of a sandbox, in either direction.
+"""Copies files and folders into and out of a sandbox.
 
 One side packs a tree into a pipe, the other unpacks it. `stream` defines the format. Only the
 standard library is used: one of the two sides may run inside the sandbox.

@@ -1,6 +1,6 @@
 """Packs a file or a folder into a stream.
 
-Devices, sockets and pipes are left out and listed by name. Names are not made safe to show here.
+Devices, sockets and pipes are skipped and listed by name. Names are not escaped here.
 """
 
 # Works on open folders and on bytes, which Path does not.
@@ -26,26 +26,26 @@ from plimsoll.sandboxes.trees.stream import (
 
 __all__ = ["pack", "pack_unless_link"]
 
-_NO_FILE = "neither a file, a folder nor a link"
+_NOT_COPIED = "neither a file, a folder nor a link"
 
 
 def pack(source: str, out: IO[bytes], ignored: Callable[[str], bool] | None = None) -> None:
-    """Write the file or folder `source` to `out`, and a closing line that proves it whole.
+    """Write the file or folder `source` to `out`, then a last record that proves it complete.
 
-    `ignored` says which names, relative to the folder, are left out.
+    `ignored` tells which names, relative to the folder, are skipped.
     """
     try:
         root = os.stat(source)
     except OSError as error:
         raise TreeError(f"{source}: {error.strerror}") from None
-    packing = _Pack(out)
+    packer = _Packer(out)
     if stat.S_ISDIR(root.st_mode):
-        packing.entry("d", "", root)
+        packer.entry("d", "", root)
         for name, path, info in _walk(source):
             if ignored is None or not ignored(name):
-                packing.one(name, path, info)
+                packer.pack_entry(name, path, info)
     elif stat.S_ISREG(root.st_mode):
-        packing.file("", source, extra=posixpath.basename(source))
+        packer.file("", source, extra=posixpath.basename(source))
     else:
         raise TreeError(f"{source}: neither a file nor a folder")
     out.write(b"e 0 0 0 0 0 0 0\n")
@@ -61,19 +61,19 @@ def pack_unless_link(source: str, out: IO[bytes]) -> None:
 
 def _walk(source: str) -> Iterator[tuple[str, str, os.stat_result]]:
     """All entries below a folder. A folder whose name is too long is not entered."""
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
+    pending = [""]
+    while pending:
+        folder = pending.pop()
         with os.scandir(os.path.join(source, folder)) as entries:
             for entry in sorted(entries, key=lambda e: e.name):
                 info = entry.stat(follow_symlinks=False)
                 name = posixpath.join(folder, entry.name)
                 yield name, entry.path, info
                 if stat.S_ISDIR(info.st_mode) and not too_long(name):
-                    waiting.append(name)
+                    pending.append(name)
 
 
-class _Pack:
+class _Packer:
     """Writes the records of one tree."""
 
     def __init__(self, out: IO[bytes]) -> None:
@@ -81,7 +81,7 @@ class _Pack:
         self._named: dict[tuple[int, int, int, int], str] = {}
         """The first names of packed files with several hard links, by file identity."""
 
-    def one(self, name: str, path: str, info: os.stat_result) -> None:
+    def pack_entry(self, name: str, path: str, info: os.stat_result) -> None:
         if too_long(name):
             self.entry("s", name[:LONGEST_PATH], info, extra=TOO_LONG)
         elif stat.S_ISDIR(info.st_mode):
@@ -91,7 +91,7 @@ class _Pack:
         elif stat.S_ISREG(info.st_mode):
             self.file(name, path, flags=os.O_NOFOLLOW)
         else:
-            self.entry("s", name, info, extra=_NO_FILE)
+            self.entry("s", name, info, extra=_NOT_COPIED)
 
     def file(self, name: str, path: str, *, extra: str = "", flags: int = 0) -> None:
         """Pack a file. It is checked again once open: the path may have changed since `stat`."""
@@ -99,13 +99,13 @@ class _Pack:
         with open(os.open(path, flags), "rb", buffering=0) as file:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode):
-                self.entry("s", name, info, extra=_NO_FILE)
+                self.entry("s", name, info, extra=_NOT_COPIED)
                 return
             if name and info.st_nlink > 1:
                 key = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
-                before = self._named.setdefault(key, name)
-                if before != name:
-                    self.entry("k", name, info, extra=before)
+                first = self._named.setdefault(key, name)
+                if first != name:
+                    self.entry("k", name, info, extra=first)
                     return
             if info.st_blocks * 512 < info.st_size:
                 self.entry("h", name, info, size=info.st_size, extra=extra)
@@ -121,9 +121,9 @@ class _Pack:
                 start = min(os.lseek(file.fileno(), at, os.SEEK_DATA), size)
                 at = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), size)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole is left
+                if error.errno == errno.ENXIO:  # only a hole is left
                     break
-                start, at = at, size  # its file system knows of no holes
+                start, at = at, size  # its file system does not report holes
             if at > start:
                 self._out.write(f"{start} {at - start}\n".encode())
                 os.lseek(file.fileno(), start, os.SEEK_SET)
@@ -143,7 +143,7 @@ class _Pack:
     ) -> None:
         named, more = os.fsencode(name), os.fsencode(extra)
         if max(len(named), len(more)) > LONGEST_NAME:
-            raise TreeError(f"{name[:80]}…: its name is too long")
+            raise TreeError(f"{name[:80]}…: the name is too long")
         mode, mtime = stat.S_IMODE(info.st_mode), info.st_mtime_ns
         numbers = f"{mode:o} {info.st_uid} {info.st_gid} {mtime} {size} {len(named)} {len(more)}"
         self._out.write(f"{kind} {numbers}\n".encode() + named + more)

@@ -1,4 +1,4 @@
-"""Removing trees that an agent may have made: of any depth, with any links and modes in them."""
+"""Removes trees that an agent may have made: of any depth, with any links and modes."""
 
 import os
 import time
@@ -13,9 +13,9 @@ _REMOVE_SECONDS = 5.0
 
 
 def make_empty(path: str, mode: int) -> None:
-    """Make `path` an empty folder, whatever stood there or above it.
+    """Make `path` an empty folder, whatever was there.
 
-    A link or a file among the folders above is replaced: it could lead anywhere.
+    A link or a file in place of a parent folder is replaced: it could lead anywhere.
     """
     *above, name = [part for part in path.split("/") if part] or [""]
     if not path.startswith("/") or name in ("", ".", "..") or ".." in above:
@@ -43,9 +43,9 @@ def make_empty(path: str, mode: int) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder whose writers are dying or dead. Others may be removing it too.
+    """Remove a folder whose writers are dead or dying. Other processes may be removing it too.
 
-    Nothing of it is ever beside it: what is left of a removal that is killed is all in the folder.
+    Nothing is moved out of the folder, so an interrupted removal leaves everything in it.
     """
     deadline = time.monotonic() + _REMOVE_SECONDS
     while os.path.lexists(folder):
@@ -77,16 +77,16 @@ def _empty(parent: int, name: str) -> None:
 def remove_tree(parent: int, name: str) -> None:
     """Remove an entry of an open folder and all below it; links are removed, not followed.
 
-    A tree of any depth: what lies very deep is moved up beside `name` first, so that neither
-    the stack nor the number of open files grows with the depth.
+    Very deep folders are moved up beside `name` first, so that neither the stack nor the number
+    of open files grows with the depth.
     """
-    waiting = [name]
-    while waiting:
-        waiting += _remove_below(parent, waiting.pop(), parent, 0)
+    pending = [name]
+    while pending:
+        pending += _remove_below(parent, pending.pop(), parent, 0)
 
 
 def _remove_below(parent: int, name: str, top: int, depth: int) -> list[str]:
-    """Remove an entry; returns the names in `top` that too deep folders were moved to."""
+    """Remove an entry. Returns the names in `top` that very deep folders were moved to."""
     try:
         os.unlink(name, dir_fd=parent)
         return []

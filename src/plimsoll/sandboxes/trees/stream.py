@@ -14,12 +14,14 @@ the content. Names are bytes.
 | `h` | a file of SIZE bytes with holes | as for `f` |
 | `k` | another name (hard link) of an earlier file | the name of that file |
 | `l` | a symbolic link | its target |
-| `s` | an entry that was left out | the reason |
+| `s` | a skipped entry | the reason |
 | `e` | the end of the stream | |
 
 The content of a file with holes is its data without the holes: for each piece a line
 `OFFSET LENGTH` and LENGTH bytes, in ascending order, then the line `0 0`. A sparse file therefore
 takes no room in the stream, nor at its destination.
+
+The init of containers writes and reads the same format in C, with the same messages.
 """
 
 import os
@@ -51,7 +53,7 @@ TOO_LONG = "its path is too long"
 
 
 class TreeError(Exception):
-    """A tree that cannot be packed or unpacked; the text says why."""
+    """A tree that cannot be packed or unpacked. The text has the reason."""
 
 
 class Record(NamedTuple):
@@ -89,10 +91,10 @@ def too_long(name: str) -> bool:
 
 
 def stays_inside(to: str, depth: int) -> bool:
-    """Whether a link, `depth` folders below the target, stays below it wherever it leads.
+    """Whether a link, `depth` folders below the root of the tree, stays below that root.
 
-    Steps upwards count only at its beginning, where the folders above it are real ones: after
-    a name they would start from wherever another link leads to.
+    Steps upwards are allowed only at its beginning, where the parents are real folders: after a
+    name they would start from the target of another link.
     """
     steps = to.split("/")
     ups = 0

@@ -28,16 +28,16 @@ from plimsoll.sandboxes.trees.stream import (
 __all__ = ["Rules", "unpack"]
 
 _HOLES = 64
-"""The limit on bytes counts so many bytes of holes as one."""
-_KEPT_SKIPS = 20
+"""This many bytes of holes count as one byte towards the limit."""
+_MAX_SKIPPED_SHOWN = 20
 _STAY_OPEN = 16
-"""Of the folders above an entry, every so many-th stays open."""
+"""One of this many parent folders of an entry stays open."""
 _SHOWN = 120
-"""The most characters shown of a name that is left out."""
+"""The most characters shown of a skipped name."""
 
 
-class _Open(NamedTuple):
-    """A folder of the target that is open, and how deep it is."""
+class _OpenFolder(NamedTuple):
+    """An open folder of the target, with its depth."""
 
     name: str
     depth: int
@@ -63,27 +63,27 @@ class Rules:
 
 
 def unpack(stream: IO[bytes], target: str, rules: Rules | None = None) -> dict[str, Any]:
-    """Read what `pack` wrote into `target`. Returns counts and what was left out.
+    """Unpack the stream of `pack` into `target`. Returns counts and the skipped entries.
 
     A file goes to the path `target`, or into it where it is a folder or ends in a slash.
     """
-    work = _Unpack(target, rules or Rules())
+    unpacker = _Unpacker(target, rules or Rules())
     try:
         while True:
             record = read_record(stream)
             if record.kind == "e":
-                return work.summary()
-            work.take(record, stream)
+                return unpacker.summary()
+            unpacker.take(record, stream)
     except (ValueError, OverflowError) as error:
         raise TreeError(f"the transfer is not readable: {error}") from None
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else target
         raise TreeError(f"{where}: {error.strerror}") from None
     finally:
-        work.close()
+        unpacker.close()
 
 
-class _Unpack:
+class _Unpacker:
     """Unpacks one tree: the open target folder, and the remaining limits."""
 
     def __init__(self, target: str, rules: Rules) -> None:
@@ -93,13 +93,13 @@ class _Unpack:
         self._span_left = None if rules.limit is None else rules.limit * _HOLES
         self._entries_left = rules.entries
         self._root: int | None = None
-        self._open: list[_Open] = []
+        self._open: list[_OpenFolder] = []
         """Open folders on the path of the last entry."""
         self._files = 0
         self._bytes = 0
         self._skipped: list[str] = []
         self._skips = 0
-        self._late: list[tuple[str, int]] = []
+        self._deferred_modes: list[tuple[str, int]] = []
 
     def take(self, record: Record, stream: IO[bytes]) -> None:
         kind, name = record.kind, record.name
@@ -127,11 +127,11 @@ class _Unpack:
         parent = self._open_parent("/".join(parts[:-1]))
         if kind == "d":
             self._make_folder(parent, parts[-1], record)
-            self._late_mode(name, record)
+            self._defer_mode(name, record)
         elif kind == "k":
-            self._make_name(parent, parts, record)
+            self._make_hard_link(parent, parts, record)
         elif kind == "l":
-            self._make_link(parent, parts, record)
+            self._make_symlink(parent, parts, record)
         else:
             self._make_file(parent, parts[-1], record, stream)
 
@@ -143,13 +143,13 @@ class _Unpack:
         if kind != "d" and (target.endswith("/") or os.path.isdir(target)):
             target = posixpath.join(target, posixpath.basename(record.extra))
         folder = target if kind == "d" else posixpath.dirname(target) or "/"
-        self._make_way(folder)
+        self._make_parents(folder)
         self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if kind != "d":
             self._reserve(record)
             self._make_file(self._root, posixpath.basename(target), record, stream)
 
-    def _make_way(self, folder: str) -> None:
+    def _make_parents(self, folder: str) -> None:
         """Create the target and its missing parents, with the same owner."""
         missing: list[str] = []
         while not os.path.isdir(folder):
@@ -161,15 +161,15 @@ class _Unpack:
                 os.chown(path, *self._rules.owner)
 
     def _open_parent(self, folder: str) -> int:
-        """The folder's descriptor; links on the way are replaced, never followed.
+        """Open a folder of the target. Links on the way are replaced, never followed.
 
-        Found from the nearest folder above it that is still open: an agent's tree may be very
-        deep, and walking down to each folder from the target would take as long as it likes.
+        The search starts at the nearest parent that is still open: the tree of an agent may be
+        very deep, and a walk from the target to each folder would take quadratic time.
         """
         assert self._root is not None
         while self._open and not f"{folder}/".startswith(f"{self._open[-1].name}/"):
             os.close(self._open.pop().descriptor)
-        above = self._open[-1] if self._open else _Open("", 0, self._root)
+        above = self._open[-1] if self._open else _OpenFolder("", 0, self._root)
         if above.name == folder:
             return above.descriptor
         name, depth, at = above
@@ -180,7 +180,7 @@ class _Unpack:
             if depth % _STAY_OPEN:
                 os.close(self._open.pop().descriptor)
             name, depth, at = posixpath.join(name, part), depth + 1, deeper
-            self._open.append(_Open(name, depth, at))
+            self._open.append(_OpenFolder(name, depth, at))
         return at
 
     def _make_folder(self, parent: int, name: str, record: Record | None) -> None:
@@ -190,28 +190,30 @@ class _Unpack:
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
                 if self._rules.as_image:
-                    raise TreeError(f"{name}: a file or a link, not a folder, is there") from None
+                    raise TreeError(
+                        f"{name}: a file or a link is in the place of the folder"
+                    ) from None
                 os.unlink(name, dir_fd=parent)
                 os.mkdir(name, 0o755, dir_fd=parent)
             elif record is None:
                 return
         if record is not None:
-            self._own(record, lambda owner: os.chown(name, *owner, dir_fd=parent))
-            # Writable and searchable for its owner, or nothing could be put in it.
+            self._set_owner(record, lambda owner: os.chown(name, *owner, dir_fd=parent))
+            # Writable and searchable for its owner, so that it can be filled.
             os.chmod(name, self._mode(record) | 0o700, dir_fd=parent)
 
-    def _late_mode(self, name: str, record: Record) -> None:
-        """An image's folder gets its exact mode when everything is in it."""
+    def _defer_mode(self, name: str, record: Record) -> None:
+        """Remember the exact mode of an image's folder, to set it once the folder is filled."""
         mode = self._mode(record)
         if self._rules.as_image and mode & 0o700 != 0o700:
-            self._late.append((name, mode))
+            self._deferred_modes.append((name, mode))
 
     def _mode(self, record: Record) -> int:
         if self._rules.mode is not None:
             return self._rules.mode
         return record.mode & (0o7777 if self._rules.as_image else 0o777)
 
-    def _own(self, record: Record, chown: Callable[[tuple[int, int]], None]) -> None:
+    def _set_owner(self, record: Record, chown: Callable[[tuple[int, int]], None]) -> None:
         owner = self._rules.owner
         if owner is None and self._rules.keep_owners:
             owner = (record.uid, record.gid)
@@ -220,12 +222,12 @@ class _Unpack:
                 chown(owner)
             except OSError as error:
                 raise TreeError(
-                    f"it cannot belong to user {owner[0]}: {error.strerror}; "
-                    "without root a sandbox has one user only"
+                    f"the owner cannot be set to user {owner[0]}: {error.strerror}; "
+                    "without root a sandbox has only one user"
                 ) from None
 
     def _make_file(self, parent: int, name: str, record: Record, stream: IO[bytes]) -> None:
-        self._remove_other(parent, name)
+        self._remove_existing(parent, name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=parent)
         with open(descriptor, "wb", buffering=0) as file:
@@ -237,8 +239,8 @@ class _Unpack:
                     view = view[file.write(view) :]
             if record.kind == "h":
                 os.ftruncate(descriptor, record.size)
-            self._own(record, lambda owner: os.fchown(descriptor, *owner))
-            # Readable for its owner, or whoever takes it out could not read it.
+            self._set_owner(record, lambda owner: os.fchown(descriptor, *owner))
+            # Readable for its owner, so that a later download can read it.
             os.fchmod(descriptor, self._mode(record) | (0 if self._rules.as_image else 0o400))
             os.utime(descriptor, ns=(record.mtime, record.mtime))
         self._files += 1
@@ -262,10 +264,10 @@ class _Unpack:
                 raise TreeError("the transfer is not readable: a piece is out of bounds")
             end = offset + length
             self._count(length)
-            place: int | None = offset
+            at: int | None = offset
             for chunk in self._take(length, stream):
-                yield place, chunk
-                place = None
+                yield at, chunk
+                at = None
 
     def _reserve(self, record: Record) -> None:
         """Count a file against the limits before it is created."""
@@ -294,17 +296,17 @@ class _Unpack:
             size -= len(chunk)
             yield chunk
 
-    def _make_name(self, parent: int, parts: list[str], record: Record) -> None:
+    def _make_hard_link(self, parent: int, parts: list[str], record: Record) -> None:
         """Hard-link an earlier file. Its path is resolved without following links."""
         name, before = parts[-1], record.extra.split("/")
         if any(p in ("", ".", "..") or "\0" in p for p in before):
             raise TreeError(f"{record.extra[:200]!r} leaves the target")
         try:
-            at = self._open_there(before[:-1])
+            at = self._open_existing(before[:-1])
             try:
                 if not stat.S_ISREG(os.lstat(before[-1], dir_fd=at).st_mode):
-                    raise TreeError(f"{record.extra}: no file, so it gets no other name")
-                self._remove_other(parent, name)
+                    raise TreeError(f"{record.extra}: not a file, so it cannot be hard-linked")
+                self._remove_existing(parent, name)
                 os.link(before[-1], name, src_dir_fd=at, dst_dir_fd=parent, follow_symlinks=False)
             finally:
                 os.close(at)
@@ -313,7 +315,7 @@ class _Unpack:
             return
         self._files += 1
 
-    def _open_there(self, parts: list[str]) -> int:
+    def _open_existing(self, parts: list[str]) -> int:
         """Open an existing folder of the target."""
         assert self._root is not None
         at = os.dup(self._root)
@@ -326,20 +328,19 @@ class _Unpack:
             at = deeper
         return at
 
-    def _make_link(self, parent: int, parts: list[str], record: Record) -> None:
+    def _make_symlink(self, parent: int, parts: list[str], record: Record) -> None:
         to, name = record.extra, parts[-1]
         if "\0" in to or (not self._rules.as_image and not stays_inside(to, len(parts) - 1)):
-            told = _shown(to)
-            self._skip(record.name, f"a link to {told}, which may lead out of the folder")
+            self._skip(record.name, f"a link to {_shown(to)}, which may lead out of the folder")
             return
-        self._remove_other(parent, name)
+        self._remove_existing(parent, name)
         os.symlink(to, name, dir_fd=parent)
-        self._own(
+        self._set_owner(
             record, lambda owner: os.chown(name, *owner, dir_fd=parent, follow_symlinks=False)
         )
         self._files += 1
 
-    def _remove_other(self, parent: int, name: str) -> None:
+    def _remove_existing(self, parent: int, name: str) -> None:
         try:
             info = os.lstat(name, dir_fd=parent)
         except FileNotFoundError:
@@ -350,13 +351,13 @@ class _Unpack:
 
     def _skip(self, name: str, why: str) -> None:
         self._skips += 1
-        if len(self._skipped) < _KEPT_SKIPS:
+        if len(self._skipped) < _MAX_SKIPPED_SHOWN:
             self._skipped.append(f"{_shown(name)}: {why[: 2 * _SHOWN]}")
 
     def summary(self) -> dict[str, Any]:
         if self._root is None:
             raise TreeError("the transfer is empty")
-        for name, mode in reversed(self._late):
+        for name, mode in reversed(self._deferred_modes):
             folder, _, last = name.rpartition("/")
             os.chmod(last, mode, dir_fd=self._open_parent(folder))
         more = self._skips - len(self._skipped)

@@ -392,14 +392,14 @@ from pathlib import Path
 from parts import spec
 from plimsoll.core.ids import Labels
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.host.owners import myself
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
 
 async def main(url, folder, run):
     async with DockerBackend(DockerOptions(host=url)) as backend:
         file = Path(folder, "docker-compose.yaml")
         image = await backend.build(ImageSource(file.parent, reference="debian:12", compose=file))
-        await backend.create(image, SandboxSpec(Labels(run, f"{run}.1", myself(), 4e9)))
+        await backend.create(image, SandboxSpec(Labels(run, f"{run}.1", this_process(), 4e9)))
         os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main(*sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""Limits through control groups, version 2 or 1, where this process may write them.
+"""Resource limits through control groups, version 2 or 1, if this process may write them.
 
-Where it may not, nothing is limited and `Cgroups.missing` says so, once for a run.
+Otherwise nothing is limited, and `Cgroups.missing` names the limits that are not enforced.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ _CONTROLLERS = ("memory", "cpu", "pids")
 _PERIOD = 100_000
 _REMOVE_SECONDS = 5.0
 _FREEZERS = (("freezer", "freezer.state", "THAWED"), ("", "cgroup.freeze", "0"))
-"""For version 1 and version 2: the controller, its file, and the word that thaws."""
+"""For version 1 and version 2: the controller, its file, and the value that thaws."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The groups of one sandbox, by controller; with version 2 they are one folder."""
+    """The groups of one sandbox by controller. With version 2 all are one folder."""
 
     folders: dict[str, Path]
     settings: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, Any])
-    """Files to write when the groups are made, by controller."""
+    """Files to write when the groups are created, by controller."""
 
-    def make(self) -> None:
+    def create(self) -> None:
         try:
             for controller, folder in self.folders.items():
                 folder.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ class Cgroup:
         return sorted({str(folder / "cgroup.procs") for folder in self.folders.values()})
 
     def oom_kills(self) -> int | None:
-        """How often the kernel killed a process for memory; None where it does not say."""
+        """Processes killed by the kernel for lack of memory. None if it does not report them."""
         folder = self.folders.get("memory")
         if folder is None:
             return None
@@ -62,9 +62,9 @@ class Cgroup:
         return None
 
     def remove(self) -> None:
-        """Remove the groups and all below them; their processes are dead, or are killed now.
+        """Remove the groups and their subgroups. Remaining processes are killed.
 
-        Raises `SandboxError` where processes do not die.
+        Raises `SandboxError` if a process does not die.
         """
         deadline = time.monotonic() + _REMOVE_SECONDS
         for folder in set(self.folders.values()):
@@ -77,7 +77,7 @@ class Cgroup:
                 if time.monotonic() > deadline:
                     if pids:
                         raise SandboxError(
-                            f"processes in the control group {folder} do not end: "
+                            f"processes in the control group {folder} do not die: "
                             f"{', '.join(map(str, pids))}"
                         )
                     log.warning("the control group %s could not be removed", folder)
@@ -86,9 +86,9 @@ class Cgroup:
 
 
 def thaw(pid: int) -> None:
-    """Let a process run on that a control group holds frozen: otherwise it cannot be killed.
+    """Thaw the control groups of a frozen process, which could not be killed otherwise.
 
-    Groups that this process is in, too, are left as they are.
+    Groups that also contain this process are left alone.
     """
     with contextlib.suppress(OSError):
         mounts, own = _mounts("freezer"), _own_groups()
@@ -103,7 +103,7 @@ def thaw(pid: int) -> None:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a group and those below it; False where a process is in one of them."""
+    """Remove a group and its subgroups. False if one of them contains a process."""
     for group in _below(folder):
         try:
             group.rmdir()
@@ -115,7 +115,7 @@ def _remove(folder: Path) -> bool:
 
 
 def _below(folder: Path) -> list[Path]:
-    """A group and all groups below it, the deepest first."""
+    """A group and its subgroups, deepest first."""
     return [Path(path) for path, _, _ in os.walk(folder, topdown=False)] or [folder]
 
 
@@ -128,14 +128,14 @@ def _pids(folder: Path) -> list[int]:
 
 
 class Cgroups:
-    """What this host lets us limit. Looked at once, when the backend starts."""
+    """The limits that this process can set. Detected once, when the backend starts."""
 
     def __init__(self) -> None:
         self._parents, self._version = _find_parents()
 
     @property
     def missing(self) -> str | None:
-        """Which limits are not enforced here, in a person's words; None if all are."""
+        """A warning that names the limits that are not enforced. None if all are."""
         names = {"memory": "memory", "cpu": "CPU", "pids": "process"}
         absent = [names[c] for c in _CONTROLLERS if c not in self._parents]
         if not absent:
@@ -144,11 +144,11 @@ class Cgroups:
 
     @property
     def limits_memory(self) -> bool:
-        """Whether a limit of memory can be enforced here."""
+        """Whether memory limits are enforced."""
         return "memory" in self._parents
 
     def plan(self, name: str, limits: Limits) -> Cgroup:
-        """The groups for a sandbox with those limits that can be enforced; none is made yet."""
+        """The groups of a sandbox for the limits that can be enforced. Creates nothing yet."""
         settings = self._settings(limits)
         return Cgroup(
             {c: self._parents[c] / f"plimsoll-{name}" for c in settings if c in self._parents},
@@ -156,20 +156,20 @@ class Cgroups:
         )
 
     def _settings(self, limits: Limits) -> dict[str, list[tuple[str, str]]]:
-        """The files to write, by controller, in this host's version."""
+        """The files to write, by controller, for this host's version."""
         chosen: dict[str, list[tuple[str, str]]] = {}
-        first = self._version == 1
+        is_v1 = self._version == 1
         if limits.memory_mb is not None:
             amount = str(limits.memory_mb * 1024 * 1024)
-            chosen["memory"] = [("memory.limit_in_bytes" if first else "memory.max", amount)]
-            swap = "memory.swappiness" if first else "memory.swap.max"
+            chosen["memory"] = [("memory.limit_in_bytes" if is_v1 else "memory.max", amount)]
+            swap = "memory.swappiness" if is_v1 else "memory.swap.max"
             if "memory" in self._parents and (self._parents["memory"] / swap).exists():
                 chosen["memory"].append((swap, "0"))
         if limits.cpus is not None:
             quota = max(1000, int(limits.cpus * _PERIOD))
             chosen["cpu"] = (
                 [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", str(quota))]
-                if first
+                if is_v1
                 else [("cpu.max", f"{quota} {_PERIOD}")]
             )
         if limits.pids is not None:
@@ -178,7 +178,7 @@ class Cgroups:
 
 
 def _find_parents() -> tuple[dict[str, Path], int]:
-    """For each controller the folder in which groups can be made, and the version."""
+    """For each controller the folder in which groups can be created, and the version."""
     mounts = _mounts()
     own = _own_groups()
     if "" in mounts:
@@ -191,14 +191,14 @@ def _find_parents() -> tuple[dict[str, Path], int]:
             continue
         below = mounts[controller] / own.get(controller, "/").lstrip("/")
         for folder in (below, mounts[controller]):
-            if folder.is_dir() and _can_make_groups(folder):
+            if folder.is_dir() and _can_create_groups(folder):
                 found[controller] = folder
                 break
     return found, 1
 
 
 def _mounts(*more: str) -> dict[str, Path]:
-    """Mount points by controller; the unified hierarchy is under the empty name."""
+    """Mount points by controller. The unified hierarchy has the empty name."""
     found: dict[str, Path] = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, target, kind, options = line.split()[:4]
@@ -212,7 +212,7 @@ def _mounts(*more: str) -> dict[str, Path]:
 
 
 def _own_groups(pid: int | str = "self") -> dict[str, str]:
-    """The group of a process, usually of this one, in each hierarchy."""
+    """The group of a process, by default this one, in each hierarchy."""
     found: dict[str, str] = {}
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -222,23 +222,23 @@ def _own_groups(pid: int | str = "self") -> dict[str, str]:
 
 
 def _usable_v2(mount: Path, own: str) -> dict[str, Path]:
-    """Controllers that groups below some folder of ours get in the unified hierarchy.
+    """The usable controllers of the unified hierarchy, each with its parent folder.
 
-    Only a folder whose `subtree_control` already hands them on is used: switching them on
-    would take the host's own groups apart.
+    Only a folder whose `subtree_control` already enables them is used: enabling them would
+    change the host's own groups.
     """
     for folder in (mount / own.lstrip("/"), (mount / own.lstrip("/")).parent, mount):
         if not folder.is_relative_to(mount):
             continue
         with contextlib.suppress(OSError):
-            handed_on = set((folder / "cgroup.subtree_control").read_text().split())
-            usable = [c for c in _CONTROLLERS if c in handed_on]
-            if usable and _can_make_groups(folder):
+            enabled = set((folder / "cgroup.subtree_control").read_text().split())
+            usable = [c for c in _CONTROLLERS if c in enabled]
+            if usable and _can_create_groups(folder):
                 return dict.fromkeys(usable, folder)
     return {}
 
 
-def _can_make_groups(folder: Path) -> bool:
+def _can_create_groups(folder: Path) -> bool:
     probe = folder / f"plimsoll-probe-{os.getpid()}"
     try:
         probe.mkdir()
@@ -249,7 +249,7 @@ def _can_make_groups(folder: Path) -> bool:
 
 
 def available_memory_mb() -> int:
-    """Memory that this process and its sandboxes may still use, by the host and its own groups."""
+    """Memory in MB that this process and its sandboxes can still use."""
     left = [_meminfo("MemAvailable")]
     mounts, own = _mounts(), _own_groups()
     for controller in ("", "memory"):
@@ -257,7 +257,7 @@ def available_memory_mb() -> int:
             mount = mounts[controller]
             folder = mount / own.get(controller, "/").lstrip("/")
             for group in (folder, *folder.parents):
-                if group.is_relative_to(mount) and (room := _room_in(group)) is not None:
+                if group.is_relative_to(mount) and (room := _free_bytes(group)) is not None:
                     left.append(room)
     return max(0, min(left)) >> 20
 
@@ -270,15 +270,15 @@ def _meminfo(key: str) -> int:
     return 0
 
 
-def _room_in(group: Path) -> int | None:
-    """Bytes that a group has left, with what the kernel would drop of its cache."""
-    for most, used, cache in (
+def _free_bytes(group: Path) -> int | None:
+    """Free bytes of a group, including the page cache that the kernel can drop."""
+    for limit_file, used_file, cache_key in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         with contextlib.suppress(OSError, ValueError):
-            limit = int((group / most).read_text())  # "max" where there is none
-            return limit - int((group / used).read_text()) + _stat(group, cache)
+            limit = int((group / limit_file).read_text())  # "max" if there is none: a ValueError
+            return limit - int((group / used_file).read_text()) + _stat(group, cache_key)
     return None
 
 

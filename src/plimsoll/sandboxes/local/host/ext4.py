@@ -1,4 +1,4 @@
-"""The file system under the home: detects slow ones, and spreads sandboxes over block groups."""
+"""The file system of the home: detects a slow ext4, and spreads folders over its block groups."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ class FileSystem:
 
     @property
     def slow(self) -> str:
-        """The reason why many removals make it slow; empty if they do not.
+        """The reason why many removals make it slow. Empty if they do not.
 
         Without a journal, ext4 does not use the inode of a removed file again for one to six
         minutes, and every new file in the same block group scans past these. With `discard`
@@ -38,7 +38,7 @@ class FileSystem:
 
 
 def find_file_system(path: Path) -> FileSystem:
-    """The file system of a path; its kind is empty if the kernel does not report it."""
+    """The file system of a path. Its kind is empty if the kernel does not report it."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     found = FileSystem("", frozenset(), journal=True)
@@ -52,7 +52,7 @@ def find_file_system(path: Path) -> FileSystem:
 
 
 def _has_journal(device: str) -> bool:
-    """Whether an ext4 file system has a journal; True if the kernel does not report it."""
+    """Whether an ext4 file system has a journal. True if the kernel does not report it."""
     try:
         name = Path(f"/sys/dev/block/{device}").resolve().name
         return Path(f"/sys/fs/ext4/{name}/journal_task").read_text().strip() != "<none>"
@@ -63,7 +63,7 @@ def _has_journal(device: str) -> bool:
 def spread_over_block_groups(folder: Path) -> bool:
     """Make ext4 place each new folder in this one in a block group of its own.
 
-    A new folder otherwise lies in the group of its parent, beside all that was removed there.
+    By default a new folder goes to the group of its parent, next to the inodes removed there.
     Other file systems have no such flag and need none. Returns whether it is set.
     """
     try:

@@ -1,14 +1,14 @@
-"""Where the local backend keeps things on the host.
+"""The home of the local backend: its folder on the host.
 
-HOME/bases/KEY/            a root's skeleton: what a sandbox on the host's own system sees
+HOME/bases/KEY/            the root skeleton of sandboxes on the host's own system
 HOME/layers/KEY/NAME/      one instruction of a Dockerfile, a folder for each overlay
-HOME/sandboxes/ID/         meta.json, and what the sandbox wrote unless that is kept in memory
-HOME/mounts/               empty; each sandbox mounts a tmpfs for its mount points over it
-HOME/locks/KEY             held while a layer or, on Docker, an image is being made
+HOME/sandboxes/ID/         meta.json, and the files of the sandbox unless they are in memory
+HOME/mounts/               empty; each sandbox mounts a tmpfs over it for its mount points
+HOME/locks/KEY             held while a layer or, on Docker, an image is built
 
-An agent can make any file, with any owner and mode that its sandbox has: a program that runs as
-root for whoever starts it lies below HOME/sandboxes then. So these four folders are closed to all
-other users of the host. The mode of a folder that Plimsoll did not make is never changed.
+An agent can create any file with any owner and mode of its sandbox, such as a set-user-ID program
+of root below HOME/sandboxes. So bases, layers, sandboxes and locks are closed to all other users
+of the host. The mode of a folder that Plimsoll did not create is never changed.
 """
 
 import os
@@ -21,8 +21,8 @@ from plimsoll.sandboxes.local.host.ext4 import spread_over_block_groups
 
 __all__ = ["Home"]
 
-_OPEN = 0o077
-"""What others may not have of a folder that agents' files lie in."""
+_OTHERS = 0o077
+"""Mode bits that a folder with files of agents must not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Home:
 
     @classmethod
     def find(cls, path: Path | None) -> "Home":
-        """The given folder, `PLIMSOLL_HOME`, or the usual place, whether it is there or not."""
-        return cls((path or _usual_place()).expanduser().absolute())
+        """The given folder, `PLIMSOLL_HOME` or the default folder, which may not exist yet."""
+        return cls((path or _default_path()).expanduser().absolute())
 
     @classmethod
     def open(cls, path: Path | None) -> "Home":
-        """The same, made if it is not there."""
+        """Like `find`, and create its folders."""
         home = cls.find(path)
         try:
             _make(home.path)
@@ -50,28 +50,28 @@ class Home:
         except OSError as error:
             raise SandboxUnavailable(
                 f"the local backend cannot keep its files in {home.path}: {error.strerror}; "
-                "set PLIMSOLL_HOME to a folder that can be written"
+                "set PLIMSOLL_HOME to a writable folder"
             ) from None
         return home
 
     def _close_to_others(self) -> None:
-        """Refuse a folder that others could look into, or that belongs to somebody else.
+        """Refuse a folder that other users can enter, or that belongs to another user.
 
-        Earlier versions made all four open. Where all four are there and are this user's, they
-        are Plimsoll's, and are closed.
+        If all four folders exist and belong to this user, Plimsoll created them, and their mode
+        is corrected instead.
         """
         found = {folder: folder.stat() for folder in self._folders if folder.exists()}
-        mine = all(state.st_uid == os.geteuid() for state in found.values())
-        made_by_us = mine and len(found) == len(self._folders)
+        is_ours = all(state.st_uid == os.geteuid() for state in found.values())
+        created_by_us = is_ours and len(found) == len(self._folders)
         for folder, state in found.items():
             mode = stat.S_IMODE(state.st_mode)
-            if state.st_uid == os.geteuid() and not mode & _OPEN:
+            if state.st_uid == os.geteuid() and not mode & _OTHERS:
                 continue
-            if not made_by_us:
+            if not created_by_us:
                 raise SandboxUnavailable(
                     f"{folder} is open to other users of this host (mode {mode:04o}, user "
-                    f"{state.st_uid}), and files of agents would lie in it: chmod 700 {folder} "
-                    "if it is Plimsoll's own, or set PLIMSOLL_HOME to another folder"
+                    f"{state.st_uid}), but it holds files of agents: chmod 700 {folder} "
+                    "if it belongs to Plimsoll, or set PLIMSOLL_HOME to another folder"
                 )
             folder.chmod(0o700)
 
@@ -101,17 +101,17 @@ class Home:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder that Docker's engine can reach, whatever this process's umask is."""
+    """Create a folder that the Docker daemon can reach, whatever the umask."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             folder.mkdir()
         except FileExistsError:
-            return  # another process was quicker
+            return  # another process created it
         folder.chmod(0o755)
 
 
-def _usual_place() -> Path:
+def _default_path() -> Path:
     if given := os.environ.get("PLIMSOLL_HOME"):
         return Path(given)
     if os.geteuid() == 0:

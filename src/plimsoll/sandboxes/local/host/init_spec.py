@@ -1,4 +1,4 @@
-"""A sandbox's folder on the host, and what its init is to make of it."""
+"""The folder of a sandbox on the host, and the spec from which init sets up its file system."""
 
 import os
 import stat
@@ -29,16 +29,16 @@ def prepare_sandbox(
     durable: bool,
     upper_mb: int | None,
 ) -> dict[str, Any]:
-    """Make the folder, first of all the note of whose it is; the spec for init.
+    """Create the folder with its `meta.json`, and return the spec for init.
 
-    The rest is made by init: in the folder, or with `upper_mb` in a tmpfs of that size over it.
+    Init creates the rest: in the folder, or with `upper_mb` in a tmpfs of that size over it.
     """
     lowers = image.lowers(home)
     groups = {name: str(path) for name, path in cgroup.folders.items()}
-    making = staging_path(folder, spec.labels.owner)
-    making.mkdir()
-    (making / "meta.json").write_bytes(msgspec.json.encode(SandboxMeta(spec.labels, groups)))
-    making.rename(folder)
+    staging = staging_path(folder, spec.labels.owner)
+    staging.mkdir()
+    (staging / "meta.json").write_bytes(msgspec.json.encode(SandboxMeta(spec.labels, groups)))
+    staging.rename(folder)
     overlays = [_overlay(home, folder, target, lower, userns) for target, lower in lowers.items()]
     return {
         "home": str(home.path),
@@ -70,28 +70,28 @@ def _bind(source: str, target: str, unless_there: bool = False) -> dict[str, Any
 def _overlay(
     home: Home, folder: Path, target: str, lower: list[str], userns: bool
 ) -> dict[str, Any]:
-    """What init makes an overlay of. Paths are relative to the home."""
+    """The spec of an overlay. Paths are relative to the home."""
     name, below = overlay_name(target), folder.relative_to(home.path)
-    like = (home.path / lower[0]).stat()
-    # In a user namespace there is one user, who owns all that init makes.
-    owner = None if userns or os.geteuid() != 0 else (like.st_uid, like.st_gid)
+    topmost = (home.path / lower[0]).stat()
+    # In a user namespace there is one user, who owns everything that init creates.
+    owner = None if userns or os.geteuid() != 0 else (topmost.st_uid, topmost.st_gid)
     return {
         "name": name,
         "target": target,
         "lower": [_escape(path) for path in lower],
         "upper": f"{below}/up/{name}",
         "work": f"{below}/work-{name}",
-        "mode": stat.S_IMODE(like.st_mode),
+        "mode": stat.S_IMODE(topmost.st_mode),
         "owner": owner,
     }
 
 
 def _options(userns: bool, sync: bool) -> str:
-    # Files that are not kept need not survive a power cut, so nothing waits for the disk. The
-    # kernel notes this in three more inodes of each overlay; a tmpfs needs no such thing.
+    # Files that are not kept need not survive a power failure, so no write waits for the disk.
+    # It costs three more inodes in each overlay, which a tmpfs can do without.
     return (",userxattr" if userns else "") + ("" if sync else ",volatile")
 
 
 def _escape(path: str) -> str:
-    """A path as an overlay option takes it."""
+    """Escape a path for an overlay option."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

@@ -1,4 +1,4 @@
-"""The processes of sandboxes that run, found from outside of the process that owns them."""
+"""The processes of running sandboxes, found and killed by a process other than their owner."""
 
 import contextlib
 import os
@@ -17,50 +17,50 @@ __all__ = ["find_monitors", "kill_sandbox", "kill_survivors"]
 
 _ZYGOTE = b"plimsoll.sandboxes.local.inside.zygote"
 _ROOT = re.compile(rb"^\S+ \S+ \S+ / / .*[,=]upperdir=sandboxes/([0-9a-f]+)/up/", re.MULTILINE)
-_PATIENCE_MS = 5_000
-_LOOK_SECONDS = 0.02
+_EXIT_TIMEOUT_MS = 5_000
+_POLL_SECONDS = 0.02
 
 
 def find_monitors(owners: Iterable[int]) -> dict[str, int]:
-    """The keeper of each sandbox that these processes own, by the sandbox's id.
+    """The monitor of each sandbox that these processes own, by sandbox id.
 
-    Only a child of an owner's zygote is ever taken for one: it is going to be killed.
+    Only children of an owner's zygote count as monitors, since they are going to be killed.
     """
-    wanted = set(owners)
-    if not wanted:
+    owner_pids = set(owners)
+    if not owner_pids:
         return {}
     children = _children()
     found: dict[str, int] = {}
-    for zygote in (child for owner in wanted for child in children.get(owner, ())):
+    for zygote in (child for owner in owner_pids for child in children.get(owner, ())):
         if _ZYGOTE in _read(zygote, "cmdline"):
-            for keeper in children.get(zygote, ()):
-                if (root := _ROOT.search(_read(keeper, "mountinfo"))) is not None:
-                    found[root[1].decode()] = keeper
+            for monitor in children.get(zygote, ()):
+                if (root := _ROOT.search(_read(monitor, "mountinfo"))) is not None:
+                    found[root[1].decode()] = monitor
     return found
 
 
-def kill_sandbox(keeper: int) -> None:
-    """Kill a sandbox's init, and so every process in it, and wait until its keeper is gone."""
+def kill_sandbox(monitor: int) -> None:
+    """Kill a sandbox's init, and so all its processes, and wait until its monitor is gone."""
     with contextlib.suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(keeper)
+        descriptor = os.pidfd_open(monitor)
         try:
-            for init in _children().get(keeper, ()):
+            for init in _children().get(monitor, ()):
                 os.kill(init, signal.SIGKILL)
-            if not _ended(descriptor):
+            if not _has_exited(descriptor):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                _ended(descriptor)
+                _has_exited(descriptor)
         finally:
             os.close(descriptor)
 
 
-def kill_survivors(sandbox: str, seconds: float, keeper: int | None = None) -> None:
-    """Kill every process that still sees a sandbox's files, and wait until none is left.
+def kill_survivors(sandbox: str, seconds: float, monitor: int | None = None) -> None:
+    """Kill all processes that still see a sandbox's files, and wait until none is left.
 
-    `keeper` is the sandbox's, while it lives: the init is its child. Raises `SandboxError` where
-    a process does not die; the sandbox's folder is not to be removed then.
+    `monitor` is the sandbox's monitor, if it is alive: init is its child. Raises `SandboxError`
+    if a process does not die; the sandbox's folder must not be removed then.
     """
     deadline = time.monotonic() + seconds
-    while left := _processes_of(sandbox, keeper):
+    while left := _processes_of(sandbox, monitor):
         for pid in left:
             thaw(pid)
             with contextlib.suppress(ProcessLookupError):
@@ -68,18 +68,18 @@ def kill_survivors(sandbox: str, seconds: float, keeper: int | None = None) -> N
         if time.monotonic() > deadline:
             names = ", ".join(f"{pid} ({name})" for pid, name in sorted(left.items()))
             raise SandboxError(
-                f"processes of the sandbox {sandbox} do not end: {names}; its files are kept. "
-                "Something outside holds them (a debugger, a freezer, a hanging disk): end that, "
+                f"processes of the sandbox {sandbox} do not die: {names}; its files are kept. "
+                "Something on the host holds them (a debugger, a freezer, a hanging disk): end it, "
                 "and the next start of Plimsoll removes them"
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _processes_of(sandbox: str, keeper: int | None) -> dict[int, str]:
-    """The processes of a sandbox by pid, with their names; its keeper only when it is the last."""
+def _processes_of(sandbox: str, monitor: int | None) -> dict[int, str]:
+    """The names of a sandbox's processes by pid. Its monitor is included only if it is the last."""
     mounted = f"upperdir=sandboxes/{sandbox}/".encode()
     found: dict[int, str] = {}
-    keepers: dict[int, str] = {}
+    monitors: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             pid = int(entry.name)
@@ -87,19 +87,19 @@ def _processes_of(sandbox: str, keeper: int | None) -> dict[int, str]:
             state, parent = rest.split()[:2] or (b"X", b"0")
             if state in (b"Z", b"X"):
                 continue
-            if pid == keeper:
+            if pid == monitor:
                 if _ZYGOTE in _read(int(parent), "cmdline"):
-                    keepers[pid] = name.decode("utf-8", "replace")
-            elif int(parent) == keeper or _sees(pid, mounted):
+                    monitors[pid] = name.decode("utf-8", "replace")
+            elif int(parent) == monitor or _sees(pid, mounted):
                 found[pid] = name.decode("utf-8", "replace")
-    return found or keepers
+    return found or monitors
 
 
 def _sees(pid: int, mounted: bytes) -> bool:
     """Whether a process has a mount with these options."""
     try:
         if Path(f"/proc/{pid}/ns/mnt").samefile("/proc/self/ns/mnt"):
-            return False  # quicker than to read what this process has mounted
+            return False  # quicker than reading mountinfo
     except PermissionError:
         pass
     except OSError:
@@ -107,14 +107,14 @@ def _sees(pid: int, mounted: bytes) -> bool:
     return mounted in _read(pid, "mountinfo")
 
 
-def _ended(descriptor: int) -> bool:
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(_PATIENCE_MS))
+def _has_exited(descriptor: int) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(_EXIT_TIMEOUT_MS))
 
 
 def _children() -> Mapping[int, list[int]]:
-    """The processes of this host, by their parents."""
+    """The child processes of each process of this host."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

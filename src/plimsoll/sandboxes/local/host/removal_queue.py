@@ -20,43 +20,43 @@ __all__ = ["RemovalQueue"]
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE = 2
-_MOST_WAITING = 64
+_THREADS = 2
+_MAX_QUEUED = 64
 """Backpressure: with so many folders queued, the next close waits."""
 _NICENESS = 5
 
 
 class RemovalQueue:
-    """Removes folders in threads. While `is_short` reports a nearly full disk, `remove` waits."""
+    """Removes folders in threads. While the disk is nearly full, `remove` waits."""
 
-    def __init__(self, warn: Callable[[str], None], is_short: Callable[[], bool]) -> None:
+    def __init__(self, warn: Callable[[str], None], is_disk_low: Callable[[], bool]) -> None:
         self._warn = warn
-        self._is_short = is_short
+        self._is_disk_low = is_disk_low
         self._threads = ThreadPoolExecutor(
-            _AT_ONCE, thread_name_prefix="plimsoll-remover", initializer=_give_way
+            _THREADS, thread_name_prefix="plimsoll-remover", initializer=_lower_priority
         )
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._queued: set[asyncio.Future[None]] = set()
 
     @property
     def backlog(self) -> int:
         """The number of queued folders."""
-        return len(self._waiting)
+        return len(self._queued)
 
     async def remove(self, folder: Path) -> None:
         """Queue a folder for removal. Waits if the disk is nearly full or the queue is long."""
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._remove, folder)
-        self._waiting.add(work)
-        work.add_done_callback(self._waiting.discard)
-        if self._is_short():
+        self._queued.add(work)
+        work.add_done_callback(self._queued.discard)
+        if self._is_disk_low():
             await asyncio.wait([work])
-        while len(self._waiting) > _MOST_WAITING:
-            await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
+        while len(self._queued) > _MAX_QUEUED:
+            await asyncio.wait(self._queued, return_when=asyncio.FIRST_COMPLETED)
 
     async def drain(self) -> None:
         """Wait until all folders are removed."""
-        while self._waiting:
-            await asyncio.wait(self._waiting)
+        while self._queued:
+            await asyncio.wait(self._queued)
 
     async def close(self) -> None:
         """Drain the queue and end the threads."""
@@ -67,14 +67,14 @@ class RemovalQueue:
         try:
             remove_folder(folder)
         except OSError as error:
-            _log.warning("%s is left: %s", folder, error)
+            _log.warning("%s could not be removed: %s", folder, error)
             self._warn(
                 f"folders of closed sandboxes are left in {folder.parent}: {error.strerror}; "
-                "mend that, then run plimsoll clean"
+                "fix the cause, then run plimsoll clean"
             )
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this thread: on Linux, niceness is per thread."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

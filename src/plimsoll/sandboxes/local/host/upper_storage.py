@@ -1,14 +1,13 @@
-"""Chooses where a sandbox's upper layer is kept: on the disk of the home, or in memory.
+"""Chooses the storage of a sandbox's upper layer: the disk of the home, or memory.
 
 Files in memory cost the disk nothing, neither at the start nor at the end. They are bounded:
 
-* a sandbox's files never take more than `mb`; one that needs more is void, and the next sandboxes
-  of its image are on the disk;
-* the bounds of all sandboxes of a home together never take more than half of the memory that is
-  available.
+* The files of a sandbox never take more than `mb`. A trial that needs more is void, and later
+  sandboxes of the same image use the disk.
+* The limits of all sandboxes of a home together never exceed half of the available memory.
 
-The kernel counts such files as memory of the sandbox. Under a limit of memory they would take of
-what the task promises its processes, so the limit is raised by `mb`.
+The kernel counts such files as memory of the sandbox. They would use up part of the memory limit
+that the task sets for its processes, so the limit is raised by `mb`.
 """
 
 import math
@@ -27,8 +26,8 @@ __all__ = ["DEFAULT_UPPER_MB", "UpperMode", "UpperStorage"]
 UpperMode = Literal["auto", "tmpfs", "disk"]
 
 DEFAULT_UPPER_MB = 256
-_SHARE = 2
-"""The share of the available memory that upper layers may use: one part in so many."""
+_MEMORY_DIVISOR = 2
+"""Upper layers may use one part in this many of the available memory."""
 _PERIOD = 1.0
 """Seconds for which a reading of the available memory is reused."""
 
@@ -52,7 +51,7 @@ class UpperStorage:
         self._slow_disk = slow_disk
         self._warn = warn
         self._available_mb = available_mb
-        self._looked = -math.inf
+        self._measured_at = -math.inf
         self._room_mb = 0
         self._outgrown: set[str] = set()
 
@@ -65,19 +64,19 @@ class UpperStorage:
         """The size limit of an upper layer in memory."""
         return self._mb
 
-    def stay_on_disk(self) -> None:
+    def use_disk(self) -> None:
         """Use the disk from now on: this kernel has no overlay on tmpfs."""
         self._upper = "disk"
 
-    def outgrew(self, image: str) -> None:
+    def mark_outgrown(self, image: str) -> None:
         """Use the disk for this image from now on: a sandbox of it filled its tmpfs."""
         self._outgrown.add(image)
 
     def choose(self, image: str, limits: Limits, *, memory_is_limited: bool) -> int | None:
         """The size in MB of an upper layer in memory, or None for one on disk.
 
-        By default memory is used only where it changes nothing but the speed: where the disk gets
-        slow, and where the sandbox has no limit of memory.
+        By default memory is used only where it changes nothing but the speed: if the disk gets
+        slow, and the sandbox has no memory limit.
         """
         if not self.may_use_memory or image in self._outgrown:
             return None
@@ -92,10 +91,10 @@ class UpperStorage:
         return None
 
     def _fits(self) -> bool:
-        # Sandboxes of other processes count too, those on disk as well: it is no more than listing.
+        # Counts sandboxes of other processes and those on disk too: one listing is cheap.
         names = os.listdir(self._home.sandboxes)  # noqa: PTH208 - names are all that is needed
         alive = sum(not name.startswith(".") for name in names)
         now = time.monotonic()
-        if now - self._looked > _PERIOD:
-            self._looked, self._room_mb = now, self._available_mb() // _SHARE
+        if now - self._measured_at > _PERIOD:
+            self._measured_at, self._room_mb = now, self._available_mb() // _MEMORY_DIVISOR
         return (alive + 1) * self._mb <= self._room_mb

@@ -1,4 +1,4 @@
-"""Starts the zygote and asks it for sandboxes. One zygote serves one backend."""
+"""The client of the zygote: starts it, and requests sandboxes from it. One serves one backend."""
 
 import asyncio
 import contextlib
@@ -17,21 +17,21 @@ from plimsoll.sandboxes.local.inside import wire
 
 __all__ = ["ZygoteClient"]
 
-# A sandbox sees the command line of its init, so no path of the host stands there: Python
-# finds itself by PATH, and the source by a variable.
+# A sandbox sees the command line of its init, so it contains no path of the host: Python is found
+# through PATH, and the source through a variable.
 _START = (
     "import os, sys; sys.path.insert(0, os.environ.pop('PLIMSOLL_SOURCE')); "
     "from plimsoll.sandboxes.local.inside.zygote import main; main(int(sys.argv[1]))"
 )
 _STOP_SECONDS = 5.0
 _BUSY_PAUSE = 0.002
-_FORK_SECONDS = 20.0
-_LOOK_SECONDS = 0.25
+_FORK_TIMEOUT = 20.0
+_POLL_SECONDS = 0.25
 _STOPPED = (b"T", b"t")
 
 
-class _NotTaken(Exception):
-    """The zygote is dead, stopped or hung. `sent`: it may yet take the request."""
+class _NotServed(Exception):
+    """The zygote is dead, stopped or hung. `sent`: it may still serve the request."""
 
     def __init__(self, *, sent: bool) -> None:
         super().__init__()
@@ -39,84 +39,84 @@ class _NotTaken(Exception):
 
 
 class ZygoteClient:
-    """Has sandboxes forked by a zygote, which is started when first needed.
+    """Forks sandboxes through a zygote, which is started on first use.
 
-    One that was killed is started again. One that takes no request in time, since it is stopped
-    or hangs, is replaced: its sandboxes live on, and it is ended with the backend.
+    A killed zygote is started again. A zygote that serves no request in time, because it is
+    stopped or hangs, is replaced: its sandboxes live on, and it ends with the backend.
     """
 
-    def __init__(self, patience: float = _FORK_SECONDS) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float = _FORK_TIMEOUT) -> None:
+        self._timeout = timeout
         self._zygote: _Zygote | None = None
         self._retired: list[_Zygote] = []
-        self._changing = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
         return self._zygote.pid if self._zygote is not None else None
 
     async def fork(
-        self, spec: dict[str, Any], channel: int, life: int, born: socket.socket
+        self, spec: dict[str, Any], channel: int, liveness: int, monitor: socket.socket
     ) -> None:
-        """Have a sandbox made that answers on `channel` and holds `life` while it lives.
+        """Fork a sandbox that answers on `channel` and holds `liveness` while it is alive.
 
-        `born` is the other end of `life`; its keeper says the first word there.
+        `monitor` is the other end of `liveness`, on which the sandbox's monitor reports its start.
         """
-        words = ""
+        stderr = ""
         for _ in range(2):
-            async with self._changing:
+            async with self._lock:
                 zygote = self._zygote = self._zygote or _Zygote()
             try:
-                await zygote.fork(spec, channel, life, born, self._patience)
-            except _NotTaken as failed:
-                async with self._changing:
-                    # Another call may have seen it too.
+                await zygote.fork(spec, channel, liveness, monitor, self._timeout)
+            except _NotServed as failed:
+                async with self._lock:
+                    # Another call may have replaced it already.
                     if self._zygote is zygote:
                         self._zygote = None
                         await self._retire(zygote)
-                words = zygote.last_words()
-                if failed.sent and not zygote.gave_back(life):
-                    break  # its sandbox may still come: none is made twice
+                stderr = zygote.stderr_text()
+                if failed.sent and not zygote.was_withdrawn(liveness):
+                    break  # its sandbox may still appear: none is created twice
             else:
                 return
-        raise SandboxUnavailable(f"the sandbox starter does not answer: {words}")
+        raise SandboxUnavailable(f"the zygote does not answer: {stderr}")
 
     async def _retire(self, zygote: "_Zygote") -> None:
-        zygote.take_back()
+        zygote.withdraw_requests()
         if zygote.is_dead:
             await zygote.stop()
         else:
             self._retired.append(zygote)
 
-    def last_words(self) -> str:
-        """What the zygote, or a sandbox's init, said before it died of a fault of ours."""
-        return "it said nothing" if self._zygote is None else self._zygote.last_words()
+    def stderr_text(self) -> str:
+        """The stderr of the zygote and its sandboxes, where a crash is reported."""
+        return "no output" if self._zygote is None else self._zygote.stderr_text()
 
     async def stop(self) -> None:
-        """End every zygote and with them every sandbox they made."""
+        """End all zygotes, and with them all their sandboxes."""
         zygotes = [*self._retired, *([self._zygote] if self._zygote is not None else [])]
         self._retired, self._zygote = [], None
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
 
 
 class _Zygote:
-    """One zygote process. Its end of the socket is open here too, so that a request that it does
-    not take can be taken back."""
+    """One zygote process. Its end of the socket is open here too, so that requests that it does
+    not serve can be withdrawn."""
 
     def __init__(self) -> None:
-        self._requests, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, self._zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.setblocking(False)
         self._stderr = os.memfd_create("plimsoll-zygote-stderr", os.MFD_CLOEXEC)
-        self._words = ""
-        self._given_back: set[int] = set()
+        self._final_stderr = ""
+        self._withdrawn: set[int] = set()
         self._retired = False
         source = str(Path(plimsoll.__file__).parent.parent)
         interpreter = Path(sys.executable)
         self._process = subprocess.Popen(
-            [interpreter.name, "-I", "-S", "-c", _START, str(self._theirs.fileno())],
+            [interpreter.name, "-I", "-S", "-c", _START, str(self._zygote_end.fileno())],
             executable=interpreter,
             env={"PLIMSOLL_SOURCE": source, "PATH": str(interpreter.parent)},
-            pass_fds=[self._theirs.fileno()],
+            pass_fds=[self._zygote_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
@@ -135,27 +135,27 @@ class _Zygote:
         self,
         spec: dict[str, Any],
         channel: int,
-        life: int,
-        born: socket.socket,
-        patience: float,
+        liveness: int,
+        monitor: socket.socket,
+        timeout: float,
     ) -> None:
-        """Send a request, and wait until the keeper that it makes says its first word."""
-        deadline = time.monotonic() + patience
+        """Send a request, and wait until the monitor of the new sandbox reports its start."""
+        deadline = time.monotonic() + timeout
         while True:
             self._check(deadline, sent=False)
             try:
-                wire.send_request(self._requests, spec, [channel, life])
+                wire.send_request(self._requests, spec, [channel, liveness])
                 break
             except BlockingIOError:
                 await asyncio.sleep(_BUSY_PAUSE)
             except OSError:
-                raise _NotTaken(sent=False) from None
-        while not await _is_readable(born, _LOOK_SECONDS):
+                raise _NotServed(sent=False) from None
+        while not await _is_readable(monitor, _POLL_SECONDS):
             self._check(deadline, sent=True)
 
     def _check(self, deadline: float, *, sent: bool) -> None:
         if self._retired or self.is_dead or self._is_stopped or time.monotonic() > deadline:
-            raise _NotTaken(sent=sent)
+            raise _NotServed(sent=sent)
 
     @property
     def _is_stopped(self) -> bool:
@@ -165,31 +165,31 @@ class _Zygote:
             return False
         return stat.rpartition(b")")[2].split()[0] in _STOPPED
 
-    def take_back(self) -> None:
-        """Take the requests that wait out of the socket. From now on there are none."""
+    def withdraw_requests(self) -> None:
+        """Remove the unread requests from the socket. No more are sent."""
         self._retired = True
-        self._theirs.setblocking(False)
+        self._zygote_end.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            while received := wire.receive_request(self._theirs):
+            while received := wire.receive_request(self._zygote_end):
                 _, descriptors = received
-                self._given_back.add(os.fstat(descriptors[-1]).st_ino)
+                self._withdrawn.add(os.fstat(descriptors[-1]).st_ino)
                 for descriptor in descriptors:
                     os.close(descriptor)
 
-    def gave_back(self, life: int) -> bool:
-        """Whether the request with this `life` was taken back."""
-        return os.fstat(life).st_ino in self._given_back
+    def was_withdrawn(self, liveness: int) -> bool:
+        """Whether the request with this `liveness` was withdrawn."""
+        return os.fstat(liveness).st_ino in self._withdrawn
 
-    def last_words(self) -> str:
+    def stderr_text(self) -> str:
         if self._stderr < 0:
-            return self._words
-        words = os.pread(self._stderr, 4096, max(0, os.fstat(self._stderr).st_size - 4096))
-        return words.decode("utf-8", "replace").strip() or "it said nothing"
+            return self._final_stderr
+        data = os.pread(self._stderr, 4096, max(0, os.fstat(self._stderr).st_size - 4096))
+        return data.decode("utf-8", "replace").strip() or "no output"
 
     async def stop(self) -> None:
-        """End the process and with it every sandbox it made."""
+        """End the process, and with it all its sandboxes."""
         self._requests.close()
-        self._theirs.close()
+        self._zygote_end.close()
         if self._is_stopped:
             self._process.send_signal(signal.SIGKILL)
         try:
@@ -197,13 +197,13 @@ class _Zygote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
-        self._words = self.last_words()
+        self._final_stderr = self.stderr_text()
         os.close(self._stderr)
         self._stderr = -1
 
 
 async def _is_readable(end: socket.socket, seconds: float) -> bool:
-    """Wait until there is something to read, or nothing any more; False if that takes longer."""
+    """Wait until the socket has data or is closed. False after `seconds`."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(end, lambda: ready.done() or ready.set_result(None))

@@ -1,9 +1,9 @@
 """The root file systems that images start from.
 
-A *root* is a folder with a whole file system, named in the config. Without one, the host's
-own system is used, through an allow-list: programs and libraries as they are, a few files of
-/etc that programs need to run, and empty folders for the rest. Homes, keys, sockets, /run,
-logs and everything else of the host are not there at all.
+A *root* is a folder with a whole file system, named in the config. Without one, the host's own
+system is used through an allow-list: its programs and libraries, the few files of /etc that
+programs need, and empty folders for the rest. Sandboxes see no homes, keys, sockets, /run, logs or
+anything else of the host.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from plimsoll.sandboxes.trees.removal import remove_tree
 __all__ = ["HOST_PATHS", "Base", "host_base", "root_base"]
 
 HOST_PATHS = ("/opt",)
-"""Where programs may stand besides the system's own places."""
+"""Folders with programs, besides the system's own."""
 
 _SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-"""The host's programs and libraries; those that are links stay links."""
+"""The host's programs and libraries. Links stay links."""
 
 _PACKAGE_PATHS = ("/var/lib/dpkg",)
-"""Lets a Dockerfile install packages on top of the host's own system."""
+"""Allows a Dockerfile to install packages on top of the host's system."""
 
 _ETC = (
     "alternatives", "apt/sources.list", "apt/sources.list.d", "apt/trusted.gpg.d",
@@ -57,12 +57,12 @@ _FOLDERS = (
     ("dev", 0o755), ("sys", 0o755),
 )  # fmt: skip
 
-_FIRST_PERSON = 1000
-"""Accounts from this number on are people's; a sandbox does not get them."""
+_FIRST_PERSONAL_UID = 1000
+"""Accounts from this number on belong to people. Sandboxes do not get them."""
 
-_SIGNS_OF_CHANGE = ("etc", "usr", "usr/bin", "usr/lib", "etc/passwd", "etc/group",
+_PACKAGE_STATE = ("etc", "usr", "usr/bin", "usr/lib", "etc/passwd", "etc/group",
                     "var/lib/dpkg/status", "var/lib/rpm", "lib/apk/db/installed")  # fmt: skip
-"""Places of a system that change when its packages do."""
+"""Paths of a system that change with its packages."""
 
 _NOBODY = 65534
 _DEEP_SHIMS = 5
@@ -71,24 +71,24 @@ _LARGEST_FILE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where an image starts: for each overlay's target its folders, topmost first.
+    """The root file system of an image: for each overlay target its folders, topmost first.
 
-    Folders of the backend's home are relative to it.
+    Folders in the backend's home are relative to it.
     """
 
     key: str
     lowers: Mapping[str, tuple[str, ...]]
     binds: tuple[tuple[str, str], ...] = ()
-    """Files of the host that every sandbox on it sees, read-only: source and target."""
+    """Files of the host that its sandboxes see read-only: source and target."""
 
 
 def root_base(home: Home, path: Path) -> Base:
-    """A root file system from the config, with the host's way to look names up."""
+    """A root file system from the config, with the host's resolv.conf."""
     if not (path / "usr").is_dir() and not (path / "bin").is_dir():
         raise SandboxUnavailable(
             f"{path} is not a root file system: it has neither usr nor bin; see [local] roots"
         )
-    parts = [f"root {path}", *_states(path / name for name in ("", *_SIGNS_OF_CHANGE))]
+    parts = [f"root {path}", *_states(path / name for name in ("", *_PACKAGE_STATE))]
     resolv = home.path / "resolv.conf"
     with contextlib.suppress(OSError):
         shutil.copyfile("/etc/resolv.conf", resolv)
@@ -97,7 +97,7 @@ def root_base(home: Home, path: Path) -> Base:
 
 
 def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
-    """The host's own system, seen through the allow-list."""
+    """The host's own system through the allow-list."""
     shared: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
     empty: list[str] = []
@@ -106,8 +106,8 @@ def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
         if path.is_symlink():
             links[name] = str(path.readlink())
         elif path.is_dir():
-            # An overlay over nothing costs each sandbox nine inodes for a folder.
-            if _holds_something(path):
+            # An overlay costs each sandbox nine inodes, which an empty folder is not worth.
+            if _has_entries(path):
                 shared[name] = (name,)
             else:
                 empty.append(name)
@@ -120,23 +120,23 @@ def host_base(home: Home, host_paths: Iterable[str], single_user: bool) -> Base:
             target: (f"bases/{key}/shims/{target.lstrip('/')}", *lower)
             for target, lower in shared.items()
         }
-    for target, whiteouts in _hidden(home, shared, single_user).items():
+    for target, whiteouts in _whiteouts(home, shared, single_user).items():
         shared[target] = (whiteouts, *shared[target])
     return Base(key, {"/": (f"bases/{key}/root",), **shared})
 
 
-def _hidden(home: Home, shared: Iterable[str], single_user: bool) -> Mapping[str, str]:
-    """The whiteouts over what the host keeps from its other users.
+def _whiteouts(home: Home, shared: Iterable[str], single_user: bool) -> Mapping[str, str]:
+    """The whiteout layers over the private files of the host.
 
-    They are not part of the base's key: images are the same whatever is closed.
+    They are not part of the base's key: images do not depend on them.
     """
-    looked_through = [name for name in shared if name not in _PACKAGE_PATHS]
+    targets = [name for name in shared if name not in _PACKAGE_PATHS]
     try:
-        closed = find_private_files(home, looked_through)
-        return make_whiteout_layers(home, closed, looked_through, single_user)
+        private = find_private_files(home, targets)
+        return make_whiteout_layers(home, private, targets, single_user)
     except OSError as error:
         raise SandboxUnavailable(
-            f"the local backend cannot hide closed files of this host by whiteouts in {home.path}: "
+            f"the local backend cannot hide private files of the host by whiteouts in {home.path}: "
             f"{error.strerror}; set PLIMSOLL_HOME to a folder on ext4, xfs, btrfs or tmpfs"
         ) from None
 
@@ -145,7 +145,7 @@ def _hash(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _holds_something(folder: Path) -> bool:
+def _has_entries(folder: Path) -> bool:
     try:
         return any(True for _ in folder.iterdir())
     except OSError:
@@ -153,10 +153,10 @@ def _holds_something(folder: Path) -> bool:
 
 
 def _host_key(shared: Iterable[str], links: Mapping[str, str], single_user: bool) -> str:
-    """Changes when the host's packages, or the files that are copied, do."""
+    """A key that changes with the host's packages and with the copied files."""
     parts = [f"host 3 {single_user} {os.geteuid()}", *shared, *map(str, links.items())]
-    changing = (Path("/", name) for name in _SIGNS_OF_CHANGE)
-    return _hash([*parts, *_states((*_etc_files(), *changing))])
+    package_state = (Path("/", name) for name in _PACKAGE_STATE)
+    return _hash([*parts, *_states((*_etc_files(), *package_state))])
 
 
 def _states(paths: Iterable[Path]) -> Iterator[str]:
@@ -178,14 +178,14 @@ def _make_skeleton(
     links: Mapping[str, str],
     single_user: bool,
 ) -> None:
-    """Have the folder, whole or not at all."""
-    made = staging_path(home.bases / short_id(), this_process())
+    """Create the skeleton atomically: under another name, then by a rename."""
+    staging = staging_path(home.bases / short_id(), this_process())
     try:
-        _fill_skeleton(made, shared, empty, links, single_user)
-        made.rename(folder)
+        _fill_skeleton(staging, shared, empty, links, single_user)
+        staging.rename(folder)
     except OSError as error:
-        _remove(made)
-        if not folder.is_dir():  # or else another process was quicker
+        _remove(staging)
+        if not folder.is_dir():  # otherwise another process created it
             raise SandboxUnavailable(
                 f"the local backend cannot keep its files in {home.path}: {error.strerror}; "
                 "free some space, or set PLIMSOLL_HOME to another folder"
@@ -193,36 +193,36 @@ def _make_skeleton(
 
 
 def _fill_skeleton(
-    made: Path,
+    staging: Path,
     shared: Mapping[str, object],
     empty: Iterable[str],
     links: Mapping[str, str],
     single_user: bool,
 ) -> None:
-    root = made / "root"
+    root = staging / "root"
     root.mkdir(parents=True)
-    made.chmod(0o755)
+    staging.chmod(0o755)
     root.chmod(0o755)
     for name, mode in _FOLDERS:
         (root / name).mkdir(exist_ok=True)
         (root / name).chmod(mode)
     for name in (*shared, *empty):
-        _make_open(root, name.lstrip("/"))
+        _make_public(root, name.lstrip("/"))
     for name, to in links.items():
         (root / name.lstrip("/")).symlink_to(to)
     (root / "var/run").symlink_to("/run")
     for path in _etc_files():
-        _make_open(root, str(path.parent).lstrip("/"))
-        _copy_open(path, root / str(path).lstrip("/"))
+        _make_public(root, str(path.parent).lstrip("/"))
+        _copy_public(path, root / str(path).lstrip("/"))
     _write_accounts(root)
     _write_lines(root / "etc/hosts", ["127.0.0.1 localhost", "::1 localhost"])
     if single_user:
         for target in shared:
-            _make_shims(Path(target), made / "shims" / target.lstrip("/"))
+            _make_shims(Path(target), staging / "shims" / target.lstrip("/"))
 
 
-def _make_open(root: Path, name: str) -> None:
-    """Make a folder and those above it, open to everyone whatever this process's umask is."""
+def _make_public(root: Path, name: str) -> None:
+    """Create a folder and its parents, readable by everyone whatever the umask."""
     folder = root
     for part in Path(name).parts:
         folder = folder / part
@@ -231,8 +231,8 @@ def _make_open(root: Path, name: str) -> None:
             folder.chmod(0o755)
 
 
-def _copy_open(source: Path, target: Path) -> None:
-    """Copy what anybody may read: a file that is closed to others stays at home."""
+def _copy_public(source: Path, target: Path) -> None:
+    """Copy files that everyone may read. Private files are skipped."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         info = source.lstat()
         if stat.S_ISLNK(info.st_mode):
@@ -245,13 +245,13 @@ def _copy_open(source: Path, target: Path) -> None:
             target.mkdir(exist_ok=True)
             target.chmod(0o755)
             for entry in source.iterdir():
-                _copy_open(entry, target / entry.name)
+                _copy_public(entry, target / entry.name)
         elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004 and info.st_size <= _LARGEST_FILE:
             shutil.copy2(source, target)
 
 
 def _write_accounts(root: Path) -> None:
-    """System accounts without the people of this host, and without any password."""
+    """Write the system accounts, without personal accounts and passwords."""
     users = _system_accounts("passwd") or ["root:x:0:0:root:/root:/bin/sh"]
     groups = _system_accounts("group") or ["root:x:0:"]
     _write_lines(root / "etc/passwd", users)
@@ -267,7 +267,7 @@ def _system_accounts(file: str) -> list[str]:
         for line in Path("/etc", file).read_text(errors="replace").splitlines():
             fields = line.split(":")
             number = fields[2] if len(fields) > 3 else ""
-            if number.isdigit() and (int(number) < _FIRST_PERSON or int(number) == _NOBODY):
+            if number.isdigit() and (int(number) < _FIRST_PERSONAL_UID or int(number) == _NOBODY):
                 fields[1] = "x"
                 if file == "group":
                     fields[3:] = [""]
@@ -281,10 +281,10 @@ def _write_lines(path: Path, lines: list[str], mode: int = 0o644) -> None:
 
 
 def _make_shims(target: Path, shim: Path, depth: int = 3) -> None:
-    """Empty folders of our own over the host's.
+    """Create empty folders of this user to stack over the host's.
 
-    Without root, the host's folders belong to nobody in the sandbox and nothing can be added
-    to them; an overlay takes a folder's owner from its topmost layer.
+    Without root, the host's folders belong to nobody in the sandbox, and nothing can be added to
+    them. An overlay takes a folder's owner from its topmost layer.
     """
     shim.mkdir(parents=True, exist_ok=True)
     shim.chmod(0o755)
@@ -292,7 +292,7 @@ def _make_shims(target: Path, shim: Path, depth: int = 3) -> None:
         with contextlib.suppress(OSError):
             for entry in os.scandir(target):
                 if entry.is_dir(follow_symlinks=False):
-                    # Where people install to, it goes deeper: …/lib/python3.x/dist-packages.
+                    # Deeper where software is installed to: …/lib/python3.x/dist-packages.
                     below = _DEEP_SHIMS if entry.path == "/usr/local" else depth - 1
                     _make_shims(Path(entry.path), shim / entry.name, below)
 

@@ -1,11 +1,10 @@
 """Builds a task's Dockerfile into cached layers.
 
-Each instruction that changes files makes a layer, keyed by its text, what it copies, the
-variables it sees and the layer below it; an equal beginning of two Dockerfiles is built once.
-Instructions that say how a container is run rather than what is in it have no meaning in a
-sandbox, where Plimsoll says what runs: CMD, EXPOSE, STOPSIGNAL and MAINTAINER change nothing.
-What the builder does not do is an error that names the line. Like `docker build`, a RUN has
-the host's network.
+Each instruction that changes files makes a layer. Its key covers the text, the copied files, the
+variables and the layer below, so a common beginning of two Dockerfiles is built once. Instructions
+about running a container (CMD, EXPOSE, LABEL, STOPSIGNAL, MAINTAINER) have no effect, since
+Plimsoll decides what runs in a sandbox. An unsupported instruction is an error that names the line.
+As with `docker build`, RUN uses the host's network.
 """
 
 import asyncio
@@ -42,17 +41,17 @@ __all__ = ["Builder", "BuilderBackend"]
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SCRIPT = "/dev/shm/run"
-"""Where a RUN's own script lies: in memory, so that it is in no layer."""
+"""The path of a RUN script. It is in memory, so no layer contains it."""
 _NO_EFFECT = frozenset({"CMD", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL"})
 _FLAGS = {"RUN": {"network"}, "COPY": {"from", "chown", "chmod", "link"},
           "ADD": {"chown", "chmod", "link"}}  # fmt: skip
 _NETWORKS = ("default", "host", "none")
 _FORMAT = "layer 3"
-"""Part of every layer's key; changes when the builder makes layers differently."""
+"""Part of every layer key. Change it when the builder makes layers differently."""
 
 
 class BuilderBackend(Protocol):
-    """What the builder needs of the backend."""
+    """The part of the backend that the builder uses."""
 
     def find_base(self, reference: str) -> Base: ...
 
@@ -64,26 +63,26 @@ class BuilderBackend(Protocol):
 class Builder:
     """Builds images for one backend."""
 
-    def __init__(self, starter: BuilderBackend, home: Home) -> None:
-        self._starter = starter
+    def __init__(self, backend: BuilderBackend, home: Home) -> None:
+        self._backend = backend
         self._layers = LayerCache(home)
 
     async def build(self, source: ImageSource, on_output: OnOutput | None) -> LocalImage:
-        """Build or find an image. Raises `BuildError` with the line at fault."""
+        """Build an image, or reuse a cached one. Raises `BuildError` with the line at fault."""
         if source.compose is not None:
             raise SandboxUnsupported(
-                f"{source.compose}: the local backend runs no compose services; "
+                f"{source.compose}: the local backend does not support compose services; "
                 "use --backend docker"
             )
         if source.dockerfile is None:
-            return _first_image(self._starter, source.reference or "the default image")
+            return _first_image(self._backend, source.reference or "the default image")
         file = str(source.dockerfile)
         try:
             text = await asyncio.to_thread(source.dockerfile.read_text, "utf-8")
-            recipe = DockerfileStages(parse_dockerfile(text, file), file)
+            stages = DockerfileStages(parse_dockerfile(text, file), file)
             context = BuildContext(source.context or source.dockerfile.parent, source.dockerfile)
-            work = _Build(self._starter, self._layers, recipe, context, source, on_output)
-            return await _within(source.build_timeout, work, recipe)
+            work = _Build(self._backend, self._layers, stages, context, source, on_output)
+            return await _within(source.build_timeout, work, stages)
         except TaskError as error:
             raise BuildError(str(error)) from None
         except UnicodeDecodeError:
@@ -92,52 +91,52 @@ class Builder:
             raise BuildError(f"{error.filename or file}: {error.strerror}") from None
 
 
-async def _within(seconds: float, work: "_Build", recipe: DockerfileStages) -> LocalImage:
+async def _within(seconds: float, work: "_Build", stages: DockerfileStages) -> LocalImage:
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return (await work.stage(len(recipe.stages) - 1)).image
+            return (await work.stage(len(stages.stages) - 1)).image
     except TimeoutError:
         if not limit.expired():
             raise
-        where = recipe.where(work.at) if work.at else recipe.file
+        where = stages.where(work.at) if work.at else stages.file
         raise BuildError(
             f"{where}: the build took longer than {seconds:g} s (build_timeout_sec)"
         ) from None
 
 
-def _first_image(starter: BuilderBackend, reference: str) -> LocalImage:
-    return LocalImage(starter.find_base(reference), env={"PATH": _SYSTEM_PATH})
+def _first_image(backend: BuilderBackend, reference: str) -> LocalImage:
+    return LocalImage(backend.find_base(reference), env={"PATH": _SYSTEM_PATH})
 
 
 class _Build:
-    """One build of one Dockerfile; stages are built when something needs them."""
+    """One build of one Dockerfile. Stages are built on demand."""
 
     def __init__(
         self,
-        starter: BuilderBackend,
+        backend: BuilderBackend,
         layers: LayerCache,
-        recipe: DockerfileStages,
+        stages: DockerfileStages,
         context: BuildContext,
         source: ImageSource,
         on_output: OnOutput | None,
     ) -> None:
-        self._starter = starter
+        self._backend = backend
         self._layers = layers
-        self._recipe = recipe
+        self._stages = stages
         self._context = context
         self._supplies = source.supplies
         self._system_calls = source.system_calls
         self._on_output = on_output
         self._built: dict[int, StageState] = {}
         self.at: Instruction | None = None
-        """The instruction that is being worked on."""
+        """The current instruction."""
 
     async def stage(self, number: int) -> StageState:
         if number not in self._built:
-            stage = self._recipe.stages[number]
+            stage = self._stages.stages[number]
             start = await self._start(stage.image, stage.start, number)
-            # An ARG is seen by the stages that start from its own.
+            # Stages that start from this one see its ARGs.
             state = StageState(start.image, dict(start.args))
             for instruction in stage.body:
                 await self._apply(instruction, state, number)
@@ -145,14 +144,14 @@ class _Build:
         return self._built[number]
 
     async def _start(self, name: str, at: Instruction, before: int) -> StageState:
-        """What an earlier stage ended with, or an image begins with."""
-        earlier = self._recipe.number(name, before)
+        """The final state of an earlier stage, or the initial state of an image."""
+        earlier = self._stages.number(name, before)
         if earlier is not None:
             return await self.stage(earlier)
         if name.isdigit():
             raise self._error(at, f"there is no stage {name} before this one")
         try:
-            return StageState(_first_image(self._starter, name))
+            return StageState(_first_image(self._backend, name))
         except (SandboxUnsupported, SandboxUnavailable) as error:
             raise self._error(at, str(error)) from None
 
@@ -171,41 +170,41 @@ class _Build:
         elif keyword == "ARG":
             self._arg(instruction, state)
         elif keyword == "USER":
-            state.change(user=self._words(instruction.args, instruction, state))
+            state.change(user=self._expand(instruction.args, instruction, state))
         elif keyword == "SHELL":
             state.change(shell=instruction.json_form or ())
         elif keyword not in _NO_EFFECT:
-            raise self._error(instruction, f"the local backend does not do {keyword}")
+            raise self._error(instruction, f"the local backend does not support {keyword}")
 
     def _check_flags(self, instruction: Instruction) -> None:
         known = _FLAGS.get(instruction.keyword, set())
         for flag in instruction.flags:
             if flag.name not in known:
-                raise self._error(instruction, f"the local backend does not do --{flag.name}")
+                raise self._error(instruction, f"the local backend does not support --{flag.name}")
 
     def _error(self, instruction: Instruction, problem: str) -> BuildError:
-        return BuildError(f"{self._recipe.where(instruction)}: {problem}")
+        return BuildError(f"{self._stages.where(instruction)}: {problem}")
 
-    def _words(self, text: str, instruction: Instruction, state: StageState) -> str:
-        return self._recipe.expand(text, state.variables, instruction)
+    def _expand(self, text: str, instruction: Instruction, state: StageState) -> str:
+        return self._stages.expand(text, state.variables, instruction)
 
     def _env(self, instruction: Instruction, state: StageState) -> None:
-        where = self._recipe.where(instruction)
-        pairs = parse_pairs(instruction.args, self._recipe.escape, where)
-        # All values of one ENV see the variables as they were before it.
-        values = {key: self._words(value, instruction, state) for key, value in pairs}
+        where = self._stages.where(instruction)
+        pairs = parse_pairs(instruction.args, self._stages.escape, where)
+        # All values of one ENV use the variables as they were before it.
+        values = {key: self._expand(value, instruction, state) for key, value in pairs}
         state.change(env={**state.image.env, **values})
 
     def _arg(self, instruction: Instruction, state: StageState) -> None:
-        where = self._recipe.where(instruction)
-        for key, default in parse_arg(instruction.args, self._recipe.escape, where):
+        where = self._stages.where(instruction)
+        for key, default in parse_arg(instruction.args, self._stages.escape, where):
             if default is not None:
-                state.args[key] = self._words(default, instruction, state)
-            elif key in self._recipe.global_args:
-                state.args[key] = self._recipe.global_args[key]
+                state.args[key] = self._expand(default, instruction, state)
+            elif key in self._stages.global_args:
+                state.args[key] = self._stages.global_args[key]
 
     async def _workdir(self, instruction: Instruction, state: StageState) -> None:
-        path = self._words(instruction.args, instruction, state)
+        path = self._expand(instruction.args, instruction, state)
         folder = posixpath.normpath(posixpath.join(state.image.workdir, path))
 
         async def make(sandbox: LocalSandbox) -> None:
@@ -220,50 +219,52 @@ class _Build:
         network = instruction.flag("network") or "default"
         if network not in _NETWORKS:
             raise self._error(instruction, f"--network is one of {', '.join(_NETWORKS)}")
-        closed = network == "none"
+        without_network = network == "none"
 
         async def run(sandbox: LocalSandbox) -> None:
-            await sandbox.set_network(NO_NETWORK if closed else PUBLIC)
+            await sandbox.set_network(NO_NETWORK if without_network else PUBLIC)
             if script:
                 await copy_instructions.put_text(sandbox, script, _SCRIPT, "run", 0o755)
             done = await sandbox.exec(argv, env=env, on_output=self._on_output)
-            self._must_work(done, instruction)
+            self._check_success(done, instruction)
 
         image = state.image
         command = json.dumps([argv, script])
         seen = [command, json.dumps(env, sort_keys=True), image.user, image.workdir]
-        await self._layer(instruction, state, [*seen, str(closed), self._supplies.key], run)
+        await self._layer(
+            instruction, state, [*seen, str(without_network), self._supplies.key], run
+        )
 
-    def _must_work(self, done: ExecResult, instruction: Instruction) -> None:
+    def _check_success(self, done: ExecResult, instruction: Instruction) -> None:
         if not done.ok:
             text = f"{instruction.keyword} {' '.join(instruction.args.split())[:120]}"
             raise self._error(instruction, f"{text} {done.complaint()}")
 
     async def _copy(self, instruction: Instruction, state: StageState, number: int) -> None:
-        order = copy_instructions.parse_copy(
-            instruction, self._recipe, state, add=instruction.keyword == "ADD"
+        copy_spec = copy_instructions.parse_copy(
+            instruction, self._stages, state, add=instruction.keyword == "ADD"
         )
-        if order.stage is not None:
-            source = (await self._start(order.stage, instruction, number)).image
+        if copy_spec.stage is not None:
+            source = (await self._start(copy_spec.stage, instruction, number)).image
             self.at = instruction
-            seen = [source.key, *order.sources]
+            seen = [source.key, *copy_spec.sources]
 
             async def copy(sandbox: LocalSandbox) -> None:
-                giver = await self._starter.start(source, _spec(Supplies()))
+                other = await self._backend.start(source, _spec(Supplies()))
                 try:
-                    await copy_instructions.copy_from_stage(giver, sandbox, order)
+                    await copy_instructions.copy_from_stage(other, sandbox, copy_spec)
                 finally:
-                    await giver.close()
+                    await other.close()
 
         else:
-            plan = await asyncio.to_thread(copy_instructions.plan_copy, order, self._context)
+            plan = await asyncio.to_thread(copy_instructions.plan_copy, copy_spec, self._context)
             seen = plan.digests
 
             async def copy(sandbox: LocalSandbox) -> None:
                 await copy_instructions.copy_from_context(plan, sandbox)
 
-        own = [order.target, str(order.owner), str(order.mode), *seen]
-        await self._layer(instruction, state, own, copy)
+        key_parts = [copy_spec.target, str(copy_spec.owner), str(copy_spec.mode), *seen]
+        await self._layer(instruction, state, key_parts, copy)
 
     async def _layer(
         self,
@@ -272,23 +273,23 @@ class _Build:
         seen: list[str],
         work: Callable[[LocalSandbox], Awaitable[None]],
     ) -> None:
-        """Add the layer that `work` makes, or the equal one that is already there."""
+        """Add the layer that `work` makes, or the cached one."""
         if len(state.image.layers) == MAX_LAYERS:
             problem = f"the local backend stacks at most {MAX_LAYERS} layers"
             raise self._error(instruction, f"{problem}: join RUN and COPY instructions")
         parts = [_FORMAT, state.image.key, instruction.keyword, *seen]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
-        async def make(place: Path) -> None:
-            self._say(f"{instruction.keyword} {instruction.args}\n")
+        async def make(path: Path) -> None:
+            self._print(f"{instruction.keyword} {instruction.args}\n")
             try:
                 spec = _spec(self._supplies, self._system_calls)
-                sandbox = await self._starter.start(state.image, spec, durable=True)
+                sandbox = await self._backend.start(state.image, spec, durable=True)
             except BuildError as error:
                 raise self._error(instruction, str(error)) from None
             try:
                 await work(sandbox)
-                sandbox.keep_as(place)
+                sandbox.keep_as(path)
             except (SandboxUnsupported, TransferError) as error:
                 raise self._error(instruction, str(error)) from None
             finally:
@@ -297,20 +298,20 @@ class _Build:
         await self._layers.ensure(key, make)
         state.change(layers=(*state.image.layers, key))
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._on_output is not None:
             self._on_output("stdout", text.encode())
 
 
 def _command(instruction: Instruction, shell: tuple[str, ...]) -> tuple[list[str], str]:
-    """What a RUN runs, and the text of its own script: its list as it is, or a shell's text."""
+    """The argv of a RUN, and the text of its script if it has one."""
     if instruction.json_form is not None:
         return list(instruction.json_form), ""
     heredocs = instruction.heredocs
     if len(heredocs) == 1 and len(instruction.args.split()) == 1:
         body = heredocs[0].body
         return ([_SCRIPT], body) if body.startswith("#!") else ([*shell, body], "")
-    # A text after a command is the shell's own to read.
+    # The shell reads heredocs after a command itself.
     texts = "".join(f"\n{heredoc.body}{heredoc.name}" for heredoc in heredocs)
     return [*shell, instruction.args + texts], ""
 

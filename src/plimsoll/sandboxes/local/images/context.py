@@ -1,10 +1,8 @@
-"""What COPY and ADD take from a build context: which files, and a digest of them.
+"""The build context: the files that COPY and ADD take, their digests, and archives for ADD.
 
-Archives that ADD unpacks.
-
-They are unpacked into a folder of the host before they enter a sandbox, so nothing in them is
-trusted: names stay below the folder, links are made last and so never lead the way for a file,
-and devices are refused. Owners and modes are kept, the owners only where Plimsoll is root.
+Archives are unpacked into a folder of the host before they enter a sandbox, so their content is
+not trusted: names stay below the folder, links are made last and so are never followed, and
+devices are refused. Modes are kept, and owners too if Plimsoll is root.
 """
 
 import hashlib
@@ -34,18 +32,18 @@ __all__ = [
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a source of COPY stands for whatever matches it."""
+    """Whether a source of COPY has wildcards."""
     return any(char in path for char in "*?[")
 
 
 class NamePattern:
-    """One name of a path with wildcards. A leading dot is matched like any character."""
+    """One component of a path with wildcards. They match a leading dot too."""
 
     def __init__(self, pattern: str, where: str) -> None:
         try:
             self._regex = re.compile(glob_regex(pattern), re.DOTALL)
         except (re.error, ValueError):
-            raise BuildError(f"{where}: not a pattern: {pattern}") from None
+            raise BuildError(f"{where}: invalid pattern: {pattern}") from None
 
     def matches(self, name: str) -> bool:
         return self._regex.fullmatch(name) is not None
@@ -60,19 +58,19 @@ class CopySource:
     rules: IgnoreRules
 
     def ignored(self, name: str) -> bool:
-        """Whether `.dockerignore` leaves out a name below this folder."""
+        """Whether `.dockerignore` excludes a name below this folder."""
         return self.rules.ignored(posixpath.normpath(posixpath.join(self.relative, name)))
 
     @property
-    def left_out(self) -> bool:
-        """Whether `.dockerignore` leaves it out with all that is in it."""
+    def excluded(self) -> bool:
+        """Whether `.dockerignore` excludes it with all its content."""
         if self.relative == "." or not self.rules.ignored(self.relative):
             return False
-        brings_back = self.rules.has_exceptions and self.path.is_dir()
-        return not (brings_back and any(True for _ in self._files()))
+        has_exceptions = self.rules.has_exceptions and self.path.is_dir()
+        return not (has_exceptions and any(True for _ in self._files()))
 
     def digest(self) -> str:
-        """Names, modes, links and contents of all that would be copied."""
+        """A digest of the names, modes, links and contents that would be copied."""
         sums = hashlib.sha256()
         for name, path in self._files():
             info = path.lstat()
@@ -89,7 +87,7 @@ class CopySource:
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         if not self.path.is_dir():
-            # A link that is itself the source stands for what it leads to.
+            # A link that is itself the source is followed.
             yield self.path.name, Path(os.path.realpath(self.path))
             return
         for folder, folders, files in os.walk(self.path):
@@ -110,20 +108,22 @@ class BuildContext:
         self._rules = IgnoreRules.from_file(own if own.is_file() else folder / ".dockerignore")
 
     def find(self, pattern: str, where: str) -> list[CopySource]:
-        """The files and folders that a source of COPY names, ignored ones left out.
+        """The files and folders of a source of COPY, without excluded ones.
 
-        A pattern may match nothing, as in Docker; a name must be there.
+        A pattern may match nothing, as in Docker. A plain name must exist.
         """
         clean = posixpath.normpath("/" + pattern).lstrip("/") or "."
         if is_pattern(clean):
             found = self._matching(clean.split("/"), where)
-            return [s for s in (self._source(path, where) for path in found) if not s.left_out]
+            return [s for s in (self._source(path, where) for path in found) if not s.excluded]
         path = self._folder / clean
         if not path.exists():
             raise BuildError(f"{where}: {pattern} is not in the build context")
         source = self._source(path, where)
-        if source.left_out:
-            raise BuildError(f"{where}: {pattern} is left out of the build context: .dockerignore")
+        if source.excluded:
+            raise BuildError(
+                f"{where}: {pattern} is excluded from the build context by .dockerignore"
+            )
         return [source]
 
     def _matching(self, parts: list[str], where: str) -> list[Path]:
@@ -147,7 +147,7 @@ _UNREADABLE = (
 
 
 def is_archive(path: Path) -> bool:
-    """Whether it is a tar file with something in it: plain, gzip, bzip2 or xz."""
+    """Whether a file is a non-empty tar: plain, gzip, bzip2 or xz."""
     try:
         with tarfile.open(path) as archive:
             return archive.next() is not None
@@ -156,7 +156,7 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack_archive(path: Path, folder: Path, where: str) -> None:
-    """Unpack into an empty folder. What cannot be unpacked is a `BuildError`."""
+    """Unpack into an empty folder. Raises `BuildError` if that fails."""
     links: list[tuple[Path, tarfile.TarInfo]] = []
     try:
         with tarfile.open(path) as archive:
@@ -165,11 +165,11 @@ def unpack_archive(path: Path, folder: Path, where: str) -> None:
                 if member.issym():
                     links.append((place, member))
                 elif place != folder:
-                    _make(archive, member, place, folder)
+                    _extract(archive, member, place, folder)
         for place, member in links:
-            _make_way(place, folder)
+            _make_parents(place, folder)
             place.symlink_to(member.linkname)
-            _own(place, member)
+            _set_owner(place, member)
     except _UNREADABLE as error:
         raise BuildError(f"{where}: {path.name} cannot be unpacked: {error}") from None
 
@@ -178,12 +178,12 @@ def _below(folder: Path, name: str) -> Path:
     return folder / posixpath.normpath("/" + name).lstrip("/")
 
 
-def _own(place: Path, member: tarfile.TarInfo) -> None:
+def _set_owner(place: Path, member: tarfile.TarInfo) -> None:
     if os.geteuid() == 0:
         os.chown(place, member.uid, member.gid, follow_symlinks=False)
 
 
-def _make_way(place: Path, folder: Path) -> None:
+def _make_parents(place: Path, folder: Path) -> None:
     if place.parent.is_dir():
         return
     below = place.parents[: len(place.parents) - len(folder.parents) - 1]
@@ -192,12 +192,12 @@ def _make_way(place: Path, folder: Path) -> None:
         parent.chmod(0o755)
 
 
-def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, folder: Path) -> None:
-    _make_way(place, folder)
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, folder: Path) -> None:
+    _make_parents(place, folder)
     if member.isdir():
         place.mkdir(exist_ok=True)
-        _own(place, member)
-        # Without root, what is closed to its owner could not be filled.
+        _set_owner(place, member)
+        # Without root, the folder must be writable for its owner to be filled.
         place.chmod(member.mode & 0o7777 | (0 if os.geteuid() == 0 else 0o700))
     elif member.islnk():
         place.hardlink_to(_below(folder, member.linkname))
@@ -205,7 +205,7 @@ def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, folder
         place.unlink(missing_ok=True)
         with source, place.open("wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
-        _own(place, member)
+        _set_owner(place, member)
         place.chmod(member.mode & 0o7777)
         os.utime(place, (member.mtime, member.mtime))
     else:

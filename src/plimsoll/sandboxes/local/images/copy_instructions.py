@@ -1,4 +1,4 @@
-"""The instructions of a Dockerfile that move files."""
+"""COPY and ADD: parses the instructions, and copies files from the context or another stage."""
 
 import asyncio
 import contextlib
@@ -48,11 +48,11 @@ _LIST_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class CopyInstruction:
-    """What a COPY or ADD says, variables replaced."""
+    """A parsed COPY or ADD, with variables expanded."""
 
     sources: tuple[str, ...]
     target: str
-    """Absolute; ends in a slash where it is a folder."""
+    """Absolute. A folder ends with a slash."""
     stage: str | None
     owner: str | None
     mode: int | None
@@ -63,9 +63,9 @@ class CopyInstruction:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """An order with the files of the context that it means."""
+    """An instruction with the files of the context that it names."""
 
-    order: CopyInstruction
+    copy_spec: CopyInstruction
     sources: tuple[CopySource, ...]
     digests: list[str]
 
@@ -73,7 +73,7 @@ class CopyPlan:
 def parse_copy(
     instruction: Instruction, recipe: DockerfileStages, state: StageState, *, add: bool
 ) -> CopyInstruction:
-    """Read a COPY or ADD. What it cannot do is a `BuildError`."""
+    """Parse a COPY or ADD. Raises `BuildError` if it is unsupported."""
     where = recipe.where(instruction)
     words = instruction.json_form or split_words(instruction.args, recipe.escape, where)
     *sources, target = (recipe.expand(w, state.variables, instruction) for w in words)
@@ -81,10 +81,10 @@ def parse_copy(
     plain = [s for s in sources if not ((m := _HEREDOC.fullmatch(s)) and m[1] in named)]
     for source in plain:
         if source.startswith(_REMOTE):
-            raise BuildError(f"{where}: {source} is not fetched; put the file in the context")
+            raise BuildError(f"{where}: {source} is not fetched; put the file in the build context")
     for name in named:
         if "/" in name:
-            raise BuildError(f"{where}: <<{name}: a text's name may have no /")
+            raise BuildError(f"{where}: <<{name}: the name of a heredoc may not contain /")
     is_folder = len(sources) > 1 or _FOLDER.fullmatch(target) is not None
     absolute = posixpath.normpath(posixpath.join(state.image.workdir, target))
     flags = {
@@ -105,7 +105,7 @@ def parse_copy(
 
 
 def _owner(chown: str | None) -> str | None:
-    """A number alone is the group's too, as in Docker."""
+    """A user number alone is the group number too, as in Docker."""
     return f"{chown}:{chown}" if chown and chown.isdigit() else chown
 
 
@@ -126,40 +126,40 @@ def _expanded(
     return Heredoc(heredoc.name, body, expand=False, strip_tabs=heredoc.strip_tabs)
 
 
-def plan_copy(order: CopyInstruction, context: BuildContext) -> CopyPlan:
-    """Find the files that an order means, and digest them."""
-    found = [s for pattern in order.sources for s in context.find(pattern, order.where)]
+def plan_copy(copy_spec: CopyInstruction, context: BuildContext) -> CopyPlan:
+    """Find the files of an instruction, and digest them."""
+    found = [s for pattern in copy_spec.sources for s in context.find(pattern, copy_spec.where)]
     digests = [f"{s.path.name} {s.path.is_dir()} {s.digest()}" for s in found]
-    texts = [f"{h.name} {h.body}" for h in order.heredocs]
-    return CopyPlan(order, tuple(found), [*digests, *texts, str(order.unpack_archives)])
+    texts = [f"{h.name} {h.body}" for h in copy_spec.heredocs]
+    return CopyPlan(copy_spec, tuple(found), [*digests, *texts, str(copy_spec.unpack_archives)])
 
 
 async def copy_from_context(plan: CopyPlan, sandbox: LocalSandbox) -> None:
-    """Carry the files of a plan into a sandbox."""
-    order = plan.order
-    # Several files, also by one pattern, go into a folder.
-    target = order.target.rstrip("/") + "/" if len(plan.sources) > 1 else order.target
+    """Copy the files of a plan into a sandbox."""
+    copy_spec = plan.copy_spec
+    # Several files, even from one pattern, go into a folder.
+    target = copy_spec.target.rstrip("/") + "/" if len(plan.sources) > 1 else copy_spec.target
     for source in plan.sources:
         async with contextlib.AsyncExitStack() as stack:
             path, ignored, archive = source.path, source.ignored, False
-            if order.unpack_archives and await asyncio.to_thread(is_archive, path):
+            if copy_spec.unpack_archives and await asyncio.to_thread(is_archive, path):
                 path = await stack.enter_async_context(large_temporary_folder())
-                await asyncio.to_thread(unpack_archive, source.path, path, order.where)
+                await asyncio.to_thread(unpack_archive, source.path, path, copy_spec.where)
                 ignored, archive = None, True
-            carried = await sandbox.put(
-                path, target, ignored=ignored, as_image=True, owner=order.owner,
-                mode=order.mode, keep_owners=archive and _several_users(),
+            transfer = await sandbox.put(
+                path, target, ignored=ignored, as_image=True, owner=copy_spec.owner,
+                mode=copy_spec.mode, keep_owners=archive and _several_users(),
             )  # fmt: skip
-            _must_be_whole(carried, order)
-    mode = 0o644 if order.mode is None else order.mode
-    for heredoc in order.heredocs:
-        await put_text(sandbox, heredoc.body, order.target, heredoc.name, mode, order.owner)
+            _check_complete(transfer, copy_spec)
+    mode = 0o644 if copy_spec.mode is None else copy_spec.mode
+    for heredoc in copy_spec.heredocs:
+        await put_text(sandbox, heredoc.body, copy_spec.target, heredoc.name, mode, copy_spec.owner)
 
 
 async def put_text(
     sandbox: LocalSandbox, text: str, target: str, name: str, mode: int, owner: str | None = None
 ) -> None:
-    """Write a text to a file in a sandbox; `name` is its own where `target` is a folder."""
+    """Write a text to a file in a sandbox, called `name` if `target` is a folder."""
     async with large_temporary_folder() as folder:
         file = folder / name
         file.write_bytes(text.encode())
@@ -167,36 +167,49 @@ async def put_text(
 
 
 async def make_folder(sandbox: LocalSandbox, path: str, owner: str) -> None:
-    """Make a folder and what is missing above it; what is there stays as it is."""
+    """Create a folder and its missing parents. Existing folders are not changed."""
     async with large_temporary_folder() as empty:
         await sandbox.put(empty, path, owner=None if owner in ("root", "0") else owner)
 
 
-async def copy_from_stage(giver: LocalSandbox, taker: LocalSandbox, order: CopyInstruction) -> None:
-    """Carry files from another stage, by way of a folder of the host."""
-    found = [path for source in order.sources for path in await _find(giver, source, order.where)]
-    target = order.target.rstrip("/") + "/" if len(found) > 1 else order.target
+async def copy_from_stage(
+    source_sandbox: LocalSandbox, target_sandbox: LocalSandbox, copy_spec: CopyInstruction
+) -> None:
+    """Copy files from another stage, through a folder of the host."""
+    found = [
+        path
+        for source in copy_spec.sources
+        for path in await _find(source_sandbox, source, copy_spec.where)
+    ]
+    target = copy_spec.target.rstrip("/") + "/" if len(found) > 1 else copy_spec.target
     owners = _several_users()
     rules = Rules(as_image=True, keep_owners=owners)
     for path in found:
         async with large_temporary_folder() as folder:
             place = folder / posixpath.basename(path)
-            _must_be_whole(await giver.get(path, place, rules, follow=True), order)
-            await taker.put(
-                place, target, as_image=True, keep_owners=owners, owner=order.owner, mode=order.mode
+            _check_complete(await source_sandbox.get(path, place, rules, follow=True), copy_spec)
+            await target_sandbox.put(
+                place,
+                target,
+                as_image=True,
+                keep_owners=owners,
+                owner=copy_spec.owner,
+                mode=copy_spec.mode,
             )
 
 
 def _several_users() -> bool:
-    """Without root a sandbox has one user, to whom everything belongs."""
+    """Whether sandboxes have several users. Without root they have one."""
     return os.geteuid() == 0
 
 
-async def _find(giver: LocalSandbox, source: str, where: str) -> list[str]:
+async def _find(source_sandbox: LocalSandbox, source: str, where: str) -> list[str]:
     """The paths in another stage that a source of COPY names."""
     path = posixpath.normpath("/" + source.lstrip("/"))
     if path == "/":
-        raise BuildError(f"{where}: COPY --from of a whole root is not done; name its folders")
+        raise BuildError(
+            f"{where}: COPY --from of the whole root is not supported; name its folders"
+        )
     if not is_pattern(path):
         return [path]
     found = ["/"]
@@ -205,14 +218,14 @@ async def _find(giver: LocalSandbox, source: str, where: str) -> list[str]:
         found = [
             posixpath.join(folder, entry)
             for folder in found
-            for entry in await _names(giver, folder, where)
+            for entry in await _names(source_sandbox, folder, where)
             if name.matches(entry)
         ]
     return found
 
 
-async def _names(giver: LocalSandbox, folder: str, where: str) -> list[str]:
-    listed = await giver.exec(
+async def _names(source_sandbox: LocalSandbox, folder: str, where: str) -> list[str]:
+    listed = await source_sandbox.exec(
         ["/bin/sh", "-c", _LIST, "sh", folder], cwd="/", user="root", keep=_LIST_BYTES
     )
     if not listed.ok or listed.stdout.dropped:
@@ -221,6 +234,6 @@ async def _names(giver: LocalSandbox, folder: str, where: str) -> list[str]:
     return sorted({*names} - {"", ".", ".."})
 
 
-def _must_be_whole(carried: Transfer, order: CopyInstruction) -> None:
-    if carried.skipped:
-        raise BuildError(f"{order.where}: cannot be copied: {carried.skipped[0]}")
+def _check_complete(transfer: Transfer, copy_spec: CopyInstruction) -> None:
+    if transfer.skipped:
+        raise BuildError(f"{copy_spec.where}: cannot be copied: {transfer.skipped[0]}")

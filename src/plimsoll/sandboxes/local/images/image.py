@@ -1,7 +1,4 @@
-"""An image of the local backend: a base, layers on it, and what its commands start with.
-
-Layers on disk, each made once: one process at a time, and never half.
-"""
+"""Images of the local backend: a base, layers on it, and command defaults; the layer cache."""
 
 import asyncio
 import functools
@@ -19,12 +16,12 @@ from plimsoll.sandboxes.local.images.base import Base
 __all__ = ["MAX_LAYERS", "LayerCache", "LocalImage", "layer_folder", "overlay_name"]
 
 MAX_LAYERS = 120
-_MOST_OPTIONS = 3900
-"""An overlay's options must fit in one page of memory, its own folders included."""
+_MAX_OPTION_BYTES = 3900
+"""The mount options of an overlay, its own folders included, must fit in one memory page."""
 
 
 def overlay_name(target: str) -> str:
-    """The folder name that stands for an overlay's target."""
+    """The folder name of an overlay target."""
     return target.strip("/").replace("/", "-") or "root"
 
 
@@ -35,7 +32,7 @@ def layer_folder(layer: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalImage:
-    """Immutable; each instruction of a Dockerfile makes the next from the last."""
+    """An immutable image. Each instruction of a Dockerfile derives a new one."""
 
     base: Base
     layers: tuple[str, ...] = ()
@@ -49,14 +46,14 @@ class LocalImage:
         return self.layers[-1] if self.layers else self.base.key
 
     def lowers(self, home: Home) -> dict[str, list[str]]:
-        """For each overlay its folders, topmost first; those of home as paths relative to it."""
-        changed = {layer: _changed_by(home.layers / layer) for layer in self.layers}
+        """For each overlay its folders, topmost first. Those in the home are relative to it."""
+        changed = {layer: _overlays_changed_by(home.layers / layer) for layer in self.layers}
         stacks: dict[str, list[str]] = {}
         for target, base in self.base.lowers.items():
             name = overlay_name(target)
             own = [layer_folder(x, target) for x in reversed(self.layers) if name in changed[x]]
             stacks[target] = [*own, *base]
-            if sum(len(os.fsencode(folder)) + 1 for folder in stacks[target]) > _MOST_OPTIONS:
+            if sum(len(os.fsencode(folder)) + 1 for folder in stacks[target]) > _MAX_OPTION_BYTES:
                 raise BuildError(
                     f"the image has {len(self.layers)} layers, more than the local backend can "
                     f"stack for {target}: join RUN and COPY instructions"
@@ -64,17 +61,17 @@ class LocalImage:
         return stacks
 
 
-def _changed_by(layer: Path) -> frozenset[str]:
-    """The overlays that a layer changed something in; others need no place in the stack."""
+def _overlays_changed_by(layer: Path) -> frozenset[str]:
+    """The overlays that a layer changed. The others need no place in the stack."""
     try:
-        return _changed(layer, layer.stat().st_ino)
+        return _list_changed(layer, layer.stat().st_ino)
     except FileNotFoundError:
         raise SandboxUnavailable(f"the image's layer {layer} is gone; build it again") from None
 
 
 @functools.lru_cache(maxsize=4096)
-def _changed(layer: Path, _inode: int) -> frozenset[str]:
-    # A layer never changes, so what was found once stays true of the same folder.
+def _list_changed(layer: Path, _inode: int) -> frozenset[str]:
+    # A layer never changes, so the result holds for the same folder.
     return frozenset(folder.name for folder in layer.iterdir() if _has_changes(folder))
 
 
@@ -85,31 +82,31 @@ def _has_changes(folder: Path) -> bool:
 
 
 class LayerCache:
-    """The layers of a home, by key."""
+    """The layers of a home by key. Concurrent builds of a layer share one."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._jobs: dict[str, tuple[asyncio.Task[None], set[object]]] = {}
-        """Layers being made: the work, and who waits for it."""
+        """Layers being built: the task and its waiters."""
 
     async def ensure(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
-        """Have the layer `key`; `make` leaves it at the given path, whole or not at all.
+        """Build the layer `key` if it is missing. `make` creates it atomically at the given path.
 
-        Calls at the same time share one making of it, and its failure. It goes on when one of
-        them is cancelled, and ends with the last.
+        Concurrent calls share one build and its failure. The build goes on while one call waits
+        for it, and is cancelled with the last.
         """
         if (self._home.layers / key).is_dir():
             return
         if key not in self._jobs:
             self._jobs[key] = (asyncio.create_task(self._make(key, make)), set())
-        job, waiting = self._jobs[key]
-        me = object()
-        waiting.add(me)
+        job, waiters = self._jobs[key]
+        waiter = object()
+        waiters.add(waiter)
         try:
             await asyncio.wait([job])
         finally:
-            waiting.discard(me)
-            if not waiting:
+            waiters.discard(waiter)
+            if not waiters:
                 self._jobs.pop(key, None)
                 if not job.done():
                     job.cancel()
@@ -117,9 +114,9 @@ class LayerCache:
         job.result()
 
     async def _make(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
-        place = self._home.layers / key
+        path = self._home.layers / key
         async with process_lock(self._home.locks / key):
-            if not place.is_dir():
-                await make(place)
-            if not place.is_dir():
-                raise BuildError(f"layer {key} could not be put in {place.parent}")
+            if not path.is_dir():
+                await make(path)
+            if not path.is_dir():
+                raise BuildError(f"layer {key} could not be put in {path.parent}")

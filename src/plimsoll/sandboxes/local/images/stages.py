@@ -1,4 +1,4 @@
-"""A Dockerfile's stages, and the words of its instructions with their variables."""
+"""The stages of a Dockerfile, and the expansion of variables in its instructions."""
 
 import os
 from collections.abc import Mapping
@@ -21,25 +21,25 @@ def _platform() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM and the instructions after it."""
 
     name: str | None
     image: str
-    """What it starts from: an image's name or an earlier stage's, variables replaced."""
+    """The name of an image or an earlier stage, with variables expanded."""
     start: Instruction
     body: tuple[Instruction, ...]
 
 
 @dataclass(slots=True)
 class StageState:
-    """Where a stage's build stands."""
+    """The state of a stage during its build."""
 
     image: LocalImage
     args: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def variables(self) -> dict[str, str]:
-        """What an instruction's words may use; ENV comes before ARG, as in Docker."""
+        """The variables of an instruction. ENV overrides ARG, as in Docker."""
         return {**self.args, **self.image.env}
 
     def change(self, **fields: object) -> None:
@@ -47,7 +47,7 @@ class StageState:
 
 
 class DockerfileStages:
-    """A Dockerfile, split into its stages."""
+    """A Dockerfile, split into stages."""
 
     def __init__(self, dockerfile: Dockerfile, file: str) -> None:
         self.file = file
@@ -71,7 +71,7 @@ class DockerfileStages:
         return expand_words(text, variables, self.escape, where, keep_quotes=keep_quotes)
 
     def number(self, name: str, before: int) -> int | None:
-        """An earlier stage by its name or number; None where it is no stage."""
+        """The number of an earlier stage, by name or number. None if there is none."""
         for number, stage in enumerate(self.stages[:before]):
             if name.lower() == (stage.name or "").lower() or name == str(number):
                 return number
@@ -89,7 +89,7 @@ class DockerfileStages:
             words = first.args.split()
             image = self.expand(words[0], self.global_args, first)
             if not image:
-                raise BuildError(f"{self.where(first)}: FROM {words[0]} names no image")
+                raise BuildError(f"{self.where(first)}: FROM {words[0]} is empty after expansion")
             self.stages.append(
                 Stage(
                     name=words[2] if len(words) == 3 else None,
@@ -102,7 +102,7 @@ class DockerfileStages:
     def _check_flags(self, first: Instruction) -> None:
         for flag in first.flags:
             if flag.name != "platform":
-                problem = f"the local backend does not do --{flag.name}"
+                problem = f"the local backend does not support --{flag.name}"
                 raise BuildError(f"{self.where(first)}: {problem}")
         platform = self.expand(first.flag("platform") or "", self.global_args, first)
         if platform and platform.split("/")[:2] != _platform().split("/"):
@@ -111,7 +111,7 @@ class DockerfileStages:
 
 
 def _platform_args() -> dict[str, str]:
-    """What an ARG of these names gets without a default, as in Docker."""
+    """The predefined ARGs of Docker."""
     system, _, machine = _platform().partition("/")
     parts = {"PLATFORM": _platform(), "OS": system, "ARCH": machine, "VARIANT": ""}
     return {f"{side}{name}": v for side in ("BUILD", "TARGET") for name, v in parts.items()}

@@ -1,1 +1,4 @@
-"""What runs inside a local sandbox: its keeper, its init and the runner of a command."""
+"""The processes of a local sandbox: zygote, monitor, init and command runners.
+
+Uses the standard library alone.
+"""

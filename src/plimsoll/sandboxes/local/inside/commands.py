@@ -1,8 +1,8 @@
-"""A command in a sandbox: its runner, and the process it becomes.
+"""Commands in a sandbox: the accounts, the runner, and the command process itself.
 
-The runner is a child of init that adopts the command's orphans. While the command runs, the
-whole tree hangs below the runner, so that init can kill it to the last process; when the
-command itself ends, the runner goes and what is left running becomes init's.
+The runner is a child of init that adopts the orphans of the command. While the command runs, its
+whole process tree is below the runner, so init can kill all of it. When the command ends, the
+runner exits, and the remaining processes become children of init.
 """
 
 import contextlib
@@ -17,31 +17,31 @@ from plimsoll.sandboxes.local.inside import rlimits, syscalls, wire
 
 __all__ = [
     "KEPT_CAPABILITIES",
-    "NotAUser",
+    "UnknownUser",
     "find_account",
     "kill_tree",
-    "no_room",
+    "process_limit_outcome",
     "run_command",
 ]
 
-# What a container usually may do, less device nodes and raw packets: chown, dac_override,
+# The usual capabilities of a container without device nodes and raw packets: chown, dac_override,
 # fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot, audit_write,
 # setfcap.
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31})
 
 _IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-_STANDS_STILL = (b"T", b"t", b"Z", b"X")
-_LARGEST_ACCOUNTS = 1 << 20
+_STOPPED_STATES = (b"T", b"t", b"Z", b"X")
+_MAX_ACCOUNT_BYTES = 1 << 20
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class NotAUser(Exception):
-    """The sandbox's /etc/passwd has no such user."""
+class UnknownUser(Exception):
+    """The user or group does not exist in the sandbox."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """A user of the sandbox, as its own /etc/passwd and /etc/group say."""
+    """A user of the sandbox, from its own /etc/passwd and /etc/group."""
 
     uid: int
     gid: int
@@ -53,8 +53,8 @@ class Account:
 def find_account(user: str) -> Account:
     """Look a user up by name or number, `user` or `user:group`.
 
-    Read by hand: the C library's lookup would load the sandbox's own libraries into a
-    process that still holds every capability.
+    Does not use the C library, which would load the sandbox's own libraries into a process that
+    still has all capabilities.
     """
     name, _, group = user.partition(":")
     accounts = _colon_file("/etc/passwd")
@@ -76,7 +76,7 @@ def _find_user(name: str, accounts: list[list[str]]) -> Account:
     if name == "root":
         return Account(0, 0, (), "/root", "root")
     if number is None:
-        raise NotAUser(f"the sandbox has no user {name!r}")
+        raise UnknownUser(f"the sandbox has no user {name!r}")
     return Account(number, 0, (), "/", name)
 
 
@@ -86,13 +86,13 @@ def _find_group(group: str, groups: list[list[str]]) -> int:
             return gid
     number = _number(group)
     if number is None:
-        raise NotAUser(f"the sandbox has no group {group!r}")
+        raise UnknownUser(f"the sandbox has no group {group!r}")
     return number
 
 
 def _colon_file(path: str) -> list[list[str]]:
-    """The rows of an accounts file. It is the agent's to change: it may be a pipe, a device,
-    endless or nonsense, and is read so that none of that does harm.
+    """The rows of an account file. The agent may have replaced it by a pipe, a device, or an
+    endless or invalid file: none of these does harm.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -101,7 +101,7 @@ def _colon_file(path: str) -> list[list[str]]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return []
-        text = os.read(descriptor, _LARGEST_ACCOUNTS).decode("utf-8", "replace")
+        text = os.read(descriptor, _MAX_ACCOUNT_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
     finally:
@@ -110,7 +110,7 @@ def _colon_file(path: str) -> list[list[str]]:
 
 
 def _number(text: str) -> int | None:
-    """A user's or group's number; None for anything that is none."""
+    """A user or group number. None for any other text."""
     if text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32 - 1:
         return int(text)
     return None
@@ -123,33 +123,33 @@ def run_command(
     netns: int | None,
     limits: rlimits.RLimits,
 ) -> None:
-    """The runner's whole life. Writes how the command ended to `end`.
+    """Run a command as its runner, and write its outcome to `end`.
 
-    It only waits: what must be killed is killed by init, which nothing in the sandbox can
-    stop or kill.
+    The runner only waits. Init does the killing, since no process in the sandbox can stop or
+    kill init.
     """
     try:
         account = find_account(str(request["user"]))
         if request["single_user"] and account.uid:
-            raise NotAUser(
-                f"this sandbox has one user only, root; {account.name!r} needs Plimsoll as root"
+            raise UnknownUser(
+                f"this sandbox has only the user root; {account.name!r} needs Plimsoll as root"
             )
-    except NotAUser as error:
+    except UnknownUser as error:
         os.write(end, wire.encode_reply({"error": str(error)}))
         return
     syscalls.become_subreaper()
     for descriptor in stdio:
-        # Opened anew by its name (/dev/stdout) a pipe is judged by its owner.
+        # Reopening a pipe by name (/dev/stdout) checks its owner.
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode) and not request["single_user"]:
             os.fchown(descriptor, account.uid, account.gid)
     try:
         child = os.fork()
     except BlockingIOError:
-        os.write(end, wire.encode_reply(no_room(stdio[2])))
+        os.write(end, wire.encode_reply(process_limit_outcome(stdio[2])))
         return
     if child == 0:
         os.close(end)
-        _become(request, stdio, netns, account, limits)
+        _exec_command(request, stdio, netns, account, limits)
     for descriptor in stdio:
         os.close(descriptor)
     while True:
@@ -161,24 +161,24 @@ def run_command(
             return
 
 
-def no_room(stderr: int) -> dict[str, Any]:
-    """How a command ends that no process can be had for; said on its stderr."""
+def process_limit_outcome(stderr: int) -> dict[str, Any]:
+    """The outcome of a command that cannot be forked. Writes the reason to its stderr."""
     with contextlib.suppress(OSError):
-        os.write(stderr, b"plimsoll: the sandbox's limit on processes is used up\n")
+        os.write(stderr, b"plimsoll: the process limit of the sandbox is reached\n")
     return {"exit": 126}
 
 
 def kill_tree(runner: int, deadline: float) -> set[int] | None:
-    """Kill a runner and all below it; who they were, or None if they were not caught in time.
+    """Kill a runner and its descendants. Returns their pids, or None after the deadline.
 
-    The runner is stopped first: a stopped subreaper still adopts, and what died below it stays
-    as a zombie. When two looks in a row find the same processes and all of them dead, nothing
-    can be alive: whoever had forked and gone would have left one more. Nothing is looked at
-    before the runner stands still: it may be in the middle of a fork when the signal is sent.
+    The runner is stopped first: a stopped subreaper still adopts, and its dead descendants stay
+    zombies. When two scans in a row find the same processes, all of them dead, none can be alive:
+    a process that forked and exited would have left one more zombie. The scans start once the
+    runner is stopped, since it may be in the middle of a fork when the signal is sent.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(runner, signal.SIGSTOP)
-    while _state(runner) not in _STANDS_STILL:
+    while _state(runner) not in _STOPPED_STATES:
         if time.monotonic() > deadline:
             return None
         time.sleep(0.0002)
@@ -197,7 +197,7 @@ def kill_tree(runner: int, deadline: float) -> set[int] | None:
 
 
 def _state(pid: int) -> bytes:
-    """A process's state as the kernel names it; X where it is gone."""
+    """The state letter of a process. X if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0]
@@ -206,46 +206,48 @@ def _state(pid: int) -> bytes:
 
 
 def _descendants(ancestor: int) -> dict[int, bool]:
-    """Every process below another, and whether any thread of it is alive."""
+    """The descendants of a process, and whether any thread of each is alive."""
     parents: dict[int, tuple[int, bool]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/{entry}/stat", "rb") as f:
-                # The name in brackets may hold anything; what follows the last one is fixed.
+                # The name in brackets may contain anything; the fields after it are fixed.
                 fields = f.read().rpartition(b")")[2].split()
                 dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
                 parents[int(entry)] = (int(fields[1]), not dead)
     found: dict[int, bool] = {}
-    grown = {ancestor}
-    while grown:
-        next_ones = {pid: x[1] for pid, x in parents.items() if x[0] in grown and pid not in found}
-        found |= next_ones
-        grown = set(next_ones)
+    generation = {ancestor}
+    while generation:
+        children = {
+            pid: x[1] for pid, x in parents.items() if x[0] in generation and pid not in found
+        }
+        found |= children
+        generation = set(children)
     return found
 
 
-def _become(
+def _exec_command(
     request: dict[str, Any],
     stdio: list[int],
     netns: int | None,
     account: Account,
     limits: rlimits.RLimits,
 ) -> NoReturn:
-    """Turn this process into the command. Its failures end as a shell's would: 126, 127."""
+    """Replace this process by the command. Failures exit with 126 or 127, as in a shell."""
     code = 126
     try:
         os.setsid()
         for number, descriptor in enumerate(stdio):
             os.dup2(descriptor, number)
-        for number in _IGNORED_SIGNALS:  # handlers go with the exec, what is ignored stays so
+        for number in _IGNORED_SIGNALS:  # an ignored signal stays ignored after exec
             signal.signal(number, signal.SIG_DFL)
-        # Memory pressure in the sandbox falls on its commands, not on its init.
+        # Out of memory, the kernel kills commands before init.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
         if netns is not None:
             syscalls.setns(netns, syscalls.CLONE_NEWNET)
         rlimits.apply(limits)
-        _drop_to(account, bool(request["single_user"]))
+        _drop_privileges(account, bool(request["single_user"]))
         os.umask(0o022)
         env = {"PATH": _SYSTEM_PATH, "HOME": account.home, "USER": account.name}
         env |= request["env"]
@@ -260,24 +262,24 @@ def _become(
         code = 127
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError as error:
-        _complain(error, request)
+        _report_error(error, request)
     except OSError as error:
         code = 126
-        _complain(error, request)
-    except Exception as error:  # noqa: BLE001 - the last words of a process that became nothing
-        wire.last_words("plimsoll", error)
+        _report_error(error, request)
+    except Exception as error:  # noqa: BLE001 - reported on stderr, since exec failed
+        wire.report_crash("plimsoll", error)
     finally:
         os._exit(code)
 
 
-def _complain(error: OSError, request: dict[str, Any]) -> None:
+def _report_error(error: OSError, request: dict[str, Any]) -> None:
     name = error.filename
-    what = name if isinstance(name, str) else request["argv"][0]
+    subject = name if isinstance(name, str) else request["argv"][0]
     with contextlib.suppress(OSError):
-        os.write(2, f"plimsoll: {what}: {error.strerror}\n".encode("utf-8", "replace"))
+        os.write(2, f"plimsoll: {subject}: {error.strerror}\n".encode("utf-8", "replace"))
 
 
-def _drop_to(account: Account, single_user: bool) -> None:
+def _drop_privileges(account: Account, single_user: bool) -> None:
     if not single_user:
         os.setgroups(account.groups)
     if account.gid or not single_user:

@@ -1,4 +1,4 @@
-"""The file system that a sandbox sees, put together by its init before anything runs."""
+"""The file system of a sandbox, set up by init before any command runs."""
 
 import errno
 import os
@@ -26,17 +26,17 @@ _DEVICE_LINKS = (
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 )
-# As root without a user namespace these would change or show the host.
+# As root without a user namespace these would change or reveal the host.
 _PROC_READ_ONLY = ("bus", "fs", "irq", "sysrq-trigger")
-# Init has the uid of root in the sandbox, and so do its files; sysctls of its namespaces
-# (kernel.pid_max) belong to that root as well.
+# Init has the uid of root in the sandbox, which therefore owns init's files in /proc, and the
+# sysctls of its namespaces (kernel.pid_max).
 _PROC_INIT = ("1", "sys")
 _PROC_HIDDEN = ("acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi",
                 "timer_list", "timer_stats")  # fmt: skip
 
 
 class SetUpFailed(Exception):
-    """A step of starting a sandbox failed; `step` says which, in a person's words."""
+    """A step of the start of a sandbox failed. `step` describes it for messages."""
 
     def __init__(self, step: str, error: OSError) -> None:
         super().__init__(f"{step}: {error.strerror}")
@@ -45,17 +45,17 @@ class SetUpFailed(Exception):
 
 
 def enter_root(spec: dict[str, Any]) -> int | None:
-    """Mount everything that the spec names and make it the root of this process.
+    """Mount everything in the spec and make it the root of this process.
 
-    Returns a descriptor of the tmpfs that holds the upper layers, where they are in memory.
+    Returns a descriptor of the tmpfs of the upper layers, if they are in memory.
 
-    What goes below the root is mounted aside first and moved in when the sandbox's root is
-    the root of this process: a link in an image then leads nowhere but into the sandbox.
+    Mounts below the root are prepared aside, and moved in once the sandbox's root is the root of
+    this process: links of the image then lead nowhere but into the sandbox.
     """
     os.chdir(spec["home"])
-    places, memory = str(spec["mounts"]), None
-    _step("mount a tmpfs", _mount_places, places)
-    root, aside = f"{places}/root", f"{places}/aside"
+    mounts, memory = str(spec["mounts"]), None
+    _step("mount a tmpfs", _mount_points, mounts)
+    root, aside = f"{mounts}/root", f"{mounts}/aside"
     if mb := spec["upper_mb"]:
         prefix = "user" if spec["userns"] else "trusted"
         memory = _step("keep files in memory", _mount_memory, spec["folder"], mb, prefix)
@@ -71,22 +71,22 @@ def enter_root(spec: dict[str, Any]) -> int | None:
         trees.append((syscalls.open_tree(place), overlay["target"], True))
     _step("mount /dev", _mount_devices, f"{aside}/dev", int(spec["shm_mb"]))
     trees.append((syscalls.open_tree(f"{aside}/dev"), "/dev", True))
-    # In a user namespace /proc can be mounted only while another one is in sight.
+    # In a user namespace /proc can be mounted only while another one is visible.
     _step("mount /proc", _mount_proc, f"{aside}/proc", f"{aside}/dev/null", bool(spec["userns"]))
     trees.append((syscalls.open_tree(f"{aside}/proc"), "/proc", True))
     binds: list[tuple[int, str, bool]] = []
     for bind in spec["binds"]:
-        binds.append(_step(f"mount {bind['source']}", _take, bind["source"], bind["target"]))
+        binds.append(_step(f"mount {bind['source']}", _clone_mount, bind["source"], bind["target"]))
     optional = {bind["target"] for bind in spec["binds"] if bind["unless_there"]}
     _step("change the root", _change_root, root)
     for tree in trees:
-        _step(f"mount {tree[1]}", _put, *tree)
+        _step(f"mount {tree[1]}", _attach, *tree)
     for tree in binds:
-        if tree[1] in optional and _holds_something(tree[1]):
+        if tree[1] in optional and _has_entries(tree[1]):
             os.close(tree[0])
             continue
         sealed = _step(f"mount {tree[1]}", _seal, tree[0])
-        _step(f"mount {tree[1]}", _put, *tree)
+        _step(f"mount {tree[1]}", _attach, *tree)
         if not sealed:
             _step(f"mount {tree[1]}", _remount_sealed, tree[1])
     _step(f"make {spec['workdir']}", os.makedirs, spec["workdir"], 0o755, True)
@@ -100,18 +100,18 @@ def _step(name: str, action: Any, *arguments: Any) -> Any:  # noqa: ANN401
         raise SetUpFailed(name, error) from None
 
 
-def _mount_places(place: str) -> None:
-    """Make the mount points in a tmpfs, where they cost no inode of the disk."""
+def _mount_points(place: str) -> None:
+    """Create the mount points in a tmpfs, where they cost no inodes of the disk."""
     mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=4096")
     for name in ("root", "aside", "aside/dev", "aside/proc"):
         os.mkdir(f"{place}/{name}")
 
 
 def _mount_memory(folder: str, mb: int, prefix: str) -> int:
-    """Mount a tmpfs over the sandbox's folder, with room for a file in each page of it."""
+    """Mount a tmpfs over the sandbox's folder, with one inode for each page."""
     data = f"mode=755,size={mb}m,nr_inodes={mb * 256}"
     mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, data)
-    # An overlay without extended attributes mounts, and then gets removed folders wrong.
+    # Without extended attributes an overlay mounts, but mishandles removed folders.
     name = f"{prefix}.overlay.plimsoll"
     os.setxattr(folder, name, b"y")
     os.removexattr(folder, name)
@@ -119,7 +119,7 @@ def _mount_memory(folder: str, mb: int, prefix: str) -> int:
 
 
 def _make_upper(overlay: dict[str, Any]) -> None:
-    """An overlay's root has the mode and the owner of its topmost folder, the upper one."""
+    """Create the upper folder, from which the root of an overlay takes its mode and owner."""
     upper, work = str(overlay["upper"]), str(overlay["work"])
     os.makedirs(upper)
     os.chmod(upper, overlay["mode"])
@@ -134,11 +134,11 @@ def _mount_overlay(overlay: dict[str, Any], place: str, options: str) -> None:
     mount("overlay", place, "overlay", MS_NODEV, data)
 
 
-def _take(source: str, target: str) -> tuple[int, str, bool]:
+def _clone_mount(source: str, target: str) -> tuple[int, str, bool]:
     return syscalls.open_tree(source), target, os.path.isdir(source)
 
 
-def _holds_something(path: str) -> bool:
+def _has_entries(path: str) -> bool:
     try:
         return bool(os.listdir(path))
     except NotADirectoryError:
@@ -147,12 +147,12 @@ def _holds_something(path: str) -> bool:
         return False
 
 
-def _put(tree: int, target: str, folder: bool) -> None:
-    """Attach mounts in the sandbox's root, making the place for them."""
+def _attach(tree: int, target: str, folder: bool) -> None:
+    """Attach mounts in the sandbox's root, creating their target."""
     if folder:
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
-        if os.path.islink(target):  # it leads nowhere, and a mount would be made there
+        if os.path.islink(target):  # a dangling link, at whose target the mount would be made
             os.unlink(target)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
@@ -192,8 +192,9 @@ def _mount_devices(dev: str, shm_mb: int) -> None:
 
 
 def _make_device(host: str, path: str) -> None:
-    """A node of the sandbox's own, since root in it may change its mode; without root, the
-    host's, which nobody in it can change.
+    """Create a device node of the sandbox's own, since root inside may change its mode.
+
+    Without root, bind the host's node, which no user inside can change.
     """
     info = os.stat(host)
     try:
@@ -205,9 +206,9 @@ def _make_device(host: str, path: str) -> None:
 
 
 def _seal(tree: int) -> bool:
-    """Make what is bound from the host read-only before anybody sees it, mounts below it too.
+    """Make a bind mount and its submounts read-only before they are visible.
 
-    False where the kernel cannot yet, and it has to be done mount by mount.
+    False if the kernel cannot do that yet, and each mount has to be remounted.
     """
     try:
         syscalls.seal_tree(tree)
@@ -229,12 +230,12 @@ def _remount_sealed(target: str) -> None:
 def _mounts_at(target: str) -> list[str]:
     """The mount points at a path and below it."""
     with open("/proc/self/mountinfo", "rb") as file:
-        places = [_unescaped(line.split(b" ")[4]) for line in file]
-    return [place for place in places if place == target or place.startswith(f"{target}/")]
+        mounts = [_unescaped(line.split(b" ")[4]) for line in file]
+    return [place for place in mounts if place == target or place.startswith(f"{target}/")]
 
 
 def _unescaped(place: bytes) -> str:
-    """A path of mountinfo, where blanks and backslashes are octal numbers."""
+    """Decode a path of mountinfo, in which blanks and backslashes are octal escapes."""
     first, *others = place.split(b"\\")
     return os.fsdecode(first + b"".join(bytes([int(x[:3], 8)]) + x[3:] for x in others))
 

@@ -1,9 +1,8 @@
-"""The sandbox's init: pid 1 of its namespace, reaper of orphans, starter of commands.
+"""The init of a sandbox: pid 1 of its namespace. Reaps orphans and starts commands.
 
-It serves requests from its channel until that closes, which happens when the sandbox is
-closed or Plimsoll dies in whatever way; then it exits, and the kernel kills all that is left
-in the namespace. It imports nothing after it has entered the sandbox's root, where a module
-could be anybody's.
+It serves requests from its channel until that closes, because the sandbox is closed or Plimsoll is
+dead. Then it exits, and the kernel kills all processes of the namespace. It imports nothing after
+it has entered the sandbox's root, where modules are not trusted.
 """
 
 import contextlib
@@ -33,22 +32,22 @@ _CATCH_SECONDS = 1.0
 
 
 class Init:
-    """Serves one sandbox. `netns` is the network namespace without a network."""
+    """Serves one sandbox. `netns` is the network namespace that has only loopback."""
 
     def __init__(self, channel: socket.socket, netns: int, single_user: bool) -> None:
         self._channel = channel
         self._netns = netns
         self._single_user = single_user
-        self._limits = rlimits.known()
-        # Opened before any command runs: later the path may lead to anything.
+        self._limits = rlimits.effective_limits()
+        # Opened before any command runs: later the path is not trusted.
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._children: dict[int, tuple[int, socket.socket]] = {}
-        """Child's pid: the request it answers, and our end of its pipe."""
+        """By pid of a child: the number of its request, and the socket to it."""
 
     def serve(self) -> None:
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker)
-        signal.signal(signal.SIGCHLD, wire.wake_only)
+        signal.signal(signal.SIGCHLD, wire.ignore_signal)
         poller = select.poll()
         poller.register(wake, select.POLLIN)
         poller.register(self._channel, select.POLLIN)
@@ -67,7 +66,7 @@ class Init:
         request, fds = received
         try:
             self._dispatch(request, fds)
-        except Exception as error:  # noqa: BLE001 - no request may end init: it is answered
+        except Exception as error:  # noqa: BLE001 - no request may end init: the error is the reply
             self._reply(int(request["id"]), error=f"{type(error).__name__}: {error}")
         finally:
             for descriptor in fds:
@@ -109,26 +108,26 @@ class Init:
         try:
             self._spawn(number, run)
         except BlockingIOError:
-            self._reply(number, **commands.no_room(stdio[2]))
+            self._reply(number, **commands.process_limit_outcome(stdio[2]))
 
     def _spawn(self, number: int, work: Callable[[int], None]) -> None:
-        """Fork a child that does `work` with its end of a pipe, and answer when it ends."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Fork a child that runs `work` with its socket. The reply is sent when it ends."""
+        our_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
-                ours.close()
+                our_end.close()
                 self._channel.close()
                 for _, other in self._children.values():
                     other.close()
-                work(theirs.fileno())
-            except BaseException as error:  # noqa: BLE001 - the last words of a forked process
-                wire.last_words("runner", error)
+                work(child_end.fileno())
+            except BaseException as error:  # noqa: BLE001 - reported on stderr by the forked process
+                wire.report_crash("runner", error)
             finally:
                 os._exit(0)
-        theirs.close()
-        self._children[pid] = (number, ours)
+        child_end.close()
+        self._children[pid] = (number, our_end)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -137,47 +136,47 @@ class Init:
                 if pid == 0:
                     return
                 if pid in self._children:
-                    self._answer_for(*self._children.pop(pid))
+                    self._forward_reply(*self._children.pop(pid))
 
-    def _answer_for(self, number: int, end: socket.socket) -> None:
-        """Pass on what the child wrote; one that wrote nothing was killed from inside."""
+    def _forward_reply(self, number: int, end: socket.socket) -> None:
+        """Forward the reply of a child. A child without one was killed from inside."""
         try:
-            words, fds = wire.receive_fds(end, 1, wire.REPLY_BYTES)
+            data, fds = wire.receive_fds(end, 1, wire.REPLY_BYTES)
         except OSError:
-            words, fds = b"", []
+            data, fds = b"", []
         end.close()
-        outcome = json.loads(words) if words else {"signal": int(signal.SIGKILL)}
+        outcome = json.loads(data) if data else {"signal": int(signal.SIGKILL)}
         wire.send_reply(self._channel, {**outcome, "id": number}, fds)
         for descriptor in fds:
             os.close(descriptor)
 
     def _kill(self, target: int) -> None:
-        """End what a request started, to its last process; only then is it answered."""
+        """Kill all processes of a request, then send its reply."""
         for pid, (number, end) in list(self._children.items()):
             if number == target:
                 del self._children[pid]
                 killed = commands.kill_tree(pid, time.monotonic() + _CATCH_SECONDS)
                 if killed is None:
-                    # What forks faster than it can be caught takes the others with it: a
-                    # signal to all processes at once leaves none of them the time to fork.
-                    self._kill_everything()
+                    # It forks faster than it can be killed, so all processes are killed: one signal
+                    # to all of them leaves none the time to fork.
+                    self._kill_all_processes()
                 else:
-                    self._until_gone(killed)
-                self._answer_for(number, end)
+                    self._wait_until_gone(killed)
+                self._forward_reply(number, end)
 
-    def _until_gone(self, pids: set[int]) -> None:
+    def _wait_until_gone(self, pids: set[int]) -> None:
         deadline = time.monotonic() + _KILL_SECONDS
         while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
             self._reap()
             time.sleep(0.0005)
 
     def _kill_all(self, number: int) -> None:
-        if self._kill_everything():
+        if self._kill_all_processes():
             self._reply(number, done=True)
         else:
-            self._reply(number, error="processes in it do not die")
+            self._reply(number, error="processes of the sandbox do not die")
 
-    def _kill_everything(self) -> bool:
+    def _kill_all_processes(self) -> bool:
         deadline = time.monotonic() + _KILL_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -189,14 +188,14 @@ class Init:
             time.sleep(0.0005)
         return False
 
-    def _reply(self, number: int, **words: object) -> None:
-        wire.send_reply(self._channel, {"id": number, **words})
+    def _reply(self, number: int, **fields: object) -> None:
+        wire.send_reply(self._channel, {"id": number, **fields})
 
 
 def _pack(request: dict[str, Any], descriptor: int, end: int) -> None:
     with open(descriptor, "wb", buffering=1 << 16, closefd=False) as out:
         work = trees.pack if request["follow"] else trees.pack_unless_link
-        _guarded(end, lambda: work(request["path"], out) or {})
+        _run_unprivileged(end, lambda: work(request["path"], out) or {})
 
 
 def _unpack(request: dict[str, Any], descriptor: int, end: int) -> None:
@@ -214,19 +213,19 @@ def _unpack(request: dict[str, Any], descriptor: int, end: int) -> None:
         return trees.unpack(stream, request["path"], rules)
 
     with open(descriptor, "rb", buffering=1 << 16, closefd=False) as stream:
-        _guarded(end, unpack)
+        _run_unprivileged(end, unpack)
 
 
 def _empty(path: str, mode: int, end: int) -> None:
-    _guarded(end, lambda: removal.make_empty(path, mode) or {})
+    _run_unprivileged(end, lambda: removal.make_empty(path, mode) or {})
 
 
-def _guarded(end: int, work: Callable[[], dict[str, Any]]) -> None:
-    """Do a transfer's work with a command's rights only, and say how it went."""
+def _run_unprivileged(end: int, work: Callable[[], dict[str, Any]]) -> None:
+    """Run `work` with the capabilities of a command, and write its outcome to `end`."""
     syscalls.drop_capabilities(commands.KEPT_CAPABILITIES)
     try:
         outcome = {"done": True, **work()}
-    except (trees.TreeError, commands.NotAUser) as error:
+    except (trees.TreeError, commands.UnknownUser) as error:
         outcome = {"error": str(error)}
     except OSError as error:
         outcome = {"error": f"{error.filename or 'transfer'}: {error.strerror}"}

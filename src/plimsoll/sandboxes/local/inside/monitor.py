@@ -1,6 +1,6 @@
-"""The keeper of a sandbox: makes its namespaces, forks its init, holds its quiet network.
+"""The monitor of a sandbox: creates its namespaces, forks its init, and waits for its end.
 
-It stays outside the sandbox's pid namespace and dies with the zygote; init dies with it.
+It stays outside the sandbox's pid namespace and dies with the zygote. Init dies with the monitor.
 """
 
 import contextlib
@@ -14,45 +14,45 @@ from plimsoll.sandboxes.local.inside import filesystem, seccomp, syscalls, wire
 from plimsoll.sandboxes.local.inside.commands import KEPT_CAPABILITIES
 from plimsoll.sandboxes.local.inside.init import Init
 
-__all__ = ["keep"]
+__all__ = ["run_monitor"]
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
 
 
-def keep(spec: dict[str, Any], channel: socket.socket, life: socket.socket) -> None:
-    """Run one sandbox until its init ends. Failures are told on the channel.
+def run_monitor(spec: dict[str, Any], channel: socket.socket, liveness: socket.socket) -> None:
+    """Run one sandbox until its init ends. Failures are reported on the channel.
 
-    `life` stays open in this process alone. It says who this process is, and at the end that
-    init, and so every process of the sandbox, has ended; where it closes without, nobody knows.
-    While init puts its file system together, this process joins it to its control groups,
-    which takes the kernel a grace period, and makes its network. From then on paths lead into
-    the sandbox, for this process too, so what it needs by a path is opened before.
+    `liveness` stays open in this process alone. It carries the pid of this process, and at the end
+    the report that init, and so every process of the sandbox, has ended. If it closes without the
+    report, processes may be left. While init sets up its file system, this process adds it to its
+    control groups, which costs a grace period of the kernel, and creates its network. From then on
+    paths lead into the sandbox, for this process too, so files are opened by path before.
     """
     try:
-        life.send(str(os.getpid()).encode())
+        liveness.send(str(os.getpid()).encode())
         _unshare(spec)
         groups = [_open_group(path) for path in spec["cgroups"]]
         namespaces = os.open("/proc/self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        our_end, init_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         init = os.fork()
         if init == 0:
-            ours.close()
-            life.close()
-            _be_init(spec, channel, theirs)
-        theirs.close()
-        _make_quiet_network()
+            our_end.close()
+            liveness.close()
+            _run_init(spec, channel, init_end)
+        init_end.close()
+        _enter_loopback_network()
         for group in groups:
             _try("join the control group", os.write, group, str(init).encode())
         netns = os.open("net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=namespaces)
         channel.close()
-        with contextlib.suppress(BrokenPipeError):  # init failed, and has said why
-            socket.send_fds(ours, [b"G"], [netns])
-        ours.close()
+        with contextlib.suppress(BrokenPipeError):  # init failed, and has reported it
+            socket.send_fds(our_end, [b"G"], [netns])
+        our_end.close()
         os.waitpid(init, 0)
-        with contextlib.suppress(OSError):  # nobody is left to know
-            life.send(b"ended")
+        with contextlib.suppress(OSError):  # the owner is dead
+            liveness.send(b"ended")
     except filesystem.SetUpFailed as error:
         _fail(channel, error)
 
@@ -86,8 +86,8 @@ def _open_group(path: str) -> int:
     return _try("join the control group", os.open, path, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def _make_quiet_network() -> None:
-    """Move this process into a network namespace where there is nothing but loopback."""
+def _enter_loopback_network() -> None:
+    """Move this process into a new network namespace that has only loopback."""
     _try("make a network namespace", syscalls.unshare, syscalls.CLONE_NEWNET)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh14x", b"lo", 0)
@@ -97,8 +97,8 @@ def _make_quiet_network() -> None:
         _try("bring loopback up", fcntl.ioctl, any_socket, _SIOCSIFFLAGS, request)
 
 
-def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket) -> None:
-    """The init's whole life, in the forked child."""
+def _run_init(spec: dict[str, Any], channel: socket.socket, monitor: socket.socket) -> None:
+    """Run init in the forked child. Never returns."""
     try:
         # In its own pid namespace it sees its parent, which is outside, as 0.
         syscalls.die_with_parent(0)
@@ -107,9 +107,9 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
         os.setsid()
         memory = filesystem.enter_root(spec)
         syscalls.limit_capabilities(KEPT_CAPABILITIES)
-        _close_off(frozenset(spec["system_calls"]))
-        data, fds = wire.receive_fds(keeper, 1)
-        keeper.close()
+        _filter_system_calls(frozenset(spec["system_calls"]))
+        data, fds = wire.receive_fds(monitor, 1)
+        monitor.close()
         if data:
             wire.send_reply(channel, {"ready": True}, [] if memory is None else [memory])
             if memory is not None:
@@ -117,18 +117,18 @@ def _be_init(spec: dict[str, Any], channel: socket.socket, keeper: socket.socket
             Init(channel, fds[0], bool(spec["userns"])).serve()
     except filesystem.SetUpFailed as error:
         _fail(channel, error)
-    except BaseException as error:  # noqa: BLE001 - the last words of a forked process
-        wire.last_words("init", error)
+    except BaseException as error:  # noqa: BLE001 - reported on stderr by the forked process
+        wire.report_crash("init", error)
     finally:
         os._exit(0)
 
 
-def _close_off(allowed: frozenset[str]) -> None:
-    """Leave the host's keyrings, and filter system calls, here and in every process to come."""
+def _filter_system_calls(allowed: frozenset[str]) -> None:
+    """Leave the host's keyrings, and filter the system calls of this process and its children."""
     try:
         syscalls.join_session_keyring()
     except OSError as error:
-        # Without the calls, the zygote's empty keyring will do: a user's quota of keys is small.
+        # If the calls are denied, the zygote's empty keyring will do: the quota of keys is small.
         if "keyrings" in allowed:
             raise filesystem.SetUpFailed("join a new session keyring", error) from None
     program = _try("filter system calls", seccomp.compile_filter, allowed, os.uname().machine)

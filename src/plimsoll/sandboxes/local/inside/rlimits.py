@@ -1,8 +1,8 @@
-"""The resource limits that every command starts with, whatever was done to others before it."""
+"""The resource limits of every command, whatever earlier commands did."""
 
 import resource
 
-__all__ = ["RLimits", "apply", "known"]
+__all__ = ["RLimits", "apply", "effective_limits"]
 
 RLimits = dict[int, tuple[int, int]]
 """Soft and hard limit by resource."""
@@ -28,22 +28,22 @@ _TABLE: RLimits = {
 }
 
 
-def known() -> RLimits:
-    """The table, nowhere above the hard limits of this process. Init asks before any command."""
+def effective_limits() -> RLimits:
+    """The table, capped by the hard limits of this process. Init calls it before any command."""
     found: RLimits = {}
     for number, (soft, hard) in _TABLE.items():
-        most = _least(hard, resource.getrlimit(number)[1])
-        found[number] = (_least(soft, most), most)
+        maximum = _lower(hard, resource.getrlimit(number)[1])
+        found[number] = (_lower(soft, maximum), maximum)
     return found
 
 
 def apply(limits: RLimits) -> None:
-    """Give this process these limits."""
+    """Apply limits to this process."""
     for number, pair in limits.items():
         resource.setrlimit(number, pair)
 
 
-def _least(one: int, other: int) -> int:
+def _lower(one: int, other: int) -> int:
     if _NONE in (one, other):
         return other if one == _NONE else one
     return min(one, other)

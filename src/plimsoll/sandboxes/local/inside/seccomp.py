@@ -1,11 +1,10 @@
 """The system call filter of a sandbox: a deny list, compiled to BPF and installed by init.
 
-Every process of the sandbox inherits it. Root in the sandbox holds few capabilities, but two
-kinds of calls need none: those that reach what has no namespace (keyrings, vsock), and those
-that open parts of the kernel that a sandbox has no use for. A new user namespace would give all
-capabilities back, and a new cgroup namespace is what lets its owner mount control groups. The
-kernel mounts them only for an owner of the cgroup namespace, so denying that namespace also
-denies the mount, whose arguments a filter cannot read.
+Every process of the sandbox inherits it. Root in the sandbox has few capabilities, but two kinds
+of calls need none: calls for objects without a namespace (keyrings, vsock), and calls into parts
+of the kernel that a sandbox does not need. A new user namespace would give all capabilities back.
+The kernel mounts control groups only for the owner of a cgroup namespace, so denying new cgroup
+namespaces also denies the mount, whose arguments a filter cannot read.
 
 Init has the uid of root in the sandbox. The kernel would let that root change init's limits and
 priority, which every later command inherits, so calls that name pid 1 are denied.
@@ -37,14 +36,14 @@ _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
 _X32_CALLS = 0x40000000
-"""Numbers from here on are x32's names of x86-64 calls."""
+"""Numbers from here on are x32 variants of x86-64 calls."""
 
 _NEW_USER = syscalls.CLONE_NEWUSER
 _NEW_CGROUP = 0x02000000
 _AF_VSOCK = 40
 _SET_MODE_FILTER = 1
 _SPEC_ALLOW = 4
-"""Leaves speculation as it is; older kernels slow every filtered process down otherwise."""
+"""Keeps speculation enabled; older kernels otherwise slow down every filtered process."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class _Check:
 
 @dataclass(frozen=True)
 class _Rule:
-    """A denied call: always, or where any of the checks holds."""
+    """A denied call: always, or if any of the checks holds."""
 
     call: str
     error: int = errno.EPERM
@@ -105,7 +104,7 @@ def _flags(call: str, flags: int) -> _Rule:
     return _Rule(call, checks=(_Check(0, _ANY_BIT, flags),))
 
 
-def _of_init(call: str) -> _Rule:
+def _targets_init(call: str) -> _Rule:
     return _Rule(call, checks=(_Check(0, _EQUAL, 1),))
 
 
@@ -118,7 +117,7 @@ GROUPS: Mapping[str, tuple[_Rule, ...]] = {
     "userfaultfd": (_Rule("userfaultfd"),),
     "vsock": (_Rule("socket", errno.EAFNOSUPPORT, (_Check(0, _EQUAL, _AF_VSOCK),)),),
 }
-"""Denied unless the task asks for them and the config allows them."""
+"""Denied unless the task requests them and the config allows them."""
 
 _ALWAYS = (
     _flags("unshare", _NEW_CGROUP),
@@ -127,8 +126,8 @@ _ALWAYS = (
     _Rule("clone3", errno.ENOSYS),
     *map(_Rule, ("init_module", "finit_module", "delete_module", "kexec_load")),
     *map(_Rule, ("kexec_file_load", "open_by_handle_at", "syslog")),
-    *map(_of_init, ("prlimit64", "sched_setaffinity", "sched_setattr")),
-    *map(_of_init, ("sched_setparam", "sched_setscheduler")),
+    *map(_targets_init, ("prlimit64", "sched_setaffinity", "sched_setattr")),
+    *map(_targets_init, ("sched_setparam", "sched_setscheduler")),
     # By process or process group 1, or for all processes of a user.
     _Rule("setpriority", checks=(_Check(1, _EQUAL, 1), _Check(0, _EQUAL, 2))),
     _Rule("ioprio_set", checks=(_Check(1, _EQUAL, 1), _Check(0, _EQUAL, 3))),
@@ -137,7 +136,7 @@ _ALWAYS = (
 
 @functools.lru_cache(maxsize=64)
 def compile_filter(allowed: frozenset[str], machine: str) -> bytes:
-    """The filter's program for a machine, without the groups that are allowed."""
+    """The BPF program for a machine, without rules for the allowed groups."""
     found = MACHINES.get(machine)
     if found is None:
         raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
@@ -168,7 +167,7 @@ def _merged(rules: Collection[_Rule]) -> list[_Rule]:
 
 
 def _block(number: int, rule: _Rule) -> list[bytes]:
-    """The instructions for one call; any other call passes over them."""
+    """The instructions for one call. Any other call skips them."""
     body = _instructions(_deny(rule.error))
     if rule.checks:
         body = [*_instructions((_RETURN, 0, 0, _ALLOW)), *body]
@@ -194,8 +193,8 @@ class _Program(ctypes.Structure):
 def install(program: bytes) -> None:
     """Filter the calls of this process and of every process that it starts from now on.
 
-    With CAP_SYS_ADMIN in its user namespace a process may do so and still gain privileges by
-    a set-user-ID program; whether commands may is decided where they start.
+    With CAP_SYS_ADMIN in its user namespace a process can install a filter and still gain
+    privileges by a set-user-ID program. Commands lose that ability when they start.
     """
     number = MACHINES[os.uname().machine].numbers["seccomp"]
     given = _Program(len(program) // 8, program)

@@ -1,4 +1,4 @@
-"""The few system calls that Python 3.11's `os` does not have. Errors are `OSError`."""
+"""System calls that the `os` module of Python 3.11 lacks. Errors are `OSError`."""
 
 import ctypes
 import os
@@ -102,19 +102,19 @@ def unmount_detached(target: str) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    # glibc has no wrapper that every version exports; `syscall` needs the number by machine.
+    # Not every glibc exports a wrapper; the number depends on the machine.
     number = {"x86_64": 155}.get(os.uname().machine, 41)
     _check(_libc.syscall(number, os.fsencode(new_root), os.fsencode(put_old)), "pivot_root")
 
 
 def open_tree(path: str) -> int:
-    """A copy of the mounts at a path and below it, attached nowhere yet."""
+    """A detached copy of the mounts at a path and below it."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
     return call(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags)
 
 
 def move_mount(tree: int, target: str) -> None:
-    """Attach what `open_tree` gave."""
+    """Attach the mounts of `open_tree`."""
     where = _AT_FDCWD, os.fsencode(target)
     call(_SYS_MOVE_MOUNT, tree, b"", *where, _MOVE_MOUNT_EMPTY_PATH)
 
@@ -140,13 +140,13 @@ def seal_tree(tree: int) -> None:
 
 
 def join_session_keyring() -> None:
-    """Leave the session keyring for a new, empty one."""
+    """Replace the session keyring by a new, empty one."""
     number = {"x86_64": 250}.get(os.uname().machine, 219)
     call(number, _KEYCTL_JOIN_SESSION_KEYRING, 0)
 
 
 def call(number: int, *arguments: int | bytes) -> int:
-    """A system call by its number."""
+    """Make a system call by number."""
     longs = [ctypes.c_long(x) if isinstance(x, int) else x for x in arguments]
     result = int(_libc.syscall(ctypes.c_long(number), *longs))
     _check(result, f"system call {number}")
@@ -159,19 +159,19 @@ def _prctl(option: int, value: int) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent dies, also if it died just before this call."""
+    """Be killed when the parent dies, even if it died just before this call."""
     _check(_prctl(_PR_SET_PDEATHSIG, _SIGKILL), "PR_SET_PDEATHSIG")
     if os.getppid() != parent:
         os._exit(1)
 
 
 def become_subreaper() -> None:
-    """Orphaned descendants become children of this process instead of init's."""
+    """Adopt orphaned descendants instead of init."""
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1), "PR_SET_CHILD_SUBREAPER")
 
 
 def hide_memory() -> None:
-    """Nobody in the sandbox may trace this process or read its memory."""
+    """Deny processes in the sandbox to trace this process or read its memory."""
     _check(_prctl(_PR_SET_DUMPABLE, 0), "PR_SET_DUMPABLE")
 
 
@@ -192,7 +192,7 @@ class _CapData(ctypes.Structure):
 
 
 def limit_capabilities(kept: frozenset[int]) -> None:
-    """No program that this process or a child of it executes gets more than these."""
+    """Limit the capabilities of every program that this process or a child of it executes."""
     for number in range(_LAST_CAPABILITY + 1):
         if number not in kept:
             _prctl(_PR_CAPBSET_DROP, number)  # unknown to an older kernel: nothing to drop

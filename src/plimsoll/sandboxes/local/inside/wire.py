@@ -1,7 +1,7 @@
-"""Messages between Plimsoll and a sandbox: one datagram each, JSON, with open files.
+"""Messages between the host and a sandbox: datagrams with JSON and open files.
 
-A request's JSON travels in a memfd, so it may be of any size; a reply is short and travels
-in the datagram itself.
+The JSON of a request is in a memfd, so it can have any size. A reply is short, and is in the
+datagram itself.
 """
 
 import json
@@ -14,12 +14,12 @@ from typing import Any
 __all__ = [
     "REPLY_BYTES",
     "encode_reply",
-    "last_words",
+    "ignore_signal",
     "receive_fds",
     "receive_request",
+    "report_crash",
     "send_reply",
     "send_request",
-    "wake_only",
 ]
 
 _MAX_FDS = 8
@@ -27,7 +27,7 @@ REPLY_BYTES = 64 * 1024
 
 
 def send_request(channel: socket.socket, request: dict[str, Any], fds: Sequence[int] = ()) -> None:
-    """Send without blocking. The caller keeps (and closes) its own descriptors."""
+    """Send without blocking. The caller still owns its descriptors."""
     memory = os.memfd_create("plimsoll-request", os.MFD_CLOEXEC)
     try:
         payload = memoryview(json.dumps(request).encode())
@@ -39,7 +39,7 @@ def send_request(channel: socket.socket, request: dict[str, Any], fds: Sequence[
 
 
 def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next request with its files, or None when the other side is gone."""
+    """The next request with its descriptors. None if the other side is gone."""
     data, fds = receive_fds(channel, _MAX_FDS)
     if not data:
         return None
@@ -55,8 +55,8 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] 
 
 
 def receive_fds(channel: socket.socket, most: int, size: int = 16) -> tuple[bytes, list[int]]:
-    """A datagram with its files, none of which a program started from here inherits."""
-    # Not socket.recv_fds: it leaves out the flag that closes them at an exec.
+    """Receive a datagram with its descriptors, which are closed on exec."""
+    # socket.recv_fds does not set the close-on-exec flag.
     room = socket.CMSG_LEN(most * 4)
     data, ancillary, _, _ = channel.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
@@ -67,7 +67,7 @@ def receive_fds(channel: socket.socket, most: int, size: int = 16) -> tuple[byte
 
 
 def encode_reply(reply: dict[str, Any]) -> bytes:
-    """A reply in a datagram's size; one that would not fit is an error, never half a reply."""
+    """Encode a reply for a datagram. A reply that does not fit becomes an error."""
     data = json.dumps(reply).encode()
     if len(data) <= REPLY_BYTES:
         return data
@@ -75,7 +75,7 @@ def encode_reply(reply: dict[str, Any]) -> bytes:
 
 
 def send_reply(channel: socket.socket, reply: dict[str, Any], fds: Sequence[int] = ()) -> None:
-    """Send, and do not care whether anybody is left to read it."""
+    """Send a reply. A missing receiver is no error."""
     try:
         if fds:
             socket.send_fds(channel, [encode_reply(reply)], list(fds))
@@ -85,19 +85,19 @@ def send_reply(channel: socket.socket, reply: dict[str, Any], fds: Sequence[int]
         return
 
 
-def last_words(who: str, error: BaseException) -> None:
-    """Leave a note on stderr, where Plimsoll finds it when a sandbox died of a fault of ours.
+def report_crash(process: str, error: BaseException) -> None:
+    """Report an unexpected exception on stderr, where the host finds it if a sandbox dies.
 
-    Not a traceback: printing one imports modules and reads files, which in a sandbox's root
-    could be anybody's.
+    Without a traceback: printing one imports modules and reads files, which are not trusted in a
+    sandbox's root.
     """
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
     where = f" ({at.tb_frame.f_code.co_name}, line {at.tb_lineno})" if at else ""
-    os.write(2, f"{who}: {type(error).__name__}: {error}{where}\n".encode("utf-8", "replace"))
+    os.write(2, f"{process}: {type(error).__name__}: {error}{where}\n".encode("utf-8", "replace"))
 
 
-def wake_only(number: int, frame: object) -> None:
-    """A signal handler that does nothing: the signal wakes the poll by its descriptor."""
+def ignore_signal(number: int, frame: object) -> None:
+    """A signal handler that does nothing: the wakeup descriptor interrupts the poll."""
     del number, frame
