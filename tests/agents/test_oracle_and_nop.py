@@ -1,4 +1,4 @@
-"""The agents that need no policy: the oracle runs the solution, nop does nothing."""
+"""The agents without a policy: the oracle runs the solution, nop does nothing."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ GRADER = "#!/bin/bash\n([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/r
 
 @pytest.fixture
 def run(backend: Backend, tmp_path: Path):
-    """Writes a task with this solution, and runs the agent of a name on it."""
+    """Write a task with this solution, and run the named agent on it."""
 
     async def run(agent: str, solution: str | None, toml: str = "", **files: str) -> Ran:
         content = {
@@ -55,7 +55,7 @@ async def test_the_oracle_runs_the_solution_and_nop_does_not(run):
     check_graded(await run("nop", "touch /app/done\n"), 0.0)
 
 
-async def test_what_the_solution_prints_is_kept(run):
+async def test_the_output_of_the_solution_is_stored(run):
     ran = await run("oracle", "#!/bin/sh\necho solving; echo hm >&2\ntouch done\n")
     assert ran.read("agent/stdout.txt") == "solving\n"
     assert ran.read("agent/stderr.txt") == "hm\n"
@@ -88,14 +88,14 @@ async def test_a_solution_that_fails_is_the_tasks_fault(run, solution, words):
     check_void(await run("oracle", solution), Cause.TASK, *words)
 
 
-async def test_a_solution_past_its_time_is_the_tasks_fault(run):
+async def test_a_solution_that_times_out_is_the_tasks_fault(run):
     time = long_time()
     ran = await run("oracle", f"touch /app/done; sleep {time}", "[agent]\ntimeout_sec = 0.3\n")
     check_void(ran, Cause.TASK, "0.3 s")
     assert not processes_with(time)
 
 
-async def test_what_the_solution_leaves_running_is_dead_before_the_tests(run):
+async def test_background_processes_of_the_solution_are_dead_before_the_tests(run):
     time = long_time()
     grader = f"{GRADER}grep -l {time} /proc/[0-9]*/cmdline\n"
     ran = await run(
@@ -116,6 +116,6 @@ def test_agents_are_made_by_name():
         assert not agent.mounts
 
 
-def test_an_unknown_agent_is_told_with_those_there_are():
+def test_an_unknown_agent_is_refused_with_a_list_of_agents():
     with pytest.raises(UsageError, match=r"'oracel'.*oracle, nop, shell, claude-code"):
         make_agent("oracel")

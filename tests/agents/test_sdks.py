@@ -1,4 +1,4 @@
-"""Agents made with the OpenAI and Anthropic SDKs, inside a sandbox without a network."""
+"""Agents that use the OpenAI and Anthropic SDKs, inside a sandbox without a network."""
 
 import sys
 from pathlib import Path
@@ -19,12 +19,12 @@ from plimsoll.sandboxes.protocol import Backend, ExecResult, Mount, Sandbox
 from plimsoll.tasks.task import Task
 
 PACKAGES = Path(anthropic.__file__).parents[1]
-"""Where this Python has the SDKs."""
+"""The site-packages folder with the SDKs."""
 AT = "/opt/sdks"
 
 
 class Sdk:
-    """A script that is an agent."""
+    """An agent that is a Python script."""
 
     parts: tuple[Component, ...] = ()
 
@@ -46,7 +46,7 @@ class Sdk:
 
 
 class SdkAgent(CommandLineAgent):
-    """Its program is this host's."""
+    """It uses the Python of the host."""
 
     version = anthropic.__version__
     mounts = (Mount(PACKAGES, AT),)

@@ -1,4 +1,4 @@
-"""The built-in agent, with a real gateway, a scripted policy and a real sandbox."""
+"""The built-in shell agent, with a real gateway, a scripted policy and a real sandbox."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ CUT = Turn(text="```bash\nls", finish="length")
 
 @dataclass(frozen=True)
 class Worked:
-    """What came of an agent's work."""
+    """The result of an agent's work."""
 
     outcome: Outcome
     trajectory: Trajectory
@@ -46,7 +46,7 @@ class Worked:
 
     @property
     def told(self) -> list[str]:
-        """What the agent told the policy after the task."""
+        """The messages of the agent to the policy after the task."""
         return [one.text for one in self.messages[2:] if one.role in ("tool", "user")]
 
 
@@ -56,7 +56,7 @@ Assign = Callable[[Access | None], Assignment]
 
 @pytest.fixture
 def log() -> bytearray:
-    """What the agent prints."""
+    """The output of the agent."""
     return bytearray()
 
 
@@ -88,7 +88,7 @@ def assign(sandbox: Sandbox, tmp_path: Path, log: bytearray) -> Assign:
 
 @pytest.fixture
 def work(assign: Assign, tmp_path: Path, log: bytearray) -> Work:
-    """Lets the agent work with a policy that says these turns."""
+    """Run the agent with a policy that answers with these turns."""
 
     async def work(
         *turns: Turn,
@@ -106,7 +106,7 @@ def work(assign: Assign, tmp_path: Path, log: bytearray) -> Work:
     return work
 
 
-async def test_it_runs_what_the_policy_calls_and_ends_when_it_submits(work: Work, sandbox: Sandbox):
+async def test_tool_calls_are_run_until_the_policy_submits(work: Work, sandbox: Sandbox):
     worked = await work(
         Turn(run="echo $GREETING; echo oops >&2; touch /tmp/done", text="I make it."),
         Turn(run="ls /tmp/done; exit 3"),
@@ -128,7 +128,7 @@ async def test_a_conversation_is_one_branch_token_by_token(work: Work):
     assert len(worked.trajectory.branches()) == 1
 
 
-async def test_a_policy_that_cannot_call_tools_writes_blocks(work: Work, sandbox: Sandbox):
+async def test_a_policy_without_tool_calls_can_write_blocks(work: Work, sandbox: Sandbox):
     def answer(asked: ScriptedRequest) -> str:
         if "exit 0" in asked.last:
             return "That is done."
@@ -153,7 +153,7 @@ async def test_a_longer_fence_may_hold_a_shorter_one(work: Work, sandbox: Sandbo
     assert (await sandbox.exec("cat /tmp/done")).stdout.text == "```\nx\n```\n"
 
 
-async def test_a_server_that_takes_no_tools_is_asked_without(work: Work, sandbox: Sandbox):
+async def test_a_server_that_refuses_tools_is_asked_without_them(work: Work, sandbox: Sandbox):
     def answer(asked: ScriptedRequest) -> Turn | str:
         if asked.tools:
             return Turn(failure=400)
@@ -191,7 +191,7 @@ async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, w
     assert second == "exit 0\nfine\n"
 
 
-async def test_only_arguments_that_a_server_can_render_go_back_to_it(work: Work):
+async def test_invalid_arguments_are_not_sent_back_to_the_server(work: Work):
     broken = CallSpec(name="bash", arguments="{not json")
     fine = CallSpec(name="bash", arguments={"command": "true"})
     worked = await work(Turn(calls=(broken, fine)))
@@ -199,7 +199,7 @@ async def test_only_arguments_that_a_server_can_render_go_back_to_it(work: Work)
     assert sent == ["{}", '{"command":"true"}']
 
 
-async def test_what_the_policy_sees_of_an_output_is_bounded(work: Work):
+async def test_the_output_shown_to_the_policy_is_bounded(work: Work):
     printed = "seq 100000; echo the end"
     worked = await work(Turn(run=printed), agent=Shell(shown=2000))
     (told,) = worked.told
@@ -209,7 +209,7 @@ async def test_what_the_policy_sees_of_an_output_is_bounded(work: Work):
     assert len(told) < 2200
 
 
-async def test_a_command_that_does_not_end_is_killed_and_told_of(work: Work):
+async def test_a_command_that_times_out_is_killed_and_reported(work: Work):
     time = long_time()
     worked = await work(Turn(run=f"echo begun; sleep {time}"), agent=Shell(command_timeout=2))
     (told,) = worked.told
@@ -218,7 +218,7 @@ async def test_a_command_that_does_not_end_is_killed_and_told_of(work: Work):
     assert not processes_with(time)
 
 
-async def test_several_calls_of_one_answer_are_each_told_of(work: Work):
+async def test_each_call_of_an_answer_is_reported(work: Work):
     calls = tuple(
         CallSpec(name="bash", arguments={"command": command}) for command in ("echo a", "exit 2")
     )
@@ -228,19 +228,19 @@ async def test_several_calls_of_one_answer_are_each_told_of(work: Work):
     assert [one.call_id for one in worked.messages[3:]] == [call.id for call in answer.calls]
 
 
-async def test_a_used_up_budget_ends_it_as_budget(work: Work):
+async def test_an_exhausted_budget_ends_as_budget(work: Work):
     worked = await work(answer=lambda _: Turn(run="echo again"), limits=Limits(turns=3))
     assert worked.outcome.ending is Ending.BUDGET
     assert "3" in worked.outcome.detail
     assert len(worked.trajectory.exchanges) == 3
 
 
-async def test_a_refusal_is_told_as_one(work: Work):
+async def test_a_refusal_ends_as_refused(work: Work):
     worked = await work(Turn(text="No.", finish="content_filter"))
     assert worked.outcome.ending is Ending.REFUSED
 
 
-async def test_a_policy_that_fails_is_an_error_of_the_trial(work: Work):
+async def test_a_failing_policy_is_an_error_of_the_trial(work: Work):
     with pytest.raises(AgentError, match="the gateway answered 50"):
         await work(Turn(failure=500))
 
@@ -250,13 +250,13 @@ async def test_a_gateway_that_is_gone_is_an_error(assign):
         await Shell().run(assign(Access("http://127.0.0.1:9/s/x", "key", "policy")))
 
 
-async def test_without_a_policy_it_says_so(assign):
+async def test_a_missing_policy_is_an_error(assign):
     with pytest.raises(AgentError, match="asks a policy"):
         await Shell().run(assign(None))
 
 
 class Watched(ScriptedPolicy):
-    """A policy that keeps what it is asked to heed."""
+    """A policy that records the sampling parameters of its requests."""
 
     settings: dict[str, msgspec.Raw]
 
@@ -266,13 +266,13 @@ class Watched(ScriptedPolicy):
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.5, "max_tokens": 7}])
-async def test_sampling_parameters_are_sent_only_where_given(work: Work, sampling):
+async def test_only_given_sampling_parameters_are_sent(work: Work, sampling):
     policy = Watched(Script())
     await work(upstream=policy, agent=Shell(sampling=sampling))
     assert {name: msgspec.json.decode(raw) for name, raw in policy.settings.items()} == sampling
 
 
-async def test_a_command_too_long_to_start_is_told_of(work: Work):
+async def test_a_command_that_is_too_long_to_start_is_reported(work: Work):
     worked = await work(Turn(run=f"true {'x' * 300_000}"))
     (told,) = worked.told
     assert "Argument list too long" in told

@@ -1,4 +1,4 @@
-"""Trials of agents that ask a scripted policy, through a gateway, in a sandbox without network."""
+"""Trials of agents with a scripted policy, through a gateway, in a sandbox without a network."""
 
 import shutil
 from pathlib import Path
@@ -17,11 +17,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = load_script(SCRIPTS / "off-by-one.toml")
 TASK = Path(__file__).parents[2] / "examples/tasks/off-by-one"
 MEMORY = 2048
-"""MB: agents in JavaScript take more than the task itself is given."""
+"""MB: agents in JavaScript need more than the limit of the task."""
 
 
 def worker(backend: Backend, folder: Path) -> Asks:
-    """Runs a trial of an agent on the task `off-by-one`, with a policy that follows a script."""
+    """A function that runs a trial of an agent on the task `off-by-one` with a scripted policy."""
 
     async def work(
         agent: Agent, script: Script = SCRIPT, *, limits: Limits | None = None, user: str = "root"

@@ -1,4 +1,4 @@
-"""A package of Python that is made for a test."""
+"""A Python package made for a test."""
 
 import zipfile
 from pathlib import Path
@@ -7,7 +7,7 @@ __all__ = ["write_wheel"]
 
 
 def write_wheel(folder: Path, version: str) -> None:
-    """A wheel of one module, `tool`."""
+    """Write a wheel with one module, `tool`."""
     info = f"tool-{version}.dist-info"
     files = {
         "tool.py": f"VERSION = {version!r}\n",

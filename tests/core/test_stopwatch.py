@@ -1,4 +1,4 @@
-"""A clock that can be stopped: its timers and time limits stop with it."""
+"""The stopwatch: its timers and time limits pause with it."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from plimsoll.core.stopwatch import Stopwatch
 LONG = 60.0
 
 
-async def test_it_counts_what_it_runs_and_what_it_stands_apart():
+async def test_running_and_stopped_seconds_are_counted_separately():
     began, watch = time.monotonic(), Stopwatch()
     watch.stop()
     ran = watch.seconds
@@ -23,7 +23,7 @@ async def test_it_counts_what_it_runs_and_what_it_stands_apart():
     assert watch.seconds + watch.stopped_seconds <= time.monotonic() - began + 1e-6
 
 
-async def test_a_timer_waits_as_long_as_the_clock_does():
+async def test_a_timer_pauses_with_its_stopwatch():
     watch, rang = Stopwatch(), asyncio.Event()
     watch.call_later(0.05, rang.set)
     watch.stop()
@@ -37,7 +37,7 @@ async def test_a_timer_waits_as_long_as_the_clock_does():
     assert not cancelled.is_set()
 
 
-async def test_a_timer_of_a_stop_begins_anew_with_each():
+async def test_a_stop_timer_restarts_with_each_stop():
     watch, rang = Stopwatch(), asyncio.Event()
     timer = watch.call_when_stopped(LONG, rang.set)
     for _ in range(3):
@@ -48,7 +48,7 @@ async def test_a_timer_of_a_stop_begins_anew_with_each():
         assert timer._handle is None
 
 
-async def test_a_time_limit_stands_still_with_its_clock():
+async def test_a_time_limit_pauses_with_its_stopwatch():
     watch = Stopwatch()
     async with watch.limit(0.1, stopped=LONG):
         watch.stop()
@@ -63,7 +63,7 @@ async def test_a_time_limit_stands_still_with_its_clock():
         pass
 
 
-async def test_a_stop_without_an_end_ends_the_time_limit():
+async def test_an_endless_stop_ends_the_time_limit():
     watch = Stopwatch()
     watch.stop()
     limit = watch.limit(LONG, stopped=0.05)

@@ -1,4 +1,4 @@
-"""Any text is safe to write, to send and to show once it went through `safe_text`."""
+"""Text that passed `safe_text` is safe to store, to send and to show."""
 
 import json
 import sqlite3
@@ -45,7 +45,7 @@ def test_different_names_stay_different(names: list[str]):
         ("nul\0", r"nul\x00"),
     ],
 )
-def test_what_cannot_be_shown_is_written_out(text: str, line: str):
+def test_unprintable_characters_are_escaped(text: str, line: str):
     assert safe_line(text) == line
 
 

@@ -9,18 +9,18 @@ Left = Callable[..., list[str]]
 
 
 _before: set[int] = set()
-"""Children of this process when a test began: engines, trackers and the like of other tests."""
+"""Children of this process at the start of a test: daemons and other processes of earlier tests."""
 
 
 @pytest.fixture(autouse=True)
 def _others() -> None:
-    """Taken before anything else of a test is made."""
+    """Record the existing processes before anything else."""
     _before.clear()
     _before.update(_processes())
 
 
 def _processes() -> dict[int, str]:
-    """Every process that is ours by descent, zombies included, but for those of other tests."""
+    """All descendants of this process, zombies included, without those of other tests."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -33,7 +33,7 @@ def _processes() -> dict[int, str]:
             parents[int(entry.name)] = (int(parent), f"{name} {state}")
     found: dict[int, str] = {}
     grown = {os.getpid()}
-    # What those start meanwhile is theirs too.
+    # Children of those belong to other tests as well.
     while grown:
         grown = {pid for pid, (parent, _) in parents.items() if parent in grown}
         grown -= {*found, *_before}
@@ -42,7 +42,7 @@ def _processes() -> dict[int, str]:
 
 
 def _left(home: Path, ids: list[str] | None = None) -> list[str]:
-    """What is left of sandboxes: folders of a home, control groups, mounts."""
+    """Leftovers of sandboxes: folders of a home, control groups, mounts."""
     found = [str(x) for x in (home / "sandboxes").iterdir()]
     names = ids if ids is not None else []
     for base in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
@@ -55,7 +55,7 @@ def _left(home: Path, ids: list[str] | None = None) -> list[str]:
 
 @pytest.fixture
 def left() -> Left:
-    """Lists what is left of the sandboxes of a home, by their ids for control groups."""
+    """Lists the leftovers of sandboxes in a home, and of control groups by sandbox id."""
     return _left
 
 
@@ -66,7 +66,7 @@ def children() -> Callable[[], dict[int, str]]:
 
 @pytest.fixture
 def idle_groups() -> Callable[[], set[Path]]:
-    """Lists control groups of sandboxes in which no process is."""
+    """Lists control groups of sandboxes without processes."""
 
     def idle() -> set[Path]:
         found: set[Path] = set()

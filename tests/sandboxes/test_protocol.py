@@ -1,4 +1,4 @@
-"""Commands, streams and the end of a sandbox: what `protocol.py` promises, for any backend."""
+"""Commands, streams and close of a sandbox: the promises of `protocol.py`, for every backend."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from plimsoll.sandboxes.protocol import Backend, Image, Limits, Sandbox
 pytestmark = pytest.mark.every_backend
 
 
-async def test_an_argv_is_passed_word_for_word(sandbox: Sandbox):
+async def test_an_argv_is_passed_unchanged(sandbox: Sandbox):
     words = ["a b", "", "$HOME", "*", "ünï", "it's"]
     done = await sandbox.exec(["printf", "%s\\n", *words])
     assert done.ok
@@ -28,7 +28,7 @@ async def test_a_string_is_run_by_a_shell(sandbox: Sandbox):
     assert done.stdout.text == "42\nbash\n"
 
 
-async def test_a_command_starts_in_the_working_folder_or_where_it_is_told(
+async def test_a_command_starts_in_the_working_folder_or_the_given_one(
     backend: Backend, image: Image
 ):
     made = await backend.create(image, spec(workdir="/tmp"))
@@ -40,7 +40,7 @@ async def test_a_command_starts_in_the_working_folder_or_where_it_is_told(
         await made.close()
 
 
-async def test_a_missing_working_folder_is_a_command_that_failed(sandbox: Sandbox):
+async def test_a_missing_working_folder_fails_the_command(sandbox: Sandbox):
     done = await sandbox.exec(["true"], cwd="/no/such/folder")
     assert done.exit_code in (126, 127)
     assert "/no/such/folder" in done.stderr.text
@@ -58,7 +58,7 @@ async def test_the_environment_is_the_sandboxs_and_then_the_commands(
         await made.close()
 
 
-async def test_nothing_of_our_own_environment_reaches_a_command(
+async def test_the_environment_of_plimsoll_does_not_reach_a_command(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PLIMSOLL_TEST_SECRET", "hush")
@@ -68,7 +68,7 @@ async def test_nothing_of_our_own_environment_reaches_a_command(
     assert "HOME=/root" in done.stdout.text
 
 
-async def test_a_user_is_taken_by_name_and_by_number(sandbox: Sandbox):
+async def test_a_user_is_found_by_name_and_by_number(sandbox: Sandbox):
     assert (await sandbox.exec("id -un")).stdout.text == "root\n"
     assert (await sandbox.exec("id -un", user="nobody")).stdout.text == "nobody\n"
     assert (await sandbox.exec("id -u; id -g", user="4321:1234")).stdout.text == "4321\n1234\n"
@@ -81,7 +81,7 @@ async def test_an_unknown_user_is_an_error_and_the_sandbox_lives_on(sandbox: San
     assert (await sandbox.exec("true")).ok
 
 
-async def test_without_stdin_a_command_reads_the_end_at_once(sandbox: Sandbox):
+async def test_without_stdin_a_command_reads_end_of_file(sandbox: Sandbox):
     done = await sandbox.exec("cat | wc -c", timeout=60)
     assert done.stdout.text == "0\n"
 
@@ -94,38 +94,38 @@ async def test_stdin_arrives_whole_however_large_and_binary(sandbox: Sandbox):
     assert seen == sent
 
 
-async def test_a_command_that_does_not_read_its_stdin_ends_all_the_same(sandbox: Sandbox):
+async def test_a_command_that_does_not_read_its_stdin_ends(sandbox: Sandbox):
     assert (await sandbox.exec("exit 3", stdin=b"x" * (20 << 20), timeout=60)).exit_code == 3
 
 
-async def test_an_exit_code_is_told_as_it_is(sandbox: Sandbox):
+async def test_exit_codes_are_reported(sandbox: Sandbox):
     for code in (0, 1, 42, 126, 127, 128, 137, 255):
         done = await sandbox.exec(f"exit {code}")
         assert (done.exit_code, done.signal, done.timed_out) == (code, None, False)
         assert done.ok == (code == 0)
 
 
-async def test_a_signal_is_told_as_a_signal(sandbox: Sandbox):
+async def test_signals_are_reported(sandbox: Sandbox):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGKILL, signal.SIGSEGV):
         done = await sandbox.exec(f"kill -{number} $$")
         assert (done.exit_code, done.signal, done.timed_out) == (None, number, False)
         assert not done.ok
 
 
-async def test_a_command_that_is_not_there_exits_127_and_says_so(sandbox: Sandbox):
+async def test_a_missing_command_exits_127_with_a_message(sandbox: Sandbox):
     done = await sandbox.exec(["no-such-command", "x"])
     assert done.exit_code == 127
     assert "no-such-command" in done.stderr.text
 
 
-async def test_a_file_that_cannot_be_run_exits_126_and_says_so(sandbox: Sandbox):
+async def test_a_file_that_cannot_be_run_exits_126_with_a_message(sandbox: Sandbox):
     done = await sandbox.exec(["/etc/passwd"])
     assert done.exit_code == 126
     assert "/etc/passwd" in done.stderr.text
 
 
 @pytest.mark.parametrize("argv", [[], ["a\0b"], ["true", "\0"]])
-async def test_an_argv_that_nobody_could_run_says_so(sandbox: Sandbox, argv: list[str]):
+async def test_an_impossible_argv_is_an_error(sandbox: Sandbox, argv: list[str]):
     try:
         done = await sandbox.exec(argv)
     except (SandboxError, ValueError):
@@ -140,7 +140,7 @@ async def test_the_streams_are_kept_apart_and_in_order(sandbox: Sandbox):
     assert done.stderr.text == "e1\ne2\ne3\n"
 
 
-async def test_output_is_seen_while_the_command_runs(sandbox: Sandbox):
+async def test_output_is_streamed_while_the_command_runs(sandbox: Sandbox):
     seen: list[tuple[str, bytes]] = []
     command = "echo now; echo bad >&2; until [ -e /tmp/go ]; do sleep 0.05; done; echo later"
     running = asyncio.create_task(
@@ -169,7 +169,7 @@ async def test_a_gigabyte_printed_is_not_a_gigabyte_held(sandbox: Sandbox):
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, 1000])
-async def test_what_is_kept_is_the_beginning_and_the_end(sandbox: Sandbox, keep: int):
+async def test_the_beginning_and_the_end_of_output_are_kept(sandbox: Sandbox, keep: int):
     done = await sandbox.exec("seq 100000; seq 5 >&2", keep=keep)
     whole = "".join(f"{n}\n" for n in range(1, 100001)).encode()
     head, tail = done.stdout.head, done.stdout.tail
@@ -191,13 +191,13 @@ async def test_fifty_commands_at_once_do_not_mix(sandbox: Sandbox):
 
 
 async def test_only_the_three_streams_are_open_in_a_command(sandbox: Sandbox):
-    # `ls` itself opens the folder it lists.
+    # `ls` opens the folder that it lists.
     done = await sandbox.exec(["ls", "-l", "/proc/self/fd"])
     numbers = re.findall(r" (\d+) -> ", done.stdout.text)
     assert sorted(numbers) == ["0", "1", "2", "3"], done.stdout.text
 
 
-async def test_what_one_command_writes_the_next_one_finds(sandbox: Sandbox):
+async def test_the_next_command_sees_the_files_of_the_last(sandbox: Sandbox):
     await sandbox.exec("echo kept > /tmp/file; mkdir /new; echo tool > /usr/local/bin/tool")
     done = await sandbox.exec("cat /tmp/file /usr/local/bin/tool; ls -d /new")
     assert done.stdout.text == "kept\ntool\n/new\n"
@@ -231,7 +231,7 @@ async def test_a_status_counts_processes_without_the_init(sandbox: Sandbox):
     assert (await sandbox.status()).processes == 2
 
 
-async def test_a_closed_sandbox_says_so_whatever_it_is_asked(sandbox: Sandbox, tmp_path: Path):
+async def test_a_closed_sandbox_refuses_every_call(sandbox: Sandbox, tmp_path: Path):
     await sandbox.close()
     status = await sandbox.status()
     assert not status.alive
@@ -249,13 +249,13 @@ async def test_a_closed_sandbox_says_so_whatever_it_is_asked(sandbox: Sandbox, t
             await ask()
 
 
-async def test_close_may_be_called_again_and_at_once(sandbox: Sandbox):
+async def test_close_is_idempotent_and_concurrent(sandbox: Sandbox):
     await asyncio.gather(*(sandbox.close() for _ in range(5)))
     await sandbox.close()
     assert not (await sandbox.status()).alive
 
 
-async def test_close_ends_a_command_that_runs(sandbox: Sandbox):
+async def test_close_ends_a_running_command(sandbox: Sandbox):
     running = asyncio.create_task(sandbox.exec("sleep 600"))
     await asyncio.sleep(0.1)
     await sandbox.close()
@@ -263,7 +263,7 @@ async def test_close_ends_a_command_that_runs(sandbox: Sandbox):
         await asyncio.wait_for(running, 60)
 
 
-async def test_a_cancelled_close_is_finished_all_the_same(sandbox: Sandbox):
+async def test_a_cancelled_close_is_completed(sandbox: Sandbox):
     closing = asyncio.create_task(sandbox.close())
     await asyncio.sleep(0)
     closing.cancel()
@@ -273,6 +273,6 @@ async def test_a_cancelled_close_is_finished_all_the_same(sandbox: Sandbox):
     assert not (await sandbox.status()).alive
 
 
-async def test_gpus_that_cannot_be_given_are_refused(backend: Backend, image: Image):
+async def test_unavailable_gpus_are_refused(backend: Backend, image: Image):
     with pytest.raises(SandboxUnsupported, match="GPU"):
         await backend.create(image, spec(limits=Limits(gpus=1)))

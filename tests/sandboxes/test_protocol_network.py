@@ -1,4 +1,4 @@
-"""The network is what the policy says, from the next command on."""
+"""Network policies: they apply from the next command on."""
 
 import asyncio
 import secrets
@@ -24,7 +24,7 @@ INTERFACES = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort"
 
 
 def _address() -> str:
-    """One of the host that is not loopback, which a container has its own of."""
+    """An address of the host that is not loopback: a container has a loopback of its own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         with suppress(OSError):
             end.connect(("192.0.2.1", 9))  # nothing is sent
@@ -55,9 +55,7 @@ async def test_without_a_network_there_is_only_loopback(sandbox: Sandbox):
     assert (await sandbox.exec(INTERFACES)).stdout.text == "lo\n"
 
 
-async def test_the_sandboxs_own_loopback_works_and_is_its_own(
-    backend: Backend, image: Image, sandbox: Sandbox
-):
+async def test_a_sandbox_has_a_private_loopback(backend: Backend, image: Image, sandbox: Sandbox):
     serve = "python3 -m http.server 8080 --bind 127.0.0.1 >/tmp/log 2>&1 &"
     wait = "until grep -q :1F90 /proc/net/tcp; do sleep 0.05; done"
     other = await backend.create(image, spec())
@@ -81,7 +79,7 @@ async def test_a_policy_applies_from_the_next_command_on(sandbox: Sandbox, port:
     assert (await sandbox.exec(INTERFACES)).stdout.text == "lo\n"
 
 
-async def test_a_sandbox_may_start_with_a_network(backend: Backend, image: Image, port: int):
+async def test_a_sandbox_can_start_with_a_network(backend: Backend, image: Image, port: int):
     made = await backend.create(image, spec(network=PUBLIC))
     try:
         assert "hello" in (await made.exec(_connect(port, 30), timeout=60)).stdout.text

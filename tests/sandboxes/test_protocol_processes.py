@@ -1,4 +1,4 @@
-"""Processes: a timeout or a cancelled call leaves none, a normal end leaves the others alone."""
+"""Processes: a timeout or a cancelled call leaves none, a normal end keeps background ones."""
 
 import asyncio
 
@@ -80,7 +80,7 @@ async def test_a_call_cancelled_at_any_moment_leaves_no_process(sandbox: Sandbox
         assert (await sandbox.status()).processes == 0
 
 
-async def test_a_call_cancelled_again_and_again_leaves_no_process(sandbox: Sandbox):
+async def test_a_call_cancelled_repeatedly_leaves_no_process(sandbox: Sandbox):
     running = asyncio.create_task(sandbox.exec("setsid sleep 60 & sleep 60"))
     await asyncio.sleep(0.1)
     for _ in range(5):
@@ -112,7 +112,7 @@ async def test_a_full_process_table_does_not_end_the_sandbox(backend: Backend, i
         try:
             assert not (await made.exec("true", timeout=5)).ok
         except SandboxError as error:
-            assert "process" in str(error)  # says what is used up
+            assert "process" in str(error)  # names the limit
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -122,7 +122,7 @@ async def test_a_full_process_table_does_not_end_the_sandbox(backend: Backend, i
         await made.close()
 
 
-async def test_a_timeout_keeps_what_was_printed_until_then(sandbox: Sandbox):
+async def test_a_timeout_keeps_the_output_so_far(sandbox: Sandbox):
     done = await sandbox.exec("echo out; echo err >&2; sleep 60", timeout=2)
     assert done.timed_out
     assert (done.stdout.text, done.stderr.text) == ("out\n", "err\n")
@@ -173,7 +173,7 @@ async def test_kill_all_leaves_only_the_init(sandbox: Sandbox):
     assert (await sandbox.exec("echo on")).stdout.text == "on\n"
 
 
-async def test_kill_all_of_nothing_is_nothing(sandbox: Sandbox):
+async def test_kill_all_without_processes_does_nothing(sandbox: Sandbox):
     await sandbox.kill_all()
     await sandbox.kill_all()
     assert (await sandbox.exec("true")).ok
@@ -212,14 +212,14 @@ async def test_a_command_that_kills_its_parent_does_not_outlive_kill_all(sandbox
     }.items(),
     ids=lambda damage: damage[0],
 )
-async def test_no_accounts_file_that_an_agent_leaves_ends_the_sandbox(
+async def test_no_account_file_of_an_agent_ends_the_sandbox(
     backend: Backend, image: Image, damage: tuple[str, str]
 ):
     made = await backend.create(image, spec(limits=Limits(memory_mb=256)))
     try:
         await made.exec(damage[1])
         async with asyncio.timeout(60):
-            # Not by a shell: that reads the accounts itself.
+            # Without a shell, which would read the account files itself.
             done = await made.exec(["echo", "on"], timeout=30)
             await made.kill_all()
         assert done.stdout.text == "on\n"

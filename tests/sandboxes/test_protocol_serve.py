@@ -1,4 +1,4 @@
-"""A socket inside a sandbox without a network, served by this process, for any backend."""
+"""Sockets inside a sandbox without a network, served by this process, for every backend."""
 
 import asyncio
 import contextlib
@@ -46,26 +46,26 @@ async def _said(sandbox: Sandbox, port: int, words: str = "hello") -> str:
 
 
 async def _until_gone(sandbox: Sandbox, port: int) -> None:
-    """Wait until nobody listens: a closed socket is told to the sandbox, not waited for."""
+    """Wait until nobody listens: closing does not wait for the sandbox."""
     async with asyncio.timeout(60):
         while (await _python(sandbox, CONNECT.format(port=port))).ok:
             pass
 
 
-async def test_a_command_without_a_network_reaches_what_serves_it(sandbox: Sandbox):
+async def test_a_command_without_a_network_reaches_the_served_socket(sandbox: Sandbox):
     served = await sandbox.serve(0, upper)
     assert 0 < served.port < 65536
     assert await _said(sandbox, served.port) == "b'HELLO'\n"
     assert await _said(sandbox, served.port, "again") == "b'AGAIN'\n"
 
 
-async def test_a_port_is_the_one_that_was_asked_for(sandbox: Sandbox):
+async def test_the_requested_port_is_used(sandbox: Sandbox):
     served = await sandbox.serve(4711, upper)
     assert served.port == 4711
     assert await _said(sandbox, 4711) == "b'HELLO'\n"
 
 
-async def test_nobody_but_loopback_is_listened_to(sandbox: Sandbox):
+async def test_only_loopback_is_listened_on(sandbox: Sandbox):
     served = await sandbox.serve(0, upper)
     listening = await sandbox.exec("tail -n +2 /proc/net/tcp | cut -c 7-20")
     assert f"0100007F:{served.port:04X}" in listening.stdout.text
@@ -78,7 +78,7 @@ async def test_megabytes_go_both_ways_at_once(sandbox: Sandbox):
     assert done.stdout.text == f"True {SIZE}\n", done.stderr.text
 
 
-async def test_a_server_that_does_not_read_holds_the_sender_up(sandbox: Sandbox):
+async def test_a_slow_server_causes_backpressure(sandbox: Sandbox):
     go_on = asyncio.Event()
     seen = 0
 
@@ -97,7 +97,7 @@ async def test_a_server_that_does_not_read_holds_the_sender_up(sandbox: Sandbox)
     assert 0 < seen < SIZE
 
 
-async def test_a_client_that_does_not_read_holds_the_server_up(sandbox: Sandbox):
+async def test_a_slow_client_causes_backpressure(sandbox: Sandbox):
     written = 0
     cut = asyncio.Event()
 
@@ -115,10 +115,10 @@ async def test_a_client_that_does_not_read_holds_the_server_up(sandbox: Sandbox)
     idle = CONNECT.format(port=served.port) + "import time; time.sleep(1)"
     assert (await _python(sandbox, idle)).ok
     assert 0 < written < SIZE
-    await asyncio.wait_for(cut.wait(), 30)  # the client is gone, and that is told
+    await asyncio.wait_for(cut.wait(), 30)  # the client is gone
 
 
-async def test_each_side_may_end_its_half_first(sandbox: Sandbox):
+async def test_each_side_can_half_close_first(sandbox: Sandbox):
     async def goodbye_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"over")
         writer.write_eof()
@@ -133,7 +133,7 @@ async def test_each_side_may_end_its_half_first(sandbox: Sandbox):
     assert await asyncio.wait_for(heard, 30) == b"and out"
 
 
-async def test_all_that_was_written_arrives_though_the_server_closed_at_once(sandbox: Sandbox):
+async def test_all_data_arrives_before_an_immediate_close(sandbox: Sandbox):
     async def blurt(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"x" * SIZE)
         writer.close()
@@ -175,7 +175,7 @@ async def test_a_connection_outlives_a_change_of_the_network(sandbox: Sandbox):
     assert await _said(sandbox, served.port) == "b'HELLO'\n"
 
 
-async def test_under_a_public_policy_it_serves_too(sandbox: Sandbox):
+async def test_serving_works_with_a_public_network(sandbox: Sandbox):
     await sandbox.set_network(PUBLIC)
     served = await sandbox.serve(0, upper)
     assert await _said(sandbox, served.port) == "b'HELLO'\n"
@@ -196,20 +196,20 @@ async def test_a_server_that_fails_ends_its_connection_only(
     assert "a fault of its own" in caplog.text
 
 
-async def test_a_port_in_use_is_an_error_that_says_so(sandbox: Sandbox):
+async def test_a_port_in_use_is_an_error(sandbox: Sandbox):
     served = await sandbox.serve(0, upper)
     with pytest.raises(SandboxError, match=rf"{served.port}.*in use"):
         await sandbox.serve(served.port, upper)
     assert await _said(sandbox, served.port) == "b'HELLO'\n"
 
 
-async def test_a_port_that_cannot_be_is_an_error(sandbox: Sandbox):
+async def test_an_invalid_port_is_an_error(sandbox: Sandbox):
     with pytest.raises(SandboxError, match="70000"):
         await sandbox.serve(70000, upper)
     assert (await sandbox.exec("true")).ok
 
 
-async def test_closed_it_ends_its_connections_and_its_port_is_free(sandbox: Sandbox):
+async def test_closing_ends_connections_and_frees_the_port(sandbox: Sandbox):
     connected, cancelled = asyncio.Event(), asyncio.Event()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -231,7 +231,7 @@ async def test_closed_it_ends_its_connections_and_its_port_is_free(sandbox: Sand
     assert await _said(sandbox, again.port) == "b'HELLO'\n"
 
 
-async def test_a_sandbox_closed_while_connections_are_open_ends_them(sandbox: Sandbox):
+async def test_closing_a_sandbox_ends_its_connections(sandbox: Sandbox):
     connected = asyncio.Event()
     ended: list[BaseException | bytes] = []
 

@@ -1,4 +1,4 @@
-"""Files and folders in and out: carried whole, and no path and no link leaves its target."""
+"""Uploads and downloads: complete, and no path and no link leaves its target."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.every_backend
 
 
 def _tree(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """What stands below a folder: for each name its kind and mode, and its content."""
+    """The entries below a folder: for each name its kind, mode and content."""
     return {str(path.relative_to(folder)): _held(path) for path in folder.rglob("*")}
 
 
@@ -32,7 +32,7 @@ async def _said(sandbox: Sandbox, command: str) -> str:
     return done.stdout.text
 
 
-async def test_a_file_goes_there_and_back(sandbox: Sandbox, tmp_path: Path):
+async def test_a_file_round_trips(sandbox: Sandbox, tmp_path: Path):
     content = os.urandom(3_000_001)
     (tmp_path / "a").write_bytes(content)
     (tmp_path / "a").chmod(0o750)
@@ -45,7 +45,7 @@ async def test_a_file_goes_there_and_back(sandbox: Sandbox, tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "deep/er/c").stat().st_mode) == 0o750
 
 
-async def test_a_folder_goes_there_and_back_unchanged(sandbox: Sandbox, tmp_path: Path):
+async def test_a_folder_round_trips_unchanged(sandbox: Sandbox, tmp_path: Path):
     source = tmp_path / "source"
     (source / "empty").mkdir(parents=True)
     (source / "sub/deeper").mkdir(parents=True)
@@ -71,7 +71,7 @@ async def test_a_folder_goes_there_and_back_unchanged(sandbox: Sandbox, tmp_path
     assert _tree(tmp_path / "back") == _tree(source)
 
 
-async def test_big_files_and_many_files_are_carried(sandbox: Sandbox, tmp_path: Path):
+async def test_big_files_and_many_files_are_copied(sandbox: Sandbox, tmp_path: Path):
     source = tmp_path / "source"
     source.mkdir()
     with (source / "big").open("wb") as file:
@@ -87,7 +87,7 @@ async def test_big_files_and_many_files_are_carried(sandbox: Sandbox, tmp_path: 
     assert (tmp_path / "back/f1999").read_text() == "1999"
 
 
-async def test_a_folders_content_joins_what_is_there(sandbox: Sandbox, tmp_path: Path):
+async def test_a_folder_is_merged_into_the_target(sandbox: Sandbox, tmp_path: Path):
     (tmp_path / "source/sub").mkdir(parents=True)
     (tmp_path / "source/sub/new").write_text("new")
     (tmp_path / "source/old").write_text("replaced")
@@ -96,9 +96,7 @@ async def test_a_folders_content_joins_what_is_there(sandbox: Sandbox, tmp_path:
     assert await _said(sandbox, "cat /t/sub/kept /t/sub/new /t/old") == "kept\nnewreplaced"
 
 
-async def test_links_that_leave_the_folder_are_left_out_and_listed(
-    sandbox: Sandbox, tmp_path: Path
-):
+async def test_links_that_leave_the_folder_are_skipped_and_listed(sandbox: Sandbox, tmp_path: Path):
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
     for name, to in {
@@ -116,7 +114,7 @@ async def test_links_that_leave_the_folder_are_left_out_and_listed(
     assert await _said(sandbox, "find /t -type l") == "/t/kept\n"
 
 
-async def test_a_download_leaves_out_links_to_outside(sandbox: Sandbox, tmp_path: Path):
+async def test_a_download_skips_links_to_outside(sandbox: Sandbox, tmp_path: Path):
     await sandbox.exec(
         "mkdir -p /d/sub; cd /d; ln -s /etc/passwd absolute; ln -s /d/sub own; ln -s .. up; "
         "ln -s ../../../../../../etc/passwd sub/far; ln -s sub kept; echo x > sub/x"
@@ -136,7 +134,7 @@ async def test_a_download_leaves_out_links_to_outside(sandbox: Sandbox, tmp_path
         "mkdir -p a/b/c; ln -s ../.. a/b/up; ln -s a/b/up/.. evil",
     ],
 )
-async def test_no_link_leaves_a_download_by_way_of_another(
+async def test_no_link_leaves_a_download_through_another(
     sandbox: Sandbox, tmp_path: Path, make: str
 ):
     (tmp_path / "secret").write_text("of the host")
@@ -150,7 +148,7 @@ async def test_no_link_leaves_a_download_by_way_of_another(
     assert got.skipped
 
 
-async def test_a_link_as_a_downloads_source_is_not_followed(sandbox: Sandbox, tmp_path: Path):
+async def test_a_link_as_the_source_of_a_download_is_not_followed(sandbox: Sandbox, tmp_path: Path):
     secret = tmp_path / "secret"
     secret.write_text("of the host")
     await sandbox.exec(f"ln -s {secret} /tmp/link; ln -s /etc /folder; ln -s /etc/passwd /file")
@@ -198,7 +196,7 @@ async def test_a_download_over_a_link_of_the_host_replaces_the_link(
 
 
 @pytest.mark.parametrize("plant", ["ln -s /nowhere /tests", "echo x > /tests", "mkfifo /tests"])
-async def test_nothing_that_an_agent_leaves_in_the_way_stops_an_upload(
+async def test_obstacles_of_an_agent_do_not_stop_an_upload(
     sandbox: Sandbox, tmp_path: Path, plant: str
 ):
     (tmp_path / "source").mkdir()
@@ -209,7 +207,7 @@ async def test_nothing_that_an_agent_leaves_in_the_way_stops_an_upload(
     assert await _said(sandbox, "cat /tests/test.sh") == "x"
 
 
-async def test_what_is_no_file_is_left_out_and_listed(sandbox: Sandbox, tmp_path: Path):
+async def test_devices_and_sockets_are_skipped_and_listed(sandbox: Sandbox, tmp_path: Path):
     await sandbox.exec(
         "mkdir /d; cd /d; mkfifo pipe; echo x > file; "
         "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('socket')\""
@@ -223,7 +221,7 @@ async def test_what_is_no_file_is_left_out_and_listed(sandbox: Sandbox, tmp_path
         await asyncio.wait_for(sandbox.download("/dev/zero", tmp_path / "out2"), 60)
 
 
-async def test_an_upload_leaves_out_pipes_and_sockets_too(
+async def test_an_upload_skips_pipes_and_sockets(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "s").mkdir()
@@ -236,7 +234,7 @@ async def test_an_upload_leaves_out_pipes_and_sockets_too(
     assert await _said(sandbox, "ls -A /t") == ""
 
 
-async def test_many_links_left_out_with_long_names_are_no_trouble(sandbox: Sandbox, tmp_path: Path):
+async def test_many_skipped_links_with_long_names_are_reported(sandbox: Sandbox, tmp_path: Path):
     for number in range(150):
         (tmp_path / f"{'é' * 100}{number}").symlink_to("/etc/" + "é" * 300)
     sent = await sandbox.upload(tmp_path, "/t")
@@ -286,7 +284,7 @@ async def test_holes_stay_holes_in_both_directions(sandbox: Sandbox, tmp_path: P
     assert int((await _said(sandbox, "du -sk /back")).split()[0]) < 1024
 
 
-async def test_a_file_with_several_names_stays_one_file(sandbox: Sandbox, tmp_path: Path):
+async def test_hard_links_stay_one_file(sandbox: Sandbox, tmp_path: Path):
     await sandbox.exec(
         "mkdir -p /d/sub; head -c 1000000 /dev/urandom > /d/a; ln /d/a /d/b; ln /d/a /d/sub/c; "
         "ln -s a /d/l; ln /d/l /d/m; cp /d/a /d/other"
@@ -304,9 +302,7 @@ async def test_a_file_with_several_names_stays_one_file(sandbox: Sandbox, tmp_pa
     )
 
 
-async def test_what_has_too_long_a_path_is_left_out_and_the_rest_comes(
-    sandbox: Sandbox, tmp_path: Path
-):
+async def test_too_long_paths_are_skipped_and_the_rest_is_copied(sandbox: Sandbox, tmp_path: Path):
     dig = (
         "import os; os.makedirs('/d/ok'); open('/d/ok/file', 'w').close(); os.chdir('/d')\n"
         "for _ in range(30): os.mkdir(b'\\xff' + b'd' * 200); os.chdir(b'\\xff' + b'd' * 200)\n"
@@ -321,7 +317,7 @@ async def test_what_has_too_long_a_path_is_left_out_and_the_rest_comes(
     assert (tmp_path / "out/ok/file").exists()
 
 
-async def test_a_source_that_is_not_there_is_an_error(sandbox: Sandbox, tmp_path: Path):
+async def test_a_missing_source_is_an_error(sandbox: Sandbox, tmp_path: Path):
     with pytest.raises(TransferError, match="/not/there"):
         await sandbox.download("/not/there", tmp_path / "out")
     with pytest.raises(TransferError, match="not-there"):
@@ -329,7 +325,7 @@ async def test_a_source_that_is_not_there_is_an_error(sandbox: Sandbox, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-async def test_a_target_that_cannot_be_written_is_an_error(sandbox: Sandbox, tmp_path: Path):
+async def test_an_unwritable_target_is_an_error(sandbox: Sandbox, tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(TransferError):
         await sandbox.download("/etc/passwd", tmp_path / "file/below")
@@ -388,7 +384,7 @@ EMPTIED = {
 
 
 @pytest.mark.parametrize("kind", EMPTIED)
-async def test_empty_makes_an_empty_folder_of_anything(sandbox: Sandbox, kind: str):
+async def test_empty_replaces_anything_by_an_empty_folder(sandbox: Sandbox, kind: str):
     await sandbox.exec(EMPTIED[kind])
     await sandbox.empty("/e")
     assert await _said(sandbox, "stat -c '%F %a %U' /e; ls -A /e") == "directory 755 root\n"
@@ -396,18 +392,18 @@ async def test_empty_makes_an_empty_folder_of_anything(sandbox: Sandbox, kind: s
         assert await _said(sandbox, "ls /kept") == "x\n"
 
 
-async def test_empty_sets_the_mode_and_makes_the_way(sandbox: Sandbox):
+async def test_empty_sets_the_mode_and_creates_parents(sandbox: Sandbox):
     await sandbox.empty("/a/b/c", mode=0o1777)
     assert await _said(sandbox, "stat -c %a /a/b/c") == "1777\n"
 
 
-async def test_empty_removes_what_came_with_the_image(sandbox: Sandbox):
+async def test_empty_removes_files_of_the_image(sandbox: Sandbox):
     await sandbox.empty("/usr/share/doc")
     assert await _said(sandbox, "ls -A /usr/share/doc") == ""
 
 
 @pytest.mark.parametrize("plant", ["echo x > /logs", "ln -s /nowhere /logs", "ln -s logs /logs"])
-async def test_empty_gets_past_what_an_agent_left_in_the_way(sandbox: Sandbox, plant: str):
+async def test_empty_gets_past_obstacles_of_an_agent(sandbox: Sandbox, plant: str):
     await sandbox.exec(plant)
     await sandbox.empty("/logs/verifier")
     assert await _said(sandbox, "ls -A /logs/verifier") == ""

@@ -1,4 +1,4 @@
-"""Who is reaped and who is not, in which order, and what a failure does."""
+"""The reaper: the resources it selects, the order of removal, and failures."""
 
 import asyncio
 import logging
@@ -54,66 +54,66 @@ def names(*items: Resource) -> list[str]:
     return [one.id for one in select_removable(items, NOW, is_alive, is_here)]
 
 
-def test_what_a_dead_owner_left_is_doomed_and_a_live_ones_is_not():
+def test_resources_of_a_dead_owner_are_removed_and_of_a_live_one_kept():
     assert names(item("a", ALIVE), item("b", DEAD)) == ["b"]
 
 
 @pytest.mark.parametrize("kind", ["sandbox", "network", "volume"])
-def test_what_is_past_its_expiry_is_doomed_unless_its_owner_lives_on_this_host(kind: ResourceKind):
+def test_expired_resources_are_removed_unless_their_owner_is_alive_here(kind: ResourceKind):
     past = NOW - 1
     owners = {"a": ALIVE, "b": ELSEWHERE, "c": DEAD}
     assert names(*(item(n, o, kind=kind, expires=past) for n, o in owners.items())) == ["b", "c"]
 
 
-def test_what_is_shared_and_past_its_expiry_is_doomed_whoever_made_it():
+def test_expired_shared_resources_are_removed():
     assert names(item("a", ALIVE, kind="image", shared=True, expires=NOW - 1)) == ["a"]
 
 
-def test_what_is_on_another_host_is_left_alone_until_it_expires():
+def test_resources_of_another_host_stay_until_they_expire():
     assert names(item("a", ELSEWHERE)) == []
     assert names(item("a", ELSEWHERE, expires=NOW - 1)) == ["a"]
 
 
-def test_a_sandbox_on_another_host_that_has_ended_for_long_is_doomed():
+def test_sandboxes_of_another_host_that_ended_long_ago_are_removed():
     lasting = replace(item("a", ELSEWHERE), labels=Labels("run", "ticket", ELSEWHERE, NOW + 1e6))
     assert names(replace(lasting, ended=NOW - 3500)) == []
     assert names(replace(lasting, ended=NOW - 3700)) == ["a"]
 
 
-def test_what_is_shared_outlives_its_owner_until_it_expires():
+def test_shared_resources_outlive_their_owner_until_they_expire():
     cache = item("a", DEAD, kind="image", shared=True)
     assert names(cache) == []
     assert names(replace(cache, labels=replace(cache.labels, expires=NOW - 1))) == ["a"]
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_something_else_holds_on_to_is_never_doomed(shared: bool):
+def test_resources_in_use_are_never_removed(shared: bool):
     used = item("v", DEAD, kind="volume", expires=NOW - 1, shared=shared, used_by=("a",))
     assert names(item("a", ALIVE), used) == []
     assert names(item("a", DEAD), used) == ["a", "v"]
     assert names(item("a", DEAD), replace(used, used_by=("a", "container other"))) == ["a"]
 
 
-def test_what_this_process_owns_is_not_doomed():
+def test_resources_of_this_process_are_kept():
     mine, now = this_process(), time.time()
     assert select_removable([item("a", mine, expires=now + 60)], now) == []
     assert select_removable([item("a", mine, expires=now - 1)], now) == []
 
 
-def test_what_uses_something_goes_before_it():
+def test_users_of_a_resource_are_removed_before_it():
     kinds: list[ResourceKind] = ["image", "volume", "network", "sandbox"]
     items = [item(kind, DEAD, kind=kind) for kind in kinds]
     assert names(*items) == ["sandbox", "network", "volume", "image"]
 
 
-def test_those_who_hold_on_to_something_are_named():
+def test_the_users_of_a_resource_are_named():
     volume = item("v", kind="volume", used_by=("a", "b"))
     assert in_use([volume, item("a")]) == {volume: ("b",)}
     assert in_use([volume, item("a"), item("b")]) == {}
 
 
 class Slow:
-    """An inventory in memory, where each removal takes a while and some fail."""
+    """An inventory in memory, in which removals take a while and some fail."""
 
     name = "slow"
 
@@ -158,7 +158,7 @@ def dead(name: str, kind: ResourceKind = "sandbox") -> Resource:
     return item(name, replace(this_process(), started="never"), kind=kind, expires=time.time() + 60)
 
 
-async def test_many_are_removed_at_once_but_not_all():
+async def test_removals_run_concurrently_up_to_a_limit():
     slow = Slow(*(dead(f"{n}") for n in range(40)))
     await reap(slow)
     assert slow.left == []
@@ -171,7 +171,7 @@ async def test_networks_are_removed_when_the_last_sandbox_is_gone():
     assert slow.removed[-2:] == ["n", "v"]
 
 
-async def test_one_that_cannot_be_removed_is_named_and_keeps_nobody_else(
+async def test_a_failed_removal_is_reported_and_stops_no_other(
     caplog: pytest.LogCaptureFixture,
 ):
     slow = Slow(*(dead(f"{n}") for n in range(5)), failing=["2"])
@@ -181,14 +181,14 @@ async def test_one_that_cannot_be_removed_is_named_and_keeps_nobody_else(
     assert "2 is stuck" in caplog.text
 
 
-async def test_each_end_is_told_as_it_comes():
+async def test_each_removal_is_reported_when_it_ends():
     told: list[tuple[str, str]] = []
     slow = Slow(dead("a"), dead("b"), failing=["b"])
     await remove_all(slow, slow.left.copy(), lambda one, why: told.append((one.id, why)))
     assert sorted(told) == [("a", ""), ("b", "b is stuck")]
 
 
-async def test_the_reaper_comes_again_and_again_and_ends_with_its_block():
+async def test_the_reaper_repeats_and_ends_with_its_block():
     slow = Slow()
     async with Reaper(slow, every=0.01):
         await until(lambda: slow.asked >= 2)
@@ -199,7 +199,7 @@ async def test_the_reaper_comes_again_and_again_and_ends_with_its_block():
     assert slow.asked == asked
 
 
-async def test_a_reaper_that_fails_says_so_and_goes_on(caplog: pytest.LogCaptureFixture):
+async def test_a_failing_reaper_warns_and_goes_on(caplog: pytest.LogCaptureFixture):
     slow = Slow(broken=True)
     with caplog.at_level(logging.WARNING):
         async with Reaper(slow, every=0.01):
@@ -207,7 +207,7 @@ async def test_a_reaper_that_fails_says_so_and_goes_on(caplog: pytest.LogCapture
     assert "the list is torn" in caplog.text
 
 
-async def test_what_died_beside_it_goes_when_it_ends():
+async def test_leftovers_of_other_processes_are_removed_at_its_end():
     slow = Slow()
     async with Reaper(slow):
         slow.left.append(dead("late"))

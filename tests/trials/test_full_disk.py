@@ -260,7 +260,7 @@ async def test_artifacts_that_do_not_fit_on_this_host_are_not_graded_as_missing(
 
     async def full(self: LocalSandbox, source: str, target: Path, **bounds: int):
         if source == "/app/done":
-            raise NoRoom(f"the disk of this host is full, make room on it: download of {source}")
+            raise NoRoom(f"the disk of this host is full; free some space: download of {source}")
         return await download(self, source, target, **bounds)
 
     toml = 'artifacts = ["/app/done"]\n[verifier]\nenvironment_mode = "separate"\n'

@@ -238,8 +238,8 @@ def read_call(call: Call) -> Command | Mistake | Submit:
             msgspec.json.decode(call.function.arguments, type=Arguments).command, call.id
         )
     except DECODE_ERRORS as error:
-        wanted = 'bash takes a JSON object such as {"command": "ls -l"}'
-        return Mistake(f"The arguments cannot be read ({error}): {wanted}.", call.id)
+        usage = 'bash takes a JSON object such as {"command": "ls -l"}'
+        return Mistake(f"The arguments cannot be read ({error}): {usage}.", call.id)
 
 
 def echo(answer: Message) -> Message:

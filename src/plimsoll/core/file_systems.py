@@ -23,10 +23,9 @@ _LOCAL_FUSE = frozenset(("fuse.fuse-overlayfs",))
 
 def file_system_type(path: Path) -> str:
     """The file system type of a path, or of its nearest existing parent. Empty if unknown."""
-    place = path.absolute()
-    place = next((one for one in (place, *place.parents) if one.exists()), place)
+    existing = _existing(path)
     with contextlib.suppress(OSError):
-        descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(existing, os.O_PATH | os.O_CLOEXEC)
         try:
             # By the number of the mount: mount points can hide each other.
             about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
@@ -83,18 +82,19 @@ def _no_space(error: BaseException) -> OSError | None:
     return error if isinstance(error, OSError) and error.errno in _FULL else None
 
 
-def _is_full(place: Path) -> bool:
+def _is_full(folder: Path) -> bool:
     with contextlib.suppress(OSError):
-        found = os.statvfs(_existing(place))
+        found = os.statvfs(_existing(folder))
         return not found.f_bavail or (found.f_files > 0 and not found.f_favail)
     return False
 
 
-def _mount(place: Path) -> Path:
-    place = _existing(place)
-    return next((path for path in (place, *place.parents) if path.is_mount()), place)
+def _mount(folder: Path) -> Path:
+    folder = _existing(folder)
+    return next((path for path in (folder, *folder.parents) if path.is_mount()), folder)
 
 
-def _existing(place: Path) -> Path:
-    place = place.absolute()
-    return next((path for path in (place, *place.parents) if path.exists()), place)
+def _existing(folder: Path) -> Path:
+    """The folder, or its nearest existing parent."""
+    folder = folder.absolute()
+    return next((path for path in (folder, *folder.parents) if path.exists()), folder)

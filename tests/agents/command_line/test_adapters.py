@@ -1,4 +1,4 @@
-"""What is known of each command-line agent, and how such agents are run, without their programs."""
+"""Adapters of the command-line agents, and the agent that runs them, without their programs."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ from plimsoll.tasks.task import Task
 
 ACCESS = Access("http://127.0.0.1:4000/s/abc", "a-secret-key", "policy")
 INSTRUCTION = "Mend 'it'; $(touch /tmp/no) \"now\"\n" * 10_000
-"""Longer than an argument of a command may be, and not to be read by a shell."""
+"""Longer than a command argument may be, with characters that are special to a shell."""
 
 
 def done(
@@ -35,13 +35,13 @@ def done(
 
 
 def everything(launch: Launch) -> str:
-    """Where an agent may find the address."""
+    """The text in which an agent can find the address."""
     files = (content.decode() for content in launch.files.values())
     return "\n".join([*launch.argv, *launch.env.values(), *files])
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_neither_key_nor_instruction_stands_in_a_command_line(name: str):
+def test_command_lines_contain_neither_key_nor_instruction(name: str):
     launch = ADAPTERS[name].launch(ACCESS, INSTRUCTION)
     assert not [word for word in launch.argv if ACCESS.key in word or "Mend" in word]
     assert not [word for word in launch.env.values() if "Mend" in word]
@@ -51,7 +51,7 @@ def test_neither_key_nor_instruction_stands_in_a_command_line(name: str):
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_an_agent_is_pointed_at_its_session_and_asks_for_the_model(name: str):
+def test_an_agent_uses_its_session_and_its_model(name: str):
     said = everything(ADAPTERS[name].launch(ACCESS, "Mend it."))
     base = ACCESS.anthropic if name == "claude-code" else ACCESS.openai
     assert base in said
@@ -86,7 +86,7 @@ SAID: list[tuple[str, ExecResult, Outcome | None]] = [
     ("qwen-code", done('{"type":"result","subtype":"success"}', exit_code=None, signal=9),
      Outcome()),
     ("qwen-code", done("", exit_code=53),
-     Outcome(Ending.BUDGET, "its own turns are used up", 53)),
+     Outcome(Ending.BUDGET, "its turn limit is reached", 53)),
     ("qwen-code", done('{"type":"result","subtype":"error_during_execution","is_error":true,'
                        '"error":{"message":"[API Error: 400 no]"}}', exit_code=1),
      Outcome(detail="exit 1: [API Error: 400 no]", exit_code=1)),
@@ -103,11 +103,13 @@ SAID: list[tuple[str, ExecResult, Outcome | None]] = [
 
 
 @pytest.mark.parametrize(("name", "printed", "expected"), SAID)
-def test_last_words_are_read(name: str, printed: ExecResult, expected: Outcome | None):
+def test_the_last_event_decides_the_outcome(
+    name: str, printed: ExecResult, expected: Outcome | None
+):
     assert ADAPTERS[name].outcome(printed) == expected
 
 
-# --- how an agent is run, with a shell script in its place ---------------------------------------
+# --- running an agent, with a shell script in its place ------------------------------------------
 
 
 class Scripted:
@@ -149,17 +151,17 @@ def run(task: Task, sandbox: Sandbox) -> Run:
     return run
 
 
-async def test_the_instruction_reaches_the_agent_as_it_is(run: Run, sandbox: Sandbox):
+async def test_the_instruction_reaches_the_agent_unchanged(run: Run, sandbox: Sandbox):
     await run(Scripted("cat > /tmp/read; echo finished"))
     read = await sandbox.exec(["cat", "/tmp/read"], keep=1 << 20)
     assert read.stdout.text == INSTRUCTION
 
 
-async def test_an_agent_that_fails_after_its_last_words_has_ended_by_itself(run: Run):
+async def test_a_failure_after_the_last_event_is_ignored(run: Run):
     assert await run(Scripted("echo finished; exit 7")) == Outcome(exit_code=7)
 
 
-async def test_an_agent_that_breaks_off_is_graded_for_what_it_did(run: Run):
+async def test_an_agent_that_crashes_is_graded(run: Run):
     outcome = await run(Scripted("echo no more >&2; exit 7"))
     assert outcome == Outcome(detail="failed (exit 7): no more", exit_code=7)
     outcome = await run(Scripted("kill -9 $$"))
@@ -171,18 +173,18 @@ async def test_an_agent_killed_for_memory_is_not_graded(backend: Backend, image:
     missing = [warning for warning in backend.warnings if "cgroup" in warning]
     need("cgroups", missing[0] if missing else None)
     try:
-        with pytest.raises(AgentError, match="killed for memory"):
+        with pytest.raises(AgentError, match="ran out of memory"):
             await CommandLineAgent(Scripted("exec tail /dev/zero")).run(assigned(task, made))
     finally:
         await made.close()
 
 
-async def test_an_agent_whose_program_is_not_there_could_not_start(run: Run):
-    with pytest.raises(AgentError, match=r"absent/program is not there in the sandbox.*bake"):
+async def test_a_missing_program_is_an_error(run: Run):
+    with pytest.raises(AgentError, match=r"absent/program does not exist in the sandbox.*bake"):
         await run(Scripted("/opt/plimsoll/agents/absent/program", "--print"))
 
 
-async def test_an_agent_finds_nothing_of_an_earlier_step(run: Run, sandbox: Sandbox):
+async def test_an_agent_starts_each_step_with_an_empty_home(run: Run, sandbox: Sandbox):
     await run(Scripted(f"touch {AGENT_HOME}/left; echo finished"))
     await run(Scripted(f"ls -A {AGENT_HOME} > /tmp/seen; echo finished"))
     assert (await sandbox.exec(["cat", "/tmp/seen"])).stdout.text == "config\n"
@@ -198,13 +200,13 @@ async def test_only_the_agents_user_reads_the_key(run: Run, sandbox: Sandbox):
     assert mode.stdout.text == "nobody 600\n"
 
 
-async def test_the_users_home_stays_what_the_task_made_it(run: Run, sandbox: Sandbox):
+async def test_the_users_home_is_not_changed(run: Run, sandbox: Sandbox):
     await run(Scripted('echo "$HOME" > /tmp/home; echo finished'))
     usual = await sandbox.exec('echo "$HOME"')
     assert (await sandbox.exec(["cat", "/tmp/home"])).stdout.text == usual.stdout.text
 
 
-# --- where a program comes from ------------------------------------------------------------------
+# --- sources of the programs ---------------------------------------------------------------------
 
 PART = Component("tool", "1.0", "pip", ("tool=={version}",), for_python=True)
 
@@ -215,7 +217,9 @@ def baked(folder: Path, python: str) -> Path:
     return folder
 
 
-async def test_without_a_layer_and_a_network_it_is_said_how_to_bake(task: Task, sandbox: Sandbox):
+async def test_without_a_layer_and_a_network_the_error_says_how_to_bake(
+    task: Task, sandbox: Sandbox
+):
     with pytest.raises(SetUpError, match=r"plimsoll bake codex --to DIR.*--agent-layer DIR"):
         await make_agent("codex").set_up(task, sandbox)
 

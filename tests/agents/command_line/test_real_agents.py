@@ -21,7 +21,7 @@ from plimsoll.trials.verdicts import Cause, Graded
 
 @pytest.fixture(scope="session")
 def layer() -> Path:
-    """The agents, as `.ci/agents` has baked them."""
+    """The agent layer that `.ci/agents` baked."""
     folder = os.environ.get("PLIMSOLL_TEST_AGENTS")
     missing = "PLIMSOLL_TEST_AGENTS names no folder; .ci/agents makes one and prints it"
     need("agents", None if folder else missing)
@@ -30,7 +30,7 @@ def layer() -> Path:
 
 @pytest.fixture(params=ADAPTERS)
 def agent(request: pytest.FixtureRequest, layer: Path) -> Agent:
-    """Each of the agents in turn."""
+    """Each agent in turn."""
     return make_agent(request.param, layer=layer)
 
 
@@ -55,7 +55,7 @@ async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Asks, agent:
     assert sum(sample.mask) == sum(each.answer_tokens or 0 for each in trajectory.exchanges)
 
 
-async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Asks, agent: Agent):
+async def test_an_agent_without_turns_left_ends_and_is_graded(work: Asks, agent: Agent):
     worked = await work(agent, limits=Limits(turns=2))
     check_graded(worked, 1.0)
     assert isinstance(worked.verdict, Graded)
@@ -64,15 +64,13 @@ async def test_used_up_turns_end_an_agent_and_what_it_did_is_graded(work: Asks, 
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "qwen-code"])
-async def test_a_policy_that_fails_makes_the_trial_void_and_never_a_reward(
-    work: Asks, layer: Path, name: str
-):
+async def test_a_failing_policy_makes_the_trial_void(work: Asks, layer: Path, name: str):
     script = Script(turns=(*SCRIPT.turns[:2], Turn(failure=500)))
     worked = await work(make_agent(name, layer=layer), script)
     check_void(worked, Cause.POLICY)
     assert len(worked.trajectory.exchanges) == 2
     troubles = [trouble.what for trouble in worked.trajectory.troubles]
-    assert troubles.count("upstream") <= 10  # however often it would ask by itself
+    assert troubles.count("upstream") <= 10  # whatever its own retries
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
@@ -88,7 +86,7 @@ async def test_an_agent_works_as_an_ordinary_user_too(work: Asks, layer: Path, n
 async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generated(
     work: Asks, layer: Path
 ):
-    """It strips a `cd` to where it is from the command before it sends the answer back."""
+    """It removes a `cd` to the current folder from a command before it sends the answer back."""
     script = Script(turns=(Turn(run="cd /app && ls"), Turn(run="ls"), Turn(text="Done.")))
     trajectory = (await work(make_agent("claude-code", layer=layer), script)).trajectory
     first, second = trajectory.branches()
@@ -100,7 +98,7 @@ async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generate
 
 @pytest.fixture(params=["docker_engine", "tls_engine"])
 def engine(request: pytest.FixtureRequest) -> DockerOptions:
-    """An engine on this host, which can mount the layer; and one on another, which cannot."""
+    """A daemon on this host, which can mount the layer, and one that cannot."""
     found = request.getfixturevalue(request.param)
     if isinstance(found, str):
         return DockerOptions(host=found)
@@ -108,7 +106,7 @@ def engine(request: pytest.FixtureRequest) -> DockerOptions:
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
-async def test_an_agent_works_in_a_container_wherever_its_engine_is(
+async def test_an_agent_works_in_a_container_of_a_local_or_remote_daemon(
     engine: DockerOptions, layer: Path, tmp_path: Path, name: str
 ):
     async with DockerBackend(engine) as backend:

@@ -1,4 +1,4 @@
-"""Baking: packages from folders of this test, installed by the real npm and pip."""
+"""Baking of agent layers: packages from local folders, installed by the real npm and pip."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing but these packages, whatever this host's pip and npm are set up for."""
+    """Use only these packages, whatever the config of the host's pip and npm."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
@@ -29,7 +29,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def tarball(tmp_path: Path) -> str:
-    """A package as npm takes it, with a script that must not run."""
+    """An npm package with a script that must not run."""
     if shutil.which("npm") is None:
         need("npm", "npm is not installed")
     source = tmp_path / "source"
@@ -54,7 +54,7 @@ def baked(tmp_path: Path, *parts: Component) -> BakeResult:
     return bake(tmp_path / "layer", parts, PYTHON, lambda _: None)
 
 
-def test_a_part_is_installed_once_and_kept(tmp_path: Path):
+def test_a_component_is_installed_once(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     first = baked(tmp_path, PIP)
     assert (first.made, first.kept) == (("tool",), ())
@@ -65,7 +65,7 @@ def test_a_part_is_installed_once_and_kept(tmp_path: Path):
     assert first.parts["tool"].python == PYTHON
 
 
-def test_another_version_takes_the_place_of_the_first(tmp_path: Path):
+def test_another_version_replaces_the_first(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     write_wheel(tmp_path / "wheels", "2.0")
     old = baked(tmp_path, PIP).parts["tool"]
@@ -75,7 +75,7 @@ def test_another_version_takes_the_place_of_the_first(tmp_path: Path):
     assert "2.0" in (tmp_path / "layer/tool/tool.py").read_text()
 
 
-def test_a_damaged_part_is_installed_again(tmp_path: Path):
+def test_a_damaged_component_is_installed_again(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     baked(tmp_path, PIP)
     (tmp_path / "layer/tool/tool.py").write_text("")
@@ -83,7 +83,7 @@ def test_a_damaged_part_is_installed_again(tmp_path: Path):
     assert "1.0" in (tmp_path / "layer/tool/tool.py").read_text()
 
 
-def test_what_cannot_be_had_is_said_once_and_what_was_baked_stands(tmp_path: Path):
+def test_a_failed_installation_is_reported_and_baked_components_stay(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     baked(tmp_path, PIP)
     absent = Component("absent", "9.9", "pip", ("absent=={version}",))
@@ -94,7 +94,7 @@ def test_what_cannot_be_had_is_said_once_and_what_was_baked_stands(tmp_path: Pat
     assert not list((tmp_path / "layer").glob(".partial-*"))
 
 
-def test_a_package_of_npm_is_installed_and_its_scripts_are_not_run(tmp_path: Path):
+def test_an_npm_package_is_installed_without_running_its_scripts(tmp_path: Path):
     part = Component("tool", "1.0.0", "npm", (tarball(tmp_path),))
     baked(tmp_path, part)
     assert (tmp_path / "layer/tool/node_modules/tool/tool.js").exists()
@@ -102,7 +102,7 @@ def test_a_package_of_npm_is_installed_and_its_scripts_are_not_run(tmp_path: Pat
     assert baked(tmp_path, part).kept == ("tool",)
 
 
-def test_a_registry_that_cannot_be_reached_is_named_by_its_kind(tmp_path: Path):
+def test_an_unreachable_registry_is_named(tmp_path: Path):
     if shutil.which("npm") is None:
         need("npm", "npm is not installed")
     part = Component("absent", "9.9", "npm", ("absent@{version}",))

@@ -323,7 +323,7 @@ async def test_a_fault_in_the_callers_own_code_ends_its_command_only(start_fake)
     assert (await other).ok
 
 
-async def test_a_cancelled_close_is_finished_all_the_same(start_fake):
+async def test_a_cancelled_close_is_completed(start_fake):
     init, keeper, sandbox = await start_fake()
     keeper.removing.clear()
     closing = asyncio.create_task(sandbox.close())

@@ -36,7 +36,7 @@ async def test_a_disk_without_room_is_told_with_when_and_why(start_fake, disk: D
     assert status.full_disk is not None
     assert status.full_disk.at >= before
     assert status.full_disk.why == (
-        "the disk of the engine is full: 2.0 MB were left when it was looked at"
+        "the disk of the engine is full: 2.0 MB were left at the last check"
     )
     # That there is room again does not undo what failed before.
     again = await _status(init, sandbox, **ROOM)

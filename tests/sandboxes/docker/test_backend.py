@@ -87,7 +87,7 @@ async def test_an_image_of_another_backend_is_refused(docker: DockerBackend):
         await docker.create(Other(), spec())
 
 
-async def test_leaving_the_backend_closes_what_is_open(docker_engine: str, engine: Daemon):
+async def test_closing_the_backend_closes_its_sandboxes(docker_engine: str, engine: Daemon):
     async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(3)))

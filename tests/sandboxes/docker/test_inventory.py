@@ -195,7 +195,7 @@ async def test_a_containers_own_volumes_go_with_it(bench: Bench):
     assert await bench.engine.volume(found.mounts[0].name) is None
 
 
-async def test_what_is_shared_outlives_its_owner_until_it_expires(bench: Bench):
+async def test_shared_resources_outlive_their_owner_until_they_expire(bench: Bench):
     engine = bench.engine
     kept, expired, used = (f"{bench.run}-{n}" for n in ("kept", "expired", "used"))
     await engine.create_volume(kept, bench.labels(DEAD, shared=True))

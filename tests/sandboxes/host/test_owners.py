@@ -1,4 +1,4 @@
-"""Whether an owner lives: this process, a dead one, one of another boot, host or name space."""
+"""Owners: this process, a dead one, and owners of another boot, host or namespace."""
 
 import os
 import subprocess
@@ -51,20 +51,20 @@ def test_this_process_is_alive():
     assert is_here(this_process())
 
 
-def test_another_process_lives_until_it_ends_and_a_zombie_is_dead():
+def test_another_process_is_alive_until_it_ends_and_a_zombie_is_dead():
     process, owner = _other()
     with process:
         assert owner.host == this_process().host
         assert is_alive(owner)
         process.kill()
         deadline = time.monotonic() + 30
-        while is_alive(owner):  # nobody has waited for it yet
+        while is_alive(owner):  # it is a zombie until someone waits for it
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert not is_alive(owner)
 
 
-def test_a_later_process_with_the_same_number_is_not_the_owner():
+def test_a_later_process_with_the_same_pid_is_not_the_owner():
     assert not is_alive(replace(this_process(), started=f"{this_process().started}0"))
 
 
@@ -74,14 +74,14 @@ def test_this_host_before_a_reboot_is_dead():
     assert not is_alive(replace(this_process(), started=f"{earlier}:{ticks}"))
 
 
-def test_another_host_is_taken_to_be_alive_also_one_of_the_same_name():
+def test_owners_on_another_host_of_any_name_count_as_alive():
     same_name = replace(this_process(), host=f"{host_name(this_process())}~00000000", pid=2**22 - 1)
     for other in (same_name, Owner("elsewhere~12345678", 2**22 - 1, "x:1")):
         assert not is_here(other)
         assert is_alive(other)
 
 
-def test_owners_written_before_hosts_had_digests_are_still_judged():
+def test_owners_without_a_host_digest_are_recognized():
     plain = replace(this_process(), host=os.uname().nodename)
     assert is_alive(plain)
     assert not is_alive(replace(plain, pid=2**22 - 1))
@@ -89,12 +89,12 @@ def test_owners_written_before_hosts_had_digests_are_still_judged():
     assert msgspec.json.decode(written, type=SandboxMeta).labels.owner == plain
 
 
-def test_an_owner_survives_the_engines_labels():
+def test_an_owner_survives_container_labels():
     labels = Labels("run", "task.1", this_process(), float(round(time.time())))
     assert from_docker(to_docker(labels)) == labels
 
 
-def test_process_numbers_of_another_name_space_are_not_trusted():
+def test_pids_of_another_namespace_are_not_trusted():
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     works = subprocess.run([*unshare, "true"], capture_output=True, check=False)
     need("root", None if works.returncode == 0 else "name spaces cannot be made")

@@ -1,4 +1,4 @@
-"""What a process that was killed leaves on its host: the next one removes it, and only that."""
+"""Leftovers of a killed process: the next process removes them, and nothing else."""
 
 import asyncio
 import signal
@@ -35,7 +35,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files of this test and of what it starts are."""
+    """The temporary folder of this test and its processes."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -44,7 +44,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process with a temporary folder, which holds a lock in `folder`."""
+    """A process that has a temporary folder and holds a lock in `folder`."""
     process = subprocess.Popen(
         [sys.executable, "-c", LIVES, str(folder)], stdout=subprocess.PIPE, text=True
     )
@@ -59,7 +59,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_a_killed_process_leaves_a_folder_that_the_next_removes(temporary: Path, tmp_path: Path):
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(temporary: Path, tmp_path: Path):
     process, folder = start(tmp_path)
     (folder / "file").write_text("x")
     remove_leftovers()
@@ -70,7 +70,7 @@ def test_a_killed_process_leaves_a_folder_that_the_next_removes(temporary: Path,
     assert list(temporary.iterdir()) == []
 
 
-def test_folders_of_others_and_links_to_folders_stay(temporary: Path, tmp_path: Path):
+def test_foreign_folders_and_links_to_folders_stay(temporary: Path, tmp_path: Path):
     mine = make_temporary_folder()
     process, left = start(tmp_path)
     kill(process)
@@ -82,7 +82,7 @@ def test_folders_of_others_and_links_to_folders_stay(temporary: Path, tmp_path: 
     assert {path.name for path in temporary.iterdir()} == {mine.name, others.name, link.name}
 
 
-def test_an_owner_is_known_by_its_mark():
+def test_an_owner_is_recognized_by_its_tag():
     me = this_process()
     boot, _, ticks = me.started.partition(":")
     assert not is_dead_owner_tag(owner_tag(me))
@@ -96,9 +96,7 @@ def test_an_owner_is_known_by_its_mark():
     assert not is_dead_owner_tag("x" * 20)
 
 
-async def test_a_killed_processs_lock_is_removed_and_one_that_is_held_stays(
-    temporary: Path, tmp_path: Path
-):
+async def test_stale_locks_are_removed_and_held_locks_stay(temporary: Path, tmp_path: Path):
     del temporary
     locks = tmp_path / "locks"
     locks.mkdir()
@@ -110,7 +108,7 @@ async def test_a_killed_processs_lock_is_removed_and_one_that_is_held_stays(
     assert list(locks.iterdir()) == []
 
 
-async def test_a_lock_whose_file_is_removed_is_still_held_by_one_only(tmp_path: Path):
+async def test_a_lock_whose_file_was_removed_has_one_holder(tmp_path: Path):
     file, running, most = tmp_path / "key", 0, 0
 
     async def work() -> None:
@@ -126,7 +124,7 @@ async def test_a_lock_whose_file_is_removed_is_still_held_by_one_only(tmp_path: 
     assert most == 1
 
 
-async def test_a_backend_that_starts_removes_what_a_killed_one_left(
+async def test_a_starting_backend_removes_leftovers_of_a_killed_one(
     temporary: Path, tmp_path: Path
 ):
     home = tmp_path / "home"
@@ -140,7 +138,7 @@ async def test_a_backend_that_starts_removes_what_a_killed_one_left(
         assert list((home / "locks").iterdir()) == []
 
 
-async def test_until_a_lock_is_free_its_waiter_waits(tmp_path: Path, temporary: Path):
+async def test_a_lock_is_waited_for(tmp_path: Path, temporary: Path):
     del temporary
     process, _ = start(tmp_path)
     began = time.monotonic()

@@ -24,7 +24,7 @@ EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 
 @pytest.fixture
 async def generous(home: Path) -> AsyncIterator[LocalBackend]:
-    """A backend that allows a task whatever it asks for."""
+    """A backend that allows all groups of system calls."""
     options = LocalOptions(home=home, allow_system_calls=frozenset(SYSTEM_CALLS))
     async with LocalBackend(options) as backend:
         yield backend
@@ -60,14 +60,14 @@ MOUNTS = (
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_no_user_or_cgroup_namespace_can_be_made(sandbox: Sandbox, user: str):
+async def test_no_user_or_cgroup_namespace_can_be_created(sandbox: Sandbox, user: str):
     for namespaces in ("-UrmC", "-Urm", "-UC", "-C", "-U"):
         done = await sandbox.exec(["unshare", namespaces, "true"], user=user)
         assert not done.ok, namespaces
         assert "not permitted" in done.stderr.text
 
 
-async def test_control_groups_cannot_be_mounted_in_a_user_namespace_either(generous: LocalBackend):
+async def test_control_groups_cannot_be_mounted_in_a_user_namespace(generous: LocalBackend):
     made = await _start(generous, "user-namespaces")
     try:
         assert (
@@ -108,7 +108,7 @@ async def test_denied_calls_fail_as_the_filter_says(sandbox: Sandbox):
     assert said.split() == [str(x) for x in (EAFNOSUPPORT, ENOSYS, ENOSYS, ENOSYS)]
 
 
-async def test_calls_of_another_architecture_do_not_pass_by_the_filter(sandbox: Sandbox):
+async def test_calls_of_another_architecture_are_denied(sandbox: Sandbox):
     need("x86-64", None if platform.machine() == "x86_64" else "the code is for x86-64")
     # mov eax, 20 (getpid on i386); int 0x80; ret
     script = (
@@ -143,7 +143,7 @@ async def test_calls_that_the_config_does_not_allow_are_refused(backend: Backend
 
 
 def _run_filter(program: bytes, arch: int, number: int, arguments: tuple[int, ...]) -> int:
-    """What the kernel makes of a call: a machine for the few instructions that are used."""
+    """The verdict of the kernel on a call: an interpreter of the used BPF instructions."""
     data = [number & 0xFFFFFFFF, arch, 0, 0]
     for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]:
         data += [argument & 0xFFFFFFFF, argument >> 32 & 0xFFFFFFFF]
@@ -221,7 +221,7 @@ ON_INIT = (
 
 
 def _init_of(sandbox: Sandbox) -> Path:
-    """The host's view of a sandbox's init."""
+    """The /proc folder of a sandbox's init on the host."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -236,7 +236,7 @@ def _init_of(sandbox: Sandbox) -> Path:
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_init_is_out_of_reach(sandbox: Sandbox, user: str):
+async def test_init_cannot_be_changed_from_inside(sandbox: Sandbox, user: str):
     init = _init_of(sandbox)
 
     def state() -> tuple[str, str, list[str]]:
@@ -256,7 +256,7 @@ async def test_each_command_starts_with_the_same_limits(sandbox: Sandbox):
     lower = "ulimit -n 20; ulimit -f 1; ulimit -s 100; prlimit --pid $PPID --nofile=9:9"
     await sandbox.exec(f"{lower}; sleep 60 &")
     assert await _said(sandbox, ask) == before
-    # Also if init had others.
+    # Even if the limits of init were changed.
     init = int(_init_of(sandbox).name)
     for limit in (resource.RLIMIT_STACK, resource.RLIMIT_NOFILE):
         resource.prlimit(init, limit, (1000, resource.prlimit(init, limit)[1]))
@@ -265,13 +265,13 @@ async def test_each_command_starts_with_the_same_limits(sandbox: Sandbox):
     assert await _said(sandbox, "ulimit -c; ulimit -s") == "0\n8192\n"
 
 
-async def test_standard_input_is_the_sandboxs_own(sandbox: Sandbox):
+async def test_standard_input_is_not_a_device_of_the_host(sandbox: Sandbox):
     host = Path("/dev/null").stat()
     own = "stat -L -c '%d %i' /proc/self/fd/0"
     inside = await _said(sandbox, own)
     assert inside != f"{host.st_dev} {host.st_ino}\n"
     assert inside == await _said(sandbox, "stat -L -c '%d %i' /dev/null")
-    # Whatever becomes of the path, later commands read from the same device.
+    # Even if the path is replaced, later commands read from the same device.
     await sandbox.exec("rm /dev/null; mkfifo /dev/null")
     assert await _said(sandbox, own) == inside
     assert await _said(sandbox, "timeout 9 cat; echo $?") == "0\n"
@@ -293,7 +293,7 @@ async def test_sandboxes_share_no_session_keyring_with_each_other_or_the_host(
         "import ctypes; c = ctypes.CDLL(None, use_errno=True)\n"
         f"print(c.syscall({keyctl}, 0, ctypes.c_long(-3), 0))"
     )
-    # Asked for in a process of its own: a process without a session keyring is given one.
+    # In a separate process: asking gives a process without a session keyring a new one.
     host = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", ask], text=True)
     one, two = await _start(generous, "keyrings"), await _start(generous, "keyrings")
     try:
@@ -325,9 +325,7 @@ READ_ONLY = (
 )
 
 
-async def test_what_is_mounted_below_a_mount_is_read_only_too(
-    backend: Backend, image: Image, mounted: Path
-):
+async def test_submounts_are_read_only(backend: Backend, image: Image, mounted: Path):
     made = await backend.create(image, spec(mounts=(Mount(mounted, "/data"),)))
     try:
         assert await _said(made, "cat '/data/be low/file'") == "shared"
@@ -390,7 +388,7 @@ HOST_FILES = {
 }
 
 
-async def test_closed_files_of_the_host_are_not_shown(
+async def test_private_files_of_the_host_are_hidden(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(private_files, "_LOOK_SECONDS", 0.0)

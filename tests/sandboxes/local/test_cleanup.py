@@ -1,4 +1,4 @@
-"""Nothing of a local sandbox is left: after close, after a fault, after the death of its owner."""
+"""Local sandboxes leave nothing: after close, after a fault, after the death of the owner."""
 
 import asyncio
 import contextlib
@@ -58,12 +58,12 @@ async def main():
 
 asyncio.run(main())
 """
-"""A sandbox is made and closed by a process that is killed before one change of the disk."""
+"""Starts and closes a sandbox, and is killed before the N-th change of the disk."""
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home of the test's own, so that what it finds there is its own."""
+    """A home for this test alone, so that it finds no sandboxes of others."""
     return tmp_path
 
 
@@ -124,7 +124,7 @@ async def test_a_hundred_sandboxes_at_once(
     await until(lambda: _descriptors() == before)  # the remover's, too
 
 
-async def test_leaving_the_backend_closes_what_is_open(
+async def test_closing_the_backend_closes_its_sandboxes(
     tmp_path: Path, left: Left, children: Children
 ):
     before, running = _descriptors(), set(children())
@@ -134,10 +134,10 @@ async def test_leaving_the_backend_closes_what_is_open(
         await many[0].exec("sleep 60 &")
     assert left(tmp_path, [s.id for s in many]) == []
     assert set(children()) == running
-    assert _descriptors() <= before + 1  # the default executor's threads hold none of ours
+    assert _descriptors() <= before + 1  # threads of the default executor may remain
 
 
-async def test_leaving_the_backend_is_not_cut_short_by_a_cancellation(
+async def test_a_cancellation_does_not_interrupt_closing_the_backend(
     tmp_path: Path, left: Left, children: Children, monkeypatch: pytest.MonkeyPatch
 ):
     running, made, leaving = set(children()), list[Sandbox](), asyncio.Event()
@@ -184,7 +184,7 @@ async def test_creates_cancelled_midway_leave_nothing(
             if not isinstance(made, BaseException):
                 await made.close()
     await until(lambda: left(home) == [] and set(children()) == running)
-    # Those of others on this host come and go; what is ours would stay.
+    # Groups of other processes come and go; leftovers would stay.
     new = idle_groups() - groups
     await until(lambda: not new & idle_groups())
 
@@ -198,7 +198,7 @@ async def test_a_deep_tree_is_removed_with_its_sandbox(
     await until(lambda: left(home) == [])
 
 
-async def test_an_init_killed_from_outside_is_told_in_time(
+async def test_an_init_killed_from_outside_is_noticed_in_time(
     backend: Backend, image: Image, home: Path, left: Left, children: Children
 ):
     known = set(children())
@@ -248,13 +248,13 @@ async def test_a_stopped_zygote_is_replaced_and_its_sandboxes_live_on(
     zygote = backend.zygote_pid
     assert zygote is not None
     os.kill(zygote, signal.SIGSTOP)
-    # One that is just being stopped may take a request first, which is lost to it.
+    # A zygote that is just being stopped may take one request, which is lost.
     await until(lambda: _state(zygote) == "T")
     async with asyncio.timeout(60):
         new = await _many(backend, image, 3)
     assert backend.zygote_pid not in (None, zygote)
     assert [(await one.exec("echo on")).stdout.text for one in (old, *new)] == ["on\n"] * 4
-    os.kill(zygote, signal.SIGCONT)  # what it was asked before is made once, and not by it
+    os.kill(zygote, signal.SIGCONT)  # the pending request is served once, by another zygote
     (last,) = await _many(backend, image, 1)
     assert len(list((home / "sandboxes").iterdir())) == 5
     await asyncio.gather(*(one.close() for one in (old, *new, last)))
@@ -283,7 +283,7 @@ async def test_a_zygote_that_hangs_is_replaced(
                 zygote._timeout = 60.0
                 assert (await (await starting).exec("echo on")).stdout.text == "on\n"
             else:
-                with pytest.raises(SandboxUnavailable, match="starter does not answer"):
+                with pytest.raises(SandboxUnavailable, match="zygote does not answer"):
                     await starting
             await zygote.stop()
             monkeypatch.undo()
@@ -325,7 +325,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Another process with eight running sandboxes in the test's own home."""
+    """Another process with eight running sandboxes in the home of the test."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -337,7 +337,7 @@ def owner(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
 
 
 def _sleepers(ids: list[str]) -> list[int]:
-    """Processes in the sandboxes' control groups, or of their init's name space."""
+    """Processes in the sandboxes' control groups or pid namespaces."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -350,7 +350,7 @@ def _sleepers(ids: list[str]) -> list[int]:
     return found
 
 
-async def test_what_a_killed_owner_left_is_gone_when_the_next_one_starts(
+async def test_leftovers_of_a_killed_owner_are_removed_by_the_next_start(
     tmp_path: Path, owner: tuple[subprocess.Popen[str], list[str]], left: Left
 ):
     process, ids = owner
@@ -377,7 +377,7 @@ async def test_a_live_owners_sandboxes_are_left_alone(
 
 
 @pytest.mark.parametrize(("upper", "least"), [("disk", 20), ("tmpfs", 4)])
-async def test_whenever_a_process_is_killed_what_it_left_goes_at_once(
+async def test_leftovers_are_removed_whenever_the_process_was_killed(
     tmp_path: Path, upper: str, least: int
 ):
     def live(until: int) -> subprocess.CompletedProcess[bytes]:
@@ -412,7 +412,7 @@ async def test_a_deep_tree_of_a_dead_owner_does_not_stop_the_next_one(tmp_path: 
 
 
 def _processes(sandbox: Sandbox, name: str) -> list[int]:
-    """The processes of a sandbox with a name, by their numbers on the host."""
+    """The host pids of a sandbox's processes with this name."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -432,7 +432,7 @@ async def _started(sandbox: Sandbox, name: str) -> int:
 
 @pytest.fixture
 def freezer() -> Iterator[Path]:
-    """A control group of the host that processes can be frozen in."""
+    """A control group of the host that can freeze processes."""
     name = f"test-freezer-{os.getpid()}"
     for hierarchy in ("freezer", ""):
         group = Path("/sys/fs/cgroup", hierarchy, name)
@@ -471,7 +471,7 @@ async def test_a_frozen_process_ends_with_its_sandbox(
     await until(lambda: left(home, [made.id]) == [])
 
 
-async def test_groups_made_below_a_sandboxs_own_are_removed(
+async def test_subgroups_of_a_sandbox_are_removed(
     backend: Backend, image: Image, home: Path, left: Left
 ):
     need("cgroups", Cgroups().missing)
@@ -489,17 +489,17 @@ def _let_go(traced: int) -> None:
     os.waitpid(traced, 0x40000000)  # __WALL
 
 
-async def test_files_of_a_sandbox_stay_while_a_process_of_it_does_not_end(
+async def test_files_of_a_sandbox_stay_while_a_process_does_not_die(
     backend: Backend, image: Image, home: Path, left: Left, monkeypatch: pytest.MonkeyPatch
 ):
-    """A process that is traced from outside stays until its tracer has seen it die."""
+    """A traced process stays until its tracer has collected it."""
     monkeypatch.setattr(resources, "_END_SECONDS", 0.5)
     made = await backend.create(image, spec())
     await made.exec("sleep 600 & true")
     pid = await _started(made, "sleep")
     assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, 0, 0) == 0
     try:
-        with pytest.raises(SandboxError, match=r"do not end: \d+ \(.+\); its files are kept"):
+        with pytest.raises(SandboxError, match=r"do not die: \d+ \(.+\); its files are kept"):
             await made.close()
         folder = home / "sandboxes" / made.id
         assert (folder / "meta.json").is_file()

@@ -1,4 +1,4 @@
-"""The home of the local backend: closed to others, and no folder of a person's is changed."""
+"""The home of the local backend: closed to others, without changing folders of a person."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ def modes(home: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_what_agents_write_lies_in_folders_that_are_closed_to_others(tmp_path: Path, umask: int):
+def test_folders_with_files_of_agents_are_closed_to_others(tmp_path: Path, umask: int):
     before = os.umask(umask)
     try:
         Home.open(tmp_path / "deep/home")
@@ -32,7 +32,7 @@ def test_what_agents_write_lies_in_folders_that_are_closed_to_others(tmp_path: P
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o755, 0o711])
-def test_a_home_that_was_there_keeps_its_mode(tmp_path: Path, mode: int):
+def test_an_existing_home_keeps_its_mode(tmp_path: Path, mode: int):
     tmp_path.chmod(mode)
     Home.open(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
@@ -40,7 +40,7 @@ def test_a_home_that_was_there_keeps_its_mode(tmp_path: Path, mode: int):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_an_open_folder_of_a_persons_is_refused_and_not_changed(tmp_path: Path, again: bool):
+def test_an_open_folder_of_a_person_is_refused_and_not_changed(tmp_path: Path, again: bool):
     mine = tmp_path / "sandboxes"
     mine.mkdir()
     mine.chmod(0o755)
@@ -50,7 +50,7 @@ def test_an_open_folder_of_a_persons_is_refused_and_not_changed(tmp_path: Path, 
     assert modes(tmp_path) == {"sandboxes": 0o755}
 
 
-def test_a_home_of_an_earlier_version_is_closed(tmp_path: Path):
+def test_open_folders_that_plimsoll_created_are_closed(tmp_path: Path):
     for name in CLOSED:
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o755)
@@ -66,8 +66,8 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path):
         Home.open(tmp_path)
 
 
-async def test_no_other_user_reaches_a_program_that_an_agent_made(tmp_path: Path):
-    """A program with the set-user bit would run as whoever made it for anybody who reaches it."""
+async def test_no_other_user_reaches_a_program_of_an_agent(tmp_path: Path):
+    """A set-user-ID program would run as its owner for everyone who can reach it."""
     async with LocalBackend(LocalOptions(home=tmp_path, upper="disk")) as backend:
         sandbox = await backend.create(
             await backend.build(ImageSource(reference="debian:12")), spec()

@@ -1,4 +1,4 @@
-"""Faults of the host: they end in one clear error, in time, and leave nothing."""
+"""Faults of the host: each is one clear error, in time, and leaves nothing."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ def _mount(*words: str) -> None:
 
 @pytest.fixture
 def unmount() -> Iterator[list[Path]]:
-    """Mount points to take down after the test."""
+    """Mount points to unmount after the test."""
     points: list[Path] = []
     yield points
     for point in reversed(points):
@@ -36,7 +36,7 @@ def unmount() -> Iterator[list[Path]]:
 
 @pytest.fixture
 async def small(tmp_path: Path, unmount: list[Path]) -> AsyncIterator[LocalBackend]:
-    """A backend whose home has room for its base and two megabytes more."""
+    """A backend whose home has two megabytes left after its base."""
     home = tmp_path / "small"
     home.mkdir()
     _mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", str(home))
@@ -48,7 +48,7 @@ async def small(tmp_path: Path, unmount: list[Path]) -> AsyncIterator[LocalBacke
         yield backend
 
 
-async def test_a_full_disk_is_a_command_that_failed_and_a_clear_error(
+async def test_a_full_disk_fails_the_command_and_is_a_clear_error(
     small: LocalBackend, tmp_path: Path, left: Left
 ):
     image = await small.build(ImageSource(reference="x"))
@@ -91,7 +91,7 @@ async def test_no_room_at_all_leaves_nothing(small: LocalBackend, tmp_path: Path
     assert left(tmp_path / "small") == []
 
 
-async def test_a_home_that_cannot_carry_an_overlay_is_one_clear_error(
+async def test_a_home_without_overlay_support_is_one_clear_error(
     tmp_path: Path, unmount: list[Path]
 ):
     for name in ("lower", "upper", "work", "home"):
@@ -107,7 +107,7 @@ async def test_a_home_that_cannot_carry_an_overlay_is_one_clear_error(
 
 
 @pytest.mark.parametrize("name", ["a b", "comma,colon:", "ünï", "quote'\"", "back\\slash"])
-async def test_a_home_may_have_any_name(tmp_path: Path, name: str):
+async def test_a_home_can_have_any_name(tmp_path: Path, name: str):
     async with LocalBackend(LocalOptions(home=tmp_path / name)) as backend:
         made = await backend.create(await backend.build(ImageSource(reference="x")), spec())
         assert (await made.exec("echo on")).stdout.text == "on\n"
@@ -122,7 +122,7 @@ async def test_a_home_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home of the test's own, so that what it finds there is its own."""
+    """A home for this test alone, so that it finds no sandboxes of others."""
     return tmp_path / "home"
 
 
@@ -148,7 +148,7 @@ async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_le
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert failed
     await until(lambda: left(home) == [])
-    # Those of others on this host come and go; what is ours would stay.
+    # Groups of other processes come and go; leftovers would stay.
     new = idle_groups() - groups
     await asyncio.sleep(0.5)
     assert new & idle_groups() == set()
@@ -189,7 +189,7 @@ async def test_garbage_on_the_channel_ends_every_wait(garbage: bytes):
 
 
 @pytest.mark.parametrize("stray", [b'{"id": "x"}', b'{"id": 77}', b'{"id": null}'])
-async def test_an_answer_that_nobody_waits_for_is_nobodys(stray: bytes):
+async def test_a_reply_without_a_request_is_ignored(stray: bytes):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         channel = Channel(ours)

@@ -1,4 +1,4 @@
-"""The local inventory: what killed processes left goes, and a live sandbox really ends."""
+"""The local inventory: removes leftovers of killed processes, and ends live sandboxes."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ Left = Callable[..., list[str]]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home of the test's own, so that what it finds there is its own."""
+    """A home for this test alone, so that it finds no sandboxes of others."""
     return tmp_path
 
 
@@ -43,7 +43,7 @@ def other(tmp_path: Path, backend: Backend) -> Iterator[Living]:
         yield found
 
 
-async def test_what_runs_is_listed_with_its_labels(
+async def test_running_sandboxes_are_listed_with_their_labels(
     inventory: LocalInventory, other: Living, backend: Backend, image: Image
 ):
     mine = await backend.create(image, spec())
@@ -57,7 +57,7 @@ async def test_what_runs_is_listed_with_its_labels(
     await mine.close()
 
 
-async def test_reaping_leaves_the_living_alone(
+async def test_reaping_keeps_live_sandboxes(
     inventory: LocalInventory, other: Living, tmp_path: Path, left: Left
 ):
     before = left(tmp_path, other.ids)
@@ -66,7 +66,7 @@ async def test_reaping_leaves_the_living_alone(
     assert other.process.poll() is None
 
 
-async def test_what_a_killed_process_left_is_reaped(
+async def test_leftovers_of_a_killed_process_are_reaped(
     inventory: LocalInventory, other: Living, tmp_path: Path, left: Left
 ):
     other.kill()
@@ -82,7 +82,7 @@ async def test_a_live_sandbox_that_is_removed_really_ends_and_others_go_on(
     inventory: LocalInventory, other: Living, tmp_path: Path, left: Left, groups: bool
 ):
     victim, *others = other.ids
-    if not groups:  # as where control groups cannot be written
+    if not groups:  # as on hosts without writable control groups
         meta = tmp_path / "sandboxes" / victim / "meta.json"
         known = json.loads(meta.read_text())
         meta.write_text(json.dumps(known | {"cgroups": {}}))
@@ -99,7 +99,7 @@ async def test_a_live_sandbox_that_is_removed_really_ends_and_others_go_on(
     await inventory.remove(item)  # it is gone already
 
 
-async def test_a_sandbox_taken_from_its_owner_is_unavailable_and_closes_well(
+async def test_a_sandbox_removed_by_another_process_is_unavailable_and_closes(
     inventory: LocalInventory, backend: Backend, image: Image, tmp_path: Path, left: Left
 ):
     mine = await backend.create(image, spec())
@@ -113,7 +113,7 @@ async def test_a_sandbox_taken_from_its_owner_is_unavailable_and_closes_well(
     await until(lambda: left(tmp_path, [mine.id]) == [])
 
 
-async def test_what_is_past_its_expiry_goes_but_not_before_its_owner(
+async def test_expired_sandboxes_are_removed_once_their_owner_is_dead(
     inventory: LocalInventory, other: Living, tmp_path: Path
 ):
     meta = tmp_path / "sandboxes" / other.ids[0] / "meta.json"
@@ -127,9 +127,7 @@ async def test_what_is_past_its_expiry_goes_but_not_before_its_owner(
     assert sorted(item.id for item in reaped.removed) == sorted(other.ids)
 
 
-async def test_what_was_never_finished_is_left_to_its_maker_for_a_minute(
-    inventory: LocalInventory, tmp_path: Path
-):
+async def test_incomplete_folders_stay_for_a_minute(inventory: LocalInventory, tmp_path: Path):
     new, old = (tmp_path / "sandboxes" / name for name in ("0000000001", "0000000002"))
     base = tmp_path / "bases" / ".0000000003"
     for folder in (new, old, base):
@@ -143,11 +141,11 @@ async def test_what_was_never_finished_is_left_to_its_maker_for_a_minute(
     assert not base.exists()
 
 
-async def test_a_home_that_is_not_there_yet_is_empty(tmp_path: Path):
+async def test_a_missing_home_is_empty(tmp_path: Path):
     assert await LocalInventory(Home(tmp_path / "none")).items() == []
 
 
-def test_two_who_remove_one_folder_both_end_well(tmp_path: Path):
+def test_concurrent_removals_of_one_folder_succeed(tmp_path: Path):
     async def both(folder: Path) -> None:
         await asyncio.gather(*(asyncio.to_thread(remove_folder, folder) for _ in range(2)))
 
@@ -163,7 +161,7 @@ def _set(file: Path, attribute: str) -> bool:
     return subprocess.run(["chattr", attribute, file], check=False).returncode == 0
 
 
-async def test_what_cannot_be_removed_is_an_error_that_names_it(
+async def test_a_failed_removal_names_the_path(
     tmp_path: Path, other: Living, inventory: LocalInventory
 ):
     need("root", None if shutil.which("chattr") else "there is no chattr")
@@ -176,7 +174,7 @@ async def test_what_cannot_be_removed_is_an_error_that_names_it(
         assert {item.id for item in reaped.removed} == set(other.ids[1:])
         assert [failure.resource.id for failure in reaped.failed] == other.ids[:1]
         assert "cannot be removed" in reaped.failed[0].reason
-        # Nor does it keep the next one from starting.
+        # The next backend starts all the same.
         async with LocalBackend(LocalOptions(home=tmp_path)):
             pass
     finally:

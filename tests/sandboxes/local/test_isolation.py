@@ -1,4 +1,4 @@
-"""What a local sandbox sees of its host, and what it can do to it."""
+"""Isolation of local sandboxes: the visible parts of the host, and attempts to change it."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ async def _said(sandbox: Sandbox, command: str, user: str | None = None) -> str:
     return done.stdout.text
 
 
-async def test_only_programs_and_libraries_of_the_host_are_there(sandbox: Sandbox):
+async def test_only_programs_and_libraries_of_the_host_are_visible(sandbox: Sandbox):
     known = set(TOP.split())
     assert set((await _said(sandbox, "ls -A /")).split()) <= known
     for folder in ("/root", "/home", "/mnt", "/media", "/srv", "/tmp", "/var/tmp", "/sys"):
@@ -35,7 +35,7 @@ async def test_only_programs_and_libraries_of_the_host_are_there(sandbox: Sandbo
     assert (await _said(sandbox, "ls -A /run")).split() == ["lock"]
 
 
-async def test_what_the_host_keeps_to_itself_is_not_there(sandbox: Sandbox, tmp_path: Path):
+async def test_private_paths_of_the_host_are_not_visible(sandbox: Sandbox, tmp_path: Path):
     (tmp_path / "secret").write_text("hush")
     for path in (tmp_path / "secret", Path(__file__), Path("/etc/machine-id"), Path("/etc/ssh")):
         assert "No such file" in await _said(sandbox, f"ls -d {path}")
@@ -49,26 +49,26 @@ async def test_what_the_host_keeps_to_itself_is_not_there(sandbox: Sandbox, tmp_
     assert not set(people) & set(inside.split())
 
 
-async def test_no_process_of_the_host_is_seen(sandbox: Sandbox):
+async def test_no_process_of_the_host_is_visible(sandbox: Sandbox):
     seen = await _said(sandbox, "for p in /proc/[0-9]*; do echo ${p#/proc/}; done | sort -n")
     assert len(seen.split()) <= 5
     assert seen.split()[0] == "1"
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_the_init_shows_nothing_of_the_host(sandbox: Sandbox, user: str):
+async def test_init_reveals_nothing_of_the_host(sandbox: Sandbox, user: str):
     for path in ("environ", "root/etc", "fd/0", "cwd", "exe", "mem", "maps", "ns/net", "ns/mnt"):
         said = await _said(sandbox, f"head -c 9 /proc/1/{path}; ls -d /proc/1/{path}/", user=user)
         assert "Permission denied" in said, path
 
 
-async def test_the_inits_command_line_tells_no_path_of_the_host(sandbox: Sandbox, home: Path):
+async def test_the_command_line_of_init_contains_no_path_of_the_host(sandbox: Sandbox, home: Path):
     shown = await _said(sandbox, "cat /proc/1/cmdline /proc/1/comm")
     assert str(Path(__file__).parents[3]) not in shown
     assert str(home) not in shown
 
 
-async def test_the_mounts_tell_no_path_of_our_home(sandbox: Sandbox, home: Path):
+async def test_the_mounts_contain_no_path_of_the_home(sandbox: Sandbox, home: Path):
     assert str(home) not in await _said(sandbox, "cat /proc/self/mountinfo")
 
 
@@ -78,7 +78,7 @@ async def test_the_init_cannot_be_traced(sandbox: Sandbox, user: str):
 
 
 async def test_a_commands_runner_cannot_be_traced_or_read(sandbox: Sandbox):
-    # Its runner is the shell's parent, and holds every right of the init.
+    # The runner is the parent of the shell, and has all capabilities of init.
     trace = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0))"
     assert await _said(sandbox, f"python3 -c '{trace}' $PPID") == "-1\n"
     assert "denied" in await _said(sandbox, "head -c 9 /proc/$PPID/environ")
@@ -140,7 +140,7 @@ async def test_capabilities_and_privileges_are_bounded(sandbox: Sandbox):
     assert int(other.split()[1], 16) == 0
 
 
-async def test_a_setuid_program_gives_nothing(sandbox: Sandbox):
+async def test_a_setuid_program_gains_no_privileges(sandbox: Sandbox):
     await sandbox.exec("cp /usr/bin/id /usr/local/bin/sid; chmod 4755 /usr/local/bin/sid")
     assert await _said(sandbox, "sid -u", user="nobody") == "65534\n"
 
@@ -175,9 +175,7 @@ async def test_usual_devices_work(sandbox: Sandbox):
     assert done.stdout.text == "4\n9\nhi\n", done.stderr.text
 
 
-async def test_a_mount_is_seen_and_cannot_be_written(
-    backend: Backend, image: Image, tmp_path: Path
-):
+async def test_a_mount_is_visible_and_read_only(backend: Backend, image: Image, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_text("shared")
     (tmp_path / "one").write_text("single")

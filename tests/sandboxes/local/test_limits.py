@@ -1,4 +1,4 @@
-"""Limits of a local sandbox, through control groups, where this host lets us set them."""
+"""Resource limits of local sandboxes through control groups, if this host allows them."""
 
 import asyncio
 import os
@@ -14,10 +14,10 @@ from plimsoll.sandboxes.protocol import Backend, Image, Limits
 
 
 def _groups(name: str) -> dict[str, Path]:
-    """A sandbox's control groups by controller; with version 2 all are one."""
+    """The control groups of a sandbox by controller. With version 2 all are one."""
     root = Path("/sys/fs/cgroup")
     found = {x.parent.name: x for x in root.glob(f"*/plimsoll-{name}")}
-    for folder, names, _ in os.walk(root):  # groups of others go meanwhile
+    for folder, names, _ in os.walk(root):  # other groups may disappear meanwhile
         if f"plimsoll-{name}" in names:
             one = Path(folder, f"plimsoll-{name}")
             found.setdefault(one.relative_to(root).parts[0], one)
@@ -98,9 +98,7 @@ async def test_processes_are_limited(backend: Backend, image: Image, limited: No
         await made.close()
 
 
-async def test_processes_are_limited_also_when_nobody_asked(
-    backend: Backend, image: Image, limited: None
-):
+async def test_processes_are_limited_by_default(backend: Backend, image: Image, limited: None):
     made = await backend.create(image, spec())
     try:
         files = [group / "pids.max" for group in _groups(made.id).values()]
@@ -109,7 +107,7 @@ async def test_processes_are_limited_also_when_nobody_asked(
         await made.close()
 
 
-async def test_what_is_not_enforced_is_said(backend: Backend, image: Image):
+async def test_limits_that_are_not_enforced_are_warned_about(backend: Backend, image: Image):
     made = await backend.create(image, spec(limits=Limits(storage_mb=100)))
     await made.close()
     assert any("storage_mb" in line for line in backend.warnings)
@@ -118,7 +116,7 @@ async def test_what_is_not_enforced_is_said(backend: Backend, image: Image):
 
 @pytest.fixture
 def unified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A made-up unified hierarchy in which this process stands in /a/b."""
+    """A fake unified hierarchy in which this process is in /a/b."""
     (tmp_path / "a/b").mkdir(parents=True)
     for folder, controllers in (("", "cpu memory pids"), ("a", "memory pids"), ("a/b", "")):
         (tmp_path / folder / "cgroup.subtree_control").write_text(controllers)
@@ -127,7 +125,7 @@ def unified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_with_version_2_one_group_carries_all_limits(unified: Path):
+def test_with_version_2_one_group_has_all_limits(unified: Path):
     (unified / "a/b/cgroup.subtree_control").write_text("cpu io memory pids")
     found = Cgroups()
     assert found.missing is None
@@ -141,7 +139,7 @@ def test_with_version_2_one_group_carries_all_limits(unified: Path):
     assert (folder / "pids.max").read_text() == "7"
 
 
-def test_with_version_2_a_group_that_hands_nothing_on_is_passed_over(unified: Path):
+def test_with_version_2_a_group_without_controllers_is_skipped(unified: Path):
     found = Cgroups()
     assert found.missing is not None
     assert "CPU" in found.missing
@@ -158,7 +156,7 @@ def test_version_2_counts_kills_for_memory(tmp_path: Path):
     assert Cgroup({}, {}).oom_kills() is None
 
 
-def test_where_no_group_can_be_made_nothing_is_limited_and_it_says_so(
+def test_without_write_access_nothing_is_limited_and_a_warning_says_so(
     unified: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cgroups, "_mounts", dict)

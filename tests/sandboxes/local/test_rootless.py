@@ -52,13 +52,13 @@ Run = Callable[..., dict[str, object]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a script's `work` as an ordinary user, and gives what it returns."""
+    """Run the function `work` of a script as an ordinary user, and return its result."""
     place = tmp_path_factory.mktemp("user")
-    # This interpreter and the source may lie below a home that is closed to others.
+    # This interpreter and the source may be below a home that is closed to others.
     python = "/usr/bin/python3"
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     same = Path(python).exists() and not subprocess.run([python, "-c", version]).returncode
-    half_written = shutil.ignore_patterns("*.pyc.*")  # by another process that imports it
+    half_written = shutil.ignore_patterns("*.pyc.*")  # written by another process
     for module in (plimsoll, msgspec):
         source = Path(str(module.__file__)).parent
         shutil.copytree(source, place / "lib" / source.name, ignore=half_written)
@@ -68,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     def run(work: str, *, prefix: tuple[str, ...] = ()) -> dict[str, object]:
         need("userns", None if same else f"{python} is not this version of Python")
         for parent in (place, place.parent, place.parent.parent):
-            parent.chmod(0o755)  # another pytest that starts meanwhile closes its folder again
+            parent.chmod(0o755)  # another pytest that starts may close the folder again
         (place / "script.py").write_text(f"{SCRIPT}\n{work}\nasyncio.run(main())\n")
         user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
         done = subprocess.run(
@@ -79,7 +79,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             text=True,
             timeout=240,
         )
-        if "user namespaces are closed" in done.stderr and not prefix:
+        if "this user may not create user namespaces" in done.stderr and not prefix:
             need("userns", done.stderr.strip().splitlines()[-1])
         return {"code": done.returncode, "stderr": done.stderr, **_json(done.stdout)}
 
@@ -130,7 +130,7 @@ async def work(backend, image, sandbox):
     assert said["left"] == []
 
 
-def test_packages_can_be_installed_where_the_hosts_are(run: Run):
+def test_packages_can_be_installed_next_to_the_hosts(run: Run):
     said = run("""
 async def work(backend, image, sandbox):
     where = "import site; print(site.getsitepackages()[0])"
@@ -139,7 +139,7 @@ async def work(backend, image, sandbox):
     assert said["done"][0] == 0, said["done"]  # type: ignore[index]
 
 
-def test_another_user_in_the_sandbox_is_refused_in_plain_words(run: Run):
+def test_another_user_in_the_sandbox_is_refused(run: Run):
     said = run("""
 async def work(backend, image, sandbox):
     try:
@@ -152,7 +152,7 @@ async def work(backend, image, sandbox):
 
 
 @pytest.mark.parametrize("limit", ["memory_mb=100", "cpus=1", "pids=10"])
-def test_a_limit_that_is_not_enforced_is_said(run: Run, limit: str):
+def test_limits_that_are_not_enforced_are_warned_about(run: Run, limit: str):
     said = run(f"""
 MORE = {{"limits": Limits({limit})}}
 async def work(backend, image, sandbox):
@@ -183,7 +183,7 @@ async def work(backend, image, sandbox):
     assert said["left"] == [], said
 
 
-def test_an_owner_killed_leaves_no_process_and_the_next_one_reaps(run: Run):
+def test_a_killed_owner_leaves_no_process_and_the_next_start_reaps(run: Run):
     said = run("""
 async def work(backend, image, sandbox):
     asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), 9)
@@ -206,8 +206,8 @@ async def work(backend, image, sandbox):
     assert said["left"] == []
 
 
-def test_closed_user_namespaces_are_one_clear_error(run: Run, tmp_path: Path):
-    # In a user namespace of its own a process may forbid further ones.
+def test_denied_user_namespaces_are_one_clear_error(run: Run, tmp_path: Path):
+    # In its own user namespace a process can deny further ones.
     close = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all "
     prefix = ("unshare", "-U", "-r", "sh", "-c", f'{close} --inh-caps -all "$@"', "sh")
     said = run("async def work(*_): return {}", prefix=prefix)
@@ -216,7 +216,7 @@ def test_closed_user_namespaces_are_one_clear_error(run: Run, tmp_path: Path):
     last = str(said["stderr"]).strip().splitlines()[-1]
     assert said["code"] == 1
     assert "SandboxUnavailable" in last
-    assert "user namespaces are closed" in last
+    assert "this user may not create user namespaces" in last
     assert "docker" in last
 
 
@@ -233,7 +233,7 @@ def test_a_socket_in_the_sandbox_is_served(run: Run):
     assert said["said"] == [0, "b'HELLO'\n", ""], said
 
 
-def test_the_walls_stand_without_root_too(run: Run):
+def test_attacks_fail_without_root_too(run: Run):
     said = run("""
 ON_INIT = ("prlimit --pid 1 --nofile=3:3", "renice -n 19 -p 1", "taskset -p 1 1",
            "renice -n 19 -u root", "echo 900 > /proc/1/oom_score_adj",
@@ -257,7 +257,7 @@ async def work(backend, image, sandbox):
     assert said["null"] == Path("/dev/null").stat().st_mode
 
 
-def test_closed_files_of_the_user_are_not_shown(run: Run):
+def test_private_files_of_the_user_are_hidden(run: Run):
     said = run("""
 PLACE = HOME / "host"
 for name, mode in (("open", 0o644), ("secret", 0o600), ("shut/file", 0o644)):

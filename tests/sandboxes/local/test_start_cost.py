@@ -1,4 +1,4 @@
-"""Starting and closing local sandboxes costs the disk little, also after thousands of them."""
+"""Disk usage of starting and closing local sandboxes, and the storage of their files."""
 
 import asyncio
 import os
@@ -61,12 +61,12 @@ async def main():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
-"""Is interrupted while the folders of closed sandboxes wait to be removed."""
+"""A process that is interrupted while folders of closed sandboxes are queued for removal."""
 
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts a new ext4 of 256 MB, made and mounted with the given options."""
+    """Mount a new ext4 of 256 MB with the given features and options."""
     need("root", None if os.geteuid() == 0 else "only root can mount")
     mounted: list[Path] = []
 
@@ -96,7 +96,7 @@ async def _entered(backend: LocalBackend) -> tuple[LocalImage, LocalSandbox]:
 
 
 def _inodes(folder: Path) -> set[str]:
-    """What a sandbox has on disk, its own folder included."""
+    """The paths of a sandbox on disk, its folder included."""
     return {str(path.relative_to(folder)) for path in (folder, *folder.rglob("*"))}
 
 
@@ -105,8 +105,8 @@ async def test_a_sandbox_on_disk_has_few_inodes_and_shares_its_mount_points(tmp_
         image, made = await _entered(backend)
         overlays = len(image.lowers(Home(tmp_path)))
         assert not made.in_memory
-        # The folder, meta.json and up; for each overlay up/NAME and work-NAME, which the kernel
-        # makes four more in: work, and three that say that its files need not survive a power cut.
+        # The folder, meta.json and up; for each overlay up/NAME and work-NAME, in which the kernel
+        # creates four more: work, and three for the option `volatile`.
         assert len(_inodes(tmp_path / "sandboxes" / made.id)) <= 3 + 6 * overlays
         assert list((tmp_path / "mounts").iterdir()) == []
         await made.close()
@@ -122,7 +122,7 @@ async def test_a_sandbox_in_memory_has_two_inodes_whatever_is_written(tmp_path: 
         assert made.in_memory
         done = await made.exec(f"{WRITES}; ls /w | wc -l; ls /usr | grep new")
         assert done.stdout.text.split() == ["20", "new"], done.stderr.text
-        # A folder that was removed and made again is empty.
+        # A folder that was removed and created again is empty.
         done = await made.exec("ls folder; rm -r folder; mkdir folder; ls folder", cwd=str(shown))
         assert (done.exit_code, done.stdout.text) == (0, "file\n"), done.stderr.text
         assert _inodes(home / "sandboxes" / made.id) == {".", "meta.json"}
@@ -150,7 +150,7 @@ def test_sandboxes_are_spread_over_the_groups_of_an_ext4(mount: Mount, tmp_path:
     home = Home.open(disk)
     assert _attributes(home.sandboxes) == {"T"}
     assert _attributes(home.layers) == set()
-    assert _attributes(Home.open(disk).sandboxes) == {"T"}  # it is there already
+    assert _attributes(Home.open(disk).sandboxes) == {"T"}  # a second time
     assert spread_over_block_groups(disk / "none") is False
 
 
@@ -159,13 +159,13 @@ def _attributes(folder: Path) -> set[str]:
     return set(shown.stdout.split()[0]) & {"T"}
 
 
-def test_a_file_system_that_does_not_know_the_flag_is_used_as_it_is():
+def test_a_file_system_without_the_flag_is_not_changed():
     place = Path("/dev/shm")
     need("tmpfs", None if find_file_system(place).kind == "tmpfs" else f"{place} is none")
     assert spread_over_block_groups(place) is False
 
 
-async def test_a_home_that_gets_slow_is_told_once_and_only_where_files_are_on_its_disk(
+async def test_a_slow_home_is_warned_about_once_and_only_for_files_on_its_disk(
     mount: Mount,
 ):
     slow = mount("slow", "-O", "^has_journal", options="loop,discard")
@@ -184,7 +184,7 @@ async def test_a_home_that_gets_slow_is_told_once_and_only_where_files_are_on_it
     assert "PLIMSOLL_HOME" in told
 
 
-async def test_on_a_disk_that_stays_fast_files_are_on_it_and_nothing_is_told(mount: Mount):
+async def test_on_a_fast_disk_files_are_on_disk_without_a_warning(mount: Mount):
     disk = mount("journalled")
     assert find_file_system(disk).slow == ""
     async with LocalBackend(LocalOptions(home=disk)) as backend:
@@ -196,7 +196,7 @@ async def test_on_a_disk_that_stays_fast_files_are_on_it_and_nothing_is_told(mou
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """No folder is removed until this is set."""
+    """An event that blocks all removals until it is set."""
     may, really = threading.Event(), removal_queue.remove_folder
 
     def hold(folder: Path) -> None:
@@ -217,7 +217,7 @@ async def on_disk(tmp_path: Path) -> AsyncIterator[tuple[LocalBackend, LocalImag
         yield backend, image
 
 
-async def test_close_does_not_wait_for_the_removal_and_all_is_gone_in_the_end(
+async def test_close_does_not_wait_for_the_removal(
     on_disk: tuple[LocalBackend, LocalImage],
     held: threading.Event,
     tmp_path: Path,
@@ -230,14 +230,14 @@ async def test_close_does_not_wait_for_the_removal_and_all_is_gone_in_the_end(
     await made.exec(f"{WRITES}; sleep 600 &")
     await asyncio.wait_for(made.close(), 60)
     assert set(children()) == running
-    # What is left is a folder that says whose it is, and no group.
+    # Only a folder with its owner in the name is left, and no group.
     (folder,) = left(tmp_path, [made.id])
     assert Path(folder).name.startswith(f".{made.id}@")
     held.set()
     await until(lambda: left(tmp_path, [made.id]) == [])
 
 
-async def test_with_many_folders_to_remove_the_next_close_waits(
+async def test_a_long_removal_queue_causes_backpressure(
     on_disk: tuple[LocalBackend, LocalImage],
     held: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
@@ -253,7 +253,7 @@ async def test_with_many_folders_to_remove_the_next_close_waits(
     await asyncio.wait_for(closing, 60)
 
 
-async def test_leaving_the_backend_waits_until_all_is_removed(
+async def test_closing_the_backend_waits_for_all_removals(
     held: threading.Event, tmp_path: Path, left: Left
 ):
     held.set()
@@ -266,7 +266,7 @@ async def test_leaving_the_backend_waits_until_all_is_removed(
     assert left(tmp_path) == []
 
 
-def test_an_interrupted_process_removes_what_it_closed(tmp_path: Path, left: Left):
+def test_an_interrupted_process_removes_its_closed_sandboxes(tmp_path: Path, left: Left):
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
     with subprocess.Popen(
@@ -279,7 +279,7 @@ def test_an_interrupted_process_removes_what_it_closed(tmp_path: Path, left: Lef
     assert left(tmp_path) == []
 
 
-async def test_where_the_disk_is_short_of_room_a_removal_is_waited_for(tmp_path: Path):
+async def test_a_removal_is_waited_for_if_the_disk_is_low(tmp_path: Path):
     told: list[str] = []
     full = RemovalQueue(told.append, lambda: True)
     (tmp_path / "x/y").mkdir(parents=True)
@@ -289,7 +289,7 @@ async def test_where_the_disk_is_short_of_room_a_removal_is_waited_for(tmp_path:
     assert told == []
 
 
-async def test_what_cannot_be_removed_is_a_warning_and_no_error_of_close(
+async def test_a_failed_removal_is_a_warning_and_not_an_error_of_close(
     on_disk: tuple[LocalBackend, LocalImage], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     def fail(folder: Path) -> None:
@@ -307,7 +307,7 @@ async def test_what_cannot_be_removed_is_a_warning_and_no_error_of_close(
     assert "plimsoll clean" in told
 
 
-async def test_a_memory_limit_is_raised_by_what_files_in_memory_may_take(tmp_path: Path):
+async def test_a_memory_limit_is_raised_by_the_limit_of_files_in_memory(tmp_path: Path):
     need("cgroups", Cgroups().missing)
     options = LocalOptions(home=tmp_path, upper="tmpfs", upper_mb=64)
     async with LocalBackend(options) as backend:
@@ -324,7 +324,7 @@ async def test_a_memory_limit_is_raised_by_what_files_in_memory_may_take(tmp_pat
         await made.close()
 
 
-async def test_files_in_memory_take_no_more_than_their_bound_and_the_next_are_on_disk(
+async def test_files_in_memory_are_limited_and_the_next_sandboxes_use_the_disk(
     tmp_path: Path,
 ):
     options = LocalOptions(home=tmp_path, upper="tmpfs", upper_mb=32)
@@ -345,7 +345,7 @@ async def test_files_in_memory_take_no_more_than_their_bound_and_the_next_are_on
         await again.close()
 
 
-async def test_many_small_files_do_not_go_beyond_the_bound_either(tmp_path: Path):
+async def test_many_small_files_in_memory_are_limited(tmp_path: Path):
     options = LocalOptions(home=tmp_path, upper="tmpfs", upper_mb=16)
     async with LocalBackend(options) as backend:
         _, made = await _entered(backend)
@@ -355,7 +355,7 @@ async def test_many_small_files_do_not_go_beyond_the_bound_either(tmp_path: Path
         assert 1000 < made_files <= 16 * 256
         full = (await made.status()).full_disk
         assert full is not None
-        assert "no room for one more file" in full.why
+        assert "no free inode" in full.why
         await made.close()
 
 
@@ -392,7 +392,7 @@ def _storage(
         ("disk", True, Limits(), False, None),
     ],
 )
-def test_where_files_are_kept_follows_from_the_config_the_disk_and_the_limits(
+def test_upper_storage_depends_on_config_disk_and_limits(
     tmp_path: Path,
     upper: UpperMode,
     slow: bool,
@@ -404,14 +404,14 @@ def test_where_files_are_kept_follows_from_the_config_the_disk_and_the_limits(
     assert storage.choose("image", limits, memory_is_limited=limited) == expected
 
 
-def test_all_bounds_together_take_at_most_half_of_the_available_memory(tmp_path: Path):
+def test_all_files_in_memory_take_at_most_half_of_the_available_memory(tmp_path: Path):
     home = Home.open(tmp_path)
     told: list[str] = []
     storage = _storage(tmp_path, "tmpfs", available_mb=799, told=told)
-    for number in range(3):  # those of other processes count as well
+    for number in range(3):  # sandboxes of other processes count too
         assert storage.choose("image", Limits(), memory_is_limited=False) == 100
         (home.sandboxes / f"{number}").mkdir()
-    (home.sandboxes / ".9@host@1@x").mkdir()  # waits to be removed
+    (home.sandboxes / ".9@host@1@x").mkdir()  # queued for removal
     assert told == []
     assert storage.choose("image", Limits(), memory_is_limited=False) is None
     (said,) = told

@@ -1,4 +1,4 @@
-"""The stream of a tree: as the two sides write and read it, and nothing else in it is trusted."""
+"""The tree stream: its exact format, and untrusted streams."""
 
 import io
 import os
@@ -21,7 +21,7 @@ def _unpack(stream: bytes, target: Path, **rules: int) -> dict[str, object]:
     return unpack(io.BytesIO(stream), str(target), Rules(**rules))
 
 
-def test_a_tree_is_written_byte_by_byte_as_agreed(tmp_path: Path):
+def test_the_stream_format_is_exact(tmp_path: Path):
     source = tmp_path / "source"
     source.mkdir(mode=0o755)
     (source / "ü").write_bytes(b"content")
@@ -41,7 +41,7 @@ def test_a_tree_is_written_byte_by_byte_as_agreed(tmp_path: Path):
     )
 
 
-def test_a_single_file_carries_its_own_name(tmp_path: Path):
+def test_a_single_file_contains_its_name(tmp_path: Path):
     (tmp_path / "name").write_bytes(b"x")
     os.utime(tmp_path / "name", ns=(1, 1))
     (tmp_path / "name").chmod(0o600)
@@ -54,7 +54,7 @@ def test_a_single_file_carries_its_own_name(tmp_path: Path):
     assert (tmp_path / "folder/name").read_bytes() == b"x"
 
 
-def test_any_name_that_a_file_may_have_goes_through(tmp_path: Path):
+def test_every_valid_file_name_is_copied(tmp_path: Path):
     source = tmp_path / "source"
     source.mkdir()
     names = [b"\xff\xfe", b"new\nline", b" ", b"-", b"a b", b"\x01", "ünï".encode()]
@@ -79,7 +79,7 @@ def test_no_name_leaves_the_target(tmp_path: Path, name: bytes, kind: str):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_link_in_the_stream_is_not_walked_through(tmp_path: Path):
+def test_a_link_in_the_stream_is_not_followed(tmp_path: Path):
     stream = ROOT + _record("l", b"sub", b"there") + _record("f", b"sub/x", content=b"in")
     (tmp_path / "out/there").mkdir(parents=True)
     _unpack(stream + END, tmp_path / "out")
@@ -88,7 +88,7 @@ def test_a_link_in_the_stream_is_not_walked_through(tmp_path: Path):
 
 
 @pytest.mark.parametrize("to", [b"/etc", b"..", b"a/../..", b"\0", b"../x"])
-def test_a_link_that_leads_out_is_listed_and_not_made(tmp_path: Path, to: bytes):
+def test_a_link_that_leads_out_is_skipped_and_listed(tmp_path: Path, to: bytes):
     said = _unpack(ROOT + _record("l", b"link", to) + END, tmp_path / "out")
     assert len(said["skipped"]) == 1  # type: ignore[arg-type]
     assert list((tmp_path / "out").iterdir()) == []
@@ -98,7 +98,7 @@ WHOLE = ROOT + _record("f", b"file", content=b"content") + END
 
 
 @pytest.mark.parametrize("at", range(len(WHOLE)))
-def test_a_stream_that_breaks_off_anywhere_is_an_error(tmp_path: Path, at: int):
+def test_a_truncated_stream_is_an_error(tmp_path: Path, at: int):
     with pytest.raises(TreeError, match=r"broke off|empty"):
         _unpack(WHOLE[:at], tmp_path / "out")
 
@@ -124,12 +124,12 @@ def test_a_stream_that_breaks_off_anywhere_is_an_error(tmp_path: Path, at: int):
         ROOT + b"f 644 0 0 " + b"9" * 60 + b" 0 1 0\nx" + END,
     ],
 )
-def test_what_makes_no_sense_is_an_error(tmp_path: Path, stream: bytes):
+def test_an_invalid_stream_is_an_error(tmp_path: Path, stream: bytes):
     with pytest.raises(TreeError):
         _unpack(stream, tmp_path / "out")
 
 
-def test_a_size_over_the_limit_is_an_error_before_a_byte_of_it(tmp_path: Path):
+def test_a_size_over_the_limit_is_an_error_before_any_content(tmp_path: Path):
     stream = ROOT + b"f 644 0 0 0 1099511627776 1 0\nx"
     with pytest.raises(TreeError, match="1,000"):
         _unpack(stream, tmp_path / "out", limit=1000)

@@ -60,28 +60,28 @@ class Channel:
                 data, fds = wire.receive_fds(self._end, 1, wire.REPLY_BYTES)
                 if not data:
                     break
-                self._take(json.loads(data), fds)
+                self._receive(json.loads(data), fds)
         except BlockingIOError:
             return
         except OSError as error:
             self.close(f"the sandbox is gone: {error.strerror}")
         except (ValueError, TypeError, KeyError, AttributeError):
-            self.close("the sandbox's init does not make sense")
+            self.close("the sandbox's init sent an invalid reply")
         else:
             self.close("the sandbox's init died")
 
-    def _take(self, reply: object, fds: list[int]) -> None:
+    def _receive(self, reply: object, fds: list[int]) -> None:
         if not isinstance(reply, dict):
-            raise ValueError("a reply is an object")
-        said = cast(dict[str, Any], reply)
-        said.pop("fd", None)  # only a file that really came counts
+            raise ValueError("a reply must be an object")
+        fields = cast(dict[str, Any], reply)
+        fields.pop("fd", None)  # only a descriptor that was received counts
         if fds:
-            said["fd"] = fds[0]
-        if not self._give(said) and fds:
+            fields["fd"] = fds[0]
+        if not self._deliver(fields) and fds:
             os.close(fds[0])
 
-    def _give(self, reply: dict[str, Any]) -> bool:
-        """Give a reply, with the file that came with it, to who waits for it, if anybody."""
+    def _deliver(self, reply: dict[str, Any]) -> bool:
+        """Set the result of the pending request. False if nobody waits for the reply."""
         future = self._pending.get(reply["id"]) if "id" in reply else self.ready
         if future is None or future.done():
             return False

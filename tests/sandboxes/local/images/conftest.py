@@ -1,4 +1,4 @@
-"""A build context with a Dockerfile, built by a real backend and looked at in real sandboxes."""
+"""A build context with a Dockerfile, built by a real backend and inspected in real sandboxes."""
 
 import os
 import textwrap
@@ -24,7 +24,7 @@ class Kit:
         self.context = context
         self.home = home
         self.made: list[str] = []
-        """The instructions that were not found in the cache, in order."""
+        """The instructions that were not cached, in order."""
 
     def write(self, name: str, text: str | bytes = "", mode: int = 0o644) -> Path:
         path = self.context / name
@@ -34,16 +34,16 @@ class Kit:
         return path
 
     async def build(self, dockerfile: str, timeout: float = 60.0) -> Image:
-        """Build a text; without a FROM it gets one, as its first line."""
+        """Build a Dockerfile. A FROM line is added if it has none."""
         text = textwrap.dedent(dockerfile).lstrip("\n")
         if "FROM " not in text:
             text = f"FROM any\n{text}"
         file = self.write("Dockerfile", text)
         source = ImageSource(context=self.context, dockerfile=file, build_timeout=timeout)
         self.made.clear()
-        return await self.backend.build(source, on_output=self._hear)
+        return await self.backend.build(source, on_output=self._on_output)
 
-    def _hear(self, _: str, data: bytes) -> None:
+    def _on_output(self, _: str, data: bytes) -> None:
         words = data.decode("utf-8", "replace").split(None, 1)
         if words and words[0] in ("RUN", "COPY", "ADD", "WORKDIR"):
             self.made.append(" ".join(words).strip())
@@ -61,7 +61,7 @@ class Kit:
             return await sandbox.exec(command)
 
     async def see(self, image: Image, command: str) -> str:
-        """What a command prints in a fresh sandbox; it has to succeed."""
+        """The output of a command in a new sandbox. The command must succeed."""
         done = await self.exec(image, command)
         assert done.ok, done.complaint()
         return done.stdout.text.removesuffix("\n")
@@ -70,7 +70,7 @@ class Kit:
         return await self.see(await self.build(dockerfile), command)
 
     async def refused(self, dockerfile: str) -> str:
-        """The message of a build that fails, without the context's own path."""
+        """The error message of a failing build, without the path of the context."""
         with pytest.raises(BuildError) as caught:
             await self.build(dockerfile)
         return str(caught.value).replace(f"{self.context}/", "")
@@ -83,7 +83,7 @@ def builder_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def kit(builder_home: Path, tmp_path: Path) -> AsyncIterator[Kit]:
-    """Starts without any layer."""
+    """A kit without any cached layer."""
     need("root", None if os.geteuid() == 0 else "only root can have files of several users")
     context = tmp_path / "context"
     context.mkdir()

@@ -11,7 +11,7 @@ Kit = Any
 
 
 def archive(*members: tuple[str, str, str], kind: str = "gz") -> bytes:
-    """A tar file of (name, type, content or link)."""
+    """Write a tar file of (name, type, content or link)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=f"w:{kind}") as tar:
         for name, type_, content in members:
@@ -40,13 +40,13 @@ async def test_an_archive_is_unpacked(kit: Kit, kind: str):
     assert shown == "d d 755 1234 \nd/a f 640 1234 \nd/h f 640 1234 \nd/l l 777 1234 /etc/passwd"
 
 
-async def test_an_archives_files_can_be_given_an_owner(kit: Kit):
+async def test_files_of_an_archive_can_get_an_owner(kit: Kit):
     kit.write("a.tar", archive(("d/a", "f", "hello")))
     shown = await kit.show("ADD --chown=daemon --chmod=600 a.tar /x/", "stat -c '%U %a' /x/d/a")
     assert shown == "daemon 600"
 
 
-async def test_copy_does_not_unpack_and_add_copies_what_is_no_archive(kit: Kit):
+async def test_copy_does_not_unpack_and_add_copies_other_files(kit: Kit):
     kit.write("a.tar.gz", archive(("a", "f", "a")))
     kit.write("zeros.bin", bytes(2048))
     kit.write("text.gz", b"\x1f\x8bnot really")
@@ -78,7 +78,7 @@ async def test_a_very_deep_archive_is_unpacked_or_refused(kit: Kit):
     assert "deep.tar cannot be unpacked" in await kit.refused("ADD deep.tar /x")
 
 
-async def test_an_archive_with_a_device_or_a_torn_one_is_an_error(kit: Kit):
+async def test_an_archive_with_a_device_or_a_truncated_one_is_an_error(kit: Kit):
     kit.write("device.tar", archive(("null", "c", "")))
     assert await kit.refused("ADD device.tar /x/") == (
         "Dockerfile:2: device.tar cannot be unpacked: null is a device or a pipe"
@@ -91,5 +91,5 @@ async def test_an_archive_with_a_device_or_a_torn_one_is_an_error(kit: Kit):
 @pytest.mark.parametrize("url", ["https://example.org/a.tgz", "git@example.org:a/b.git"])
 async def test_add_fetches_nothing(kit: Kit, url: str):
     assert await kit.refused(f"RUN true\nADD {url} /x") == (
-        f"Dockerfile:3: {url} is not fetched; put the file in the context"
+        f"Dockerfile:3: {url} is not fetched; put the file in the build context"
     )

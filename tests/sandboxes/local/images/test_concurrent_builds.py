@@ -1,4 +1,4 @@
-"""Builds at once, builds that are cut short, and builds that take too long."""
+"""Concurrent, interrupted and too slow builds."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def left_over(home: Path) -> list[str]:
     return sorted(p.name for kind in ("layers", "sandboxes") for p in (home / kind).iterdir())
 
 
-async def test_eight_builds_at_once_build_once(kit: Kit):
+async def test_eight_concurrent_builds_build_once(kit: Kit):
     file = kit.write("Dockerfile", "FROM any\nRUN sleep 0.2; cat /proc/sys/kernel/random/uuid >/x")
     heard: list[bytes] = []
     source = ImageSource(dockerfile=file)
@@ -57,7 +57,7 @@ async def test_eight_builds_at_once_build_once(kit: Kit):
     assert b"".join(heard).count(b"RUN ") == 1
 
 
-async def test_two_processes_at_once_build_once(kit: Kit):
+async def test_two_concurrent_processes_build_once(kit: Kit):
     file = kit.write("Dockerfile", "FROM any\nRUN sleep 0.3\nCOPY Dockerfile /x\nRUN echo it\n")
     builds = [start_build(kit.home, file) for _ in range(2)]
     said = [(await asyncio.to_thread(build.communicate))[0] for build in builds]
@@ -95,7 +95,7 @@ async def test_a_cancelled_build_does_not_stop_another_of_the_same(kit: Kit):
         await first
 
 
-async def test_a_killed_build_leaves_no_half_layer(tmp_path: Path):
+async def test_a_killed_build_leaves_no_incomplete_layer(tmp_path: Path):
     home = tmp_path / "home"
     file = tmp_path / "Dockerfile"
     mark = f"{time.time()}"
@@ -120,7 +120,7 @@ async def test_a_killed_build_leaves_no_half_layer(tmp_path: Path):
 
 
 async def test_a_build_that_takes_too_long_is_ended_and_names_the_line(kit: Kit):
-    await kit.build("FROM any\nRUN true")  # kept, so that the time is all for the next line
+    await kit.build("FROM any\nRUN true")  # cached, so that the timeout applies to the next line
     async with asyncio.timeout(60):
         with pytest.raises(BuildError) as caught:
             await kit.build("FROM any\nRUN true\nRUN sleep 600 & sleep 600", timeout=2)

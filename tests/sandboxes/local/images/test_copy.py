@@ -1,4 +1,4 @@
-"""COPY of the context's files means what it means in Docker."""
+"""COPY from the context behaves as in Docker."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ TREE = "cd / && find {} -printf '%P %y %m %l\\n' | sort"
     [
         ("/x/y.txt", "/x/y.txt"),
         ("/x/", "/x/a.txt"),
-        ("/srv", "/srv/a.txt"),  # a folder that is there
+        ("/srv", "/srv/a.txt"),  # an existing folder
         ("b.txt", "/work/dir/b.txt"),
         (".", "/work/dir/a.txt"),
         ("..", "/work/a.txt"),
@@ -29,7 +29,7 @@ async def test_a_file_goes_where_docker_puts_it(kit: Kit, target: str, path: str
     assert await kit.show(f"WORKDIR /work/dir\nCOPY a.txt {target}", f"cat {path}") == "hello"
 
 
-async def test_a_folder_gives_its_content_and_not_itself(kit: Kit):
+async def test_the_content_of_a_folder_is_copied(kit: Kit):
     kit.write("dir/one.txt")
     kit.write("dir/.hidden")
     kit.write("dir/deep/two.sh", mode=0o755)
@@ -45,7 +45,7 @@ async def test_a_folder_gives_its_content_and_not_itself(kit: Kit):
         ]
 
 
-async def test_a_folder_is_merged_into_one_that_is_there(kit: Kit):
+async def test_a_folder_is_merged_into_an_existing_one(kit: Kit):
     kit.write("dir/new.txt", "new")
     kit.write("dir/both.txt", "theirs")
     shown = await kit.show(
@@ -68,7 +68,7 @@ async def test_several_sources_go_into_a_folder(kit: Kit):
     assert await kit.show("WORKDIR /y\nCOPY a.txt b.txt .", "ls /y") == "a.txt\nb.txt"
 
 
-async def test_a_pattern_copies_what_matches(kit: Kit):
+async def test_a_pattern_copies_its_matches(kit: Kit):
     for name in ("a1.py", "a2.py", "b.py", ".hid.py", "sub/c.py", "sub/deep/d.py", "lit[1].txt"):
         kit.write(name)
     image = await kit.build(
@@ -87,7 +87,7 @@ async def test_a_pattern_copies_what_matches(kit: Kit):
     )
 
 
-async def test_a_pattern_may_match_nothing_but_a_name_must_be_there(kit: Kit):
+async def test_a_pattern_may_match_nothing_but_a_name_must_exist(kit: Kit):
     kit.write("package.json")
     assert await kit.show("COPY package.json lock.json* /x/", "ls /x") == "package.json"
     assert await kit.refused("RUN true\nCOPY lock.json /x/") == (
@@ -95,8 +95,8 @@ async def test_a_pattern_may_match_nothing_but_a_name_must_be_there(kit: Kit):
     )
 
 
-async def test_a_pattern_that_is_none_is_an_error(kit: Kit):
-    assert await kit.refused("COPY a[ /x/") == "Dockerfile:2: not a pattern: a["
+async def test_an_invalid_pattern_is_an_error(kit: Kit):
+    assert await kit.refused("COPY a[ /x/") == "Dockerfile:2: invalid pattern: a["
 
 
 async def test_names_with_spaces_and_odd_bytes_are_copied(kit: Kit):
@@ -119,7 +119,7 @@ async def test_links_in_a_folder_stay_links(kit: Kit):
     )
 
 
-async def test_a_link_that_is_the_source_stands_for_what_it_leads_to(kit: Kit):
+async def test_a_link_that_is_the_source_is_followed(kit: Kit):
     real = kit.write("dir/real.txt", "one")
     (kit.context / "link.txt").symlink_to("dir/real.txt")
     (kit.context / "linked").symlink_to("dir")
@@ -148,26 +148,26 @@ async def test_nothing_outside_the_context_is_copied(kit: Kit):
     assert await kit.show("COPY ../../inside /x/", "ls /x") == "inside"
 
 
-async def test_dockerignore_leaves_files_out(kit: Kit):
+async def test_dockerignore_excludes_files(kit: Kit):
     kit.write(".dockerignore", "# no\n*.log\nnode_modules\n!keep.log\ndata/*\n!data/seed\n")
     for name in ("a.py", "b.log", "keep.log", "node_modules/m/i.js", "data/big", "data/seed/s"):
         kit.write(name)
     shown = await kit.show("WORKDIR /app\nCOPY . .", "find . -type f | sort")
     assert shown == "./.dockerignore\n./Dockerfile\n./a.py\n./data/seed/s\n./keep.log"
     assert await kit.refused("COPY b.log /x") == (
-        "Dockerfile:2: b.log is left out of the build context: .dockerignore"
+        "Dockerfile:2: b.log is excluded from the build context by .dockerignore"
     )
     assert await kit.show("COPY *.log /x/", "ls /x") == "keep.log"
 
 
-async def test_a_folder_left_out_can_bring_a_file_back(kit: Kit):
+async def test_a_file_of_an_excluded_folder_can_be_included(kit: Kit):
     kit.write(".dockerignore", "*\n!src/deep/keep.py\n")
     kit.write("src/deep/keep.py")
     kit.write("src/other.py")
     assert await kit.show("COPY src /x", "find /x -type f") == "/x/deep/keep.py"
 
 
-async def test_a_dockerfile_may_have_ignore_rules_of_its_own(kit: Kit):
+async def test_a_dockerfile_can_have_its_own_ignore_rules(kit: Kit):
     kit.write(".dockerignore", "a")
     kit.write("Dockerfile.dockerignore", "b\nDockerfile*\n.dockerignore")
     kit.write("a")
@@ -175,14 +175,14 @@ async def test_a_dockerfile_may_have_ignore_rules_of_its_own(kit: Kit):
     assert await kit.show("COPY . /x", "ls -A /x") == "a"
 
 
-async def test_copied_files_are_roots_whoever_the_user_is(kit: Kit):
+async def test_copied_files_belong_to_root_whatever_the_user(kit: Kit):
     path = kit.write("a.txt")
     os.chown(path, 1234, 1234)
     shown = await kit.show("USER daemon\nCOPY a.txt /n/x", "stat -c '%U:%G %a' /n /n/x")
     assert shown == "root:root 755\nroot:root 644"
 
 
-async def test_chown_and_chmod_hold_for_folders_too(kit: Kit):
+async def test_chown_and_chmod_apply_to_folders(kit: Kit):
     kit.write("dir/sub/a.txt")
     image = await kit.build(
         """
@@ -210,13 +210,11 @@ async def test_chown_and_chmod_hold_for_folders_too(kit: Kit):
         ("--chmod=799", "--chmod takes a number like 0755, not 799"),
         ("--chmod=75", "--chmod takes a number like 0755, not 75"),
         ("--chown=nobodyatall", "the sandbox has no user 'nobodyatall'"),
-        ("--parents", "the local backend does not do --parents"),
-        ("--exclude=*.md", "the local backend does not do --exclude"),
+        ("--parents", "the local backend does not support --parents"),
+        ("--exclude=*.md", "the local backend does not support --exclude"),
     ],
 )
-async def test_a_flag_that_cannot_be_obeyed_is_an_error_with_its_line(
-    kit: Kit, flag: str, said: str
-):
+async def test_an_unsupported_flag_is_an_error_with_its_line(kit: Kit, flag: str, said: str):
     kit.write("a.txt")
     message = await kit.refused(f"COPY {flag} a.txt /x")
     assert message.startswith("Dockerfile:2: ")
@@ -246,7 +244,7 @@ async def test_a_file_and_a_folder_do_not_replace_each_other(kit: Kit):
     assert (await kit.refused("RUN touch /x\nCOPY dir /x")).startswith("Dockerfile:3: ")
 
 
-async def test_what_is_no_file_is_an_error_and_not_left_out(kit: Kit):
+async def test_a_device_in_the_context_is_an_error(kit: Kit):
     os.mkfifo(kit.context / "pipe")
     said = "cannot be copied: pipe: neither a file, a folder nor a link"
     assert await kit.refused("COPY . /x") == f"Dockerfile:2: {said}"
@@ -256,7 +254,7 @@ async def test_what_is_no_file_is_an_error_and_not_left_out(kit: Kit):
         assert "cannot be copied: socket" in await kit.refused("COPY . /x")
 
 
-async def test_variables_in_paths_are_replaced(kit: Kit):
+async def test_variables_in_paths_are_expanded(kit: Kit):
     kit.write("a-1.txt", "1")
     text = "ARG v=1\nENV to='/my dir'\nCOPY a-${v}.txt ${to}/$v.txt\n"
     assert await kit.show(text, "cat '/my dir/1.txt'") == "1"

@@ -1,4 +1,4 @@
-"""What FROM starts from: a root of the config, or the host's own system, said once."""
+"""FROM: a root of the config, or the host's system with one warning."""
 
 import re
 import subprocess
@@ -44,7 +44,7 @@ async def run(backend: LocalBackend, source: ImageSource, command: str) -> str:
     return done.stdout.text.strip()
 
 
-async def test_a_mapped_root_is_all_there_is(builder_home: Path, tmp_path: Path):
+async def test_a_mapped_root_is_used_alone(builder_home: Path, tmp_path: Path):
     root = make_root(tmp_path / "a root: with, odd\\name")
     before = sorted(str(p) for p in root.rglob("*"))
     file = tmp_path / "Dockerfile"
@@ -65,7 +65,7 @@ async def test_a_mapped_root_is_all_there_is(builder_home: Path, tmp_path: Path)
     assert sorted(str(p) for p in root.rglob("*")) == before
 
 
-async def test_a_root_that_is_none_is_an_error(builder_home: Path, tmp_path: Path):
+async def test_an_invalid_root_is_an_error(builder_home: Path, tmp_path: Path):
     options = LocalOptions(home=builder_home, roots={"small": tmp_path, "none": tmp_path / "no"})
     async with LocalBackend(options) as backend:
         for name in ("small", "none"):
@@ -73,7 +73,7 @@ async def test_a_root_that_is_none_is_an_error(builder_home: Path, tmp_path: Pat
                 await backend.build(ImageSource(reference=name))
 
 
-async def test_names_that_are_not_mapped_are_said_once(kit: Kit):
+async def test_unmapped_names_are_warned_about_once(kit: Kit):
     await kit.build(
         "FROM python:3.12\nRUN true\nFROM ubuntu\nRUN true\nCOPY --from=0 /etc/passwd /x"
     )
@@ -93,11 +93,13 @@ async def test_a_name_alone_is_an_image(kit: Kit):
 
 async def test_compose_is_refused(kit: Kit):
     file = kit.write("docker-compose.yaml", "services: {}")
-    with pytest.raises(SandboxUnsupported, match="runs no compose services; use --backend docker"):
+    with pytest.raises(
+        SandboxUnsupported, match="does not support compose services; use --backend docker"
+    ):
         await kit.backend.build(ImageSource(context=kit.context, compose=file))
 
 
-async def test_the_context_may_be_elsewhere(kit: Kit, tmp_path: Path):
+async def test_the_context_can_be_another_folder(kit: Kit, tmp_path: Path):
     kit.write("a.txt", "a")
     file = tmp_path / "Dockerfile"
     file.write_text("FROM any\nCOPY a.txt /x")

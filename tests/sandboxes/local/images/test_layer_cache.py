@@ -1,4 +1,4 @@
-"""A layer is built once, and again when something that it depends on changes."""
+"""The layer cache: a layer is built once, and again when one of its inputs changes."""
 
 import os
 from typing import Any
@@ -22,7 +22,7 @@ async def fresh(kit: Kit) -> None:
     assert kit.made == ["RUN echo first", *LATER]
 
 
-async def test_a_second_build_makes_nothing(kit: Kit):
+async def test_a_second_build_uses_the_cache(kit: Kit):
     await fresh(kit)
     first = await kit.build(DOCKERFILE)
     assert kit.made == []
@@ -56,7 +56,7 @@ async def test_ignored_files_times_and_other_files_rebuild_nothing(kit: Kit):
     assert kit.made == []
 
 
-async def test_a_changed_line_rebuilds_itself_and_what_follows(kit: Kit):
+async def test_a_changed_line_rebuilds_itself_and_later_lines(kit: Kit):
     await fresh(kit)
     await kit.build(DOCKERFILE.replace("second", "third"))
     assert kit.made == ["RUN echo third"]
@@ -64,7 +64,7 @@ async def test_a_changed_line_rebuilds_itself_and_what_follows(kit: Kit):
     assert kit.made == LATER
 
 
-async def test_what_a_run_sees_is_part_of_its_key(kit: Kit):
+async def test_variables_user_and_folder_are_part_of_the_key_of_a_run(kit: Kit):
     base = "FROM any\nRUN true\n{}\nRUN echo x"
     await kit.build(base.format("ENV a=1"))
     for line in ("ENV a=2", "ARG b=1", "USER daemon", 'SHELL ["/bin/bash", "-c"]'):

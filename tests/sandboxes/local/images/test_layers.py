@@ -1,4 +1,4 @@
-"""Layers stack: what a later one removes, replaces or marks stays so."""
+"""Stacked layers: removals, replacements and metadata of later layers persist."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from plimsoll.core.errors import SandboxUnavailable
 Kit = Any
 
 
-async def test_what_a_layer_removes_is_gone(kit: Kit):
+async def test_files_that_a_layer_removes_are_gone(kit: Kit):
     text = """
         FROM any
         RUN mkdir -p /d/sub && touch /d/a /d/sub/b
@@ -36,7 +36,7 @@ async def test_folders_files_and_links_replace_each_other(kit: Kit):
     assert shown == "file\nfile\nnew\nnewer\ndirectory\n/a"
 
 
-async def test_a_moved_folder_is_whole(kit: Kit):
+async def test_a_moved_folder_is_complete(kit: Kit):
     text = """
         FROM any
         RUN mkdir -p /a/deep/er && echo 1 >/a/deep/er/f
@@ -97,7 +97,7 @@ async def test_files_of_the_host_change_in_the_image_alone(kit: Kit):
     assert await kit.see(plain, "env echo fine; ls -d /opt/mine 2>/dev/null || true") == "fine"
 
 
-async def test_sixty_layers_are_fine(kit: Kit):
+async def test_sixty_layers_work(kit: Kit):
     text = "FROM any\n" + "".join(f"RUN echo {n} >>/usr/x && touch /opt/{n}\n" for n in range(60))
     shown = await kit.show(text, "wc -l </usr/x; ls /opt | grep -c '^[0-9]*$'; tail -1 /usr/x")
     assert shown == "60\n60\n59"
@@ -113,7 +113,7 @@ async def test_too_many_layers_are_an_error_with_the_line(kit: Kit):
     )
 
 
-async def test_an_image_whose_layers_are_gone_is_not_started_without_them(kit: Kit):
+async def test_an_image_with_missing_layers_is_not_started(kit: Kit):
     image = await kit.build("RUN touch /x-unique-to-this-test")
     shutil.rmtree(kit.home / "layers" / image.key)
     with pytest.raises(SandboxUnavailable, match="is gone"):

@@ -1,4 +1,4 @@
-"""RUN runs what it says, as whom it says, and a failure names its line."""
+"""RUN: forms, users, shells and networks. A failure names its line."""
 
 import asyncio
 import os
@@ -65,18 +65,18 @@ async def test_a_failure_fails_the_build_and_names_the_line(kit: Kit):
         ('RUN ["no-such-program"]', "failed (exit 127): plimsoll: no-such-program: No such file"),
         ("RUN kill -9 $$", "failed (killed by signal 9)"),
         ("USER nobodyatall\nRUN true", ":3: the sandbox has no user 'nobodyatall'"),
-        ("RUN --mount=type=cache,target=/c true", ":2: the local backend does not do --mount"),
-        ("RUN --security=insecure true", ":2: the local backend does not do --security"),
+        ("RUN --mount=type=cache,target=/c true", ":2: the local backend does not support --mount"),
+        ("RUN --security=insecure true", ":2: the local backend does not support --security"),
         ("RUN --network=cable true", ":2: --network is one of default, host, none"),
-        ("ENTRYPOINT /bin/x", ":2: the local backend does not do ENTRYPOINT"),
-        ("VOLUME /data", ":2: the local backend does not do VOLUME"),
-        ("HEALTHCHECK CMD true", ":2: the local backend does not do HEALTHCHECK"),
-        ("ONBUILD RUN true", ":2: the local backend does not do ONBUILD"),
+        ("ENTRYPOINT /bin/x", ":2: the local backend does not support ENTRYPOINT"),
+        ("VOLUME /data", ":2: the local backend does not support VOLUME"),
+        ("HEALTHCHECK CMD true", ":2: the local backend does not support HEALTHCHECK"),
+        ("ONBUILD RUN true", ":2: the local backend does not support ONBUILD"),
         ("SHELL /bin/bash", ":2: expected SHELL"),
         ("RUNN true", ":2: unknown instruction RUNN (did you mean RUN?)"),
     ],
 )
-async def test_what_cannot_be_done_is_an_error(kit: Kit, line: str, said: str):
+async def test_unsupported_instructions_are_errors(kit: Kit, line: str, said: str):
     assert said in await kit.refused(line)
 
 
@@ -105,14 +105,14 @@ async def test_the_shell_is_respected(kit: Kit):
     assert "Dockerfile:3: RUN false | true failed (exit 1)" in await kit.refused(strict)
 
 
-async def test_network_none_is_really_none(kit: Kit):
+async def test_network_none_has_no_network(kit: Kit):
     links = "python3 -c 'import socket; print(len(socket.if_nameindex()))'"
     host = int(on_host(links).said)
     text = f"RUN --network=none {links} >/none\nRUN {links} >/default\nRUN cat /proc/net/dev"
     assert await kit.show(text, "cat /none /default") == f"1\n{host}"
 
 
-async def test_background_processes_are_gone_when_the_layer_is_kept(kit: Kit):
+async def test_background_processes_end_before_the_layer_is_kept(kit: Kit):
     mark = f"plimsoll-mark-{os.getpid()}"
     prints = f"setsid bash -c 'while :; do date >>/x; sleep 0.01; done' {mark}"
     image = await kit.build(f"RUN {prints} & until [ -s /x ]; do sleep 0.05; done")
@@ -124,7 +124,7 @@ async def test_background_processes_are_gone_when_the_layer_is_kept(kit: Kit):
     assert mark not in on_host("ps -eo args").said
 
 
-async def test_package_tools_work_on_the_hosts_own_system(kit: Kit):
+async def test_package_tools_work_on_the_hosts_system(kit: Kit):
     if not Path("/var/lib/dpkg/status").exists():
         pytest.skip("the host is no Debian")
     text = """
@@ -147,7 +147,7 @@ async def test_package_tools_work_on_the_hosts_own_system(kit: Kit):
     assert not on_host("dpkg -s plimsoll-mark").ok
 
 
-async def test_instructions_without_a_meaning_here_change_nothing(kit: Kit):
+async def test_instructions_about_running_containers_have_no_effect(kit: Kit):
     text = 'LABEL a="b c" d=e\nEXPOSE 80\nSTOPSIGNAL SIGTERM\nCMD ["x"]\nMAINTAINER me\n'
     image = await kit.build(text)
     assert kit.made == []

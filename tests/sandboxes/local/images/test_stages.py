@@ -1,4 +1,4 @@
-"""Stages: by name and number, built when needed, and what COPY --from brings."""
+"""Stages: by name and number, built on demand, and COPY --from."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ async def test_stages_by_name_and_number(kit: Kit):
     assert await kit.show(text, "cd /w && grep . *") == "one:one\ntwo:two\nzero:one"
 
 
-async def test_a_stage_that_nothing_needs_is_not_built(kit: Kit):
+async def test_an_unused_stage_is_not_built(kit: Kit):
     text = "FROM any AS a\nRUN false\nFROM any AS b\nRUN true\nFROM b"
     await kit.build(text)
     assert kit.made == ["RUN true"]
 
 
-async def test_a_stage_starts_from_another_with_all_it_has(kit: Kit):
+async def test_a_stage_inherits_everything_from_its_base_stage(kit: Kit):
     text = """
         FROM any AS base
         ENV who=base
@@ -39,7 +39,7 @@ async def test_a_stage_starts_from_another_with_all_it_has(kit: Kit):
     assert await kit.show(text, "pwd; cat /tmp/x") == "/w\nbase bash daemon"
 
 
-async def test_folders_links_and_modes_come_along(kit: Kit):
+async def test_folders_links_and_modes_are_copied(kit: Kit):
     text = """
         FROM any AS build
         RUN mkdir -p /opt/venv/bin /opt/venv/lib && cd /opt/venv && \\
@@ -59,7 +59,7 @@ async def test_folders_links_and_modes_come_along(kit: Kit):
     )
 
 
-async def test_owners_and_special_modes_come_along(kit: Kit):
+async def test_owners_and_special_modes_are_copied(kit: Kit):
     text = """
         FROM any AS build
         RUN mkdir -p /o/sub && cd /o && touch f && cp /bin/true s && ln -s f l && \\
@@ -87,7 +87,7 @@ async def test_a_pattern_matches_in_another_stage(kit: Kit):
     assert await kit.show(text, "ls -A /w") == ".w.whl\nx.whl\ny.whl"
 
 
-async def test_owner_and_mode_can_be_given(kit: Kit):
+async def test_owner_and_mode_can_be_set(kit: Kit):
     text = """
         FROM any AS build
         RUN mkdir -p /o/sub && touch /o/sub/f
@@ -98,14 +98,14 @@ async def test_owner_and_mode_can_be_given(kit: Kit):
     assert shown == "daemon 755\ndaemon 750\ndaemon 750"
 
 
-async def test_a_change_in_a_stage_reaches_those_who_copy_from_it(kit: Kit):
+async def test_a_change_in_a_stage_reaches_stages_that_copy_from_it(kit: Kit):
     text = "FROM any AS a\nRUN echo {} >/x\nFROM any\nCOPY --from=a /x /\nRUN cat /x"
     assert await kit.show(text.format(1), "cat /x") == "1"
     assert await kit.show(text.format(2), "cat /x") == "2"
     assert kit.made == ["RUN echo 2 >/x", "COPY /x /", "RUN cat /x"]
 
 
-async def test_what_is_not_there_is_an_error_with_its_line(kit: Kit):
+async def test_a_missing_source_is_an_error_with_its_line(kit: Kit):
     text = "FROM any AS a\nFROM any\nCOPY --from=a {} /y"
     message = await kit.refused(text.format("/nothere"))
     assert message.startswith("Dockerfile:3: ")

@@ -1,4 +1,4 @@
-"""What a sandbox and a build are given besides the task: seen where meant, and nowhere else."""
+"""Supplies of sandboxes and builds: visible only where they are given."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ Kit = Any
 
 @pytest.fixture
 def supplies(tmp_path: Path) -> Supplies:
-    """A folder with a program that stands before the system's `id`."""
+    """A folder with a program that shadows the system's `id`."""
     folder = tmp_path / "supplies"
     (folder / "shims").mkdir(parents=True)
     (folder / "shims/id").write_text("#!/bin/sh\necho supplied\n")
@@ -30,7 +30,7 @@ async def build(kit: Kit, text: str, supplies: Supplies) -> Any:
     return await kit.backend.build(source, on_output=kit._hear)
 
 
-def test_the_folders_come_first_in_path_and_once(supplies: Supplies):
+def test_the_folders_are_first_in_path_once(supplies: Supplies):
     env = supplies.env_over({"PATH": "/bin", "A": "b"})
     assert env == {"PATH": "/opt/supplies/shims:/bin", "A": "b", "SUPPLIED": "1"}
     assert supplies.env_over(env) == env
@@ -38,9 +38,7 @@ def test_the_folders_come_first_in_path_and_once(supplies: Supplies):
     assert Supplies().env_over({"A": "b"}) == {"A": "b"}
 
 
-async def test_a_path_of_the_image_the_sandbox_or_the_command_keeps_them(
-    kit: Kit, supplies: Supplies
-):
+async def test_a_path_of_image_sandbox_or_command_keeps_the_folders(kit: Kit, supplies: Supplies):
     image = await build(kit, "FROM any\nENV PATH=/usr/bin:/bin\n", supplies)
     for env in ({}, {"PATH": "/bin:/usr/bin"}):
         sandbox = await kit.backend.create(image, spec(supplies=supplies, env=env))
@@ -51,7 +49,7 @@ async def test_a_path_of_the_image_the_sandbox_or_the_command_keeps_them(
         await sandbox.close()
 
 
-async def test_a_sandbox_without_supplies_has_nothing_of_them(kit: Kit, supplies: Supplies):
+async def test_a_sandbox_without_supplies_does_not_see_them(kit: Kit, supplies: Supplies):
     image = await build(kit, "FROM any\nRUN id > /made\n", supplies)
     sandbox = await kit.backend.create(image, spec())
     seen = await sandbox.exec("cat /made; id -u; echo $PATH $SUPPLIED; ls -A /opt/supplies")
@@ -60,7 +58,7 @@ async def test_a_sandbox_without_supplies_has_nothing_of_them(kit: Kit, supplies
     assert "supplies" not in seen.stdout.text
 
 
-async def test_a_build_is_kept_apart_by_its_supplies(kit: Kit, supplies: Supplies):
+async def test_builds_with_other_supplies_are_cached_apart(kit: Kit, supplies: Supplies):
     text = "FROM any\nRUN id > /made\n"
     images = [
         await build(kit, text, given)

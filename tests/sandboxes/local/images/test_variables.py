@@ -29,7 +29,7 @@ async def test_env_forms(kit: Kit):
     )
 
 
-async def test_arg_is_for_the_build_alone(kit: Kit):
+async def test_arg_applies_to_the_build_only(kit: Kit):
     text = """
         ARG base=any
         ARG version=1
@@ -50,13 +50,13 @@ async def test_arg_is_for_the_build_alone(kit: Kit):
     assert "any:1 is not under [local] roots" in kit.backend.warnings[0]
 
 
-async def test_arg_reaches_stages_that_start_from_its_own(kit: Kit):
+async def test_arg_reaches_stages_based_on_its_stage(kit: Kit):
     text = "FROM any AS a\nARG x=1\nFROM a AS b\nRUN echo $x >/x\nFROM any\nCOPY --from=b /x /\n"
     image = await kit.build(f"{text}RUN echo [$x] >>/x")
     assert await kit.see(image, "cat /x") == "1\n[]"
 
 
-async def test_the_platform_is_known(kit: Kit):
+async def test_platform_args_are_predefined(kit: Kit):
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     text = """
         FROM --platform=$BUILDPLATFORM any
@@ -75,8 +75,8 @@ async def test_the_platform_is_known(kit: Kit):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("FROM $none", "Dockerfile:1: FROM $none names no image"),
-        ("FROM --color=red any", "Dockerfile:1: the local backend does not do --color"),
+        ("FROM $none", "Dockerfile:1: FROM $none is empty after expansion"),
+        ("FROM --color=red any", "Dockerfile:1: the local backend does not support --color"),
         ('FROM any\nENV a="${b:?must be there}"', "Dockerfile:2: b is not set: must be there"),
         ('FROM any\nENV a="b', 'Dockerfile:2: the quote " is not closed'),
         ("FROM any\nENV a", "Dockerfile:2: expected name=value, got a"),
@@ -88,7 +88,7 @@ async def test_a_mistake_names_its_line(kit: Kit, text: str, said: str):
     assert (await kit.refused(text)).startswith(said)
 
 
-async def test_a_file_that_is_no_text_is_an_error(kit: Kit):
+async def test_a_binary_dockerfile_is_an_error(kit: Kit):
     file = kit.write("Dockerfile", b"FROM any\xff")
     with pytest.raises(BuildError, match=r"Dockerfile: not UTF-8 text$"):
         await kit.backend.build(ImageSource(dockerfile=file))
@@ -96,7 +96,7 @@ async def test_a_file_that_is_no_text_is_an_error(kit: Kit):
         await kit.backend.build(ImageSource(dockerfile=file.with_name("nothere")))
 
 
-async def test_workdir_chains_and_is_made(kit: Kit):
+async def test_workdir_is_relative_and_created(kit: Kit):
     text = """
         FROM any
         ENV sub=c
@@ -110,7 +110,7 @@ async def test_workdir_chains_and_is_made(kit: Kit):
     assert await kit.see(image, "pwd; cat /x; stat -c '%U %a' .") == "/a/b/d\n/a/b/d\nroot 755"
 
 
-async def test_workdir_belongs_to_the_user_and_leaves_what_is_there(kit: Kit):
+async def test_workdir_belongs_to_the_user_and_keeps_existing_folders(kit: Kit):
     text = """
         FROM any
         RUN mkdir -m 700 /old

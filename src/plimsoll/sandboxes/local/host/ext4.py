@@ -40,12 +40,12 @@ class FileSystem:
 def find_file_system(path: Path) -> FileSystem:
     """The file system of a path. Its kind is empty if the kernel does not report it."""
     device = path.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    value = f"{os.major(device)}:{os.minor(device)}"
     found = FileSystem("", frozenset(), journal=True)
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, _, options) = before.split(), after.split()[:3]
-        if fields[2] == wanted:
+        if fields[2] == value:
             shown = frozenset((*fields[5].split(","), *options.split(",")))
             found = FileSystem(kind, shown, kind not in _EXT or _has_journal(fields[2]))
     return found
@@ -71,8 +71,8 @@ def spread_over_block_groups(folder: Path) -> bool:
         try:
             (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, bytes(8)))
             if not flags & _FS_TOPDIR_FL:
-                wanted = struct.pack("l", flags | _FS_TOPDIR_FL)
-                fcntl.ioctl(descriptor, _FS_IOC_SETFLAGS, wanted)
+                value = struct.pack("l", flags | _FS_TOPDIR_FL)
+                fcntl.ioctl(descriptor, _FS_IOC_SETFLAGS, value)
         finally:
             os.close(descriptor)
     except OSError:

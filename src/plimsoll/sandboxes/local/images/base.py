@@ -262,7 +262,7 @@ def _write_accounts(root: Path) -> None:
 
 
 def _system_accounts(file: str) -> list[str]:
-    kept: list[str] = []
+    accounts: list[str] = []
     with contextlib.suppress(OSError):
         for line in Path("/etc", file).read_text(errors="replace").splitlines():
             fields = line.split(":")
@@ -271,8 +271,8 @@ def _system_accounts(file: str) -> list[str]:
                 fields[1] = "x"
                 if file == "group":
                     fields[3:] = [""]
-                kept.append(":".join(fields))
-    return kept
+                accounts.append(":".join(fields))
+    return accounts
 
 
 def _write_lines(path: Path, lines: list[str], mode: int = 0o644) -> None:

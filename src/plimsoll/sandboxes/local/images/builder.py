@@ -177,9 +177,9 @@ class _Build:
             raise self._error(instruction, f"the local backend does not support {keyword}")
 
     def _check_flags(self, instruction: Instruction) -> None:
-        known = _FLAGS.get(instruction.keyword, set())
+        supported = _FLAGS.get(instruction.keyword, set())
         for flag in instruction.flags:
-            if flag.name not in known:
+            if flag.name not in supported:
                 raise self._error(instruction, f"the local backend does not support --{flag.name}")
 
     def _error(self, instruction: Instruction, problem: str) -> BuildError:

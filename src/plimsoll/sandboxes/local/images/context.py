@@ -161,15 +161,15 @@ def unpack_archive(path: Path, folder: Path, where: str) -> None:
     try:
         with tarfile.open(path) as archive:
             for member in archive:
-                place = _below(folder, member.name)
+                target = _below(folder, member.name)
                 if member.issym():
-                    links.append((place, member))
-                elif place != folder:
-                    _extract(archive, member, place, folder)
-        for place, member in links:
-            _make_parents(place, folder)
-            place.symlink_to(member.linkname)
-            _set_owner(place, member)
+                    links.append((target, member))
+                elif target != folder:
+                    _extract(archive, member, target, folder)
+        for target, member in links:
+            _make_parents(target, folder)
+            target.symlink_to(member.linkname)
+            _set_owner(target, member)
     except _UNREADABLE as error:
         raise BuildError(f"{where}: {path.name} cannot be unpacked: {error}") from None
 
@@ -178,35 +178,35 @@ def _below(folder: Path, name: str) -> Path:
     return folder / posixpath.normpath("/" + name).lstrip("/")
 
 
-def _set_owner(place: Path, member: tarfile.TarInfo) -> None:
+def _set_owner(path: Path, member: tarfile.TarInfo) -> None:
     if os.geteuid() == 0:
-        os.chown(place, member.uid, member.gid, follow_symlinks=False)
+        os.chown(path, member.uid, member.gid, follow_symlinks=False)
 
 
-def _make_parents(place: Path, folder: Path) -> None:
-    if place.parent.is_dir():
+def _make_parents(path: Path, folder: Path) -> None:
+    if path.parent.is_dir():
         return
-    below = place.parents[: len(place.parents) - len(folder.parents) - 1]
-    for parent in reversed([path for path in below if not path.is_dir()]):
+    below = path.parents[: len(path.parents) - len(folder.parents) - 1]
+    for parent in reversed([one for one in below if not one.is_dir()]):
         parent.mkdir()
         parent.chmod(0o755)
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, folder: Path) -> None:
-    _make_parents(place, folder)
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, folder: Path) -> None:
+    _make_parents(path, folder)
     if member.isdir():
-        place.mkdir(exist_ok=True)
-        _set_owner(place, member)
+        path.mkdir(exist_ok=True)
+        _set_owner(path, member)
         # Without root, the folder must be writable for its owner to be filled.
-        place.chmod(member.mode & 0o7777 | (0 if os.geteuid() == 0 else 0o700))
+        path.chmod(member.mode & 0o7777 | (0 if os.geteuid() == 0 else 0o700))
     elif member.islnk():
-        place.hardlink_to(_below(folder, member.linkname))
+        path.hardlink_to(_below(folder, member.linkname))
     elif (source := archive.extractfile(member)) is not None:
-        place.unlink(missing_ok=True)
-        with source, place.open("wb") as file:
+        path.unlink(missing_ok=True)
+        with source, path.open("wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
-        _set_owner(place, member)
-        place.chmod(member.mode & 0o7777)
-        os.utime(place, (member.mtime, member.mtime))
+        _set_owner(path, member)
+        path.chmod(member.mode & 0o7777)
+        os.utime(path, (member.mtime, member.mtime))
     else:
         raise tarfile.ExtractError(f"{member.name} is a device or a pipe")

@@ -186,10 +186,10 @@ async def copy_from_stage(
     rules = Rules(as_image=True, keep_owners=owners)
     for path in found:
         async with large_temporary_folder() as folder:
-            place = folder / posixpath.basename(path)
-            _check_complete(await source_sandbox.get(path, place, rules, follow=True), copy_spec)
+            copy = folder / posixpath.basename(path)
+            _check_complete(await source_sandbox.get(path, copy, rules, follow=True), copy_spec)
             await target_sandbox.put(
-                place,
+                copy,
                 target,
                 as_image=True,
                 keep_owners=owners,

@@ -165,12 +165,12 @@ def _make_whiteouts(staging: Path, target: Path, paths: list[Path], single_user:
     for path in paths:
         os.mknod(staging / path.relative_to("/"), stat.S_IFCHR)  # device 0, 0: a whiteout
     for folder in folders:
-        place = staging / folder.relative_to("/")
-        place.chmod(0o755)
+        copy = staging / folder.relative_to("/")
+        copy.chmod(0o755)
         if not single_user:  # an overlay takes a folder's owner and mode from its topmost layer
             info = folder.stat()
-            os.chown(place, info.st_uid, info.st_gid)
-            shutil.copystat(folder, place)
+            os.chown(copy, info.st_uid, info.st_gid)
+            shutil.copystat(folder, copy)
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -65,10 +65,10 @@ def enter_root(spec: dict[str, Any]) -> int | None:
     _step("mount the overlay", _mount_overlay, first, root, spec["overlay_options"])
     trees: list[tuple[int, str, bool]] = []
     for overlay in others:
-        place = f"{aside}/{overlay['name']}"
-        _step("mount the overlay", os.mkdir, place)
-        _step("mount the overlay", _mount_overlay, overlay, place, spec["overlay_options"])
-        trees.append((syscalls.open_tree(place), overlay["target"], True))
+        point = f"{aside}/{overlay['name']}"
+        _step("mount the overlay", os.mkdir, point)
+        _step("mount the overlay", _mount_overlay, overlay, point, spec["overlay_options"])
+        trees.append((syscalls.open_tree(point), overlay["target"], True))
     _step("mount /dev", _mount_devices, f"{aside}/dev", int(spec["shm_mb"]))
     trees.append((syscalls.open_tree(f"{aside}/dev"), "/dev", True))
     # In a user namespace /proc can be mounted only while another one is visible.
@@ -100,11 +100,11 @@ def _step(name: str, action: Any, *arguments: Any) -> Any:  # noqa: ANN401
         raise SetUpFailed(name, error) from None
 
 
-def _mount_points(place: str) -> None:
+def _mount_points(point: str) -> None:
     """Create the mount points in a tmpfs, where they cost no inodes of the disk."""
-    mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=4096")
+    mount("tmpfs", point, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=4096")
     for name in ("root", "aside", "aside/dev", "aside/proc"):
-        os.mkdir(f"{place}/{name}")
+        os.mkdir(f"{point}/{name}")
 
 
 def _mount_memory(folder: str, mb: int, prefix: str) -> int:
@@ -128,10 +128,10 @@ def _make_upper(overlay: dict[str, Any]) -> None:
     os.mkdir(work)
 
 
-def _mount_overlay(overlay: dict[str, Any], place: str, options: str) -> None:
+def _mount_overlay(overlay: dict[str, Any], point: str, options: str) -> None:
     lower = ":".join(overlay["lower"])
     data = f"lowerdir={lower},upperdir={overlay['upper']},workdir={overlay['work']}{options}"
-    mount("overlay", place, "overlay", MS_NODEV, data)
+    mount("overlay", point, "overlay", MS_NODEV, data)
 
 
 def _clone_mount(source: str, target: str) -> tuple[int, str, bool]:
@@ -220,23 +220,23 @@ def _seal(tree: int) -> bool:
 
 
 def _remount_sealed(target: str) -> None:
-    for place in _mounts_at(os.path.realpath(target)):
-        held = os.statvfs(place).f_flag
+    for point in _mounts_at(os.path.realpath(target)):
+        held = os.statvfs(point).f_flag
         noexec = MS_NOEXEC if held & os.ST_NOEXEC else 0
         flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
-        mount(None, place, None, flags | noexec)
+        mount(None, point, None, flags | noexec)
 
 
 def _mounts_at(target: str) -> list[str]:
     """The mount points at a path and below it."""
     with open("/proc/self/mountinfo", "rb") as file:
         mounts = [_unescaped(line.split(b" ")[4]) for line in file]
-    return [place for place in mounts if place == target or place.startswith(f"{target}/")]
+    return [point for point in mounts if point == target or point.startswith(f"{target}/")]
 
 
-def _unescaped(place: bytes) -> str:
+def _unescaped(point: bytes) -> str:
     """Decode a path of mountinfo, in which blanks and backslashes are octal escapes."""
-    first, *others = place.split(b"\\")
+    first, *others = point.split(b"\\")
     return os.fsdecode(first + b"".join(bytes([int(x[:3], 8)]) + x[3:] for x in others))
 
 
