@@ -185,7 +185,7 @@ async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, w
 
     worked = await work(answer=answer)
     assert worked.outcome.ending is Ending.SUBMITTED
-    assert worked.outcome.detail == "two answers in a row held nothing that could be run"
+    assert worked.outcome.detail == "two answers in a row had no valid command"
     first, second, third = worked.told
     assert words in first and words in third
     assert second == "exit 0\nfine\n"
@@ -201,7 +201,7 @@ async def test_invalid_arguments_are_not_sent_back_to_the_server(work: Work):
 
 async def test_the_output_shown_to_the_policy_is_bounded(work: Work):
     printed = "seq 100000; echo the end"
-    worked = await work(Turn(run=printed), agent=Shell(shown=2000))
+    worked = await work(Turn(run=printed), agent=Shell(output_bytes=2000))
     (told,) = worked.told
     assert told.startswith("exit 0\n1\n2\n")
     assert told.endswith("the end\n")
@@ -251,7 +251,7 @@ async def test_a_gateway_that_is_gone_is_an_error(assign):
 
 
 async def test_a_missing_policy_is_an_error(assign):
-    with pytest.raises(AgentError, match="asks a policy"):
+    with pytest.raises(AgentError, match="needs a policy"):
         await Shell().run(assign(None))
 
 

@@ -237,7 +237,7 @@ async def test_without_a_layer_a_public_network_is_used_to_install(
     files = {"instruction.md": "", "environment/Dockerfile": HOST, "tests/test.sh": ""}
     task = write_task_folder(tmp_path / "open", files, '[environment]\nnetwork_mode="public"\n')
     await CommandLineAgent(Scripted("", parts=(PART,))).set_up(task, sandbox)
-    assert (await sandbox.exec(["test", "-e", f"{PART.at}/tool.py"])).ok
+    assert (await sandbox.exec(["test", "-e", f"{PART.path}/tool.py"])).ok
     absent = Component("absent", "9.9", "pip", ("absent=={version}",))
     with pytest.raises(SetUpError, match=r"absent 9\.9 could not be installed in the sandbox"):
         await CommandLineAgent(Scripted("", parts=(absent,))).set_up(task, sandbox)

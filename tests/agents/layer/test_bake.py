@@ -106,5 +106,5 @@ def test_an_unreachable_registry_is_named(tmp_path: Path):
     if shutil.which("npm") is None:
         need("npm", "npm is not installed")
     part = Component("absent", "9.9", "npm", ("absent@{version}",))
-    with pytest.raises(AssetError, match=r"could not be installed(.|\n)*the registry of npm\?"):
+    with pytest.raises(AssetError, match=r"could not be installed(.|\n)*the registry of npm"):
         baked(tmp_path, part)

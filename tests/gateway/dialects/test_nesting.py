@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from plimsoll.agents.command_line.adapter import last_event
-from plimsoll.agents.shell import Call, Function, Mistake, fault_of, mended, read_call
+from plimsoll.agents.shell import Call, Function, Mistake, fault_of, read_call, with_valid_arguments
 from plimsoll.gateway.chat_server.inference_engine import RequestError
 from plimsoll.gateway.chat_server.tool_calls import read_calls
 from plimsoll.gateway.chat_server.wire_format import read_fields
@@ -44,7 +44,9 @@ def _printed(text: str) -> ExecResult:
 
 READERS: dict[str, Callable[[], bool]] = {
     "the call of an answer, by the shell": lambda: isinstance(read_call(ASKED), Mistake),
-    "the call that goes back, by the shell": lambda: mended(ASKED).function.arguments == "{}",
+    "the call that goes back, by the shell": lambda: (
+        with_valid_arguments(ASKED).function.arguments == "{}"
+    ),
     "a refusal, by the shell": lambda: fault_of(BODY).message.startswith('{"choices"'),
     "what an agent printed": lambda: last_event(_printed(DEEP), msgspec.json.Decoder()) is None,
     "a call in a text": lambda: read_calls(CALLED) == (CALLED, []),

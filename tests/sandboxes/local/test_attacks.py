@@ -391,7 +391,7 @@ HOST_FILES = {
 async def test_private_files_of_the_host_are_hidden(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(private_files, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(private_files, "_SCAN_SECONDS", 0.0)
     host = tmp_path / "host"
     for name, mode in HOST_FILES.items():
         (host / name).parent.mkdir(parents=True, exist_ok=True)

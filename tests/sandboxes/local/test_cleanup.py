@@ -461,7 +461,7 @@ async def test_a_frozen_process_ends_with_its_sandbox(
     backend: Backend, image: Image, home: Path, left: Left, freezer: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    monkeypatch.setattr(resources, "_END_SECONDS", 2.0)
+    monkeypatch.setattr(resources, "_EXIT_SECONDS", 2.0)
     made = await backend.create(image, spec())
     await made.exec("sleep 600 & true")
     pid = await _started(made, "sleep")
@@ -493,7 +493,7 @@ async def test_files_of_a_sandbox_stay_while_a_process_does_not_die(
     backend: Backend, image: Image, home: Path, left: Left, monkeypatch: pytest.MonkeyPatch
 ):
     """A traced process stays until its tracer has collected it."""
-    monkeypatch.setattr(resources, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(resources, "_EXIT_SECONDS", 0.5)
     made = await backend.create(image, spec())
     await made.exec("sleep 600 & true")
     pid = await _started(made, "sleep")

@@ -33,12 +33,12 @@ WRITES = "mkdir /w; for n in $(seq 20); do echo $n > /w/$n; done; touch /usr/new
 INTERRUPTED = """
 import asyncio, signal, sys, threading
 from pathlib import Path
-from plimsoll.sandboxes.local import remover
+from plimsoll.sandboxes.local.host import removal_queue
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import ImageSource
 from parts import spec
 
-really = remover.remove_folder
+really = removal_queue.remove_folder
 interrupted = threading.Event()
 
 def when_interrupted(folder):
@@ -48,7 +48,7 @@ def when_interrupted(folder):
 async def main():
     async with LocalBackend(LocalOptions(home=Path(sys.argv[1]), upper="disk")) as backend:
         image = await backend.build(ImageSource(reference="x"))
-        remover.remove_folder = when_interrupted
+        removal_queue.remove_folder = when_interrupted
         for _ in range(6):
             await (await backend.create(image, spec())).close()
         print("closed", flush=True)

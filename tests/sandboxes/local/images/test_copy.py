@@ -233,7 +233,7 @@ async def test_a_folder_does_not_replace_a_link(kit: Kit):
     text = "RUN mkdir /real && touch /real/kept && ln -s real /there\nCOPY {} {}"
     message = await kit.refused(text.format("rootfs", "/"))
     assert message.startswith("Dockerfile:3: ")
-    assert message.endswith("there: a file or a link, not a folder, is there")
+    assert message.endswith("there: a file or a link is in the place of the folder")
     assert await kit.show(text.format("rootfs/there", "/there"), "ls /real") == "kept\ntool"
 
 

@@ -39,7 +39,7 @@ async def test_the_name_of_a_heredoc_cannot_reach_the_host(kit: Kit, tmp_path: P
     reached = tmp_path / "reached"
     for name in (reached, "../reached"):
         message = await kit.refused(f"COPY <<{name} /x/\nbad\n{name}\n")
-        assert message == f"Dockerfile:2: <<{name}: a text's name may have no /"
+        assert message == f"Dockerfile:2: <<{name}: the name of a heredoc may not contain /"
     assert not reached.exists()
 
 

@@ -110,7 +110,7 @@ async def test_a_missing_source_is_an_error_with_its_line(kit: Kit):
     message = await kit.refused(text.format("/nothere"))
     assert message.startswith("Dockerfile:3: ")
     assert "/nothere: No such file or directory" in message
-    assert "COPY --from of a whole root" in await kit.refused(text.format("/"))
+    assert "COPY --from of the whole root" in await kit.refused(text.format("/"))
     assert await kit.refused("FROM any\nCOPY --from=1 /x /y") == (
         "Dockerfile:2: there is no stage 1 before this one"
     )
