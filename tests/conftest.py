@@ -1,7 +1,9 @@
 import gc
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,26 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes is no matter of what is tested, and the machine may be busy.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """With `-n auto`, two workers a core: most tests wait for processes, and do not compute."""
+    return min(2 * len(os.sched_getaffinity(0)), 16)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Give each worker of xdist a PLIMSOLL_HOME: tests of several workers share no sandboxes."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        home = Path(os.environ["PLIMSOLL_HOME"]) / worker
+        home.mkdir(exist_ok=True)
+        os.environ["PLIMSOLL_HOME"] = str(home)
+    elif session.config.getoption("numprocesses", None) and "PLIMSOLL_HOME" not in os.environ:
+        home = Path(tempfile.mkdtemp(prefix="plimsoll-tests.", dir="/var/tmp"))
+        os.environ["PLIMSOLL_HOME"] = str(home)
+        session.config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
