@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_backend: runs on every backend, not on local alone")
     config.addinivalue_line("markers", "alone: is timed, or looks at the whole host")
     config.addinivalue_line("markers", "slow: takes long; in the full suite, not in `make test`")
+    config.addinivalue_line("markers", "nightly: only, or longer, in `make test-nightly`")
     config.addinivalue_line("markers", "engine: uses Docker; not given by hand")
     config.addinivalue_line("markers", "cluster: uses Ray; not given by hand")
     # How long an example takes is no matter of what is tested, and the machine may be busy.

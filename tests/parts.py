@@ -17,7 +17,10 @@ from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import SandboxSpec
 
-__all__ = ["IMAGES", "need", "spec", "why_no_compose", "why_no_engine"]
+__all__ = ["IMAGES", "NIGHTLY", "need", "spec", "why_no_compose", "why_no_engine"]
+
+NIGHTLY = bool(os.environ.get("PLIMSOLL_TEST_NIGHTLY"))
+"""Whether tests take as long as they like: `make test-nightly`."""
 
 IMAGES = ("debian:12", "debian:bookworm-slim", "host-system")
 """What tests start containers of. There may be no registry, so an engine must have them."""

@@ -19,13 +19,14 @@ from scripted_place import order, spec
 from supervised import Mark, options, pid_of
 
 from faults import until
+from parts import NIGHTLY
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import Phase
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.place import Result
 
-SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", "15"))
+SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 600 if NIGHTLY else 5))
 SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
 WORKERS, TICKETS = 3, 4
 
@@ -85,6 +86,7 @@ class Chaos:
         self.done[sign.name] += 1
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 400)
 async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: Engine, mark: Mark):
     before = mark.processes().keys()

@@ -18,6 +18,8 @@ from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.verdicts import Cause, Graded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def layer() -> Path:

@@ -22,11 +22,12 @@ from run_files import Plimsoll, Start, checked, marked, no_sandbox, prompts, wai
 from run_files import write_run as write_config
 
 from helpers import long_time, processes_with
+from parts import NIGHTLY
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import read_books
 from ray_nodes import ray_cluster
 
-SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", "20"))
+SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 600 if NIGHTLY else 15))
 SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
 BEGIN = ("run", "night.toml", "--out", "runs/night")
 GROUPS, WORKERS, NODES = 2, 2, 2
@@ -142,6 +143,8 @@ def sockets(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 600)
 def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_left(
     cluster: Any,

@@ -24,7 +24,7 @@ SEED = int(os.environ.get("PLIMSOLL_TEST_SEED", str(time.time_ns() % 100_000)))
 STEPS, GROUPS = 4, 2
 LIFE_SECONDS = 240
 
-pytestmark = pytest.mark.timeout(LIFE_SECONDS * (2 * KILLS + 3))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIFE_SECONDS * (2 * KILLS + 3))]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ports import held_port
 SERVER = Path(__file__).parents[1] / "model_server.py"
 SECONDS = 240
 
-pytestmark = pytest.mark.timeout(4 * SECONDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * SECONDS)]
 
 
 class Replica:

@@ -6,11 +6,12 @@ from random import Random
 import pytest
 import torch
 
+from parts import NIGHTLY
 from plimsoll.training import tiny
 from plimsoll.training.models import load_model, load_tokenizer
+from plimsoll.training.tiny import recipe
 from plimsoll.training.tiny.conversations import make_examples
 from plimsoll.training.tiny.instances import demo_tasks, other_instances
-from plimsoll.training.tiny.recipe import loss_of, make
 
 LARGEST = 2_000_000
 
@@ -32,21 +33,39 @@ def greedy(folder: Path) -> list[list[int]]:
 def loss(folder: Path) -> float:
     batch = make_examples(load_tokenizer(folder), other_instances(Random(9), 64), Random(9))
     with torch.no_grad():
-        return loss_of(load_model(folder, device="cpu"), batch).item()
+        return recipe.loss_of(load_model(folder, device="cpu"), batch).item()
 
 
 def test_what_is_shipped_is_small():
     assert sum(path.stat().st_size for path in tiny.folder().iterdir()) < LARGEST
 
 
+def test_the_recipe_makes_the_files_that_are_shipped_and_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(recipe, "BATCHES", 10)
+    made = tmp_path / "tiny"
+    losses = recipe.make(made, say=print)
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]
+    assert {path.name for path in made.iterdir()} == {path.name for path in tiny.folder().iterdir()}
+    assert_same_texts(made)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not NIGHTLY, reason="takes minutes: make test-nightly")
 @pytest.mark.timeout(1200)
 def test_the_recipe_makes_the_policy_that_is_shipped(tmp_path: Path):
     made = tmp_path / "tiny"
-    losses = make(made, say=print)
+    losses = recipe.make(made, say=print)
     assert losses[-1] < losses[0] / 10
-    for name in ("tokenizer.json", "chat_template.jinja", "config.json", "generation_config.json"):
-        assert (made / name).read_text() == (tiny.folder() / name).read_text(), name
-    # Another machine rounds otherwise, and training carries that on: what it can do is the same.
+    assert_same_texts(made)
+    # Another machine rounds differently, and training carries that on: the abilities are the same.
     assert loss(made) == pytest.approx(loss(tiny.folder()), rel=0.1)
     pairs = list(zip(greedy(made), greedy(tiny.folder()), strict=True))
     assert sum(one == other for one, other in pairs) >= 0.7 * len(pairs)
+
+
+def assert_same_texts(made: Path) -> None:
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json", "generation_config.json"):
+        assert (made / name).read_text() == (tiny.folder() / name).read_text(), name
