@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint format docs init check-init clean
+.PHONY: help demo tour test test-all test-nightly lint format docs init check-init clean
 .PHONY: bench-sandbox bench-docker bench-tasks bench-lint bench-ledger bench-gateway bench-workers
 .PHONY: bench-training bench-filter
 
@@ -39,8 +39,18 @@ tour: $(READY)  ## run the oracle, nop and a scripted policy over example tasks,
 	@echo "== tasks whose graders are broken: void with a cause, never a number"
 	@$(BIN)/plimsoll eval examples/broken --agent oracle || test $$? -eq 3
 
-test: $(READY)  ## run the tests; those whose part (root, Docker, ...) is absent are skipped
-	$(if $(LANES),.ci/tests,$(BIN)/python -m pytest $(ARGS))
+# Two workers a core share the quick tests. One thread each: workers that took all cores would wait
+# for each other.
+QUICK := not slow and not engine and not cluster and not alone
+
+test: $(READY)  ## run the quick tests, in a few minutes; tests of missing parts are skipped
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "$(QUICK)" $(ARGS)
+
+test-all: $(READY)  ## run all tests, in lanes; .ci/run has Docker, Ray and agents for them
+	.ci/tests
+
+test-nightly: $(READY)  ## 20,000 seeds, ten minutes of chaos, the recipe of the tiny policy, the whole demo
+	PLIMSOLL_TEST_NIGHTLY=yes $(BIN)/python -m pytest -v -m nightly $(ARGS)
 
 lint: $(READY)  ## style, types and the order of the rooms
 	$(BIN)/ruff check .

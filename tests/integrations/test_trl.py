@@ -269,6 +269,7 @@ def test_without_trl_it_says_what_to_install(tmp_path, monkeypatch, model):
         TrlRollouts(tmp_path / "night.toml", model)
 
 
+@pytest.mark.slow
 def test_the_example_trains(tmp_path: Path):
     example = Path(__file__).parents[2] / "examples/integrations/trl_grpo.py"
     ended = subprocess.run(
@@ -283,6 +284,7 @@ def test_the_example_trains(tmp_path: Path):
     assert [row.verdict for row in read_rows(run)] == ["graded"] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "said"), [([], "MODEL [STEPS]"), (["nowhere"], "nowhere")])
 def test_the_example_says_what_is_wrong_with_its_model(tmp_path: Path, words: list[str], said: str):
     example = Path(__file__).parents[2] / "examples/integrations/trl_grpo.py"

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from runs_by_hand import ORDER, Hand
 
+from parts import NIGHTLY
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.audit import disagreements
 from plimsoll.ledger.journal import snapshot
@@ -167,7 +168,7 @@ class Run(RuleBasedStateMachine):
 
 
 Run.TestCase.settings = settings(
-    max_examples=400,
+    max_examples=400 if NIGHTLY else 150,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from pausing_policy import PausingPolicy, asking_config
 from rollout_runs import proven, rows
 
@@ -15,6 +16,7 @@ SECONDS = 4.0
 """What the task gives its agent."""
 
 
+@pytest.mark.slow
 async def test_a_publish_longer_than_the_agents_time_costs_no_reward(tmp_path: Path):
     async with PausingPolicy("sleep 1; touch /app/done") as policy:
         config = asking_config(

@@ -26,7 +26,7 @@ from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.place import Result
 
-SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 600 if NIGHTLY else 5))
+SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 150 if NIGHTLY else 5))
 SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
 WORKERS, TICKETS = 3, 4
 
@@ -145,6 +145,7 @@ async def heard(run: asyncio.subprocess.Process) -> str:
     return (await run.stdout.readline()).decode().strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["sleep 600", "block 600"])
 @pytest.mark.parametrize("name", ["process", "ray"])
 async def test_workers_do_not_outlive_a_run_that_is_killed(
@@ -161,6 +162,7 @@ def workers_of(mark: Mark) -> set[int]:
     return {pid for pid, what in mark.processes().items() if "plimsoll.workers.main" in what}
 
 
+@pytest.mark.slow
 async def test_a_run_that_stood_still_does_not_hold_it_against_its_workers(mark: Mark):
     async with run_apart("", "sleep 9") as run:
         run.send_signal(signal.SIGSTOP)

@@ -55,6 +55,7 @@ def test_a_run_does_its_steps_keeps_all_in_its_directory_and_exits_0(
     assert json.loads(again.stdout)["steps"] == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_only_rolls_out_is_measured_on_its_held_out_tasks_too(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
@@ -103,6 +104,7 @@ def pooled(folder: Path, **run: object) -> None:
         file.write('[pool]\nreuse = "fresh"\n')
 
 
+@pytest.mark.slow
 def test_a_runs_workers_have_sandboxes_ready_and_the_run_tells_how_they_were_had(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, mark: str
 ):
@@ -124,6 +126,7 @@ def test_a_runs_workers_have_sandboxes_ready_and_the_run_tells_how_they_were_had
     assert no_sandbox(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_sandboxes_cannot_do_is_said_once_however_many_workers_find_out(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
@@ -154,6 +157,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_what_a_library_prints_meanwhile_is_not_in_the_json(
     write_task: WriteTask, start: Start, tmp_path: Path
 ):
@@ -177,6 +181,7 @@ def test_a_run_that_comes_to_nothing_exits_3_and_says_why(
     assert "go on: plimsoll resume out" in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_a_run_already_is_not_begun_again(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
@@ -320,6 +325,7 @@ def test_what_a_process_that_was_killed_beside_a_run_left_is_gone_with_the_run(
     assert no_sandbox(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_end_leaves_no_sandbox(
     write_task: WriteTask, start: Start, tmp_path: Path, mark: str
 ):
@@ -374,6 +380,7 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_that_it_did(
     assert before - {path.name for path in run.iterdir()} == {"status.json.part", "controller.json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "stop", "resume", "clean", "ledger"])
 @pytest.mark.parametrize("name", ["", " ", "nigh", "nowhere/at/all"])
 def test_a_name_that_is_no_runs_is_refused(
@@ -385,6 +392,7 @@ def test_a_name_that_is_no_runs_is_refused(
     assert "the name of the run is empty" in ended.stderr or "no run is called" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["night", "runs/night"])
 def test_an_evaluations_directory_is_told_from_a_runs(
     plimsoll: Plimsoll, tmp_path: Path, name: str
@@ -398,6 +406,7 @@ def test_an_evaluations_directory_is_told_from_a_runs(
         assert "look: runs/night/results.jsonl" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_name_that_stands_for_two_runs_is_refused(plimsoll: Plimsoll, tmp_path: Path):
     for folder in (tmp_path / "night", tmp_path / "runs/night"):
         folder.mkdir(parents=True)

@@ -94,6 +94,7 @@ def test_a_flaky_task_is_named_as_such(honest: WriteTask, plimsoll: Plimsoll):
     assert "flaky, outcomes differ (1):" in ended.stdout
 
 
+@pytest.mark.slow
 def test_only_the_tasks_named_are_replaced(honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path):
     honest("a")
     honest("b", test="#!/bin/bash\ntrue\n")
@@ -190,6 +191,7 @@ def test_bad_usage_is_one_line_and_exits_2(honest: WriteTask, plimsoll: Plimsoll
         assert ended.stderr.startswith("plimsoll: "), args
 
 
+@pytest.mark.slow
 def test_the_commands_to_go_on_with_are_those_that_work(
     honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
@@ -209,6 +211,7 @@ def test_the_commands_to_go_on_with_are_those_that_work(
     assert plimsoll("eval", *words.split()).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_over_quarantined_tasks_says_so(honest: WriteTask, plimsoll: Plimsoll):
     honest("good")
     honest("bad", solve="exit 1")

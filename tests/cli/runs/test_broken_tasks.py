@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from run_files import Plimsoll, checked, rows, write_run
 
 from plimsoll.ledger.data_order import DataOrder
@@ -15,6 +16,7 @@ TASKS = ["a", "b", "c", "d", "e"]
 GROUP, REQUEUES = 4, 3
 
 
+@pytest.mark.slow
 def test_a_run_with_one_broken_task_goes_on_to_its_last_step_without_it(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):

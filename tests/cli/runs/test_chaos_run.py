@@ -27,7 +27,7 @@ from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import read_books
 from ray_nodes import ray_cluster
 
-SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 600 if NIGHTLY else 15))
+SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 150 if NIGHTLY else 15))
 SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
 BEGIN = ("run", "night.toml", "--out", "runs/night")
 GROUPS, WORKERS, NODES = 2, 2, 2

@@ -14,6 +14,7 @@ def _a_home(home: Path, sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PLIMSOLL_HOME", str(home))
 
 
+@pytest.mark.slow
 def test_the_run_of_the_examples_comes_to_its_end(plimsoll: Plimsoll, tmp_path: Path):
     ended = plimsoll("run", str(EXAMPLES / "rollout.toml"), "--out", "run", "--json")
     assert ended.returncode == 0, ended.stderr
@@ -23,6 +24,7 @@ def test_the_run_of_the_examples_comes_to_its_end(plimsoll: Plimsoll, tmp_path: 
     checked(plimsoll, "run")
 
 
+@pytest.mark.slow
 def test_the_trainer_of_the_examples_comes_to_its_end(
     plimsoll: Plimsoll, start: Start, tmp_path: Path
 ):

@@ -32,6 +32,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", mount], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sandboxes", "shared")
 def test_a_run_on_a_network_file_system_is_killed_and_goes_on_with_its_local_ledger(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
@@ -74,6 +75,7 @@ def test_a_run_on_a_network_file_system_is_killed_and_goes_on_with_its_local_led
     assert "is not running" in plimsoll("stop", "night").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sandboxes", "shared")
 def test_a_ledger_is_not_put_on_a_network_file_system_by_name(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path

@@ -115,6 +115,7 @@ def test_without_the_repository_it_is_never_a_zero(
     assert "seed" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "clone"),
     [

@@ -56,6 +56,7 @@ def test_tasks_that_fail_are_left_out_and_named_and_nothing_is_validated_twice(
     assert all(0 < step["sandbox_seconds"] < 30 and step["waited"] > 0 for step in steps)
 
 
+@pytest.mark.slow
 def test_a_task_that_was_changed_is_validated_again(
     tasks: Path, plimsoll: Plimsoll, tmp_path: Path
 ):
@@ -68,6 +69,7 @@ def test_a_task_that_was_changed_is_validated_again(
     assert validated(tmp_path / "run") == 2 * 3 + 2
 
 
+@pytest.mark.slow
 def test_where_most_tasks_fail_nothing_is_run_however_often_it_is_asked(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from training_files import GRADE, write_training
 
 from terminals import read_all
@@ -43,6 +44,7 @@ def test_the_live_table_shows_phases_and_gives_the_cursor_back(
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
 
 
+@pytest.mark.slow
 def test_a_training_shows_its_last_steps_a_bar_and_how_it_goes(
     write_task: Callable[..., Path], tmp_path: Path
 ):

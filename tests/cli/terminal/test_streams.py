@@ -59,6 +59,7 @@ def reader(kind: str) -> Iterator[int]:
         os.close(ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["terminal", "pipe"])
 def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_says(
     write_task: Callable[..., Path], plimsoll: Plimsoll, tmp_path: Path, kind: str

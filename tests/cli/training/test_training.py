@@ -89,6 +89,7 @@ def first_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model/model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_numbers(
     tasks: None, start: Start, tmp_path: Path, mark: str
 ):
@@ -115,6 +116,7 @@ def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_n
     assert marked(mark) == {}
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
     write_task: WriteTask, start: Start, tmp_path: Path, mark: str
 ):
@@ -134,6 +136,7 @@ def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
     wait_for(lambda: no_sandbox(tmp_path))
 
 
+@pytest.mark.slow
 def test_resume_says_which_steps_are_made_again(
     tasks: None, start: Start, tmp_path: Path, mark: str
 ):
@@ -186,6 +189,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
     return "cannot write metrics.jsonl: No space left on device"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [out_of_memory, full_disk])
 def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
     tasks: None,
@@ -219,6 +223,7 @@ def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
     assert "made again" not in err
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_does(tasks: None, start: Start, tmp_path: Path, mark: str):
     write_training(tmp_path, steps=2)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -272,6 +277,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     assert (run / "ledger.db").exists()
 
 
+@pytest.mark.slow
 def test_what_training_needs_is_named_where_it_is_not_installed(
     tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

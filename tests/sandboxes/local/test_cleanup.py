@@ -265,6 +265,7 @@ async def test_a_stopped_zygote_is_replaced_and_its_sandboxes_live_on(
     await backend.__aenter__()
 
 
+@pytest.mark.slow
 async def test_a_zygote_that_hangs_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
 ):

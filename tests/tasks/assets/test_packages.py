@@ -106,6 +106,7 @@ async def test_pip_installs_from_the_wheels_without_a_network(tmp_path, stage, o
     assert done.stdout.text.endswith("25\n")
 
 
+@pytest.mark.slow
 async def test_uvx_pytest_works_without_a_network(index, stage, offline):
     need("index", index)
     installer = Request(Kind.UV_TOOL, ("https://example.invalid/uv/install.sh",))
@@ -138,6 +139,7 @@ def npm() -> str | None:
     return None if done.returncode == 0 else "no npm registry can be reached"
 
 
+@pytest.mark.slow
 async def test_npm_and_npx_install_without_a_network(npm, stage, offline, folder):
     need("npm", npm)
     outcome = stage(Request(Kind.NPM, ("is-odd@3.0.1",)))

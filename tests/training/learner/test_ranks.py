@@ -72,6 +72,7 @@ def apart(found: dict[str, torch.Tensor], one: Learner) -> float:
 EXACT = [name for name in VARIANTS if name != "bfloat16"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_two_ranks_have_the_losses_and_weights_of_one(out: Path, found, alone, name: str):
     one, expected = alone[name]
