@@ -1,4 +1,4 @@
-"""The config file: all of it optional, none of it ignored."""
+"""The config file: every table is optional, and no key is ignored."""
 
 from pathlib import Path
 
@@ -6,10 +6,14 @@ import pytest
 
 from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import UsageError
+from plimsoll.sandboxes.local.backend import LocalOptions
+from plimsoll.sandboxes.pool.options import PoolOptions
 from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.assets.plan import make_plan
+from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.assets.stager import Stager
 from plimsoll.tasks.assets.store import AssetStore
+from plimsoll.trials.artifacts import Bounds
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -30,13 +34,13 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.Mo
     assert Config().local.host_paths is None
 
 
-def test_the_file_here_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_file_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, '[local]\nhost_paths = ["/usr"]\n')
     assert load_config(None).local.host_paths == ("/usr",)
 
 
-def test_a_file_that_was_named_must_be_there(tmp_path: Path):
+def test_a_named_file_must_exist(tmp_path: Path):
     with pytest.raises(UsageError, match=r"none\.toml: No such file"):
         load_config(tmp_path / "none.toml")
 
@@ -63,7 +67,7 @@ def test_an_unknown_table_is_refused_and_the_known_ones_named(tmp_path: Path):
     assert f"plimsoll.toml:1: unknown key cloud (known here: {known})" in said
 
 
-def test_every_mistake_is_named(tmp_path: Path):
+def test_every_mistake_is_listed(tmp_path: Path):
     said = refusal(tmp_path, '[local]\nhome = 3\nhost_paths = "/usr"\n').splitlines()
     assert [line.split("plimsoll.toml", 1)[1] for line in said] == [
         ":3: local.host_paths: expected a list",
@@ -71,16 +75,16 @@ def test_every_mistake_is_named(tmp_path: Path):
     ]
 
 
-def test_a_root_that_is_not_there_is_refused(tmp_path: Path):
+def test_a_missing_root_is_refused(tmp_path: Path):
     said = refusal(tmp_path, '[local.roots]\n"a:1" = "/nowhere/at/all"\n')
     assert 'plimsoll.toml:2: local.roots: "a:1": /nowhere/at/all is not a folder' in said
 
 
-def test_a_host_path_is_absolute(tmp_path: Path):
+def test_host_paths_must_be_absolute(tmp_path: Path):
     assert '"usr" is not an absolute path' in refusal(tmp_path, '[local]\nhost_paths = ["usr"]\n')
 
 
-def test_system_calls_are_allowed_by_their_names(tmp_path: Path):
+def test_system_calls_are_allowed_by_name(tmp_path: Path):
     text = '[local]\nallow_system_calls = ["bpf", "io-uring"]\n'
     assert load_config(write(tmp_path, text)).local.allow_system_calls == ("bpf", "io-uring")
     said = refusal(tmp_path, '[local]\nallow_system_calls = ["mount"]\n')
@@ -88,40 +92,40 @@ def test_system_calls_are_allowed_by_their_names(tmp_path: Path):
     assert "user-namespaces" in said
 
 
-def test_one_engine_is_named_once(tmp_path: Path):
+def test_host_and_context_exclude_each_other(tmp_path: Path):
     both = '[docker]\nhost = "unix:///x"\ncontext = "build-7"\n'
     said = refusal(tmp_path, both)
-    assert "plimsoll.toml:3: docker.context: docker.host names an engine, too; keep one" in said
+    assert "plimsoll.toml:3: docker.context: docker.host names a daemon, too; keep one" in said
 
 
-def test_a_name_server_is_an_address(tmp_path: Path):
+def test_name_servers_must_be_addresses(tmp_path: Path):
     said = refusal(tmp_path, '[docker]\ndns = ["10.0.0.2", "nonsense"]\n')
     assert 'plimsoll.toml:2: docker.dns: "nonsense" is not the address of a name server' in said
     file = write(tmp_path, '[docker]\ndns = ["10.0.0.2", "fd00::1"]\n')
     assert load_config(file).docker.dns == ("10.0.0.2", "fd00::1")
 
 
-def test_text_that_is_not_toml_is_refused_with_its_place(tmp_path: Path):
+def test_invalid_toml_is_refused_with_its_line(tmp_path: Path):
     said = refusal(tmp_path, "[local\n")
     assert "not valid TOML" in said
     assert "line 1" in said
 
 
-def test_assets_that_are_not_there_any_more_are_named_before_anything_starts(tmp_path: Path):
+def test_missing_assets_are_named_before_anything_starts(tmp_path: Path):
     folder = tmp_path / "assets"
     with AssetStore.locked(folder) as store:
         file = tmp_path / "file"
         file.write_text("x")
         given = LocalSources(urls={"https://example.invalid/f": file})
         Stager(store, given, print).stage(make_plan((), (), given.requests()))
-    assets = Config().load_assets(folder)
+    assets = load_assets(folder)
     assert assets is not None
     (folder / assets.assets[0].path).unlink()
     with pytest.raises(UsageError, match=r"files/.*: missing, and assets.toml names it"):
-        Config().load_assets(folder)
+        load_assets(folder)
 
 
-def test_the_allowed_share_is_a_share(tmp_path: Path):
+def test_the_allowed_share_is_between_0_and_1(tmp_path: Path):
     file = write(tmp_path, "[breaker]\nallowed_share = 0.25\n")
     assert load_config(file).breaker.allowed_share == 0.25
     for wrong in ("1.5", "-0.1", '"some"'):
@@ -129,7 +133,7 @@ def test_the_allowed_share_is_a_share(tmp_path: Path):
         assert ":2: breaker.allowed_share: expected a number from 0 to 1" in said
 
 
-def test_a_number_is_a_number_within_its_bounds(tmp_path: Path):
+def test_numbers_must_be_within_their_bounds(tmp_path: Path):
     for wrong in ('"30"', "-1", "inf", "true"):
         said = refusal(tmp_path, f"[workers]\ngrace_seconds = {wrong}\n")
         assert ":2: workers.grace_seconds: expected a number, 0 or more" in said
@@ -142,7 +146,7 @@ def test_a_number_is_a_number_within_its_bounds(tmp_path: Path):
     assert load_config(write(tmp_path, "[workers]\ngrace_seconds = 3\n")).workers.grace_seconds == 3
 
 
-def test_a_pool_is_one_of_three_and_its_numbers_are_whole(tmp_path: Path):
+def test_the_pool_takes_one_of_three_modes_and_whole_numbers(tmp_path: Path):
     text = '[pool]\nreuse = "reset"\nuses = 7\nahead = 0\n'
     pool = load_config(write(tmp_path, text)).pool
     assert (pool.reuse, pool.uses, pool.ahead) == ("reset", 7, 0)
@@ -154,3 +158,10 @@ def test_a_pool_is_one_of_three_and_its_numbers_are_whole(tmp_path: Path):
         ('uses = "many"', "pool.uses: expected a whole number"),
     ):
         assert f":2: {said}" in refusal(tmp_path, f"[pool]\n{line}\n")
+
+
+def test_defaults_are_those_of_the_options_that_they_set():
+    config = Config()
+    assert config.local.upper_mb == LocalOptions().upper_mb
+    assert config.pool.uses == PoolOptions(concurrency=1).uses
+    assert Bounds.of(config.storage) == Bounds()

@@ -20,17 +20,17 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize("text", SNIPPETS)
-def test_what_a_document_shows_can_be_loaded(text: str, tmp_path: Path):
+def test_configs_in_the_docs_can_be_loaded(text: str, tmp_path: Path):
     (tmp_path / "night.toml").write_text(text)
     load_config(tmp_path / "night.toml")
 
 
-def test_documents_show_some():
+def test_the_docs_contain_configs():
     assert len(SNIPPETS) >= 7
 
 
 @pytest.mark.parametrize("name", ["demo", "qwen", "rollout"])
-def test_an_example_is_a_run_that_could_begin(name: str):
+def test_example_configs_make_a_plan(name: str):
     config = load_config(ROOT / f"examples/{name}.toml")
     serves = config.training.policy == "tiny"
     plan = Plan.make(config, Served(("http://127.0.0.1:9/v1",)) if serves else None)
@@ -38,6 +38,6 @@ def test_an_example_is_a_run_that_could_begin(name: str):
     assert bool(plan.held_out.tasks) == (config.training.policy is not None)
 
 
-def test_what_other_trainers_roll_out_names_tasks():
+def test_configs_for_other_trainers_name_tasks():
     config = load_config(ROOT / "examples/integrations/tasks.toml")
     assert Path(config.run.tasks or "").is_dir()

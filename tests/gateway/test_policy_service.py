@@ -8,7 +8,7 @@ import pytest
 from gateway_parts import HELLO
 
 from plimsoll.agents.registry import make_agent
-from plimsoll.config.file import PolicyConfig
+from plimsoll.config.policy import PolicyConfig
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.capabilities import Capabilities

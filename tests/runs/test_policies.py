@@ -7,7 +7,7 @@ import pytest
 
 from asking import served_aside
 from plimsoll.agents.registry import make_agent
-from plimsoll.config.file import PolicyConfig
+from plimsoll.config.policy import PolicyConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures

@@ -8,7 +8,7 @@ import pytest
 from faults import Faulty, until
 from helpers import HOST, write_task_folder
 from plimsoll.agents.nop import Nop
-from plimsoll.config.file import PoolConfig
+from plimsoll.config.sandboxes import PoolConfig
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.eval_loop import Evaluation
 from plimsoll.runs.evaluation.eval_run import trials_by

@@ -1,1 +1,1 @@
-"""The config file plimsoll.toml: every table, loaded, checked and dumped."""
+"""The config file plimsoll.toml: all tables, loading and dumping. Imports neither torch nor ray."""

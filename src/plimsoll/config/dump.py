@@ -1,81 +1,84 @@
-"""A config as TOML that can be read back, each key under what is said of it."""
+"""Dumps a config as TOML that can be loaded again, with the documentation of each key."""
 
 import ast
 import functools
 import inspect
-import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+import tomlkit
 from pydantic import BaseModel
+from tomlkit.items import Item, Table
 
 from plimsoll.config.file import Config
 
-__all__ = ["dump_config"]
+__all__ = ["documentation", "dump_config"]
 
 _WIDTH = 96
 
 
 def dump_config(config: Config) -> str:
-    """All of it, defaults too. A key that is not set is there as a comment."""
-    return "\n".join(_table(config, ())).strip() + "\n"
+    """The whole config with all defaults. A key without a value is a comment."""
+    document = tomlkit.document()
+    _fill(document, config)
+    return tomlkit.dumps(document).strip() + "\n"
 
 
-def _table(table: BaseModel, path: tuple[str, ...]) -> Iterator[str]:
-    """Its keys, then the tables in it: TOML wants them in that order."""
-    said = documented(type(table))
+def _fill(target: tomlkit.TOMLDocument | Table, table: BaseModel) -> None:
+    """Add the keys of a table, then its subtables: TOML requires that order."""
+    texts = documentation(type(table))
     fields = type(table).model_fields
     values = [(name, field.alias or name, getattr(table, name)) for name, field in fields.items()]
-    if path:
-        yield from ("", *_comment(_summary(type(table))), f"[{'.'.join(path)}]")
     for name, key, value in values:
         if not isinstance(value, BaseModel):
-            yield from _comment(said.get(name, ""))
-            yield f"# {key} =" if value is None else f"{key} = {_value(value)}"
+            _comment(target, texts.get(name, ""))
+            if value is None:
+                target.add(tomlkit.comment(f"{key} ="))
+            else:
+                target.add(key, _item(value))
     for _, key, value in values:
         if isinstance(value, BaseModel):
-            yield from _table(value, (*path, key))
+            target.add(tomlkit.nl())
+            _comment(target, inspect.getdoc(type(value)) or "")
+            subtable = tomlkit.table()
+            _fill(subtable, value)
+            target.add(key, subtable)
+            # tomlkit separates tables by an empty line: there is one before the comment already.
+            subtable.trivia.indent = ""
 
 
 @functools.cache
-def documented(table: type[BaseModel]) -> dict[str, str]:
-    """What stands under each field in the source."""
-    (made,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
-    assert isinstance(made, ast.ClassDef), f"{table} is no class"
-    found: dict[str, str] = {}
-    for field, text in zip(made.body, made.body[1:], strict=False):
+def documentation(table: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each field, read from the source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
+    assert isinstance(definition, ast.ClassDef), f"{table} is no class"
+    texts: dict[str, str] = {}
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match text:
                 case ast.Expr(ast.Constant(str(words))):
-                    found[field.target.id] = " ".join(words.split())
+                    texts[field.target.id] = words
                 case _:
                     pass
-    return found
+    return texts
 
 
-def _summary(table: type[BaseModel]) -> str:
-    return " ".join((table.__doc__ or "").split())
+def _comment(target: tomlkit.TOMLDocument | Table, text: str) -> None:
+    for line in textwrap.wrap(" ".join(text.split()), _WIDTH):
+        target.add(tomlkit.comment(line))
 
 
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, _WIDTH)]
-
-
-def _value(value: object) -> str:
+def _item(value: object) -> Item:
     match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str():
-            # A JSON text is a TOML one, but for the control character that JSON leaves bare.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
-            entries = cast("Mapping[str, object]", value).items()
-            inside = ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in entries)
-            return f"{{ {inside} }}" if inside else "{}"
+            inline = tomlkit.inline_table()
+            for key, inner in cast("Mapping[str, object]", value).items():
+                inline.append(key, _item(inner))
+            return inline
+        case str() | bool() | int() | float():
+            return tomlkit.item(value)
         case Sequence():
-            return f"[{', '.join(map(_value, cast('Sequence[object]', value)))}]"
+            return tomlkit.item([_item(inner) for inner in cast("Sequence[object]", value)])
         case _:
             raise TypeError(f"{value!r} cannot be written as TOML")

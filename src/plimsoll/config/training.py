@@ -1,4 +1,4 @@
-"""The tables of the config that say how a policy is trained: [training], [evaluation], [metrics].
+"""Tables about training: [training], [evaluation] and [metrics].
 
 [training]
 policy = "torch"
@@ -24,69 +24,69 @@ __all__ = ["EvaluationConfig", "MetricsConfig", "TrainingConfig"]
 
 
 class TrainingConfig(Table):
-    """How the policy is trained. Without `policy` a run only rolls out."""
+    """Training of the policy. Without `policy` a run only rolls out."""
 
     policy: Literal["tiny", "torch", "openai"] | None = None
-    """`tiny` comes with Plimsoll; `torch` is a Hugging Face causal LM that is served by the
-    trainer itself; `openai` is served by the servers of [policy] urls, which take new weights."""
+    """`tiny` comes with Plimsoll; `torch` is a Hugging Face causal LM served by the trainer itself;
+    `openai` runs on the servers of [policy] urls, which take new weights."""
     model: StrictStr | None = None
     """The folder of the model: weights, config, tokenizer. `tiny` has its own."""
     mode: Literal["sync", "async"] = "async"
-    """`sync` generates and trains in turn: depth and max_staleness are 0. `async` does both at
-    once, as far ahead as [run] depth and max_staleness allow."""
+    """`sync` alternates generation and training: depth and max_staleness are 0. `async` overlaps
+    them, as far ahead as [run] depth and max_staleness allow."""
     device: StrictStr = "auto"
-    """cpu, cuda, cuda:1 and so on; `auto` takes a GPU where there is one."""
+    """cpu, cuda, cuda:1 and so on; `auto` uses a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What the model computes in; `auto`: bfloat16 on a GPU that has it, else float32."""
+    """The compute dtype; `auto`: bfloat16 on a GPU that supports it, else float32."""
     seed: StrictInt = 0
-    """What sampling and the trainer's own choices depend on."""
+    """The seed of sampling and of the trainer's random choices."""
 
     algorithm: Literal["grpo", "gspo", "ppo"] = "grpo"
     """grpo: a ratio for each token; gspo: one for each sequence; ppo: with a critic."""
     normalize: StrictBool = True
-    """Whether advantages are divided by the deviation of their group; with ppo, by that of all
-    tokens of the batch, less their mean."""
+    """Whether advantages are divided by the standard deviation of their group; with ppo, whitened
+    over all tokens of the batch."""
     averaging: Literal["token", "sequence"] = "token"
-    """The loss is a mean over all tokens of a batch, or over the means of its sequences."""
+    """The loss is the mean over all tokens of a batch, or over the means of its sequences."""
     clip_low: StrictFloat = Field(default=0.2, gt=0)
-    """How far below 1 the ratio of new to old probabilities counts. In the first update of a step
-    it is 1, unless `correction` is `none`: so with one update nothing is clipped."""
+    """The clip of the ratio of new to old probabilities below 1. In the first update of a step the
+    ratio is 1, unless `correction` is `none`: with one update nothing is clipped."""
     clip_high: StrictFloat = Field(default=0.2, gt=0)
-    """How far above 1 it counts."""
+    """The clip of the ratio above 1."""
     kl: StrictFloat = Field(default=0.0, ge=0)
-    """How much distance from the reference costs; 0 needs no reference."""
+    """The coefficient of the KL distance from the reference; 0 needs no reference."""
     reference: StrictStr | None = None
-    """The folder of the reference; the model as it was at the start where it is left out."""
+    """The folder of the reference model; by default, the initial model."""
     entropy: StrictFloat = Field(default=0.0, ge=0)
-    """How much entropy is rewarded."""
+    """The coefficient of the entropy bonus."""
     correction: Literal["none", "truncated"] = "truncated"
-    """How samples of older weights are corrected: `truncated` weighs each token by how much
-    likelier the weights at the start of the step make it than those that generated it, and clips
-    the ratio to the former; `none` clips the ratio to the latter."""
+    """Correction of samples from older weights. `truncated` weights each token by the probability
+    ratio of the weights at the start of the step to those that generated it, and clips the ratio
+    to the former; `none` clips the ratio to the latter."""
     correction_cap: StrictFloat = Field(default=2.0, gt=0)
-    """The most that a token may weigh."""
+    """The largest weight of a token."""
     updates: StrictInt = Field(default=1, ge=1)
-    """Optimizer steps that are made of one batch, each of another part of it."""
+    """Optimizer updates for each batch, each on another part of it."""
 
     learning_rate: StrictFloat = Field(default=1e-6, gt=0)
-    """Of AdamW."""
+    """The learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes from its value to `final_rate` of it over the run's steps."""
+    """The schedule of the learning rate, down to the share `final_rate` over the run's steps."""
     warmup_steps: StrictInt = Field(default=0, ge=0)
     """Steps over which the learning rate rises to its value; the first is never 0."""
     final_rate: StrictFloat = Field(default=0.1, ge=0, le=1)
-    """The share of the learning rate that is left at the end of `linear` and `cosine`."""
+    """The final share of the learning rate with `linear` and `cosine`."""
     weight_decay: StrictFloat = Field(default=0.0, ge=0)
-    """Of AdamW."""
+    """The weight decay of AdamW."""
     clip_gradient: StrictFloat = Field(default=1.0, gt=0)
-    """The largest norm of a gradient."""
+    """The largest gradient norm."""
     micro_tokens: StrictInt = Field(default=8192, ge=1)
-    """Tokens, padding included, that go through the model at once; a longer sample goes alone."""
+    """The limit of tokens in a micro-batch, padding included; a longer sample gets its own."""
     recompute: StrictBool = False
-    """Whether layers keep nothing for the gradient but their inputs, and run twice for it: a
-    third more time, and a small part of the memory."""
+    """Activation checkpointing: layers keep only their inputs and run twice. A third more time, a
+    small part of the memory."""
     bad_steps: StrictInt = Field(default=3, ge=1)
-    """After so many steps in a row without a finite loss and gradient the run stops."""
+    """The run stops after this many consecutive steps without a finite loss and gradient."""
 
     critic_rate: StrictFloat = Field(default=1e-5, gt=0)
     """The learning rate of the critic (ppo)."""
@@ -95,38 +95,38 @@ class TrainingConfig(Table):
     trace: StrictFloat = Field(default=0.95, ge=0, le=1)
     """λ (ppo)."""
     value_clip: StrictFloat = Field(default=0.2, gt=0)
-    """How far a value may move from what it was (ppo)."""
+    """The clip of the change of a value prediction (ppo)."""
 
     checkpoint_every: StrictInt = Field(default=10, ge=1)
-    """Steps between two checkpoints; the last step has one in any case."""
+    """Steps between two checkpoints; the last step always has one."""
     keep: StrictInt = Field(default=2, ge=2)
-    """Checkpoints that are kept."""
+    """The number of checkpoints to keep."""
     updating: Literal["interrupt", "drain"] = "interrupt"
-    """What becomes of answers under way when the weights change: they go on with the new ones
-    from where they are, or come to their end first."""
+    """Answers in flight when the weights change: `interrupt` continues them with the new weights,
+    `drain` lets them finish first."""
     server: Literal["vllm", "sglang", "path"] = "vllm"
-    """How the servers of `openai` take weights: by the endpoints of vLLM or SGLang, or `path`:
-    whoever runs them loads `weights` and says so."""
+    """The way that servers of `openai` take weights: the endpoints of vLLM or SGLang, or `path`:
+    their operator loads the folder `weights`."""
     weights: StrictStr | None = None
-    """The folder for weights of `openai`, which its servers can read; in the run's directory
-    where it is left out."""
+    """The folder for weights of `openai`, readable by its servers; by default, in the run
+    directory."""
     update_seconds: StrictFloat = Field(default=600.0, gt=0)
-    """How long every replica may take to confirm new weights."""
+    """The time limit for every replica to confirm new weights."""
     listen: StrictStr = "127.0.0.1"
-    """Where `tiny` and `torch` are served; workers on other hosts need an address that they
-    can reach."""
+    """The address that serves `tiny` and `torch`; workers on other hosts must be able to reach
+    it."""
 
     @property
     def clips(self) -> bool:
-        """Whether any ratio can be other than 1."""
+        """Whether ratios can differ from 1."""
         return self.updates > 1 or self.correction == "none"
 
 
 class EvaluationConfig(Table):
-    """What the policy is measured on beside its training, or beside rolling out alone."""
+    """Held-out evaluations during a run."""
 
     tasks: StrictStr | None = None
-    """A folder of tasks that are not trained on. Without it nothing is evaluated."""
+    """The folder of held-out tasks. Without it there are no evaluations."""
     every: StrictInt = Field(default=10, ge=0)
     """Steps between two evaluations; 0: only before the first step and after the last."""
     attempts: StrictInt = Field(default=1, ge=1)
@@ -134,11 +134,11 @@ class EvaluationConfig(Table):
 
 
 class MetricsConfig(Table):
-    """Where the figures of each step go, besides the run's own `metrics.jsonl`."""
+    """Metrics sinks, besides `metrics.jsonl` in the run directory."""
 
     tensorboard: StrictBool = False
-    """Event files in the run's directory."""
+    """Write event files into the run directory."""
     wandb: StrictStr | None = None
-    """The project at Weights & Biases."""
+    """The Weights & Biases project."""
     trackio: StrictStr | None = None
-    """The project of trackio."""
+    """The trackio project."""

@@ -2,16 +2,14 @@
 
 import re
 
-from plimsoll.core.errors import UsageError
+from plimsoll.core.host_names import NAME
 
-__all__ = ["MediaHosts", "check_host_names"]
+__all__ = ["MediaHosts"]
 
-_NAME = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
-_PATTERN = re.compile(rf"(?:\*\.)?{_NAME}|\[[0-9a-f:.]+\]")
 # Only one spelling of a URL matches, so that all parsers see the same host: no user, no backslash,
 # blank or control character, and no escape in the host.
 _URL = re.compile(
-    rf"https?://(?P<host>{_NAME}|\[[0-9a-f:.]+\])\.?(?::[0-9]{{1,5}})?(?:/[!-\[\]-~]*)?",
+    rf"https?://(?P<host>{NAME}|\[[0-9a-f:.]+\])\.?(?::[0-9]{{1,5}})?(?:/[!-\[\]-~]*)?",
     re.IGNORECASE,
 )
 
@@ -36,13 +34,3 @@ class MediaHosts:
             return False
         host = found["host"].lower()
         return host in self._names or host.endswith(self._below)
-
-
-def check_host_names(names: tuple[str, ...], where: str) -> None:
-    """Raise `UsageError` for a name that is neither a host name nor a pattern."""
-    for name in names:
-        if not _PATTERN.fullmatch(name.lower()):
-            raise UsageError(
-                f'{where}: "{name}" is not a host: give a name such as images.example.org, '
-                "*.example.org for all names below one, or an address such as 10.0.0.7 or [fd00::7]"
-            )

@@ -1,12 +1,15 @@
 """The settings that the ledger's rules depend on. They may change at any resume."""
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from plimsoll.core.errors import UsageError
 
-__all__ = ["MOST_MEMBERS", "GroupPolicy", "Settings"]
+if TYPE_CHECKING:
+    from plimsoll.config.run import RunConfig, WorkersConfig
+
+__all__ = ["MOST_MEMBERS", "GroupPolicy", "Settings", "ledger_settings"]
 
 GroupPolicy = Literal["complete", "min_graded", "void"]
 MOST_MEMBERS = 4096
@@ -89,3 +92,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def most_live(self) -> int:
         """(τ + 1)·B: groups that may be alive at once."""
         return (self.depth + 1) * self.batch_groups
+
+
+def ledger_settings(run: "RunConfig", workers: "WorkersConfig", *, attempts: int = 1) -> Settings:
+    """The rules that the ledger keeps. Raises `UsageError` where they contradict each other.
+
+    `attempts` is how often an evaluation tries each task, at once.
+    """
+    places = workers.number * workers.concurrency
+    if attempts > MOST_MEMBERS:
+        raise UsageError(f"[evaluation] attempts is {attempts}; it must be at most {MOST_MEMBERS}")
+    if run.max_running is not None and run.max_running < attempts:
+        raise UsageError(
+            f"max_running is {run.max_running} and [evaluation] attempts is {attempts}: no "
+            "evaluation could ever run; max_running must be at least attempts"
+        )
+    return Settings(
+        batch_groups=run.batch_groups,
+        max_running=run.max_running or max(places, run.group_size, attempts),
+        depth=run.depth,
+        max_staleness=run.max_staleness,
+        group_size=run.group_size,
+        group_policy=run.group_policy,
+        min_graded=run.min_graded,
+        requeues=run.requeues,
+        seed=run.seed,
+    )

@@ -30,8 +30,10 @@ from plimsoll.runs.pooling import hints_for, make_pool
 from plimsoll.runs.storing import Store
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import Readings
+from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.loader import load_task
 from plimsoll.tasks.task import Task
+from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Graded
 from plimsoll.trials.voids import void_of
@@ -75,7 +77,7 @@ class TrialPlace:
         self._counting = counting
         """What the pool itself starts its sandboxes by."""
         self._service = service
-        self._assets = config.load_assets(None)
+        self._assets = load_assets(config.assets.path)
         self._store = store
         self._load_task = functools.lru_cache(_TASKS_KEPT)(load_task)
         self._agents: dict[str, Agent] = {}
@@ -154,7 +156,7 @@ class TrialPlace:
             assets=self._assets,
             policy=None if self._service is None else self._service.policy,
             rollout=order.rollout,
-            bounds=self._config.storage.bounds,
+            bounds=Bounds.of(self._config.storage),
         )
         return Result(
             ticket=order.ticket,

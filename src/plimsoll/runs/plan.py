@@ -8,10 +8,9 @@ from pathlib import Path
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
 from plimsoll.config.file import Config
-from plimsoll.config.run import ledger_settings
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.data_order import DataOrder
-from plimsoll.ledger.settings import Settings
+from plimsoll.ledger.settings import Settings, ledger_settings
 from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
@@ -20,7 +19,7 @@ from plimsoll.runs.evaluation.eval_run import SAME_EVERYWHERE, command_line
 from plimsoll.runs.policies import Served, WantedPolicy, policy_for
 from plimsoll.runs.storage import check_writable
 from plimsoll.runs.task_sets import TaskSet, check_left_out, linted
-from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.assets.staged_assets import StagedAssets, load_assets
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
 
@@ -63,7 +62,7 @@ class Plan:
         agent = make_agent(run.agent, layer=config.agents.folder)
         policy = _policy(config, agent, served)
         make_backend(run.backend, config)
-        assets = config.load_assets(None)
+        assets = load_assets(config.assets.path)
         made = cls(
             config=config,
             settings=settings,

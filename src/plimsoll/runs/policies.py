@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll.agents.protocol import Agent
-from plimsoll.config.file import PolicyConfig
+from plimsoll.config.policy import PolicyConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.gateway.gateway import Gateway

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from plimsoll.agents.protocol import Agent
-from plimsoll.config.file import Config, PoolConfig
+from plimsoll.config.file import Config
+from plimsoll.config.sandboxes import PoolConfig
 from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import Labels
 from plimsoll.runs.tickets import Ticket

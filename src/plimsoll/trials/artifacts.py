@@ -9,12 +9,16 @@ import asyncio
 import fnmatch
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Self
 
 from plimsoll.core.errors import NoRoom, SandboxUnsupported, TransferError
 from plimsoll.sandboxes.protocol import Sandbox, Transfer
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.tasks.task import Step
 from plimsoll.tasks.task_file import ArtifactConfig
+
+if TYPE_CHECKING:
+    from plimsoll.config.run import StorageConfig
 
 __all__ = ["ARTIFACTS", "Bounds", "copy_artifacts"]
 
@@ -32,6 +36,11 @@ class Bounds:
     """Bytes; holes do not count, and hard links count once."""
     entries: int = 20_000
     """Files, folders and links."""
+
+    @classmethod
+    def of(cls, storage: "StorageConfig") -> Self:
+        """The limits of a config."""
+        return cls(storage.artifacts_mb << 20, storage.artifacts_files)
 
 
 async def copy_artifacts(

@@ -1,4 +1,4 @@
-"""`plimsoll config`: all of it, in words that can be used as a config."""
+"""`plimsoll config`: prints the whole config, documented and loadable."""
 
 import json
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from subprocess import CompletedProcess, Popen
 
 import pytest
 
-from plimsoll.config.dump import documented, dump_config
+from plimsoll.config.dump import documentation, dump_config
 from plimsoll.config.file import Config, load_config
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 
 
-def test_what_is_printed_is_the_config_with_every_default(plimsoll: Plimsoll, tmp_path: Path):
+def test_the_output_is_the_config_with_every_default(plimsoll: Plimsoll, tmp_path: Path):
     (tmp_path / "night.toml").write_text('[run]\ntasks = "tasks"\nsteps = 3\nagent = "nop"\n')
     ended = plimsoll("config", "night.toml")
     assert ended.returncode == 0, ended.stderr
@@ -27,16 +27,16 @@ def test_what_is_printed_is_the_config_with_every_default(plimsoll: Plimsoll, tm
 
 
 @pytest.mark.parametrize("asked", [("--help",), ("config",), ("run", "--help"), ("status", "x")])
-def test_a_command_that_runs_nothing_pulls_in_neither_torch_nor_ray(
+def test_commands_that_run_nothing_import_neither_torch_nor_ray(
     start: Callable[..., Popen[str]], asked: tuple[str, ...]
 ):
     _, said = start(*asked, python=("-X", "importtime", "-m", "plimsoll")).communicate()
-    pulled = {line.rpartition("|")[2].strip().partition(".")[0] for line in said.splitlines()}
-    assert "click" in pulled
-    assert not pulled & {"torch", "ray"}
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in said.splitlines()}
+    assert "click" in imported
+    assert not imported & {"torch", "ray"}
 
 
-def test_every_key_is_told_with_what_it_means():
+def test_every_key_is_documented():
     text = dump_config(Config()).splitlines()
     for name, table in Config.model_fields.items():
         kind = table.annotation
@@ -44,10 +44,10 @@ def test_every_key_is_told_with_what_it_means():
         assert f"[{name}]" in text
         for key, field in kind.model_fields.items():
             if not hasattr(field.annotation, "model_fields"):
-                assert documented(kind).get(key), f"{name}.{key} is not documented"
+                assert documentation(kind).get(key), f"{name}.{key} is not documented"
 
 
-def test_texts_and_tables_of_all_kinds_can_be_read_back(tmp_path: Path):
+def test_all_kinds_of_values_can_be_loaded_again(tmp_path: Path):
     text = (
         '[local]\nroots = { "a:1" = ".", "b \\"x\\"" = "." }\n'
         '[docker]\nallow_plain = ["10.0.0.1", "tab\\tand \\u007f and ü"]\n'
@@ -59,7 +59,7 @@ def test_texts_and_tables_of_all_kinds_can_be_read_back(tmp_path: Path):
     assert load_config(tmp_path / "two.toml") == config
 
 
-def test_a_mistake_names_the_line_and_what_is_expected(plimsoll: Plimsoll, tmp_path: Path):
+def test_a_mistake_is_reported_with_line_and_expected_value(plimsoll: Plimsoll, tmp_path: Path):
     for wrong, said in (
         ("[run]\nstep = 3\n", "plimsoll.toml:2: unknown key run.step (did you mean steps?)"),
         (

@@ -17,6 +17,7 @@ from plimsoll.cli.views.evaluation import console, count, plain
 from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.backends import BACKENDS
+from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.lint.linter import ALL_RULES, LintResult, lint_tasks
 from plimsoll.tasks.lint.parsed_task import LintSettings
 from plimsoll.tasks.lint.rule import Finding, Severity
@@ -83,7 +84,7 @@ def lint(request: Request, *, as_json: bool, sarif_file: Path | None) -> int:
 def _settings(request: Request) -> LintSettings:
     if request.backend not in BACKENDS:
         raise UsageError(f"no backend is called {request.backend!r}: choose {', '.join(BACKENDS)}")
-    assets = load_config(request.config).load_assets(request.assets)
+    assets = load_assets(request.assets or load_config(request.config).assets.path)
     if assets is None:
         return LintSettings(request.backend, request.offline)
     return LintSettings(request.backend, request.offline, assets.covers)

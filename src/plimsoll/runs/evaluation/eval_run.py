@@ -31,7 +31,7 @@ from plimsoll.runs.validation.records import RecordFolder
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.plan import unstaged_requests
-from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.assets.staged_assets import StagedAssets, load_assets
 from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import TrialResult, run_trial
 
@@ -193,7 +193,7 @@ class EvalRun:
             reuse=request.pool,
             concurrency=request.concurrency,
         )
-        assets = config.load_assets(request.assets)
+        assets = load_assets(request.assets or config.assets.path)
         selection = select_tasks(
             request.path, pattern=request.pattern, skip_invalid=request.skip_invalid
         )
@@ -226,7 +226,7 @@ class EvalRun:
             attempts=request.attempts,
             concurrency=request.concurrency,
             trial=trials_by(
-                agents, backend, assets, directory, service, bounds=config.storage.bounds
+                agents, backend, assets, directory, service, bounds=Bounds.of(config.storage)
             ),
             directory=directory,
             breaker=Breaker(watched),

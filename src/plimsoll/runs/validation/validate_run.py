@@ -27,9 +27,11 @@ from plimsoll.runs.validation.records import (
     judge_task,
 )
 from plimsoll.sandboxes.pool.pool import Pool
+from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.loader import LoadedTasks, load_tasks
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
+from plimsoll.trials.artifacts import Bounds
 
 __all__ = ["Report", "ValidateRequest", "ValidateRun"]
 
@@ -106,7 +108,7 @@ class ValidateRun:
             reuse=request.pool,
             concurrency=request.concurrency,
         )
-        assets = config.load_assets(request.assets)
+        assets = load_assets(request.assets or config.assets.path)
         validation = TaskRecords.load(RecordFolder.of(request.path, request.out))
         digests = {task.name: digest_task(task.path) for task in (*loaded.tasks, *loaded.invalid)}
         agents = {name: make_agent(name) for name in _AGENTS}
@@ -114,7 +116,7 @@ class ValidateRun:
             loaded.tasks,
             attempts=request.repeat,
             concurrency=request.concurrency,
-            trial=trials_by(agents, backend, assets, directory, bounds=config.storage.bounds),
+            trial=trials_by(agents, backend, assets, directory, bounds=Bounds.of(config.storage)),
             directory=directory,
             agents=_AGENTS,
             # Broken tasks are what is looked for: only a fault of our own stops it.

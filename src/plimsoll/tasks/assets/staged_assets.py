@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from plimsoll.core.errors import UsageError
 from plimsoll.tasks.assets.asset import ASSETS_MOUNT, Asset, AssetMount, Request
 from plimsoll.tasks.assets.manifest_file import read_manifest
 from plimsoll.tasks.assets.requests import UnsupportedFetch, requests_of
 from plimsoll.tasks.fetches.fetch import Fetch, Kind
 
-__all__ = ["ASSETS_MOUNT", "Asset", "AssetMount", "Request", "StagedAssets"]
+__all__ = ["ASSETS_MOUNT", "Asset", "AssetMount", "Request", "StagedAssets", "load_assets"]
 
 SHIMS = f"{ASSETS_MOUNT}/shims"
 
@@ -144,3 +145,17 @@ class StagedAssets:
             assets=tuple(asset for asset in self.assets if asset.path != path),
             requests=tuple(request for request in self.requests if path not in request.assets),
         )
+
+
+def load_assets(folder: Path | None) -> StagedAssets | None:
+    """The complete assets of a folder; None without a folder. Raises `UsageError` for gaps."""
+    if folder is None:
+        return None
+    assets = StagedAssets.load(folder)
+    if missing := assets.missing():
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise UsageError(
+            f"{folder / missing[0]}: missing{more}, and assets.toml names it; "
+            f"repair it with `plimsoll stage TASKS --to {folder}`"
+        )
+    return assets
