@@ -52,7 +52,7 @@ test-all: $(READY)  ## run all tests, in lanes; .ci/run has Docker, Ray and agen
 test-nightly: $(READY)  ## 20,000 seeds, ten minutes of chaos, the recipe of the tiny policy, the whole demo
 	PLIMSOLL_TEST_NIGHTLY=yes $(BIN)/python -m pytest -v -m nightly $(ARGS)
 
-lint: $(READY)  ## style, types and the order of the rooms
+lint: $(READY)  ## check style, types and the order of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright

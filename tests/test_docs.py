@@ -23,7 +23,10 @@ from plimsoll.tasks.task_file import TaskConfig
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *(
+            ROOT / name
+            for name in ("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+        ),
         *ROOT.glob("docs/**/*.md"),
         ROOT / "examples/README.md",
     ]
