@@ -4,8 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Self
 
 from plimsoll.core.endings import Ending
 from plimsoll.ledger.ledger import Ledger
@@ -17,56 +15,15 @@ from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.scheduler import Scheduler
 from plimsoll.runs.worker_spec import worker_spec
 from plimsoll.sandboxes.host.owners import this_process
+from plimsoll.testing.workers import IdleEngine
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.controller.supervisor import Supervisor
-from plimsoll.workers.engines.protocol import Exit, Opening
 from plimsoll.workers.messages import Ready
 from plimsoll.workers.place import Result
 
 __all__ = ["DrivenController", "driven_controller"]
 
 _GOOD = Graded(1.0, Ending.SUBMITTED)
-
-
-class _FakeWorker:
-    """A worker that runs nothing until it is killed."""
-
-    where = "nowhere"
-    is_placed = True
-
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
-        self._killed = asyncio.Event()
-
-    async def ended(self) -> Exit:
-        await self._killed.wait()
-        return Exit("it was killed", killed=True)
-
-    async def kill(self) -> None:
-        self._killed.set()
-
-
-class _FakeEngine:
-    """An engine that starts no process."""
-
-    name, host = "none", "127.0.0.1"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
-
-    async def start(self, opening: Opening) -> _FakeWorker:
-        return _FakeWorker(opening.invitation.worker)
-
-    def describe_wait(self, workers: int) -> str:
-        return f"{workers} workers"
 
 
 class DrivenController:
@@ -112,7 +69,7 @@ async def driven_controller(
     number = plan.config.workers.number
     async with (
         Ledger(directory.path, plan.settings, this_process(), time.time) as ledger,
-        Supervisor(_FakeEngine(), worker_spec(plan, directory), number=number) as supervisor,
+        Supervisor(IdleEngine(), worker_spec(plan, directory), number=number) as supervisor,
     ):
         crew = supervisor._crew
         await asyncio.sleep(0)

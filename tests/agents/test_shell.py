@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from faults import until
 from helpers import HOST, long_time, processes_with, write_task_folder
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.agents.shell import Shell
@@ -24,6 +23,7 @@ from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.request import ScriptedRequest
 from plimsoll.gateway.upstreams.scripted.script import CallSpec, Script, Turn
 from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.testing.waiting import until
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 

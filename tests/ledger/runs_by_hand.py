@@ -11,6 +11,7 @@ from plimsoll.ledger.events import Segment
 from plimsoll.ledger.rules.batching import Batch, Waiting
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.simulator.store import Store
+from plimsoll.testing.clocks import FakeClock
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
 ORDER = DataOrder([f"task-{n}" for n in range(50)])
@@ -26,8 +27,8 @@ class Hand:
 
     def __init__(self, **changes) -> None:
         self.store = Store()
-        self.now = 0.0
-        self.accounts = Accounts(Books(), self.store.put, self.store, lambda: self.now)
+        self.clock = FakeClock()
+        self.accounts = Accounts(Books(), self.store.put, self.store, self.clock)
         self.accounts.configure(settings(**changes))
 
     @property
@@ -71,7 +72,7 @@ class Hand:
 
     def reopen(self) -> None:
         """As if the process had been killed: all that is left is the store."""
-        self.accounts = Accounts(self.store.books(), self.store.put, self.store, lambda: self.now)
+        self.accounts = Accounts(self.store.books(), self.store.put, self.store, self.clock)
 
     def recover(self, at: Version, *, alive: bool = False) -> Version:
         return self.accounts.recover(at, lambda *_: alive)

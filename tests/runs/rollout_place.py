@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.events import Segment
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.place import Coming, News, Order, Result
 

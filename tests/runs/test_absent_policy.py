@@ -10,9 +10,9 @@ import pytest
 from pausing_policy import PausingPolicy, asking_config
 from rollout_runs import all_batches, proven, rows
 
-from faults import until
 from plimsoll.core.errors import PolicyError
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.controller.roster import Phase
 

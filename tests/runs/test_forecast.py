@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from faults import Faulty, until
 from helpers import HOST, write_task_folder
 from plimsoll.config.file import Config
 from plimsoll.runs import place as place_module
@@ -17,6 +16,8 @@ from plimsoll.sandboxes.pool import pool as pool_module
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Meter, PoolStats
 from plimsoll.sandboxes.protocol import Backend
+from plimsoll.testing.faults import FaultyBackend
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Coming, Kind, Order
 
@@ -69,9 +70,9 @@ class Worker:
 
 
 @pytest.fixture
-def world(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+def world(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> FaultyBackend:
     """Real sandboxes, with a reset, that are counted."""
-    made = Faulty(backend, resettable=True)
+    made = FaultyBackend(backend, resettable=True)
     monkeypatch.setattr(place_module, "make_backend", lambda *_: made)
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
     return made
@@ -101,7 +102,7 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
 
 
 async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
-    world: Faulty, tmp_path: Path
+    world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.series("a", 6)
@@ -111,14 +112,14 @@ async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
     assert not world.alive
 
 
-async def test_orders_that_were_not_said_to_come_find_none(world: Faulty, tmp_path: Path):
+async def test_orders_that_were_not_said_to_come_find_none(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         for _ in range(3):
             await at_work.run("a")
         assert (at_work.stats.hits, at_work.stats.cold_starts) == (0, 3)
 
 
-async def test_under_reset_orders_of_one_task_share_sandboxes(world: Faulty, tmp_path: Path):
+async def test_under_reset_orders_of_one_task_share_sandboxes(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "reset") as at_work:
         await at_work.series("a", 8)
         assert len(world.started) <= 3
@@ -127,7 +128,9 @@ async def test_under_reset_orders_of_one_task_share_sandboxes(world: Faulty, tmp
     assert not world.alive
 
 
-async def test_what_is_taken_by_an_order_is_not_expected_once_more(world: Faulty, tmp_path: Path):
+async def test_what_is_taken_by_an_order_is_not_expected_once_more(
+    world: FaultyBackend, tmp_path: Path
+):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
@@ -140,7 +143,9 @@ async def test_what_is_taken_by_an_order_is_not_expected_once_more(world: Faulty
         assert (at_work.stats.hits, len(world.started)) == (2, 3)
 
 
-async def test_sandboxes_for_orders_that_never_come_are_closed(world: Faulty, tmp_path: Path):
+async def test_sandboxes_for_orders_that_never_come_are_closed(
+    world: FaultyBackend, tmp_path: Path
+):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
@@ -151,7 +156,7 @@ async def test_sandboxes_for_orders_that_never_come_are_closed(world: Faulty, tm
 
 @pytest.mark.parametrize("reuse", ["fresh", "reset"])
 async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
-    world: Faulty, tmp_path: Path, reuse: str
+    world: FaultyBackend, tmp_path: Path, reuse: str
 ):
     async with worker(tmp_path, reuse, concurrency=2) as at_work:
         for name in ("a", "b"):
@@ -164,7 +169,7 @@ async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
 
 
 async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
-    world: Faulty, tmp_path: Path
+    world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.run("a")
@@ -177,7 +182,7 @@ async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
         await until(lambda: not world.alive)
 
 
-async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: Faulty, tmp_path: Path):
+async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh", concurrency=3) as at_work:
         await at_work.run("a")
         world.start_delay = 0.2
@@ -186,7 +191,9 @@ async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: Faulty, tmp_p
     assert not world.alive
 
 
-async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(world: Faulty, tmp_path: Path):
+async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(
+    world: FaultyBackend, tmp_path: Path
+):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.run("a")
         at_work.expect(gone=1, a=1)
@@ -195,14 +202,18 @@ async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(world: Faulty
             await at_work.run("gone")
 
 
-async def test_sandboxes_that_wait_are_counted_among_those_alive(world: Faulty, tmp_path: Path):
+async def test_sandboxes_that_wait_are_counted_among_those_alive(
+    world: FaultyBackend, tmp_path: Path
+):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
         await until(lambda: at_work.place.counts()["sandboxes"] == 2)
 
 
-async def test_warnings_of_sandboxes_are_news_once(world: Faulty, tmp_path: Path, backend: Backend):
+async def test_warnings_of_sandboxes_are_news_once(
+    world: FaultyBackend, tmp_path: Path, backend: Backend
+):
     async with worker(tmp_path, "fresh") as at_work:
         at_work.place.news()
         backend.warn("no limit on storage")  # type: ignore[attr-defined]

@@ -7,10 +7,10 @@ import pytest
 from pausing_policy import PausingPolicy, asking_config
 from rollout_runs import proven, rows
 
-from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import Version
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.testing.waiting import until
 
 SECONDS = 4.0
 """What the task gives its agent."""

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from faults import until
 from helpers import HOST, long_time, processes_with, write_task_folder
 from plimsoll.config.file import Config
 from plimsoll.core.errors import PolicyError, TrajectoryError, TrajectoryGone, UsageError
@@ -23,6 +22,7 @@ from plimsoll.runs import storing
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.place import TrialPlace, trial_place
 from plimsoll.runs.storage import read_stored
+from plimsoll.testing.waiting import until
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.holding import GroupHolding, Holding, Loan
 from plimsoll.trajectories.trajectory import Trajectory

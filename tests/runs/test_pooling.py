@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import Faulty, until
 from helpers import HOST, write_task_folder
 from plimsoll.agents.nop import Nop
 from plimsoll.config.sandboxes import PoolConfig
@@ -18,6 +17,8 @@ from plimsoll.sandboxes.local.backend import LocalBackend
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.protocol import Backend, Supplies
 from plimsoll.tasks.task import Task
+from plimsoll.testing.faults import FaultyBackend
+from plimsoll.testing.waiting import until
 from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.sandbox_request import image_source
 
@@ -65,7 +66,7 @@ async def test_trials_find_their_sandboxes_ready(
     backend: Backend, make: Callable[..., Task], directory: RunDirectory
 ):
     tasks = (make("a"), make("b", "[environment.env]\nA = '1'\n"))
-    world = Faulty(backend)
+    world = FaultyBackend(backend)
     pool = make_pool(world, PoolConfig(), reuse="fresh", concurrency=2)
     run = Evaluation(
         tasks,
@@ -85,13 +86,13 @@ async def test_trials_find_their_sandboxes_ready(
     # Nothing was started in vain but what was under way when the last trial ended.
     assert len(world.started) == 8
     assert not world.alive
-    assert world.most_alive <= 4
+    assert world.max_alive <= 4
 
 
 async def test_a_trial_that_ends_before_it_asks_for_a_sandbox_is_not_waited_for(
     backend: Backend, make: Callable[..., Task], directory: RunDirectory
 ):
-    world = Faulty(backend)
+    world = FaultyBackend(backend)
     pool = make_pool(world, PoolConfig(), reuse="fresh", concurrency=2)
     hints = hints_for(pool, directory.name, None, nop)
     assert hints is not None
@@ -109,7 +110,7 @@ async def test_a_trial_that_ends_before_it_asks_for_a_sandbox_is_not_waited_for(
 async def test_a_task_that_cannot_be_had_is_left_to_its_own_trial(
     backend: Backend, make: Callable[..., Task], directory: RunDirectory
 ):
-    pool = make_pool(Faulty(backend), PoolConfig(), reuse="fresh", concurrency=2)
+    pool = make_pool(FaultyBackend(backend), PoolConfig(), reuse="fresh", concurrency=2)
     hints = hints_for(pool, directory.name, None, nop)
     assert hints is not None
     ticket = Ticket(make("a", '[environment.env]\nA = "${NOT_SET_ANYWHERE}"\n'), 1)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from rollout_runs import MakeConfig, all_batches, prompts, proven, rows
 
-from faults import until
 from plimsoll.cli.views.status import progress_line
 from plimsoll.config.file import Config
 from plimsoll.core.errors import LedgerError, UsageError, WorkerError
@@ -21,6 +20,7 @@ from plimsoll.runs import engines, worker_spec
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import read_status
+from plimsoll.testing.waiting import until
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Exit, Opening
 

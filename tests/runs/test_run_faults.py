@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from rollout_runs import MakeConfig, all_batches, proven, rows
 
-from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError, UsageError
 from plimsoll.core.versions import FIRST_VERSION, Version
@@ -25,6 +24,7 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import voided
 from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.place import Order, Result
 

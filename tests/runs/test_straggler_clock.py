@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from rollout_runs import MakeConfig, all_batches, prompts, proven
 
-from faults import until
 from plimsoll.config.file import Config
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.rules import stragglers
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.scheduler import Scheduler
+from plimsoll.testing.waiting import until
 
 
 def one_that_hangs(make_config: MakeConfig, **run: object) -> Config:

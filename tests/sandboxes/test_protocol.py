@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from parts import spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.sandboxes.protocol import Backend, Image, Limits, Sandbox
+from plimsoll.testing.waiting import until
 
 pytestmark = pytest.mark.every_backend
 

@@ -10,7 +10,6 @@ from typing import Self
 
 import pytest
 
-from faults import until
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, Owner
 from plimsoll.sandboxes.host.owners import this_process
@@ -23,6 +22,7 @@ from plimsoll.sandboxes.reaper import (
     remove_all,
     select_removable,
 )
+from plimsoll.testing.waiting import until
 
 NOW = 1_000_000.0
 ALIVE, DEAD = Owner("here", 1, "a"), Owner("here", 2, "b")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from helpers import Plain, Ran, Shell, check_graded, check_void
 from parts import need
 from plimsoll.agents.oracle import Oracle
@@ -20,6 +19,7 @@ from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.pool.options import PoolOptions
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.tasks.task import Task
+from plimsoll.testing.waiting import until
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Cause
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from helpers import Plain, check_void, long_time, processes_with
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause
 
 PASS = "echo 1 > /logs/verifier/reward.txt\n"

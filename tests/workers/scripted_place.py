@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.sandboxes.pool.stats import Readings
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import WorkerSpec
 from plimsoll.workers.place import Coming, News, Order, Result

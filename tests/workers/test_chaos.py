@@ -18,8 +18,8 @@ import pytest
 from scripted_place import order, spec
 from supervised import Mark, options, pid_of
 
-from faults import until
 from parts import NIGHTLY
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import Phase
 from plimsoll.workers.controller.supervisor import Supervisor

@@ -11,8 +11,8 @@ from scripted_place import order, spec
 from supervised import options, pid_of
 from worker_in_hand import in_hand, marking_spec
 
-from faults import until
 from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine

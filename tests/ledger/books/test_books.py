@@ -302,7 +302,7 @@ def test_what_was_cut_short_counts_in_the_duration_bias():
     run = Hand(batch_groups=1, depth=1, max_staleness=1, group_policy="min_graded", requeues=9)
     run.admit()
     run.start_all()
-    run.now = 99.0
+    run.clock.now = 99.0
     run.finish("1-0/0.0", seconds=1.0)
     run.accounts.consume(run.choose())
     run.accounts.commit()

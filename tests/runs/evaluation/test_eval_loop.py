@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from faults import until
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.breaker.breaker import Breaker
@@ -14,6 +13,7 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.eval_loop import Evaluation, Trial
 from plimsoll.runs.tickets import Hints, Ticket
 from plimsoll.tasks.task import Task
+from plimsoll.testing.waiting import until
 from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded
 

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import pytest
 
-from faults import until
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable, TransferError
 from plimsoll.sandboxes.docker import backend as backend_module
@@ -24,6 +23,7 @@ from plimsoll.sandboxes.docker.daemon import api
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.host.disk_space import Disk, DiskSpace
 from plimsoll.sandboxes.protocol import ImageSource, Limits, Sandbox
+from plimsoll.testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from plimsoll.core.ids import Owner
 from plimsoll.sandboxes.host.locks import process_lock, remove_stale_locks
 from plimsoll.sandboxes.host.owners import is_dead_owner_tag, owner_tag, this_process
 from plimsoll.sandboxes.host.temporary import leftovers, make_temporary_folder, remove_leftovers
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from plimsoll.testing.waiting import until
 
 LIVES = """
 import asyncio, sys, time

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from parts import need, spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.sandboxes import reaper
@@ -26,6 +25,7 @@ from plimsoll.sandboxes.local.host.zygote_client import ZygoteClient
 from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, Sandbox
 from plimsoll.sandboxes.reaper import reap
+from plimsoll.testing.waiting import until
 
 Left = Callable[..., list[str]]
 Children = Callable[[], dict[int, str]]

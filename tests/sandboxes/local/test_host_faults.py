@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from parts import need, spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource
+from plimsoll.testing.waiting import until
 
 Left = Callable[..., list[str]]
 

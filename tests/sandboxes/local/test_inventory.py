@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from helpers import processes_with
 from living import Living, living
 from parts import need, spec
@@ -22,6 +21,7 @@ from plimsoll.sandboxes.local.inventory import LocalInventory
 from plimsoll.sandboxes.protocol import Backend, Image
 from plimsoll.sandboxes.reaper import reap
 from plimsoll.sandboxes.trees.removal import remove_folder
+from plimsoll.testing.waiting import until
 
 Left = Callable[..., list[str]]
 

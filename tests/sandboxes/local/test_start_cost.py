@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from parts import need, spec
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.host import removal_queue
@@ -24,6 +23,7 @@ from plimsoll.sandboxes.local.images.base import host_base
 from plimsoll.sandboxes.local.images.image import LocalImage
 from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.protocol import ImageSource, Limits
+from plimsoll.testing.waiting import until
 
 Left = Callable[..., list[str]]
 Mount = Callable[..., Path]

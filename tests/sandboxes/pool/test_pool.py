@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import Faulty, until
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels
@@ -18,6 +17,8 @@ from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stock import KeyStock, PooledSandbox
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Limits, SandboxSpec
+from plimsoll.testing.faults import FaultyBackend
+from plimsoll.testing.waiting import until
 
 DEBIAN = ImageSource(reference="debian:12")
 
@@ -27,12 +28,12 @@ def ticket(name: str, **more: object) -> SandboxSpec:
 
 
 @pytest.fixture
-def world(backend: Backend) -> Faulty:
-    return Faulty(backend)
+def world(backend: Backend) -> FaultyBackend:
+    return FaultyBackend(backend)
 
 
 @pytest.fixture
-async def pool(world: Faulty) -> AsyncIterator[Pool]:
+async def pool(world: FaultyBackend) -> AsyncIterator[Pool]:
     async with Pool(world, PoolOptions(concurrency=2)) as made:
         yield made
     assert not world.alive
@@ -44,7 +45,7 @@ async def image(pool: Pool) -> Image:
 
 
 async def test_what_is_expected_is_started_ahead_and_found_ready(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, spec(), 2)
     await until(lambda: len(world.alive) == 2)
@@ -56,7 +57,7 @@ async def test_what_is_expected_is_started_ahead_and_found_ready(
 
 
 async def test_what_is_not_expected_is_started_when_it_is_asked_for(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     sandbox = await pool.create(image, spec())
     assert (await sandbox.exec(["true"])).ok
@@ -64,7 +65,7 @@ async def test_what_is_not_expected_is_started_when_it_is_asked_for(
     assert (pool.stats.hits, pool.stats.cold_starts) == (0, 1)
 
 
-async def test_an_expectation_waits_for_its_image_to_be_built(world: Faulty, pool: Pool):
+async def test_an_expectation_waits_for_its_image_to_be_built(world: FaultyBackend, pool: Pool):
     pool.expect(DEBIAN, spec())
     await asyncio.sleep(0.05)
     assert world.started == []
@@ -73,7 +74,7 @@ async def test_an_expectation_waits_for_its_image_to_be_built(world: Faulty, poo
 
 
 async def test_a_used_sandbox_is_never_handed_out_again_under_fresh(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     seen: set[str] = set()
     pool.expect(DEBIAN, spec(), 6)
@@ -98,7 +99,7 @@ async def test_a_used_sandbox_is_never_handed_out_again_under_fresh(
     ids=["env", "network", "limits", "workdir"],
 )
 async def test_a_sandbox_serves_its_own_spec_only(
-    world: Faulty, pool: Pool, image: Image, other: SandboxSpec
+    world: FaultyBackend, pool: Pool, image: Image, other: SandboxSpec
 ):
     pool.expect(DEBIAN, spec(env={"A": "1"}))
     await until(lambda: len(world.alive) == 1)
@@ -112,7 +113,7 @@ async def test_a_sandbox_serves_its_own_spec_only(
 
 
 async def test_no_trial_is_given_a_sandbox_that_expires_before_it_must_be_done(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     def lasting(seconds: float) -> SandboxSpec:
         return replace(spec(), labels=Labels("run", "a.1", this_process(), time.time() + seconds))
@@ -128,7 +129,7 @@ async def test_no_trial_is_given_a_sandbox_that_expires_before_it_must_be_done(
 
 
 async def test_a_lease_carries_the_trials_labels_and_the_sandbox_the_pools(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, ticket("a.1"))
     lease = await pool.create(image, ticket("b.1"))
@@ -138,7 +139,7 @@ async def test_a_lease_carries_the_trials_labels_and_the_sandbox_the_pools(
 
 
 async def test_to_close_a_lease_does_not_wait_for_the_removal(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     lease = await pool.create(image, spec())
     world.close_delay = 1.0
@@ -149,7 +150,7 @@ async def test_to_close_a_lease_does_not_wait_for_the_removal(
 
 
 async def test_nothing_reaches_the_sandbox_through_a_closed_lease(
-    world: Faulty, pool: Pool, image: Image, tmp_path: Path
+    world: FaultyBackend, pool: Pool, image: Image, tmp_path: Path
 ):
     lease = await pool.create(image, spec())
     world.close_delay = 0.5
@@ -167,7 +168,7 @@ async def test_nothing_reaches_the_sandbox_through_a_closed_lease(
     assert not (await lease.status()).alive
 
 
-async def test_a_warm_sandbox_that_died_is_replaced(world: Faulty, pool: Pool, image: Image):
+async def test_a_warm_sandbox_that_died_is_replaced(world: FaultyBackend, pool: Pool, image: Image):
     made: list[object] = []
     create = world.create
 
@@ -188,7 +189,7 @@ async def test_a_warm_sandbox_that_died_is_replaced(world: Faulty, pool: Pool, i
 
 
 async def test_never_more_are_alive_than_trials_and_those_ahead_of_them(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     world.start_delay, world.close_delay = 0.02, 0.05
     pool.expect(DEBIAN, spec(), 12)
@@ -202,19 +203,19 @@ async def test_never_more_are_alive_than_trials_and_those_ahead_of_them(
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(trials())
-    assert world.most_alive <= 4
+    assert world.max_alive <= 4
     assert pool.stats.hits + pool.stats.cold_starts == 12
 
 
 async def test_leases_beyond_the_bound_do_not_wait_for_each_other(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     async with asyncio.timeout(60):
         leases = [await pool.create(image, spec()) for _ in range(7)]
     assert len({lease.id for lease in leases}) == 7
 
 
-async def test_ahead_bounds_what_waits(world: Faulty, backend: Backend):
+async def test_ahead_bounds_what_waits(world: FaultyBackend, backend: Backend):
     async with Pool(world, PoolOptions(concurrency=4, ahead=1)) as pool:
         await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 4)
@@ -223,7 +224,9 @@ async def test_ahead_bounds_what_waits(world: Faulty, backend: Backend):
         assert len(world.started) == 1
 
 
-async def test_what_nobody_expects_any_more_is_closed(world: Faulty, pool: Pool, image: Image):
+async def test_what_nobody_expects_any_more_is_closed(
+    world: FaultyBackend, pool: Pool, image: Image
+):
     expected = pool.expect(DEBIAN, spec(), 2)
     await until(lambda: len(world.alive) == 2)
     expected.withdraw()
@@ -233,7 +236,7 @@ async def test_what_nobody_expects_any_more_is_closed(world: Faulty, pool: Pool,
 
 
 async def test_a_lease_takes_its_own_expectation_and_leaves_those_of_others(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     first, second = (pool.expect(DEBIAN, ticket(name)) for name in ("a.1", "b.1"))
     await pool.create(image, ticket("b.1"))
@@ -245,7 +248,7 @@ async def test_a_lease_takes_its_own_expectation_and_leaves_those_of_others(
 
 
 async def test_a_lease_that_was_cancelled_leaves_nothing_behind(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     world.start_delay = 0.1
     leasing = [asyncio.create_task(pool.create(image, spec())) for _ in range(3)]
@@ -259,7 +262,7 @@ async def test_a_lease_that_was_cancelled_leaves_nothing_behind(
 
 
 async def test_a_lease_cancelled_as_it_is_served_does_not_keep_its_sandbox(
-    world: Faulty, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
+    world: FaultyBackend, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
 ):
     hand_out = KeyStock.hand_out
 
@@ -275,7 +278,7 @@ async def test_a_lease_cancelled_as_it_is_served_does_not_keep_its_sandbox(
     await until(lambda: not world.alive)
 
 
-async def test_leaving_the_pool_closes_leased_warm_and_half_started_ones(world: Faulty):
+async def test_leaving_the_pool_closes_leased_warm_and_half_started_ones(world: FaultyBackend):
     async with Pool(world, PoolOptions(concurrency=4)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec())
@@ -294,7 +297,7 @@ async def test_leaving_the_pool_closes_leased_warm_and_half_started_ones(world: 
 
 
 async def test_starts_that_keep_failing_are_told_to_all_who_wait_and_to_the_next(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     world.start_errors = [SandboxUnavailable("no space left on the engine") for _ in range(50)]
     async with asyncio.timeout(60):
@@ -313,7 +316,7 @@ async def test_starts_that_keep_failing_are_told_to_all_who_wait_and_to_the_next
     assert pool.stats.failed_starts == tried
 
 
-async def test_after_a_while_it_is_tried_again(world: Faulty, pool: Pool, image: Image):
+async def test_after_a_while_it_is_tried_again(world: FaultyBackend, pool: Pool, image: Image):
     world.start_errors = [SandboxUnavailable("not now") for _ in range(3)]
     pool.expect(DEBIAN, spec())
     await until(lambda: len(world.started) == 3)
@@ -323,7 +326,7 @@ async def test_after_a_while_it_is_tried_again(world: Faulty, pool: Pool, image:
     assert pool.stats.hits == 1
 
 
-async def test_a_start_that_fails_once_is_made_good(world: Faulty, pool: Pool, image: Image):
+async def test_a_start_that_fails_once_is_made_good(world: FaultyBackend, pool: Pool, image: Image):
     world.start_errors = [SandboxUnavailable("a hiccup")]
     lease = await pool.create(image, spec())
     assert (await lease.exec(["true"])).ok
@@ -331,7 +334,7 @@ async def test_a_start_that_fails_once_is_made_good(world: Faulty, pool: Pool, i
 
 
 async def test_what_a_backend_refuses_is_refused_in_its_own_words(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     asked = spec(limits=Limits(gpus=1))
     pool.expect(DEBIAN, asked)
@@ -342,7 +345,7 @@ async def test_what_a_backend_refuses_is_refused_in_its_own_words(
 
 
 async def test_a_fault_of_ours_reaches_whoever_waits_for_the_sandbox(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     world.start_errors = [KeyError("nobody thought of this")]
     with pytest.raises(KeyError):
@@ -351,7 +354,7 @@ async def test_a_fault_of_ours_reaches_whoever_waits_for_the_sandbox(
 
 
 async def test_a_sandbox_that_cannot_be_removed_is_said_and_the_trials_go_on(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     world.close_error = SandboxUnavailable("the engine lost it")
     lease = await pool.create(image, spec())
@@ -362,7 +365,7 @@ async def test_a_sandbox_that_cannot_be_removed_is_said_and_the_trials_go_on(
     assert (await (await pool.create(image, spec())).exec(["true"])).ok
 
 
-async def test_none_passes_through_and_is_still_measured(world: Faulty):
+async def test_none_passes_through_and_is_still_measured(world: FaultyBackend):
     async with Pool(world, PoolOptions(concurrency=2, reuse=Reuse.NONE)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 5)
@@ -378,7 +381,7 @@ async def test_none_passes_through_and_is_still_measured(world: Faulty):
     assert (stats.wait_warm, stats.reset, stats.retired) == (None, None, {})
 
 
-async def test_new_warnings_come_behind_those_that_were_there(world: Faulty, pool: Pool):
+async def test_new_warnings_come_behind_those_that_were_there(world: FaultyBackend, pool: Pool):
     before = list(pool.warnings)
     pool.warn("from the pool")
     assert list(pool.warnings) == [*before, "from the pool"]
@@ -394,7 +397,7 @@ async def test_a_warning_that_comes_again_takes_no_other_ones_place(pool: Pool):
 
 
 async def test_what_was_expected_of_any_is_taken_by_the_ticket_that_claimed_it(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     first, second = (pool.expect(DEBIAN, ticket("a.0")) for _ in range(2))
     second.claim(ticket("a.2").labels)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from faults import Faulty, until
 from parts import spec
 from plimsoll.core.permissions import NO_NETWORK, PUBLIC
 from plimsoll.sandboxes.pool import pool as pool_module
@@ -16,14 +15,16 @@ from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stock import PooledSandbox
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Sandbox, SandboxStatus
+from plimsoll.testing.faults import FaultyBackend
+from plimsoll.testing.waiting import until
 
 DEBIAN = ImageSource(reference="debian:12")
 RESET = PoolOptions(concurrency=1, reuse=Reuse.RESET)
 
 
 @pytest.fixture
-def world(backend: Backend) -> Faulty:
-    return Faulty(backend, resettable=True)
+def world(backend: Backend) -> FaultyBackend:
+    return FaultyBackend(backend, resettable=True)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def pool(world: Faulty) -> AsyncIterator[Pool]:
+async def pool(world: FaultyBackend) -> AsyncIterator[Pool]:
     async with Pool(world, RESET) as made:
         yield made
     assert not world.alive
@@ -54,7 +55,7 @@ async def use(pool: Pool, image: Image) -> str:
 
 
 async def test_a_sandbox_proven_clean_serves_the_next_trial(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, spec(), 4)
     assert len({await use(pool, image) for _ in range(4)}) <= 2
@@ -63,7 +64,7 @@ async def test_a_sandbox_proven_clean_serves_the_next_trial(
     assert world.baselines == len(world.started)
 
 
-async def test_a_trial_costs_no_start_where_sandboxes_are_used_again(world: Faulty):
+async def test_a_trial_costs_no_start_where_sandboxes_are_used_again(world: FaultyBackend):
     async with Pool(world, replace(RESET, concurrency=3)) as pool:
         image = await pool.build(DEBIAN)
 
@@ -81,7 +82,9 @@ async def test_a_trial_costs_no_start_where_sandboxes_are_used_again(world: Faul
         assert pool.stats.hits > pool.stats.cold_starts
 
 
-async def test_one_that_is_in_doubt_is_never_used_again(world: Faulty, pool: Pool, image: Image):
+async def test_one_that_is_in_doubt_is_never_used_again(
+    world: FaultyBackend, pool: Pool, image: Image
+):
     world.doubts = ["/etc/passwd has changed" for _ in range(6)]
     pool.expect(DEBIAN, spec(), 5)
     assert len({await use(pool, image) for _ in range(5)}) == 5
@@ -90,7 +93,7 @@ async def test_one_that_is_in_doubt_is_never_used_again(world: Faulty, pool: Poo
     assert pool.stats.retired == {"/etc/passwd has changed": 4}
 
 
-async def test_one_is_retired_after_so_many_uses(world: Faulty):
+async def test_one_is_retired_after_so_many_uses(world: FaultyBackend):
     async with Pool(world, replace(RESET, ahead=0, uses=2)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 6)
@@ -100,7 +103,7 @@ async def test_one_is_retired_after_so_many_uses(world: Faulty):
 
 
 async def test_one_whose_reset_takes_too_long_is_retired(
-    world: Faulty, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
+    world: FaultyBackend, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reset, "_RESET_SECONDS", 0.1)
     world.reset_delay = 30
@@ -111,7 +114,7 @@ async def test_one_whose_reset_takes_too_long_is_retired(
     assert await use(pool, image) != first
 
 
-async def test_nobody_waits_long_for_a_reset(world: Faulty, monkeypatch: pytest.MonkeyPatch):
+async def test_nobody_waits_long_for_a_reset(world: FaultyBackend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(reset, "_RESET_SECONDS", 600.0)
     async with Pool(world, replace(RESET, ahead=0)) as pool:
@@ -126,7 +129,7 @@ async def test_nobody_waits_long_for_a_reset(world: Faulty, monkeypatch: pytest.
         assert third.id not in (first, second.id)
 
 
-async def test_one_that_died_is_retired(world: Faulty, pool: Pool, image: Image):
+async def test_one_that_died_is_retired(world: FaultyBackend, pool: Pool, image: Image):
     pool.expect(DEBIAN, spec(), 3)
     lease = await pool.create(image, spec())
     assert isinstance(lease, Lease)
@@ -138,7 +141,7 @@ async def test_one_that_died_is_retired(world: Faulty, pool: Pool, image: Image)
 
 
 async def test_one_given_back_in_the_middle_of_a_call_is_retired(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, spec(), 3)
     lease = await pool.create(image, spec())
@@ -151,7 +154,7 @@ async def test_one_given_back_in_the_middle_of_a_call_is_retired(
     assert isinstance(ended, Exception)
 
 
-async def test_the_network_is_put_back_before_the_next_use(world: Faulty):
+async def test_the_network_is_put_back_before_the_next_use(world: FaultyBackend):
     async with Pool(world, replace(RESET, ahead=0)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(network=NO_NETWORK), 2)
@@ -165,7 +168,7 @@ async def test_the_network_is_put_back_before_the_next_use(world: Faulty):
 
 
 async def test_one_whose_network_is_not_known_any_more_is_put_back_too(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     lease = await pool.create(image, spec())
     assert isinstance(lease, Lease)
@@ -184,7 +187,7 @@ async def test_one_whose_network_is_not_known_any_more_is_put_back_too(
 
 
 async def test_memory_kills_of_the_last_use_are_not_blamed_on_this_one(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, spec(), 3)
     kills = 0
@@ -213,7 +216,7 @@ async def test_memory_kills_of_the_last_use_are_not_blamed_on_this_one(
     assert (await lease.status()).oom_kills == 1
 
 
-async def test_one_with_processes_left_is_retired(world: Faulty, pool: Pool, image: Image):
+async def test_one_with_processes_left_is_retired(world: FaultyBackend, pool: Pool, image: Image):
     pool.expect(DEBIAN, spec(), 2)
     lease = await pool.create(image, spec())
     assert isinstance(lease, Lease)
@@ -228,7 +231,7 @@ async def test_one_with_processes_left_is_retired(world: Faulty, pool: Pool, ima
 
 
 async def test_one_that_nobody_will_ask_for_is_closed_and_not_reset(
-    world: Faulty, pool: Pool, image: Image
+    world: FaultyBackend, pool: Pool, image: Image
 ):
     lease = await pool.create(image, spec())
     await lease.close()
@@ -237,7 +240,7 @@ async def test_one_that_nobody_will_ask_for_is_closed_and_not_reset(
 
 
 async def test_one_is_kept_while_an_image_that_is_expected_is_not_known(
-    world: Faulty, pool: Pool, image: Image, tmp_path
+    world: FaultyBackend, pool: Pool, image: Image, tmp_path
 ):
     """A task that was not built yet may turn out to have the same image."""
     (tmp_path / "Dockerfile").write_text("FROM host-system\n")
@@ -251,7 +254,7 @@ async def test_one_is_kept_while_an_image_that_is_expected_is_not_known(
 
 
 async def test_sandboxes_without_a_reset_are_used_once_and_it_is_said_once(backend: Backend):
-    world = Faulty(backend, resettable=False)
+    world = FaultyBackend(backend, resettable=False)
     async with Pool(world, RESET) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 3)
@@ -262,7 +265,7 @@ async def test_sandboxes_without_a_reset_are_used_once_and_it_is_said_once(backe
 
 
 async def test_sandboxes_with_services_of_their_own_are_used_once(
-    world: Faulty, pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path
+    world: FaultyBackend, pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path
 ):
     build = world.build
     monkeypatch.setattr(world, "build", lambda *_, **__: build(DEBIAN))
@@ -273,7 +276,7 @@ async def test_sandboxes_with_services_of_their_own_are_used_once(
     assert world.resets == 0
 
 
-async def test_leaving_the_pool_in_the_middle_of_a_reset_leaves_nothing(world: Faulty):
+async def test_leaving_the_pool_in_the_middle_of_a_reset_leaves_nothing(world: FaultyBackend):
     async with Pool(world, RESET) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 3)
@@ -286,7 +289,7 @@ async def test_leaving_the_pool_in_the_middle_of_a_reset_leaves_nothing(world: F
 @pytest.mark.every_backend
 async def test_what_a_real_reset_promises_holds(backend: Backend):
     """On a backend that has none, the pool serves sandboxes that were never used."""
-    async with Pool(Faulty(backend), RESET) as made:
+    async with Pool(FaultyBackend(backend), RESET) as made:
         image = await made.build(DEBIAN)
         made.expect(DEBIAN, spec(), 4)
         for _ in range(4):
@@ -299,7 +302,7 @@ async def test_what_a_real_reset_promises_holds(backend: Backend):
 @pytest.mark.every_backend
 @pytest.mark.parametrize("reuse", list(Reuse))
 async def test_trials_at_once_under_every_policy_leave_nothing(backend: Backend, reuse: Reuse):
-    world = Faulty(backend)
+    world = FaultyBackend(backend)
     async with Pool(world, PoolOptions(concurrency=4, reuse=reuse)) as made:
         image = await made.build(DEBIAN)
         made.expect(DEBIAN, spec(), 12)

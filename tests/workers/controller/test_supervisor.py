@@ -10,9 +10,9 @@ import pytest
 from scripted_place import order, spec
 from supervised import Mark, options, pid_of
 
-from faults import until
 from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import Phase
 from plimsoll.workers.controller.supervisor import Supervisor

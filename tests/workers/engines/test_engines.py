@@ -12,9 +12,9 @@ import pytest
 from scripted_place import order, spec
 from supervised import Mark, options, pid_of
 
-from faults import until
 from helpers import long_time, processes_with
 from plimsoll.core.errors import WorkerError
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.channel import ControllerSocket
 from plimsoll.workers.controller.supervisor import Supervisor

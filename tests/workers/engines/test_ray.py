@@ -15,8 +15,8 @@ import pytest
 from scripted_place import order, spec
 from supervised import Mark, options
 
-from faults import until
 from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import WorkerStatus
 from plimsoll.workers.controller.supervisor import Supervisor

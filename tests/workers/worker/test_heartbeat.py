@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from worker_in_hand import begun, in_hand, marking_spec
 
-from faults import until
+from plimsoll.testing.waiting import until
 from plimsoll.workers.messages import Beat, Begin, Ready, Taken
 from plimsoll.workers.worker.heartbeat import LoopLag
 

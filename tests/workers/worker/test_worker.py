@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from worker_in_hand import begun, in_hand, marking_spec
 
-from faults import until
 from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.channel import ControllerSocket
 from plimsoll.workers.engines.protocol import Credentials

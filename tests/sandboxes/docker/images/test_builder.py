@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import until
 from helpers import long_time, processes_with
 from parts import need
 from plimsoll.core.errors import BuildError
@@ -25,6 +24,7 @@ from plimsoll.sandboxes.docker.labels import from_docker, is_shared
 from plimsoll.sandboxes.docker.single_flight import HostLocks
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, Mount, OnOutput, Supplies
+from plimsoll.testing.waiting import until
 
 
 class Kit:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from faults import until
 from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import ImageSource
+from plimsoll.testing.waiting import until
 
 Kit = Any
 

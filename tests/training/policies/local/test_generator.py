@@ -7,9 +7,9 @@ import torch
 from generating import LETTERS, GeneratorSetup, generating, logprobs_of, prompt, row
 from transformers import MistralConfig, MistralForCausalLM
 
-from faults import until
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.versions import FIRST_VERSION, Version
+from plimsoll.testing.waiting import until
 from plimsoll.training.policies.local import generator
 from plimsoll.training.policies.local.decoding_batch import CHUNK
 

@@ -13,11 +13,11 @@ from gateway_parts import Place, serving
 from safetensors.torch import load_file
 from tiny_model import CHAT, CHAT_WITH_TOOLS, END, make_model
 
-from faults import until
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.gateway.upstreams.probe import probe
+from plimsoll.testing.waiting import until
 from plimsoll.training.policies.local.torch_policy import TorchPolicy
 from plimsoll.training.policies.protocol import Weights
 
