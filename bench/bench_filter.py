@@ -1,6 +1,6 @@
-"""What the system call filter of local sandboxes costs, beside the same calls without it.
+"""The cost of the system call filter of local sandboxes, compared with calls without it.
 
-Each round measures every side once, in CPU time, so that a busy machine disturbs them alike.
+Each round measures every side once, in CPU time, so that a busy machine affects all alike.
 """
 
 import argparse
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     printf("%f\\n", ((to.tv_sec - from.tv_sec) * 1e9 + to.tv_nsec - from.tv_nsec) / calls);
 }
 """
-CALLS = {"p": "getppid: always allowed", "l": "prlimit64: its arguments are looked at"}
+CALLS = {"p": "getppid: always allowed", "l": "prlimit64: the filter checks its arguments"}
 
 
 def main() -> None:
@@ -52,9 +52,11 @@ def main() -> None:
             for _ in range(options.rounds):
                 for filtered, figures in sides.items():
                     figures.append(_run([loop, str(options.calls), call], program, filtered))
-            # The quickest round is the one that was disturbed least.
-            bare, ours = min(sides[False]), min(sides[True])
-            table.add_row(title, f"{bare:.1f}", f"{ours:.1f}", f"{ours - bare:+.1f}")
+            # The quickest round is the least disturbed one.
+            without, with_filter = min(sides[False]), min(sides[True])
+            table.add_row(
+                title, f"{without:.1f}", f"{with_filter:.1f}", f"{with_filter - without:+.1f}"
+            )
     console = Console()
     console.print(table)
     installs = [_install_seconds(program) for _ in range(options.rounds)]
@@ -71,19 +73,19 @@ def _run(argv: list[str], program: bytes, filtered: bool) -> float:
 
 
 def _install_seconds(program: bytes) -> float:
-    """How long a process of its own takes for it."""
-    ours, theirs = os.pipe()
+    """The time to install the filter, in a separate process."""
+    read_end, write_end = os.pipe()
     if not os.fork():
         started = time.perf_counter()
         seccomp.install(program)
-        os.write(theirs, str(time.perf_counter() - started).encode())
+        os.write(write_end, str(time.perf_counter() - started).encode())
         os._exit(0)
     os.wait()
-    os.close(theirs)
+    os.close(write_end)
     try:
-        return float(os.read(ours, 64))
+        return float(os.read(read_end, 64))
     finally:
-        os.close(ours)
+        os.close(read_end)
 
 
 if __name__ == "__main__":

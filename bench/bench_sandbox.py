@@ -1,9 +1,8 @@
-"""How fast the local sandbox is, beside the bare tools it is made of.
+"""The speed of local sandboxes, compared with the bare tools that they use.
 
-Each round measures every side once, so that a busy machine disturbs them alike; ratios count.
-Prints one table, then the trials and the memory that the load lines are about, and at last a long
-run: many sandboxes one after the other, each of which writes files. Its times are printed by
-blocks, because a file system that gets slower with use shows only there.
+Each round measures every side once, so that a busy machine affects all alike; ratios count.
+Prints one table, then the rate of trials and the memory of the processes, and last a long run of
+many sandboxes that write files, whose times are printed by blocks.
 """
 
 import argparse
@@ -82,7 +81,7 @@ async def timed(side: Side) -> float:
 
 
 async def measure(sides: dict[str, Side], rounds: int) -> tuple[dict[str, list[float]], ...]:
-    """Seconds of each side: one after the other, and 16 at once."""
+    """The times of each side in seconds: sequential, and 16 at once."""
     serial: dict[str, list[float]] = {name: [] for name in sides}
     many: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
@@ -140,7 +139,7 @@ async def trials(console: Console, backend: LocalBackend, count: int, at_once: i
 
 
 async def memory(console: Console, backend: LocalBackend, once: Side, count: int) -> None:
-    """RSS of this process and of the zygote, as sandboxes come and go."""
+    """Print the RSS of this process and of the zygote while sandboxes are started and closed."""
     rows: list[tuple[int, float, float]] = []
     for done in range(count + 1):
         if done % max(1, count // 4) == 0:
@@ -166,8 +165,8 @@ def rss_mb(pid: int) -> float:
 def has_docker() -> bool:
     if shutil.which("docker") is None:
         return False
-    asked = ["docker", "image", "inspect", "debian:bookworm-slim"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    argv = ["docker", "image", "inspect", "debian:bookworm-slim"]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
 async def main() -> None:
@@ -175,11 +174,13 @@ async def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--sandboxes", type=int, default=2000)
-    parser.add_argument("--files", type=int, default=50, help="that each of the long run writes")
-    parser.add_argument("--folder", type=Path, help="where to write, e.g. on another disk")
+    parser.add_argument(
+        "--files", type=int, default=50, help="files that each sandbox of the long run writes"
+    )
+    parser.add_argument("--folder", type=Path, help="folder of the home, e.g. on another disk")
     parser.add_argument("--upper", choices=["auto", "tmpfs", "disk"], default="auto")
-    parser.add_argument("--only", choices=["long"], help="the long run alone")
-    parser.add_argument("--quick", action="store_true", help="a minute")
+    parser.add_argument("--only", choices=["long"], help="measure only the long run")
+    parser.add_argument("--quick", action="store_true", help="take about a minute")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.trials, options.sandboxes = 10, 20, 200
@@ -188,7 +189,7 @@ async def main() -> None:
     if os.geteuid() == 0:
         sides["unshare + overlay + chroot"] = bare_overlay
     else:
-        raise SystemExit("run it as root: the bare overlay beside it needs that")
+        raise SystemExit("run it as root: the bare overlay needs that")
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-", dir=options.folder) as folder:
         chosen = LocalOptions(home=Path(folder), upper=options.upper)
         async with LocalBackend(chosen) as backend:
@@ -200,7 +201,7 @@ async def main() -> None:
                 if has_docker():
                     sides["docker run --rm"] = docker_run
                 else:
-                    console.print("docker run --rm: not measured, no engine or no image here")
+                    console.print("docker run --rm: not measured: no daemon or no image")
                 show(console, *await measure(sides, options.rounds))
                 console.print()
                 await trials(console, backend, options.trials, 8)

@@ -1,8 +1,8 @@
 """A long run: many sandboxes one after the other, each of which writes files.
 
-A file system that gets slower with use shows only here, so times are printed by blocks. Every
-few sandboxes one is started in a home on tmpfs, which does not get slower: what that takes is what
-the machine's load takes, and the ratio to it counts.
+Only a long run shows a file system that gets slower with use, so times are printed by blocks. Every
+few sandboxes one is started in a home on tmpfs, which does not get slower. Its time shows the load
+of the machine, and the ratio to it counts.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Seconds of one sandbox."""
+    """The times of one sandbox, in seconds."""
 
     start: float
     write: float
@@ -66,7 +66,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Sandboxes that were started in turn, and those on tmpfs between them."""
+    """The cycles of one block, and the reference cycles on tmpfs between them."""
 
     ours: list[Cycle]
     reference: list[Cycle]
@@ -88,11 +88,11 @@ async def entered(options: LocalOptions, files: int) -> AsyncGenerator[Side]:
 
 
 async def long_run(console: Console, options: LocalOptions, count: int, files: int) -> None:
-    """Run `count` sandboxes and print p50 by blocks, and how the last compare with the first."""
+    """Run `count` sandboxes, and print p50 by blocks and the growth from the first to the last."""
     assert options.home is not None
     home = options.home
     disk = find_file_system(home)
-    kind = f"{disk.kind} ({disk.slow or 'with a journal, or in need of none'})"
+    kind = f"{disk.kind} ({disk.slow or 'with a journal, or without need of one'})"
     console.print(f"{count:,} sandboxes in turn, {files} files each, home on {kind}")
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-", dir=MEMORY) as memory:
         reference = replace(options, home=Path(memory), upper="disk")
@@ -105,7 +105,7 @@ async def long_run(console: Console, options: LocalOptions, count: int, files: i
         above /= statistics.median(b.ratio(part) for b in blocks[:3])
         console.print(
             f"{part}: the last blocks took {grown:.2f} times as long as the first; "
-            f"beside tmpfs {above:.2f} times, aim: at most {FLAT}"
+            f"relative to tmpfs {above:.2f} times, target: at most {FLAT}"
         )
 
 
@@ -113,7 +113,7 @@ async def measure(console: Console, home: Path, ours: Side, other: Side, count: 
     table = Table("sandboxes run", box=None, pad_edge=False)
     for heading in ("start p50 ms", "× tmpfs", "write p50 ms", "close p50 ms", "× tmpfs"):
         table.add_column(heading, justify="right")
-    table.add_column("not removed yet", justify="right")
+    table.add_column("to be removed", justify="right")
     blocks: list[Block] = []
     size = max(1, count // BLOCKS)
     every = max(1, size // REFERENCES)

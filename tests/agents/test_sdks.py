@@ -54,8 +54,8 @@ class SdkAgent(CommandLineAgent):
     async def set_up(self, task: Task, sandbox: Sandbox) -> None:
         del task
         here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        said = await sandbox.exec(["python3", "--version"])
-        same = said.stdout.text.startswith(f"Python {here}.")
+        done = await sandbox.exec(["python3", "--version"])
+        same = done.stdout.text.startswith(f"Python {here}.")
         need("python", None if same else f"the sandbox has no Python {here}, as the SDKs here want")
 
 

@@ -45,7 +45,7 @@ class Worked:
         return self.trajectory.messages_of(self.trajectory.exchanges[-1])
 
     @property
-    def told(self) -> list[str]:
+    def reports(self) -> list[str]:
         """The messages of the agent to the policy after the task."""
         return [one.text for one in self.messages[2:] if one.role in ("tool", "user")]
 
@@ -114,7 +114,7 @@ async def test_tool_calls_are_run_until_the_policy_submits(work: Work, sandbox: 
     )
     assert worked.outcome == Outcome(Ending.SUBMITTED)
     assert (await sandbox.exec("test -e /tmp/done")).ok
-    first, second = worked.told
+    first, second = worked.reports
     assert first.startswith("exit 0\n")
     assert sorted(first.split("\n")[1:]) == ["", "hello", "oops"]
     assert second == "exit 3\n/tmp/done\n"
@@ -136,7 +136,7 @@ async def test_a_policy_without_tool_calls_can_write_blocks(work: Work, sandbox:
 
     worked = await work(answer=answer)
     assert worked.outcome == Outcome(Ending.SUBMITTED)
-    assert worked.told == ["exit 0\n(no output)"]
+    assert worked.reports == ["exit 0\n(no output)"]
     assert [one.role for one in worked.messages] == ["system", "user", "assistant", "user"]
     assert (await sandbox.exec("cat /tmp/done")).stdout.text == "a\n"
 
@@ -186,7 +186,7 @@ async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, w
     worked = await work(answer=answer)
     assert worked.outcome.ending is Ending.SUBMITTED
     assert worked.outcome.detail == "two answers in a row had no valid command"
-    first, second, third = worked.told
+    first, second, third = worked.reports
     assert words in first and words in third
     assert second == "exit 0\nfine\n"
 
@@ -202,19 +202,19 @@ async def test_invalid_arguments_are_not_sent_back_to_the_server(work: Work):
 async def test_the_output_shown_to_the_policy_is_bounded(work: Work):
     printed = "seq 100000; echo the end"
     worked = await work(Turn(run=printed), agent=Shell(output_bytes=2000))
-    (told,) = worked.told
-    assert told.startswith("exit 0\n1\n2\n")
-    assert told.endswith("the end\n")
-    assert "bytes left out" in told
-    assert len(told) < 2200
+    (reports,) = worked.reports
+    assert reports.startswith("exit 0\n1\n2\n")
+    assert reports.endswith("the end\n")
+    assert "bytes left out" in reports
+    assert len(reports) < 2200
 
 
 async def test_a_command_that_times_out_is_killed_and_reported(work: Work):
     time = long_time()
     worked = await work(Turn(run=f"echo begun; sleep {time}"), agent=Shell(command_timeout=2))
-    (told,) = worked.told
-    assert re.match(r"timed out after \d", told)
-    assert "begun" in told
+    (reports,) = worked.reports
+    assert re.match(r"timed out after \d", reports)
+    assert "begun" in reports
     assert not processes_with(time)
 
 
@@ -223,7 +223,7 @@ async def test_each_call_of_an_answer_is_reported(work: Work):
         CallSpec(name="bash", arguments={"command": command}) for command in ("echo a", "exit 2")
     )
     worked = await work(Turn(calls=calls))
-    assert worked.told == ["exit 0\na\n", "exit 2\n(no output)"]
+    assert worked.reports == ["exit 0\na\n", "exit 2\n(no output)"]
     answer = worked.messages[2]
     assert [one.call_id for one in worked.messages[3:]] == [call.id for call in answer.calls]
 
@@ -274,8 +274,8 @@ async def test_only_given_sampling_parameters_are_sent(work: Work, sampling):
 
 async def test_a_command_that_is_too_long_to_start_is_reported(work: Work):
     worked = await work(Turn(run=f"true {'x' * 300_000}"))
-    (told,) = worked.told
-    assert "Argument list too long" in told
+    (reports,) = worked.reports
+    assert "Argument list too long" in reports
 
 
 async def test_a_cancelled_agent_leaves_no_command_behind(work: Work):

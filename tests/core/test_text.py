@@ -19,8 +19,8 @@ def test_any_text_can_be_written_everywhere(text: str):
     for safe in (safe_text(text), safe_line(text)):
         assert msgspec.json.decode(msgspec.json.encode(safe)) == safe
         assert json.loads(json.dumps(safe, ensure_ascii=False).encode()) == safe
-        (kept,) = sqlite3.connect(":memory:").execute("select ?", [safe]).fetchone()
-        assert kept == safe
+        (stored,) = sqlite3.connect(":memory:").execute("select ?", [safe]).fetchone()
+        assert stored == safe
         assert all(line.isprintable() for line in safe.split("\n"))
     assert "\n" not in safe_line(text)
     assert safe_text(safe_text(text)) == safe_text(text)

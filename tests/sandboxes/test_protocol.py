@@ -186,8 +186,8 @@ async def test_fifty_commands_at_once_do_not_mix(sandbox: Sandbox):
         done = await sandbox.exec(f"cat; sleep 0.0{number % 7}; echo {number}", stdin=b"in ")
         return done.stdout.text
 
-    said = await asyncio.gather(*(one(n) for n in range(50)))
-    assert said == [f"in {n}\n" for n in range(50)]
+    outputs = await asyncio.gather(*(one(n) for n in range(50)))
+    assert outputs == [f"in {n}\n" for n in range(50)]
 
 
 async def test_only_the_three_streams_are_open_in_a_command(sandbox: Sandbox):
@@ -218,9 +218,9 @@ async def test_sandboxes_of_one_image_do_not_see_each_other(
 
 
 async def test_labels_are_carried(backend: Backend, image: Image):
-    wanted = spec()
-    made = await backend.create(image, wanted)
-    assert made.labels == wanted.labels
+    requested = spec()
+    made = await backend.create(image, requested)
+    assert made.labels == requested.labels
     await made.close()
 
 

@@ -46,8 +46,8 @@ async def port() -> AsyncIterator[int]:
 
 
 def _connect(port: int, seconds: int = 3) -> list[str]:
-    place = (_address(), port)
-    code = f"import socket; print(socket.create_connection({place}, {seconds}).recv(9))"
+    address = (_address(), port)
+    code = f"import socket; print(socket.create_connection({address}, {seconds}).recv(9))"
     return ["python3", "-c", code]
 
 

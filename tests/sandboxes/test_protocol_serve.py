@@ -13,7 +13,7 @@ from plimsoll.sandboxes.protocol import ExecResult, Sandbox
 pytestmark = pytest.mark.every_backend
 
 CONNECT = "import socket, sys, threading; s = socket.create_connection(('127.0.0.1', {port}), 20); "
-SAY = CONNECT + "s.sendall(b'{words}'); s.shutdown(1); print(s.makefile('rb').read())"
+SAY = CONNECT + "s.sendall(b'{text}'); s.shutdown(1); print(s.makefile('rb').read())"
 SIZE = 20 << 20
 EXCHANGE = f"""
 import hashlib
@@ -39,8 +39,8 @@ async def _python(sandbox: Sandbox, code: str) -> ExecResult:
     return await sandbox.exec(["python3", "-c", code], timeout=60)
 
 
-async def _said(sandbox: Sandbox, port: int, words: str = "hello") -> str:
-    done = await _python(sandbox, SAY.format(port=port, words=words))
+async def _reply(sandbox: Sandbox, port: int, text: str = "hello") -> str:
+    done = await _python(sandbox, SAY.format(port=port, text=text))
     assert done.ok, done.complaint()
     return done.stdout.text
 
@@ -55,14 +55,14 @@ async def _until_gone(sandbox: Sandbox, port: int) -> None:
 async def test_a_command_without_a_network_reaches_the_served_socket(sandbox: Sandbox):
     served = await sandbox.serve(0, upper)
     assert 0 < served.port < 65536
-    assert await _said(sandbox, served.port) == "b'HELLO'\n"
-    assert await _said(sandbox, served.port, "again") == "b'AGAIN'\n"
+    assert await _reply(sandbox, served.port) == "b'HELLO'\n"
+    assert await _reply(sandbox, served.port, "again") == "b'AGAIN'\n"
 
 
 async def test_the_requested_port_is_used(sandbox: Sandbox):
     served = await sandbox.serve(4711, upper)
     assert served.port == 4711
-    assert await _said(sandbox, 4711) == "b'HELLO'\n"
+    assert await _reply(sandbox, 4711) == "b'HELLO'\n"
 
 
 async def test_only_loopback_is_listened_on(sandbox: Sandbox):
@@ -93,7 +93,7 @@ async def test_a_slow_server_causes_backpressure(sandbox: Sandbox):
     done = await _python(sandbox, CONNECT.format(port=served.port) + send)
     assert "BlockingIOError" in done.stderr.text
     go_on.set()
-    assert await _said(sandbox, served.port) == "b''\n"
+    assert await _reply(sandbox, served.port) == "b''\n"
     assert 0 < seen < SIZE
 
 
@@ -125,7 +125,7 @@ async def test_each_side_can_half_close_first(sandbox: Sandbox):
         heard.set_result(await reader.read())
 
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    assert await _said(sandbox, (await sandbox.serve(0, upper)).port) == "b'HELLO'\n"
+    assert await _reply(sandbox, (await sandbox.serve(0, upper)).port) == "b'HELLO'\n"
     served = await sandbox.serve(0, goodbye_first)
     code = "print(s.makefile('rb').read()); s.sendall(b'and out'); s.close()"
     done = await _python(sandbox, CONNECT.format(port=served.port) + code)
@@ -158,27 +158,27 @@ async def test_fifty_connections_at_once_do_not_mix(sandbox: Sandbox):
 
 
 async def test_a_connection_outlives_a_change_of_the_network(sandbox: Sandbox):
-    connected, said = asyncio.Event(), asyncio.Event()
+    connected, may_reply = asyncio.Event(), asyncio.Event()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connected.set()
-        await said.wait()
+        await may_reply.wait()
         writer.write((await reader.read()).upper())
 
     served = await sandbox.serve(0, slow)
-    talking = asyncio.create_task(_said(sandbox, served.port))
+    talking = asyncio.create_task(_reply(sandbox, served.port))
     await asyncio.wait_for(connected.wait(), 30)
     await sandbox.set_network(PUBLIC)
     await sandbox.set_network(NO_NETWORK)
-    said.set()
+    may_reply.set()
     assert await talking == "b'HELLO'\n"
-    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+    assert await _reply(sandbox, served.port) == "b'HELLO'\n"
 
 
 async def test_serving_works_with_a_public_network(sandbox: Sandbox):
     await sandbox.set_network(PUBLIC)
     served = await sandbox.serve(0, upper)
-    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+    assert await _reply(sandbox, served.port) == "b'HELLO'\n"
 
 
 async def test_a_server_that_fails_ends_its_connection_only(
@@ -191,8 +191,8 @@ async def test_a_server_that_fails_ends_its_connection_only(
 
     served = await sandbox.serve(0, faulty)
     with caplog.at_level(logging.ERROR):
-        assert await _said(sandbox, served.port, "bad") == "b''\n"
-        assert await _said(sandbox, served.port, "good") == "b'fine'\n"
+        assert await _reply(sandbox, served.port, "bad") == "b''\n"
+        assert await _reply(sandbox, served.port, "good") == "b'fine'\n"
     assert "a fault of its own" in caplog.text
 
 
@@ -200,7 +200,7 @@ async def test_a_port_in_use_is_an_error(sandbox: Sandbox):
     served = await sandbox.serve(0, upper)
     with pytest.raises(SandboxError, match=rf"{served.port}.*in use"):
         await sandbox.serve(served.port, upper)
-    assert await _said(sandbox, served.port) == "b'HELLO'\n"
+    assert await _reply(sandbox, served.port) == "b'HELLO'\n"
 
 
 async def test_an_invalid_port_is_an_error(sandbox: Sandbox):
@@ -220,7 +220,7 @@ async def test_closing_ends_connections_and_frees_the_port(sandbox: Sandbox):
             cancelled.set()
 
     served = await sandbox.serve(0, hold)
-    talking = asyncio.create_task(_python(sandbox, SAY.format(port=served.port, words="x")))
+    talking = asyncio.create_task(_python(sandbox, SAY.format(port=served.port, text="x")))
     await asyncio.wait_for(connected.wait(), 30)
     await asyncio.gather(served.close(), served.close())
     await served.close()
@@ -228,7 +228,7 @@ async def test_closing_ends_connections_and_frees_the_port(sandbox: Sandbox):
     await asyncio.wait_for(talking, 30)
     await _until_gone(sandbox, served.port)
     again = await sandbox.serve(served.port, upper)
-    assert await _said(sandbox, again.port) == "b'HELLO'\n"
+    assert await _reply(sandbox, again.port) == "b'HELLO'\n"
 
 
 async def test_closing_a_sandbox_ends_its_connections(sandbox: Sandbox):
@@ -268,4 +268,4 @@ async def test_a_call_cancelled_while_it_starts_to_listen_leaves_nothing_open(sa
         with contextlib.suppress(asyncio.CancelledError):
             await (await starting).close()
         await _until_gone(sandbox, 4711)
-    assert await _said(sandbox, (await sandbox.serve(4711, upper)).port) == "b'HELLO'\n"
+    assert await _reply(sandbox, (await sandbox.serve(4711, upper)).port) == "b'HELLO'\n"

@@ -26,7 +26,7 @@ def _held(path: Path) -> tuple[int, bytes]:
     return mode, b"" if stat.S_ISDIR(mode) else path.read_bytes()
 
 
-async def _said(sandbox: Sandbox, command: str) -> str:
+async def _output(sandbox: Sandbox, command: str) -> str:
     done = await sandbox.exec(command)
     assert done.ok, done.complaint()
     return done.stdout.text
@@ -38,7 +38,7 @@ async def test_a_file_round_trips(sandbox: Sandbox, tmp_path: Path):
     (tmp_path / "a").chmod(0o750)
     sent = await sandbox.upload(tmp_path / "a", "/new/folder/b")
     assert (sent.files, sent.bytes, sent.skipped) == (1, len(content), ())
-    assert await _said(sandbox, "stat -c '%a %s %U' /new/folder/b") == "750 3000001 root\n"
+    assert await _output(sandbox, "stat -c '%a %s %U' /new/folder/b") == "750 3000001 root\n"
     back = await sandbox.download("/new/folder/b", tmp_path / "deep/er/c")
     assert (back.files, back.bytes) == (1, len(content))
     assert (tmp_path / "deep/er/c").read_bytes() == content
@@ -81,7 +81,7 @@ async def test_big_files_and_many_files_are_copied(sandbox: Sandbox, tmp_path: P
     sent = await sandbox.upload(source, "/many")
     assert sent.files == 2001
     assert sent.bytes > 200 << 20
-    assert await _said(sandbox, "ls /many | wc -l; stat -c %s /many/big") == "2001\n209715200\n"
+    assert await _output(sandbox, "ls /many | wc -l; stat -c %s /many/big") == "2001\n209715200\n"
     await sandbox.exec("rm /many/big")
     assert (await sandbox.download("/many", tmp_path / "back")).files == 2000
     assert (tmp_path / "back/f1999").read_text() == "1999"
@@ -93,7 +93,7 @@ async def test_a_folder_is_merged_into_the_target(sandbox: Sandbox, tmp_path: Pa
     (tmp_path / "source/old").write_text("replaced")
     await sandbox.exec("mkdir -p /t/sub; echo kept > /t/sub/kept; echo old > /t/old")
     await sandbox.upload(tmp_path / "source", "/t")
-    assert await _said(sandbox, "cat /t/sub/kept /t/sub/new /t/old") == "kept\nnewreplaced"
+    assert await _output(sandbox, "cat /t/sub/kept /t/sub/new /t/old") == "kept\nnewreplaced"
 
 
 async def test_links_that_leave_the_folder_are_skipped_and_listed(sandbox: Sandbox, tmp_path: Path):
@@ -111,7 +111,7 @@ async def test_links_that_leave_the_folder_are_skipped_and_listed(sandbox: Sandb
     assert len(sent.skipped) == 4
     for name in ("absolute", "up", "upper", "sub/out"):
         assert any(line.startswith(f"{name}:") for line in sent.skipped)
-    assert await _said(sandbox, "find /t -type l") == "/t/kept\n"
+    assert await _output(sandbox, "find /t -type l") == "/t/kept\n"
 
 
 async def test_a_download_skips_links_to_outside(sandbox: Sandbox, tmp_path: Path):
@@ -165,19 +165,19 @@ async def test_an_upload_does_not_go_through_links_that_an_agent_planted(
     (source / "sub/deeper").mkdir(parents=True)
     for name in ("file", "sub/passwd", "sub/deeper/x"):
         (source / name).write_text("uploaded")
-    before = await _said(sandbox, "md5sum /etc/passwd; ls -lA /etc")
+    before = await _output(sandbox, "md5sum /etc/passwd; ls -lA /etc")
     await sandbox.exec("mkdir /t; ln -s /etc /t/sub; ln -s /etc/passwd /t/file")
     await sandbox.upload(source, "/t")
-    assert await _said(sandbox, "md5sum /etc/passwd; ls -lA /etc") == before
-    assert await _said(sandbox, "cat /t/file /t/sub/passwd /t/sub/deeper/x") == "uploaded" * 3
-    assert await _said(sandbox, "find /t -type l") == ""
+    assert await _output(sandbox, "md5sum /etc/passwd; ls -lA /etc") == before
+    assert await _output(sandbox, "cat /t/file /t/sub/passwd /t/sub/deeper/x") == "uploaded" * 3
+    assert await _output(sandbox, "find /t -type l") == ""
 
 
 async def test_an_upload_over_a_link_replaces_the_link(sandbox: Sandbox, tmp_path: Path):
     (tmp_path / "file").write_text("uploaded")
     await sandbox.exec("echo mine > /victim; ln -s /victim /link")
     await sandbox.upload(tmp_path / "file", "/link")
-    assert await _said(sandbox, "cat /victim; cat /link") == "mine\nuploaded"
+    assert await _output(sandbox, "cat /victim; cat /link") == "mine\nuploaded"
 
 
 async def test_a_download_over_a_link_of_the_host_replaces_the_link(
@@ -204,7 +204,7 @@ async def test_obstacles_of_an_agent_do_not_stop_an_upload(
     await sandbox.exec(plant)
     await sandbox.empty("/tests")
     await sandbox.upload(tmp_path / "source", "/tests")
-    assert await _said(sandbox, "cat /tests/test.sh") == "x"
+    assert await _output(sandbox, "cat /tests/test.sh") == "x"
 
 
 async def test_devices_and_sockets_are_skipped_and_listed(sandbox: Sandbox, tmp_path: Path):
@@ -231,7 +231,7 @@ async def test_an_upload_skips_pipes_and_sockets(
         end.bind("socket")
     sent = await asyncio.wait_for(sandbox.upload(tmp_path / "s", "/t"), 60)
     assert len(sent.skipped) == 2
-    assert await _said(sandbox, "ls -A /t") == ""
+    assert await _output(sandbox, "ls -A /t") == ""
 
 
 async def test_many_skipped_links_with_long_names_are_reported(sandbox: Sandbox, tmp_path: Path):
@@ -262,7 +262,7 @@ async def test_more_files_than_allowed_are_an_error(sandbox: Sandbox, tmp_path: 
 
 async def test_holes_stay_holes_in_both_directions(sandbox: Sandbox, tmp_path: Path):
     make = "mkdir /d; cd /d; truncate -s 60M empty; printf x | dd of=mid bs=1 seek=20M conv=notrunc"
-    await _said(sandbox, f"{make}; truncate -s 40M mid; cp mid whole; cat mid > /d/whole")
+    await _output(sandbox, f"{make}; truncate -s 40M mid; cp mid whole; cat mid > /d/whole")
     got = await sandbox.download("/d", tmp_path / "out", limit=64 << 20)
     sizes = {path.name: path.stat() for path in (tmp_path / "out").iterdir()}
     assert {name: info.st_size >> 20 for name, info in sizes.items()} == {
@@ -278,10 +278,10 @@ async def test_holes_stay_holes_in_both_directions(sandbox: Sandbox, tmp_path: P
     (tmp_path / "out/whole").unlink()
     assert (await sandbox.upload(tmp_path / "out", "/back")).bytes < 1 << 20
     assert (
-        await _said(sandbox, "cmp /d/mid /back/mid; stat -c %s /back/*")
+        await _output(sandbox, "cmp /d/mid /back/mid; stat -c %s /back/*")
         == f"{60 << 20}\n{40 << 20}\n"
     )
-    assert int((await _said(sandbox, "du -sk /back")).split()[0]) < 1024
+    assert int((await _output(sandbox, "du -sk /back")).split()[0]) < 1024
 
 
 async def test_hard_links_stay_one_file(sandbox: Sandbox, tmp_path: Path):
@@ -297,9 +297,8 @@ async def test_hard_links_stay_one_file(sandbox: Sandbox, tmp_path: Path):
     assert not (out / "a").samefile(out / "other")
     assert (out / "a").read_bytes() == (out / "other").read_bytes()
     assert (await sandbox.upload(out, "/back")).bytes == 2_000_000
-    assert (
-        await _said(sandbox, "stat -c %h /back/a /back/b /back/sub/c /back/other") == "3\n3\n3\n1\n"
-    )
+    links = await _output(sandbox, "stat -c %h /back/a /back/b /back/sub/c /back/other")
+    assert links == "3\n3\n3\n1\n"
 
 
 async def test_too_long_paths_are_skipped_and_the_rest_is_copied(sandbox: Sandbox, tmp_path: Path):
@@ -344,7 +343,7 @@ async def test_a_cancelled_transfer_leaves_no_process_and_no_thread(
 ):
     with (tmp_path / "big").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 30)
-    await _said(sandbox, "fallocate -l 1G /big")
+    await _output(sandbox, "fallocate -l 1G /big")
     for work in (
         sandbox.upload(tmp_path / "big", "/t"),
         sandbox.download("/big", tmp_path / "out"),
@@ -358,7 +357,7 @@ async def test_a_cancelled_transfer_leaves_no_process_and_no_thread(
 
 
 async def test_a_sandbox_closed_during_a_transfer_ends_it(sandbox: Sandbox, tmp_path: Path):
-    await _said(sandbox, "fallocate -l 1G /big")
+    await _output(sandbox, "fallocate -l 1G /big")
     running = asyncio.create_task(sandbox.download("/big", tmp_path / "out"))
     await asyncio.sleep(0.1)
     await sandbox.close()
@@ -387,26 +386,26 @@ EMPTIED = {
 async def test_empty_replaces_anything_by_an_empty_folder(sandbox: Sandbox, kind: str):
     await sandbox.exec(EMPTIED[kind])
     await sandbox.empty("/e")
-    assert await _said(sandbox, "stat -c '%F %a %U' /e; ls -A /e") == "directory 755 root\n"
+    assert await _output(sandbox, "stat -c '%F %a %U' /e; ls -A /e") == "directory 755 root\n"
     if kind == "a link to a folder":
-        assert await _said(sandbox, "ls /kept") == "x\n"
+        assert await _output(sandbox, "ls /kept") == "x\n"
 
 
 async def test_empty_sets_the_mode_and_creates_parents(sandbox: Sandbox):
     await sandbox.empty("/a/b/c", mode=0o1777)
-    assert await _said(sandbox, "stat -c %a /a/b/c") == "1777\n"
+    assert await _output(sandbox, "stat -c %a /a/b/c") == "1777\n"
 
 
 async def test_empty_removes_files_of_the_image(sandbox: Sandbox):
     await sandbox.empty("/usr/share/doc")
-    assert await _said(sandbox, "ls -A /usr/share/doc") == ""
+    assert await _output(sandbox, "ls -A /usr/share/doc") == ""
 
 
 @pytest.mark.parametrize("plant", ["echo x > /logs", "ln -s /nowhere /logs", "ln -s logs /logs"])
 async def test_empty_gets_past_obstacles_of_an_agent(sandbox: Sandbox, plant: str):
     await sandbox.exec(plant)
     await sandbox.empty("/logs/verifier")
-    assert await _said(sandbox, "ls -A /logs/verifier") == ""
+    assert await _output(sandbox, "ls -A /logs/verifier") == ""
 
 
 async def test_the_root_itself_is_not_emptied(sandbox: Sandbox):
@@ -429,4 +428,4 @@ for _ in range(3000):
 async def test_a_tree_of_three_thousand_levels_is_emptied(sandbox: Sandbox):
     assert (await sandbox.exec(["python3", "-c", DIG])).ok
     await sandbox.empty("/deep")
-    assert await _said(sandbox, "ls -A /deep; ls -A / | grep deep") == "deep\n"
+    assert await _output(sandbox, "ls -A /deep; ls -A / | grep deep") == "deep\n"

@@ -182,10 +182,10 @@ async def test_a_failed_removal_is_reported_and_stops_no_other(
 
 
 async def test_each_removal_is_reported_when_it_ends():
-    told: list[tuple[str, str]] = []
+    ended: list[tuple[str, str]] = []
     slow = Slow(dead("a"), dead("b"), failing=["b"])
-    await remove_all(slow, slow.left.copy(), lambda one, why: told.append((one.id, why)))
-    assert sorted(told) == [("a", ""), ("b", "b is stuck")]
+    await remove_all(slow, slow.left.copy(), lambda one, why: ended.append((one.id, why)))
+    assert sorted(ended) == [("a", ""), ("b", "b is stuck")]
 
 
 async def test_the_reaper_repeats_and_ends_with_its_block():

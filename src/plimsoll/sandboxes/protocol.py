@@ -151,7 +151,7 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How a command ended. Exactly one of `exit_code` and `signal` is set."""
+    """The outcome of a command. Exactly one of `exit_code` and `signal` is set."""
 
     exit_code: int | None
     signal: int | None

@@ -52,10 +52,10 @@ def test_command_lines_contain_neither_key_nor_instruction(name: str):
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_agent_uses_its_session_and_its_model(name: str):
-    said = everything(ADAPTERS[name].launch(ACCESS, "Mend it."))
+    text = everything(ADAPTERS[name].launch(ACCESS, "Mend it."))
     base = ACCESS.anthropic if name == "claude-code" else ACCESS.openai
-    assert base in said
-    assert ACCESS.model in said
+    assert base in text
+    assert ACCESS.model in text
 
 
 LIMIT = "This model's maximum context length is 8 tokens"
@@ -117,8 +117,8 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, *argv: str, parts: tuple[Component, ...] = ()) -> None:
-        self.components = parts
+    def __init__(self, *argv: str, components: tuple[Component, ...] = ()) -> None:
+        self.components = components
         self._argv = argv if len(argv) > 1 else ("sh", "-c", *argv)
 
     def launch(self, access: Access, instruction: str) -> Launch:
@@ -208,7 +208,7 @@ async def test_the_users_home_is_not_changed(run: Run, sandbox: Sandbox):
 
 # --- sources of the programs ---------------------------------------------------------------------
 
-PART = Component("tool", "1.0", "pip", ("tool=={version}",), for_python=True)
+COMPONENT = Component("tool", "1.0", "pip", ("tool=={version}",), for_python=True)
 
 
 def baked(folder: Path, python: str) -> Path:
@@ -236,23 +236,27 @@ async def test_without_a_layer_a_public_network_is_used_to_install(
     await sandbox.upload(tmp_path / "pip.conf", "/etc/pip.conf")
     files = {"instruction.md": "", "environment/Dockerfile": HOST, "tests/test.sh": ""}
     task = write_task_folder(tmp_path / "open", files, '[environment]\nnetwork_mode="public"\n')
-    await CommandLineAgent(Scripted("", parts=(PART,))).set_up(task, sandbox)
-    assert (await sandbox.exec(["test", "-e", f"{PART.path}/tool.py"])).ok
+    await CommandLineAgent(Scripted("", components=(COMPONENT,))).set_up(task, sandbox)
+    assert (await sandbox.exec(["test", "-e", f"{COMPONENT.path}/tool.py"])).ok
     absent = Component("absent", "9.9", "pip", ("absent=={version}",))
     with pytest.raises(SetUpError, match=r"absent 9\.9 could not be installed in the sandbox"):
-        await CommandLineAgent(Scripted("", parts=(absent,))).set_up(task, sandbox)
+        await CommandLineAgent(Scripted("", components=(absent,))).set_up(task, sandbox)
 
 
 async def test_packages_for_another_python_are_refused_at_set_up(
     task: Task, sandbox: Sandbox, tmp_path: Path
 ):
-    agent = CommandLineAgent(Scripted("", parts=(PART,)), baked(tmp_path / "layer", "2.7"))
+    agent = CommandLineAgent(
+        Scripted("", components=(COMPONENT,)), baked(tmp_path / "layer", "2.7")
+    )
     with pytest.raises(SetUpError, match=r"tool was baked for Python 2\.7, and the sandbox has Py"):
         await agent.set_up(task, sandbox)
 
 
 def test_a_layer_is_mounted_under_its_digest(tmp_path: Path):
-    agent = CommandLineAgent(Scripted("", parts=(PART,)), baked(tmp_path / "layer", "3.11"))
+    agent = CommandLineAgent(
+        Scripted("", components=(COMPONENT,)), baked(tmp_path / "layer", "3.11")
+    )
     (mount,) = agent.mounts
     assert mount.source == tmp_path / "layer/tool"
     assert (mount.target, mount.key) == ("/opt/plimsoll/agents/tool", "tree:0")

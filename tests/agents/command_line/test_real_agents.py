@@ -81,8 +81,8 @@ async def test_an_agent_works_as_an_ordinary_user_too(work: Asks, layer: Path, n
     script = Script(turns=(Turn(run="id -un > /tmp/who; cat /tmp/who"), Turn(text="Done.")))
     worked = await work(make_agent(name, layer=layer), script, user="nobody")
     check_graded(worked, 0.0)
-    told = worked.trajectory.messages_of(worked.trajectory.exchanges[-1])
-    assert "nobody" in told[-1].text
+    messages = worked.trajectory.messages_of(worked.trajectory.exchanges[-1])
+    assert "nobody" in messages[-1].text
 
 
 async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generated(

@@ -95,16 +95,16 @@ def test_a_failed_installation_is_reported_and_baked_components_stay(tmp_path: P
 
 
 def test_an_npm_package_is_installed_without_running_its_scripts(tmp_path: Path):
-    part = Component("tool", "1.0.0", "npm", (tarball(tmp_path),))
-    baked(tmp_path, part)
+    component = Component("tool", "1.0.0", "npm", (tarball(tmp_path),))
+    baked(tmp_path, component)
     assert (tmp_path / "layer/tool/node_modules/tool/tool.js").exists()
     assert not (tmp_path / "ran").exists()
-    assert baked(tmp_path, part).kept == ("tool",)
+    assert baked(tmp_path, component).kept == ("tool",)
 
 
 def test_an_unreachable_registry_is_named(tmp_path: Path):
     if shutil.which("npm") is None:
         need("npm", "npm is not installed")
-    part = Component("absent", "9.9", "npm", ("absent@{version}",))
+    component = Component("absent", "9.9", "npm", ("absent@{version}",))
     with pytest.raises(AssetError, match=r"could not be installed(.|\n)*the registry of npm"):
-        baked(tmp_path, part)
+        baked(tmp_path, component)

@@ -23,7 +23,7 @@ while True:
     results = []
     for call in calls:
         command = call.input["command"]
-        said = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
-        results.append({"type": "tool_result", "tool_use_id": call.id, "content": said})
+        output = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+        results.append({"type": "tool_result", "tool_use_id": call.id, "content": output})
     messages.append({"role": "user", "content": results})
 print("finished")

@@ -20,7 +20,7 @@ while True:
         break
     for call in message.tool_calls:
         command = json.loads(call.function.arguments)["command"]
-        said = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
+        output = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": output})
 assert any(model.id == "policy" for model in client.models.list())
 print("finished")

@@ -21,6 +21,6 @@ while True:
         break
     for call in calls:
         command = json.loads(call.arguments)["command"]
-        said = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
-        items.append({"type": "function_call_output", "call_id": call.call_id, "output": said})
+        output = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+        items.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
 print("finished")

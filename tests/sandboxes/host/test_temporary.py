@@ -36,11 +36,11 @@ asyncio.run(main())
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The temporary folder of this test and its processes."""
-    place = tmp_path / "tmp"
-    place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    return place
+    return folder
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[str], Path]:

@@ -35,7 +35,7 @@ async def _start(backend: LocalBackend, *calls: str) -> Sandbox:
     return await backend.create(image, spec(system_calls=calls))
 
 
-async def _said(sandbox: Sandbox, command: str, user: str | None = None) -> str:
+async def _output(sandbox: Sandbox, command: str, user: str | None = None) -> str:
     done = await sandbox.exec(f"{{ {command}; }} 2>&1", user=user, timeout=60)
     return done.stdout.text
 
@@ -70,9 +70,8 @@ async def test_no_user_or_cgroup_namespace_can_be_created(sandbox: Sandbox, user
 async def test_control_groups_cannot_be_mounted_in_a_user_namespace(generous: LocalBackend):
     made = await _start(generous, "user-namespaces")
     try:
-        assert (
-            await _said(made, "unshare -Urm sh -c 'mount -t tmpfs none /mnt && echo in'") == "in\n"
-        )
+        mount = "unshare -Urm sh -c 'mount -t tmpfs none /mnt && echo in'"
+        assert await _output(made, mount) == "in\n"
         for command in MOUNTS:
             done = await made.exec(["unshare", "-Urm", "sh", "-c", command])
             assert not done.ok, command
@@ -101,11 +100,11 @@ async def test_denied_calls_fail_as_the_filter_says(sandbox: Sandbox):
     plain = [rule.call for group in seccomp.GROUPS.values() for rule in group if not rule.checks]
     plain += ["init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load"]
     plain += ["open_by_handle_at", "syslog"]
-    said = await _said(sandbox, _calls(*((numbers[call], 3, 0, 0) for call in plain)))
-    assert dict(zip(plain, map(int, said.split()), strict=True)) == dict.fromkeys(plain, EPERM)
+    output = await _output(sandbox, _calls(*((numbers[call], 3, 0, 0) for call in plain)))
+    assert dict(zip(plain, map(int, output.split()), strict=True)) == dict.fromkeys(plain, EPERM)
     others = ((numbers["socket"], 40, 1, 0), (numbers["clone3"], 0, 0), (-1,), (1 << 30 | 39,))
-    said = await _said(sandbox, _calls(*others))
-    assert said.split() == [str(x) for x in (EAFNOSUPPORT, ENOSYS, ENOSYS, ENOSYS)]
+    output = await _output(sandbox, _calls(*others))
+    assert output.split() == [str(x) for x in (EAFNOSUPPORT, ENOSYS, ENOSYS, ENOSYS)]
 
 
 async def test_calls_of_another_architecture_are_denied(sandbox: Sandbox):
@@ -130,9 +129,9 @@ async def test_calls_are_allowed_by_name(generous: LocalBackend):
         rules = [rule for rule in seccomp.GROUPS[name] if rule.call != "clone"]
         calls = [(numbers[rule.call], *arguments.get(rule.call, (-1, 0, 0))) for rule in rules]
         denied = [str(rule.error) for rule in rules]
-        assert (await _said(other, _calls(*calls))).split() == denied
+        assert (await _output(other, _calls(*calls))).split() == denied
         made = await _start(generous, name)
-        assert not set((await _said(made, _calls(*calls))).split()) & {*denied}, name
+        assert not set((await _output(made, _calls(*calls))).split()) & {*denied}, name
         await made.close()
     await other.close()
 
@@ -252,37 +251,37 @@ async def test_init_cannot_be_changed_from_inside(sandbox: Sandbox, user: str):
 
 async def test_each_command_starts_with_the_same_limits(sandbox: Sandbox):
     ask = "ulimit -a; ulimit -Ha; nice; cat /proc/self/oom_score_adj"
-    before = await _said(sandbox, ask)
+    before = await _output(sandbox, ask)
     lower = "ulimit -n 20; ulimit -f 1; ulimit -s 100; prlimit --pid $PPID --nofile=9:9"
     await sandbox.exec(f"{lower}; sleep 60 &")
-    assert await _said(sandbox, ask) == before
+    assert await _output(sandbox, ask) == before
     # Even if the limits of init were changed.
     init = int(_init_of(sandbox).name)
     for limit in (resource.RLIMIT_STACK, resource.RLIMIT_NOFILE):
         resource.prlimit(init, limit, (1000, resource.prlimit(init, limit)[1]))
-    assert await _said(sandbox, ask) == before
-    assert int(await _said(sandbox, "ulimit -n")) <= 65_536
-    assert await _said(sandbox, "ulimit -c; ulimit -s") == "0\n8192\n"
+    assert await _output(sandbox, ask) == before
+    assert int(await _output(sandbox, "ulimit -n")) <= 65_536
+    assert await _output(sandbox, "ulimit -c; ulimit -s") == "0\n8192\n"
 
 
 async def test_standard_input_is_not_a_device_of_the_host(sandbox: Sandbox):
     host = Path("/dev/null").stat()
     own = "stat -L -c '%d %i' /proc/self/fd/0"
-    inside = await _said(sandbox, own)
+    inside = await _output(sandbox, own)
     assert inside != f"{host.st_dev} {host.st_ino}\n"
-    assert inside == await _said(sandbox, "stat -L -c '%d %i' /dev/null")
+    assert inside == await _output(sandbox, "stat -L -c '%d %i' /dev/null")
     # Even if the path is replaced, later commands read from the same device.
     await sandbox.exec("rm /dev/null; mkfifo /dev/null")
-    assert await _said(sandbox, own) == inside
-    assert await _said(sandbox, "timeout 9 cat; echo $?") == "0\n"
+    assert await _output(sandbox, own) == inside
+    assert await _output(sandbox, "timeout 9 cat; echo $?") == "0\n"
 
 
 async def test_a_command_has_no_descriptor_of_the_host(sandbox: Sandbox):
-    said = await _said(
+    output = await _output(
         sandbox, "python3 -c 'import os; print(*sorted(os.listdir(\"/proc/self/fd\")))'"
     )
-    assert said.split() == ["0", "1", "2", "3"]  # the last is the folder being listed
-    assert "pipe" in await _said(sandbox, "readlink /proc/self/fd/1")
+    assert output.split() == ["0", "1", "2", "3"]  # the last is the folder being listed
+    assert "pipe" in await _output(sandbox, "readlink /proc/self/fd/1")
 
 
 async def test_sandboxes_share_no_session_keyring_with_each_other_or_the_host(
@@ -297,10 +296,10 @@ async def test_sandboxes_share_no_session_keyring_with_each_other_or_the_host(
     host = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", ask], text=True)
     one, two = await _start(generous, "keyrings"), await _start(generous, "keyrings")
     try:
-        said = [await _said(made, f'python3 -c "{ask}"') for made in (one, one, two)]
-        assert int(said[0]) > 0
-        assert said[0] == said[1]
-        assert len({host, *said}) == 3
+        output = [await _output(made, f'python3 -c "{ask}"') for made in (one, one, two)]
+        assert int(output[0]) > 0
+        assert output[0] == output[1]
+        assert len({host, *output}) == 3
     finally:
         await one.close()
         await two.close()
@@ -328,10 +327,10 @@ READ_ONLY = (
 async def test_submounts_are_read_only(backend: Backend, image: Image, mounted: Path):
     made = await backend.create(image, spec(mounts=(Mount(mounted, "/data"),)))
     try:
-        assert await _said(made, "cat '/data/be low/file'") == "shared"
+        assert await _output(made, "cat '/data/be low/file'") == "shared"
         for attempt in READ_ONLY:
             assert "Read-only" in (await made.exec(attempt)).stderr.text, attempt
-        lines = (await _said(made, "grep ' /data' /proc/self/mountinfo")).splitlines()
+        lines = (await _output(made, "grep ' /data' /proc/self/mountinfo")).splitlines()
         assert len(lines) == 2
         assert all({"ro", "nosuid", "nodev"} <= {*line.split()[5].split(",")} for line in lines)
     finally:
@@ -372,8 +371,8 @@ def test_mounts_are_read_only_on_kernels_without_mount_setattr(home: Path, mount
         text=True,
         timeout=120,
     )
-    *said, mounts = done.stdout.split("\n")[:4]
-    assert [line.endswith("Read-only file system") for line in said] == [True] * 3, done
+    *output, mounts = done.stdout.split("\n")[:4]
+    assert [line.endswith("Read-only file system") for line in output] == [True] * 3, done
     assert mounts == "2"
 
 
@@ -407,7 +406,7 @@ async def test_private_files_of_the_host_are_hidden(
         async with LocalBackend(options) as backend:
             made = await _start(backend)
             try:
-                return await _said(made, command)
+                return await _output(made, command)
             finally:
                 await made.close()
 
@@ -418,9 +417,9 @@ async def test_private_files_of_the_host_are_hidden(
     (host / "sub/later").chmod(0o600)
     (host / "secret").chmod(0o644)
     (host / "another").write_text("")
-    said = await seen(f"cd {host}; ls . sub; echo new > sub/later && cat sub/later")
-    assert "later" not in said.split("\nnew")[0]
-    assert {"another", "open", "secret", "new"} <= {*said.split()}
+    output = await seen(f"cd {host}; ls . sub; echo new > sub/later && cat sub/later")
+    assert "later" not in output.split("\nnew")[0]
+    assert {"another", "open", "secret", "new"} <= {*output.split()}
     assert (host / "sub/later").read_text() == "secret"
 
 

@@ -201,11 +201,11 @@ async def test_a_deep_tree_is_removed_with_its_sandbox(
 async def test_an_init_killed_from_outside_is_noticed_in_time(
     backend: Backend, image: Image, home: Path, left: Left, children: Children
 ):
-    known = set(children())
+    before = set(children())
     made = await backend.create(image, spec())
-    new = set(children()) - known
-    (keeper,) = [pid for pid in new if _parent(pid) not in new]
-    (init,) = [pid for pid in new if _parent(pid) == keeper]
+    new = set(children()) - before
+    (monitor,) = [pid for pid in new if _parent(pid) not in new]
+    (init,) = [pid for pid in new if _parent(pid) == monitor]
     running = asyncio.create_task(made.exec("sleep 600"))
     await asyncio.sleep(0.1)
     os.kill(init, signal.SIGKILL)
@@ -218,7 +218,7 @@ async def test_an_init_killed_from_outside_is_noticed_in_time(
     assert "died" in status.reason
     await made.close()
     await until(lambda: left(home, [made.id]) == [])
-    assert keeper not in children()
+    assert monitor not in children()
 
 
 async def test_after_the_zygotes_death_old_sandboxes_are_gone_and_new_ones_start(

@@ -43,8 +43,8 @@ async def small(tmp_path: Path, unmount: list[Path]) -> AsyncIterator[LocalBacke
     unmount.append(home)
     async with LocalBackend(LocalOptions(home=home)) as backend:
         used = os.statvfs(home)
-        kept = (used.f_blocks - used.f_bfree) * used.f_frsize + (2 << 20)
-        _mount("-o", f"remount,size={kept}", str(home))
+        size = (used.f_blocks - used.f_bfree) * used.f_frsize + (2 << 20)
+        _mount("-o", f"remount,size={size}", str(home))
         yield backend
 
 

@@ -84,8 +84,8 @@ async def test_a_live_sandbox_that_is_removed_really_ends_and_others_go_on(
     victim, *others = other.ids
     if not groups:  # as on hosts without writable control groups
         meta = tmp_path / "sandboxes" / victim / "meta.json"
-        known = json.loads(meta.read_text())
-        meta.write_text(json.dumps(known | {"cgroups": {}}))
+        content = json.loads(meta.read_text())
+        meta.write_text(json.dumps(content | {"cgroups": {}}))
     assert other.running(1)
     (item,) = [item for item in await inventory.items() if item.id == victim]
     await inventory.remove(item)
@@ -117,9 +117,9 @@ async def test_expired_sandboxes_are_removed_once_their_owner_is_dead(
     inventory: LocalInventory, other: Living, tmp_path: Path
 ):
     meta = tmp_path / "sandboxes" / other.ids[0] / "meta.json"
-    known = json.loads(meta.read_text())
-    known["labels"]["expires"] = time.time() - 1
-    meta.write_text(json.dumps(known))
+    content = json.loads(meta.read_text())
+    content["labels"]["expires"] = time.time() - 1
+    meta.write_text(json.dumps(content))
     assert (await reap(inventory)).removed == ()
     assert other.running(1)
     other.kill()

@@ -22,35 +22,35 @@ def only_local(backend: Backend) -> None:
     assert isinstance(backend, LocalBackend)
 
 
-async def _said(sandbox: Sandbox, command: str, user: str | None = None) -> str:
+async def _output(sandbox: Sandbox, command: str, user: str | None = None) -> str:
     done = await sandbox.exec(f"{{ {command}; }} 2>&1", user=user)
     return done.stdout.text
 
 
 async def test_only_programs_and_libraries_of_the_host_are_visible(sandbox: Sandbox):
-    known = set(TOP.split())
-    assert set((await _said(sandbox, "ls -A /")).split()) <= known
+    expected = set(TOP.split())
+    assert set((await _output(sandbox, "ls -A /")).split()) <= expected
     for folder in ("/root", "/home", "/mnt", "/media", "/srv", "/tmp", "/var/tmp", "/sys"):
-        assert await _said(sandbox, f"ls -A {folder}") == "", folder
-    assert (await _said(sandbox, "ls -A /run")).split() == ["lock"]
+        assert await _output(sandbox, f"ls -A {folder}") == "", folder
+    assert (await _output(sandbox, "ls -A /run")).split() == ["lock"]
 
 
 async def test_private_paths_of_the_host_are_not_visible(sandbox: Sandbox, tmp_path: Path):
     (tmp_path / "secret").write_text("hush")
     for path in (tmp_path / "secret", Path(__file__), Path("/etc/machine-id"), Path("/etc/ssh")):
-        assert "No such file" in await _said(sandbox, f"ls -d {path}")
-    assert "root:*:" in await _said(sandbox, "cat /etc/shadow")
+        assert "No such file" in await _output(sandbox, f"ls -d {path}")
+    assert "root:*:" in await _output(sandbox, "cat /etc/shadow")
     people = [
         line.split(":")[0]
         for line in Path("/etc/passwd").read_text().splitlines()
         if 1000 <= int(line.split(":")[2]) < 60000
     ]
-    inside = await _said(sandbox, "cut -d: -f1 /etc/passwd")
+    inside = await _output(sandbox, "cut -d: -f1 /etc/passwd")
     assert not set(people) & set(inside.split())
 
 
 async def test_no_process_of_the_host_is_visible(sandbox: Sandbox):
-    seen = await _said(sandbox, "for p in /proc/[0-9]*; do echo ${p#/proc/}; done | sort -n")
+    seen = await _output(sandbox, "for p in /proc/[0-9]*; do echo ${p#/proc/}; done | sort -n")
     assert len(seen.split()) <= 5
     assert seen.split()[0] == "1"
 
@@ -58,30 +58,31 @@ async def test_no_process_of_the_host_is_visible(sandbox: Sandbox):
 @pytest.mark.parametrize("user", ["root", "nobody"])
 async def test_init_reveals_nothing_of_the_host(sandbox: Sandbox, user: str):
     for path in ("environ", "root/etc", "fd/0", "cwd", "exe", "mem", "maps", "ns/net", "ns/mnt"):
-        said = await _said(sandbox, f"head -c 9 /proc/1/{path}; ls -d /proc/1/{path}/", user=user)
-        assert "Permission denied" in said, path
+        command = f"head -c 9 /proc/1/{path}; ls -d /proc/1/{path}/"
+        output = await _output(sandbox, command, user=user)
+        assert "Permission denied" in output, path
 
 
 async def test_the_command_line_of_init_contains_no_path_of_the_host(sandbox: Sandbox, home: Path):
-    shown = await _said(sandbox, "cat /proc/1/cmdline /proc/1/comm")
+    shown = await _output(sandbox, "cat /proc/1/cmdline /proc/1/comm")
     assert str(Path(__file__).parents[3]) not in shown
     assert str(home) not in shown
 
 
 async def test_the_mounts_contain_no_path_of_the_home(sandbox: Sandbox, home: Path):
-    assert str(home) not in await _said(sandbox, "cat /proc/self/mountinfo")
+    assert str(home) not in await _output(sandbox, "cat /proc/self/mountinfo")
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
 async def test_the_init_cannot_be_traced(sandbox: Sandbox, user: str):
-    assert await _said(sandbox, f"python3 -c '{PTRACE}'", user=user) == "-1\n"
+    assert await _output(sandbox, f"python3 -c '{PTRACE}'", user=user) == "-1\n"
 
 
 async def test_a_commands_runner_cannot_be_traced_or_read(sandbox: Sandbox):
     # The runner is the parent of the shell, and has all capabilities of init.
     trace = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0))"
-    assert await _said(sandbox, f"python3 -c '{trace}' $PPID") == "-1\n"
-    assert "denied" in await _said(sandbox, "head -c 9 /proc/$PPID/environ")
+    assert await _output(sandbox, f"python3 -c '{trace}' $PPID") == "-1\n"
+    assert "denied" in await _output(sandbox, "head -c 9 /proc/$PPID/environ")
 
 
 FORBIDDEN = (
@@ -126,9 +127,8 @@ async def test_a_nested_namespace_does_not_open_proc_sys(sandbox: Sandbox):
 
 
 async def test_capabilities_and_privileges_are_bounded(sandbox: Sandbox):
-    status = dict(
-        line.split(":", 1) for line in (await _said(sandbox, "cat /proc/self/status")).splitlines()
-    )
+    lines = (await _output(sandbox, "cat /proc/self/status")).splitlines()
+    status = dict(line.split(":", 1) for line in lines)
     assert status["NoNewPrivs"].strip() == "1"
     for kind in ("CapEff", "CapPrm", "CapBnd"):
         held = int(status[kind], 16)
@@ -136,17 +136,17 @@ async def test_capabilities_and_privileges_are_bounded(sandbox: Sandbox):
         # sys_time, mknod, mac_admin, syslog, bpf
         for number in (2, 12, 16, 17, 19, 21, 22, 25, 27, 33, 34, 39):
             assert not held >> number & 1, f"{kind} has {number}"
-    other = await _said(sandbox, "grep CapEff /proc/self/status", user="nobody")
+    other = await _output(sandbox, "grep CapEff /proc/self/status", user="nobody")
     assert int(other.split()[1], 16) == 0
 
 
 async def test_a_setuid_program_gains_no_privileges(sandbox: Sandbox):
     await sandbox.exec("cp /usr/bin/id /usr/local/bin/sid; chmod 4755 /usr/local/bin/sid")
-    assert await _said(sandbox, "sid -u", user="nobody") == "65534\n"
+    assert await _output(sandbox, "sid -u", user="nobody") == "65534\n"
 
 
 async def test_the_host_name_is_the_sandboxs_own(sandbox: Sandbox):
-    assert await _said(sandbox, "hostname") == f"plimsoll-{sandbox.id}\n"
+    assert await _output(sandbox, "hostname") == f"plimsoll-{sandbox.id}\n"
 
 
 async def test_changing_a_device_inside_does_not_change_the_hosts(sandbox: Sandbox):
@@ -182,7 +182,7 @@ async def test_a_mount_is_visible_and_read_only(backend: Backend, image: Image, 
     mounts = (Mount(tmp_path / "folder", "/data/folder"), Mount(tmp_path / "one", "/etc/one"))
     made = await backend.create(image, spec(mounts=mounts))
     try:
-        assert await _said(made, "cat /data/folder/file /etc/one") == "sharedsingle"
+        assert await _output(made, "cat /data/folder/file /etc/one") == "sharedsingle"
         for attempt in (
             "echo x > /data/folder/file",
             "touch /data/folder/new",
@@ -210,7 +210,7 @@ async def test_a_mount_never_touches_the_host_through_a_link_of_the_image(
         )
         try:
             assert not on_host.exists()
-            assert await _said(made, f"cat /run/{on_host.name}/file") == "shared"
+            assert await _output(made, f"cat /run/{on_host.name}/file") == "shared"
         finally:
             await made.close()
     finally:
@@ -219,4 +219,4 @@ async def test_a_mount_never_touches_the_host_through_a_link_of_the_image(
 
 
 async def test_no_socket_of_the_host_is_reached_through_a_path(sandbox: Sandbox):
-    assert await _said(sandbox, "find / -xdev -type s 2>/dev/null") == ""
+    assert await _output(sandbox, "find / -xdev -type s 2>/dev/null") == ""

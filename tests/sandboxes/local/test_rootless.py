@@ -33,11 +33,11 @@ async def main():
     async with LocalBackend(LocalOptions(home=HOME, **OPTIONS)) as backend:
         image = await backend.build(ImageSource(reference="x"))
         sandbox = await backend.create(image, spec(**MORE))
-        said = await work(backend, image, sandbox)
+        output = await work(backend, image, sandbox)
         await sandbox.close()
-        said["warnings"] = list(backend.warnings)
-    said["left"] = os.listdir(HOME / "sandboxes")
-    print(json.dumps(said))
+        output["warnings"] = list(backend.warnings)
+    output["left"] = os.listdir(HOME / "sandboxes")
+    print(json.dumps(output))
 
 async def run(sandbox, command, **more):
     done = await sandbox.exec(command, **more)
@@ -53,7 +53,7 @@ Run = Callable[..., dict[str, object]]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the function `work` of a script as an ordinary user, and return its result."""
-    place = tmp_path_factory.mktemp("user")
+    folder = tmp_path_factory.mktemp("user")
     # This interpreter and the source may be below a home that is closed to others.
     python = "/usr/bin/python3"
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
@@ -61,19 +61,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     half_written = shutil.ignore_patterns("*.pyc.*")  # written by another process
     for module in (plimsoll, msgspec):
         source = Path(str(module.__file__)).parent
-        shutil.copytree(source, place / "lib" / source.name, ignore=half_written)
-    (place / "home").mkdir()
-    shutil.chown(place / "home", UID, UID)
+        shutil.copytree(source, folder / "lib" / source.name, ignore=half_written)
+    (folder / "home").mkdir()
+    shutil.chown(folder / "home", UID, UID)
 
     def run(work: str, *, prefix: tuple[str, ...] = ()) -> dict[str, object]:
         need("userns", None if same else f"{python} is not this version of Python")
-        for parent in (place, place.parent, place.parent.parent):
+        for parent in (folder, folder.parent, folder.parent.parent):
             parent.chmod(0o755)  # another pytest that starts may close the folder again
-        (place / "script.py").write_text(f"{SCRIPT}\n{work}\nasyncio.run(main())\n")
+        (folder / "script.py").write_text(f"{SCRIPT}\n{work}\nasyncio.run(main())\n")
         user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
         done = subprocess.run(
-            [*user, *prefix, python, str(place / "script.py"), str(place / "home")],
-            env={"PYTHONPATH": str(place / "lib"), "PATH": "/usr/bin:/bin"},
+            [*user, *prefix, python, str(folder / "script.py"), str(folder / "home")],
+            env={"PYTHONPATH": str(folder / "lib"), "PATH": "/usr/bin:/bin"},
             cwd="/",
             capture_output=True,
             text=True,
@@ -91,7 +91,7 @@ def _json(text: str) -> dict[str, object]:
 
 
 def test_commands_files_and_network_work(run: Run):
-    said = run("""
+    output = run("""
 async def work(backend, image, sandbox):
     (HOME / "upload").write_text("up")
     await sandbox.upload(HOME / "upload", "/root/deep/file")
@@ -114,83 +114,83 @@ async def work(backend, image, sandbox):
         "empty": [await sandbox.empty("/etc/apt"), await run(sandbox, "ls -A /etc/apt")],
     }
 """)
-    assert said["code"] == 0, said["stderr"]
-    assert said["id"][1].startswith("0\nupplimsoll-")  # type: ignore[index]
-    assert said["write"][0] == 0, said["write"]  # type: ignore[index]
-    assert said["change"][:2] == [0, "x\n"], said["change"]  # type: ignore[index]
-    assert said["network"][1].split() == ["lo"]  # type: ignore[index]
-    assert int(said["pids"][1]) < 10  # type: ignore[index]
-    assert said["mount"][0] != 0  # type: ignore[index]
-    assert said["secret"][1] == ""  # type: ignore[index]
-    assert said["timeout"] is True
-    assert said["kill"] == [None, 0]
-    assert said["null"][0] == 0, said["null"]  # type: ignore[index]
-    assert said["back"] == "up"
-    assert said["empty"] == [None, [0, "", ""]]
-    assert said["left"] == []
+    assert output["code"] == 0, output["stderr"]
+    assert output["id"][1].startswith("0\nupplimsoll-")  # type: ignore[index]
+    assert output["write"][0] == 0, output["write"]  # type: ignore[index]
+    assert output["change"][:2] == [0, "x\n"], output["change"]  # type: ignore[index]
+    assert output["network"][1].split() == ["lo"]  # type: ignore[index]
+    assert int(output["pids"][1]) < 10  # type: ignore[index]
+    assert output["mount"][0] != 0  # type: ignore[index]
+    assert output["secret"][1] == ""  # type: ignore[index]
+    assert output["timeout"] is True
+    assert output["kill"] == [None, 0]
+    assert output["null"][0] == 0, output["null"]  # type: ignore[index]
+    assert output["back"] == "up"
+    assert output["empty"] == [None, [0, "", ""]]
+    assert output["left"] == []
 
 
 def test_packages_can_be_installed_next_to_the_hosts(run: Run):
-    said = run("""
+    output = run("""
 async def work(backend, image, sandbox):
     where = "import site; print(site.getsitepackages()[0])"
     return {"done": await run(sandbox, f"cd $(python3 -c '{where}') && mkdir new && touch new/x")}
 """)
-    assert said["done"][0] == 0, said["done"]  # type: ignore[index]
+    assert output["done"][0] == 0, output["done"]  # type: ignore[index]
 
 
 def test_another_user_in_the_sandbox_is_refused(run: Run):
-    said = run("""
+    output = run("""
 async def work(backend, image, sandbox):
     try:
         return {"ran": await run(sandbox, "id", user="nobody")}
     except PlimsollError as error:
         return {"refused": str(error), "after": await run(sandbox, "true")}
 """)
-    assert "root" in str(said.get("refused")), said
-    assert said["after"][0] == 0  # type: ignore[index]
+    assert "root" in str(output.get("refused")), output
+    assert output["after"][0] == 0  # type: ignore[index]
 
 
 @pytest.mark.parametrize("limit", ["memory_mb=100", "cpus=1", "pids=10"])
 def test_limits_that_are_not_enforced_are_warned_about(run: Run, limit: str):
-    said = run(f"""
+    output = run(f"""
 MORE = {{"limits": Limits({limit})}}
 async def work(backend, image, sandbox):
     groups = (name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names)
     return {{"limited": "plimsoll-" + sandbox.id in groups}}
 """)
-    assert said["code"] == 0, said["stderr"]
-    assert said["limited"] or any("not enforced" in x for x in said["warnings"]), said  # type: ignore[union-attr]
+    assert output["code"] == 0, output["stderr"]
+    assert output["limited"] or any("not enforced" in x for x in output["warnings"]), output  # type: ignore[union-attr]
 
 
 def test_a_mount_is_read_only(run: Run):
-    said = run("""
+    output = run("""
 MORE = {"mounts": (Mount(Path("/usr/share"), "/data"),)}
 async def work(backend, image, sandbox):
     return {"seen": await run(sandbox, "ls /data | head -1"),
             "write": await run(sandbox, "touch /data/x")}
 """)
-    assert said["seen"][1], said  # type: ignore[index]
-    assert said["write"][0] != 0  # type: ignore[index]
+    assert output["seen"][1], output  # type: ignore[index]
+    assert output["write"][0] != 0  # type: ignore[index]
 
 
 def test_folders_closed_to_their_owner_are_removed(run: Run):
-    said = run("""
+    output = run("""
 async def work(backend, image, sandbox):
     await sandbox.exec("mkdir -p /x/y/z; touch /x/y/z/f; chmod 0 /x/y/z /x/y /x")
     return {}
 """)
-    assert said["left"] == [], said
+    assert output["left"] == [], output
 
 
 def test_a_killed_owner_leaves_no_process_and_the_next_start_reaps(run: Run):
-    said = run("""
+    output = run("""
 async def work(backend, image, sandbox):
     asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), 9)
     await sandbox.exec("setsid sleep 7654 & sleep 7654")
 """)
-    assert said["code"] == -9, said
-    said = run("""
+    assert output["code"] == -9, output
+    output = run("""
 def command_line(pid):
     try:
         return Path("/proc", pid, "cmdline").read_bytes()
@@ -202,39 +202,39 @@ async def work(backend, image, sandbox):
     return {"sleepers": sum(b"7654" in line for line in lines),
             "folders": len(os.listdir(HOME / "sandboxes"))}
 """)
-    assert (said["sleepers"], said["folders"]) == (0, 1), said
-    assert said["left"] == []
+    assert (output["sleepers"], output["folders"]) == (0, 1), output
+    assert output["left"] == []
 
 
 def test_denied_user_namespaces_are_one_clear_error(run: Run, tmp_path: Path):
     # In its own user namespace a process can deny further ones.
     close = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all "
     prefix = ("unshare", "-U", "-r", "sh", "-c", f'{close} --inh-caps -all "$@"', "sh")
-    said = run("async def work(*_): return {}", prefix=prefix)
-    if "max_user_namespaces" in str(said["stderr"]) and "sh:" in str(said["stderr"]):
+    output = run("async def work(*_): return {}", prefix=prefix)
+    if "max_user_namespaces" in str(output["stderr"]) and "sh:" in str(output["stderr"]):
         need("userns", "max_user_namespaces cannot be written here")
-    last = str(said["stderr"]).strip().splitlines()[-1]
-    assert said["code"] == 1
+    last = str(output["stderr"]).strip().splitlines()[-1]
+    assert output["code"] == 1
     assert "SandboxUnavailable" in last
     assert "this user may not create user namespaces" in last
     assert "docker" in last
 
 
 def test_a_socket_in_the_sandbox_is_served(run: Run):
-    said = run(
+    output = run(
         "async def work(backend, image, sandbox):\n"
         "    async def upper(reader, writer):\n"
         "        writer.write((await reader.read()).upper())\n"
         "    served = await sandbox.serve(80, upper)\n"
         "    ask = ('import socket; s = socket.create_connection((\"127.0.0.1\", 80), 9); '\n"
         "           's.sendall(b\"hello\"); s.shutdown(1); print(s.recv(9))')\n"
-        "    return {'said': await run(sandbox, ['python3', '-c', ask])}\n"
+        "    return {'output': await run(sandbox, ['python3', '-c', ask])}\n"
     )
-    assert said["said"] == [0, "b'HELLO'\n", ""], said
+    assert output["output"] == [0, "b'HELLO'\n", ""], output
 
 
 def test_attacks_fail_without_root_too(run: Run):
-    said = run("""
+    output = run("""
 ON_INIT = ("prlimit --pid 1 --nofile=3:3", "renice -n 19 -p 1", "taskset -p 1 1",
            "renice -n 19 -u root", "echo 900 > /proc/1/oom_score_adj",
            "echo 301 > /proc/sys/kernel/pid_max", "chmod 0 /proc/self/fd/0")
@@ -252,13 +252,13 @@ async def work(backend, image, sandbox):
     return {"passed": passed, "failed": failed, "null": os.stat("/dev/null").st_mode,
             "same": before == await run(sandbox, "ulimit -a; ulimit -Ha")}
 """)
-    assert said["code"] == 0, said["stderr"]
-    assert (said["passed"], said["failed"], said["same"]) == ([], [], True), said
-    assert said["null"] == Path("/dev/null").stat().st_mode
+    assert output["code"] == 0, output["stderr"]
+    assert (output["passed"], output["failed"], output["same"]) == ([], [], True), output
+    assert output["null"] == Path("/dev/null").stat().st_mode
 
 
 def test_private_files_of_the_user_are_hidden(run: Run):
-    said = run("""
+    output = run("""
 PLACE = HOME / "host"
 for name, mode in (("open", 0o644), ("secret", 0o600), ("shut/file", 0o644)):
     (PLACE / name).parent.mkdir(exist_ok=True, parents=True)
@@ -269,5 +269,5 @@ OPTIONS = {"host_paths": ("/opt", str(PLACE))}
 async def work(backend, image, sandbox):
     return {"seen": await run(sandbox, f"ls {PLACE}; cat {PLACE}/open; touch {PLACE}/secret")}
 """)
-    assert said["code"] == 0, said["stderr"]
-    assert said["seen"] == [0, "open\ncontent", ""], said
+    assert output["code"] == 0, output["stderr"]
+    assert output["seen"] == [0, "open\ncontent", ""], output

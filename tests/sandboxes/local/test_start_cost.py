@@ -71,22 +71,22 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     mounted: list[Path] = []
 
     def ext4(name: str, *features: str, options: str = "loop") -> Path:
-        place, file = tmp_path / name, tmp_path / f"{name}.img"
-        place.mkdir()
+        mount_point, file = tmp_path / name, tmp_path / f"{name}.img"
+        mount_point.mkdir()
         with file.open("wb") as image:
             image.truncate(256 << 20)
         for command in (
             ["mkfs.ext4", "-q", "-F", *features, file],
-            ["mount", "-o", options, file, place],
+            ["mount", "-o", options, file, mount_point],
         ):
             done = subprocess.run(command, capture_output=True, text=True)
             need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
-        mounted.append(place)
-        return place
+        mounted.append(mount_point)
+        return mount_point
 
     yield ext4
-    for place in mounted:
-        subprocess.run(["umount", "-l", place], check=True)
+    for mount_point in mounted:
+        subprocess.run(["umount", "-l", mount_point], check=True)
 
 
 async def _entered(backend: LocalBackend) -> tuple[LocalImage, LocalSandbox]:
@@ -160,9 +160,9 @@ def _attributes(folder: Path) -> set[str]:
 
 
 def test_a_file_system_without_the_flag_is_not_changed():
-    place = Path("/dev/shm")
-    need("tmpfs", None if find_file_system(place).kind == "tmpfs" else f"{place} is none")
-    assert spread_over_block_groups(place) is False
+    shm = Path("/dev/shm")
+    need("tmpfs", None if find_file_system(shm).kind == "tmpfs" else f"{shm} is not a tmpfs")
+    assert spread_over_block_groups(shm) is False
 
 
 async def test_a_slow_home_is_warned_about_once_and_only_for_files_on_its_disk(
@@ -179,9 +179,9 @@ async def test_a_slow_home_is_warned_about_once_and_only_for_files_on_its_disk(
             large = await backend.create(image, spec(limits=Limits(storage_mb=10_000)))
             assert not large.in_memory
             await large.close()
-        (told,) = [warning for warning in backend.warnings if "more slowly" in warning]
-    assert f"{slow} is on ext4 without a journal, mounted with discard" in told
-    assert "PLIMSOLL_HOME" in told
+        (message,) = [warning for warning in backend.warnings if "more slowly" in warning]
+    assert f"{slow} is on ext4 without a journal, mounted with discard" in message
+    assert "PLIMSOLL_HOME" in message
 
 
 async def test_on_a_fast_disk_files_are_on_disk_without_a_warning(mount: Mount):
@@ -229,7 +229,7 @@ async def test_close_does_not_wait_for_the_removal(
     made = await backend.create(image, spec(limits=Limits(pids=50)))
     await made.exec(f"{WRITES}; sleep 600 &")
     await asyncio.wait_for(made.close(), 60)
-    assert set(children()) == running
+    await until(lambda: set(children()) == running)  # the monitor may still be exiting
     # Only a folder with its owner in the name is left, and no group.
     (folder,) = left(tmp_path, [made.id])
     assert Path(folder).name.startswith(f".{made.id}@")
@@ -280,13 +280,13 @@ def test_an_interrupted_process_removes_its_closed_sandboxes(tmp_path: Path, lef
 
 
 async def test_a_removal_is_waited_for_if_the_disk_is_low(tmp_path: Path):
-    told: list[str] = []
-    full = RemovalQueue(told.append, lambda: True)
+    warnings: list[str] = []
+    full = RemovalQueue(warnings.append, lambda: True)
     (tmp_path / "x/y").mkdir(parents=True)
     await full.remove(tmp_path / "x")
     assert not (tmp_path / "x").exists()
     await full.close()
-    assert told == []
+    assert warnings == []
 
 
 async def test_a_failed_removal_is_a_warning_and_not_an_error_of_close(
@@ -301,10 +301,10 @@ async def test_a_failed_removal_is_a_warning_and_not_an_error_of_close(
         for _ in range(2):
             await (await backend.create(image, spec())).close()
         await backend._removals.drain()
-    (told,) = [warning for warning in backend.warnings if "are left" in warning]
-    assert str(tmp_path / "sandboxes") in told
-    assert "Operation not permitted" in told
-    assert "plimsoll clean" in told
+    (message,) = [warning for warning in backend.warnings if "are left" in warning]
+    assert str(tmp_path / "sandboxes") in message
+    assert "Operation not permitted" in message
+    assert "plimsoll clean" in message
 
 
 async def test_a_memory_limit_is_raised_by_the_limit_of_files_in_memory(tmp_path: Path):
@@ -365,7 +365,7 @@ def _storage(
     *,
     slow: bool = True,
     available_mb: int = 10_000,
-    told: list[str] | None = None,
+    warnings: list[str] | None = None,
 ) -> UpperStorage:
     where = Home.open(home)
     return UpperStorage(
@@ -373,7 +373,7 @@ def _storage(
         upper,
         100,
         slow_disk=slow,
-        warn=(told if told is not None else []).append,
+        warn=(warnings if warnings is not None else []).append,
         available_mb=lambda: available_mb,
     )
 
@@ -406,17 +406,17 @@ def test_upper_storage_depends_on_config_disk_and_limits(
 
 def test_all_files_in_memory_take_at_most_half_of_the_available_memory(tmp_path: Path):
     home = Home.open(tmp_path)
-    told: list[str] = []
-    storage = _storage(tmp_path, "tmpfs", available_mb=799, told=told)
+    warnings: list[str] = []
+    storage = _storage(tmp_path, "tmpfs", available_mb=799, warnings=warnings)
     for number in range(3):  # sandboxes of other processes count too
         assert storage.choose("image", Limits(), memory_is_limited=False) == 100
         (home.sandboxes / f"{number}").mkdir()
     (home.sandboxes / ".9@host@1@x").mkdir()  # queued for removal
-    assert told == []
+    assert warnings == []
     assert storage.choose("image", Limits(), memory_is_limited=False) is None
-    (said,) = told
-    assert "short of memory" in said
-    assert "[local] upper_mb" in said
+    (warning,) = warnings
+    assert "short of memory" in warning
+    assert "[local] upper_mb" in warning
     (home.sandboxes / "0").rmdir()
     assert storage.choose("image", Limits(), memory_is_limited=False) == 100
 

@@ -89,8 +89,8 @@ def test_a_link_in_the_stream_is_not_followed(tmp_path: Path):
 
 @pytest.mark.parametrize("to", [b"/etc", b"..", b"a/../..", b"\0", b"../x"])
 def test_a_link_that_leads_out_is_skipped_and_listed(tmp_path: Path, to: bytes):
-    said = _unpack(ROOT + _record("l", b"link", to) + END, tmp_path / "out")
-    assert len(said["skipped"]) == 1  # type: ignore[arg-type]
+    result = _unpack(ROOT + _record("l", b"link", to) + END, tmp_path / "out")
+    assert len(result["skipped"]) == 1  # type: ignore[arg-type]
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -65,7 +65,7 @@ class Rules:
 def unpack(stream: IO[bytes], target: str, rules: Rules | None = None) -> dict[str, Any]:
     """Unpack the stream of `pack` into `target`. Returns counts and the skipped entries.
 
-    A file goes to the path `target`, or into it where it is a folder or ends in a slash.
+    A file goes to the path `target`, or into it if it is a folder or ends with a slash.
     """
     unpacker = _Unpacker(target, rules or Rules())
     try:
@@ -246,7 +246,7 @@ class _Unpacker:
         self._files += 1
 
     def _content(self, record: Record, stream: IO[bytes]) -> Iterator[tuple[int | None, bytes]]:
-        """The content of a file in chunks, with an offset where one does not follow the last."""
+        """The content of a file in chunks, with an offset if it does not follow the last chunk."""
         if record.kind == "f":
             for chunk in self._take(record.size, stream):
                 yield None, chunk

@@ -41,9 +41,9 @@ class Kit:
         file = self.write("Dockerfile", text)
         source = ImageSource(context=self.context, dockerfile=file, build_timeout=timeout)
         self.made.clear()
-        return await self.backend.build(source, on_output=self._on_output)
+        return await self.backend.build(source, on_output=self.on_output)
 
-    def _on_output(self, _: str, data: bytes) -> None:
+    def on_output(self, _: str, data: bytes) -> None:
         words = data.decode("utf-8", "replace").split(None, 1)
         if words and words[0] in ("RUN", "COPY", "ADD", "WORKDIR"):
             self.made.append(" ".join(words).strip())

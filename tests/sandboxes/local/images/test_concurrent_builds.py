@@ -60,11 +60,11 @@ async def test_eight_concurrent_builds_build_once(kit: Kit):
 async def test_two_concurrent_processes_build_once(kit: Kit):
     file = kit.write("Dockerfile", "FROM any\nRUN sleep 0.3\nCOPY Dockerfile /x\nRUN echo it\n")
     builds = [start_build(kit.home, file) for _ in range(2)]
-    said = [(await asyncio.to_thread(build.communicate))[0] for build in builds]
+    outputs = [(await asyncio.to_thread(build.communicate))[0] for build in builds]
     assert [build.returncode for build in builds] == [0, 0]
-    assert "".join(said).count("RUN sleep") == 1
-    assert "".join(said).count("RUN echo it\n") == 1
-    assert len({text.split("KEY")[1] for text in said}) == 1
+    assert "".join(outputs).count("RUN sleep") == 1
+    assert "".join(outputs).count("RUN echo it\n") == 1
+    assert len({text.split("KEY")[1] for text in outputs}) == 1
 
 
 async def test_a_cancelled_build_leaves_nothing(kit: Kit):
@@ -102,8 +102,8 @@ async def test_a_killed_build_leaves_no_incomplete_layer(tmp_path: Path):
     file.write_text(f"FROM any\nRUN touch /x && echo started && sleep 60 # {mark}\n")
     build = await asyncio.to_thread(start_build, home, file)
     assert build.stdout is not None
-    with build.stdout as said:
-        while "started" not in (line := await asyncio.to_thread(said.readline)):
+    with build.stdout as outputs:
+        while "started" not in (line := await asyncio.to_thread(outputs.readline)):
             assert line, "the build ended early"
         build.send_signal(signal.SIGKILL)
         await asyncio.to_thread(build.wait)

@@ -134,7 +134,7 @@ async def test_nothing_outside_the_context_is_copied(kit: Kit):
     (kit.context / "out").symlink_to("../secret")
     (kit.context / "above").symlink_to("..")
     (kit.context / "loop").symlink_to("loop")
-    for source, said in (
+    for source, expected in (
         ("../secret", "../secret is not in the build context"),
         ("/secret", "/secret is not in the build context"),
         ("out", "out is a link that leads out of the build context"),
@@ -143,7 +143,7 @@ async def test_nothing_outside_the_context_is_copied(kit: Kit):
         ("above/s*", "above/secret is a link that leads out of the build context"),
         ("loop", "loop is not in the build context"),
     ):
-        assert await kit.refused(f"COPY {source} /x/") == f"Dockerfile:2: {said}"
+        assert await kit.refused(f"COPY {source} /x/") == f"Dockerfile:2: {expected}"
     kit.write("inside")
     assert await kit.show("COPY ../../inside /x/", "ls /x") == "inside"
 
@@ -204,7 +204,7 @@ async def test_chown_and_chmod_apply_to_folders(kit: Kit):
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("flag", "expected"),
     [
         ("--chmod=u+x", "--chmod takes a number like 0755, not u+x"),
         ("--chmod=799", "--chmod takes a number like 0755, not 799"),
@@ -214,11 +214,11 @@ async def test_chown_and_chmod_apply_to_folders(kit: Kit):
         ("--exclude=*.md", "the local backend does not support --exclude"),
     ],
 )
-async def test_an_unsupported_flag_is_an_error_with_its_line(kit: Kit, flag: str, said: str):
+async def test_an_unsupported_flag_is_an_error_with_its_line(kit: Kit, flag: str, expected: str):
     kit.write("a.txt")
     message = await kit.refused(f"COPY {flag} a.txt /x")
     assert message.startswith("Dockerfile:2: ")
-    assert message.endswith(said)
+    assert message.endswith(expected)
 
 
 async def test_exact_and_special_modes_are_kept(kit: Kit):
@@ -246,8 +246,8 @@ async def test_a_file_and_a_folder_do_not_replace_each_other(kit: Kit):
 
 async def test_a_device_in_the_context_is_an_error(kit: Kit):
     os.mkfifo(kit.context / "pipe")
-    said = "cannot be copied: pipe: neither a file, a folder nor a link"
-    assert await kit.refused("COPY . /x") == f"Dockerfile:2: {said}"
+    expected = "cannot be copied: pipe: neither a file, a folder nor a link"
+    assert await kit.refused("COPY . /x") == f"Dockerfile:2: {expected}"
     with socket.socket(socket.AF_UNIX) as listener:
         (kit.context / "pipe").unlink()
         listener.bind(str(kit.context / "socket"))

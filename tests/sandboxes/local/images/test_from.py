@@ -21,8 +21,8 @@ def make_root(path: Path) -> Path:
         (path / folder).mkdir(parents=True)
     files = [Path("/usr/bin", name) for name in ("bash", "cat", "ls", "mkdir")]
     for program in files[:]:
-        said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-        files += [Path(found) for found in re.findall(r"(/\S+) \(0x", said)]
+        output = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        files += [Path(found) for found in re.findall(r"(/\S+) \(0x", output)]
     for file in dict.fromkeys(files):
         name = f"bin/{file.name}" if file.parent == Path("/usr/bin") else str(file).lstrip("/")
         (path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ Kit = Any
 @dataclass
 class OnHost:
     ok: bool
-    said: str
+    output: str
 
 
 def on_host(command: str) -> OnHost:
@@ -60,7 +60,7 @@ async def test_a_failure_fails_the_build_and_names_the_line(kit: Kit):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ('RUN ["no-such-program"]', "failed (exit 127): plimsoll: no-such-program: No such file"),
         ("RUN kill -9 $$", "failed (killed by signal 9)"),
@@ -76,8 +76,8 @@ async def test_a_failure_fails_the_build_and_names_the_line(kit: Kit):
         ("RUNN true", ":2: unknown instruction RUNN (did you mean RUN?)"),
     ],
 )
-async def test_unsupported_instructions_are_errors(kit: Kit, line: str, said: str):
-    assert said in await kit.refused(line)
+async def test_unsupported_instructions_are_errors(kit: Kit, line: str, expected: str):
+    assert expected in await kit.refused(line)
 
 
 async def test_the_user_is_respected(kit: Kit):
@@ -107,7 +107,7 @@ async def test_the_shell_is_respected(kit: Kit):
 
 async def test_network_none_has_no_network(kit: Kit):
     links = "python3 -c 'import socket; print(len(socket.if_nameindex()))'"
-    host = int(on_host(links).said)
+    host = int(on_host(links).output)
     text = f"RUN --network=none {links} >/none\nRUN {links} >/default\nRUN cat /proc/net/dev"
     assert await kit.show(text, "cat /none /default") == f"1\n{host}"
 
@@ -121,7 +121,7 @@ async def test_background_processes_end_before_the_layer_is_kept(kit: Kit):
         sizes.append(await kit.see(image, "wc -c </x"))
         await asyncio.sleep(0.1)
     assert sizes[0] == sizes[1] != "0"
-    assert mark not in on_host("ps -eo args").said
+    assert mark not in on_host("ps -eo args").output
 
 
 async def test_package_tools_work_on_the_hosts_system(kit: Kit):

@@ -27,7 +27,7 @@ async def build(kit: Kit, text: str, supplies: Supplies) -> Any:
     file = kit.write("Dockerfile", text)
     kit.made.clear()
     source = ImageSource(context=kit.context, dockerfile=file, supplies=supplies)
-    return await kit.backend.build(source, on_output=kit._hear)
+    return await kit.backend.build(source, on_output=kit.on_output)
 
 
 def test_the_folders_are_first_in_path_once(supplies: Supplies):

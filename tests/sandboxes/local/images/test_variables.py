@@ -73,7 +73,7 @@ async def test_platform_args_are_predefined(kit: Kit):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("FROM $none", "Dockerfile:1: FROM $none is empty after expansion"),
         ("FROM --color=red any", "Dockerfile:1: the local backend does not support --color"),
@@ -84,8 +84,8 @@ async def test_platform_args_are_predefined(kit: Kit):
         ("# FROM any", "Dockerfile: no FROM instruction"),
     ],
 )
-async def test_a_mistake_names_its_line(kit: Kit, text: str, said: str):
-    assert (await kit.refused(text)).startswith(said)
+async def test_a_mistake_names_its_line(kit: Kit, text: str, expected: str):
+    assert (await kit.refused(text)).startswith(expected)
 
 
 async def test_a_binary_dockerfile_is_an_error(kit: Kit):
