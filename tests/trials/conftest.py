@@ -64,9 +64,9 @@ def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[Ran]]:
 
     async def run(task: Task, agent: Agent | str | None = None, attempt: int = 1) -> Ran:
         folder = tmp_path / "trials" / f"{task.name}.{attempt}"
-        made = Shell(agent) if isinstance(agent, str) else agent or Nop()
+        runner = Shell(agent) if isinstance(agent, str) else agent or Nop()
         result = await run_trial(
-            task, attempt=attempt, agent=made, backend=backend, run="test", directory=folder
+            task, attempt=attempt, agent=runner, backend=backend, run="test", directory=folder
         )
         return Ran(result.verdict, result.folder or folder, result.phases)
 

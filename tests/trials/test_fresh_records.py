@@ -41,11 +41,11 @@ async def test_a_reward_file_that_is_not_from_the_sandbox_is_not_read(tmp_path, 
         content["steps/first/instruction.md"] = "Do it.\n"
     toml = '[[steps]]\nname = "first"\n' if several else ""
     task = write_task_folder(tmp_path / "tasks/a", content, toml)
-    place = tmp_path / "trials/a.1" / ("steps/first" if several else ".") / "verifier"
-    ran = await run(task, StaleFiles(place))
+    verifier_folder = tmp_path / "trials/a.1" / ("steps/first" if several else ".") / "verifier"
+    ran = await run(task, StaleFiles(verifier_folder))
     check_void(ran, Cause.GRADER, "wrote neither reward.json nor reward.txt")
-    assert not list(place.rglob("reward*"))
-    assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
+    assert not list(verifier_folder.rglob("reward*"))
+    assert [path.name for path in verifier_folder.iterdir() if path.name.startswith(".")] == []
 
 
 async def test_a_second_trial_of_the_same_name_has_its_own_folder(write_task, run):

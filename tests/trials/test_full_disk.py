@@ -158,7 +158,7 @@ async def test_a_disk_that_was_full_before_the_trial_does_not_matter(
 @pytest.fixture
 def reserving(tmp_path: Path) -> Iterator[Path]:
     """A disk of 128 MB with 10 MB free, and about 38 MB more reserved for root."""
-    need("root", None if os.geteuid() == 0 else "what is kept for root is root's alone")
+    need("root", None if os.geteuid() == 0 else "only root can use the space reserved for root")
     home, image = tmp_path / "reserving", tmp_path / "image"
     home.mkdir()
     with image.open("wb") as file:

@@ -34,9 +34,9 @@ pieces = [bytes.fromhex(x) for x in sys.argv[3].split(",")]
 chance = random.Random(seed)
 def name():
     while True:
-        made = b"".join(chance.choices(pieces, k=chance.randint(1, 4)))[:250]
-        if made not in (b".", b".."):
-            return made
+        joined = b"".join(chance.choices(pieces, k=chance.randint(1, 4)))[:250]
+        if joined not in (b".", b".."):
+            return joined
 def fill(depth):
     for _ in range(chance.randint(1, 6)):
         at, kind = name(), chance.randint(0, 8)
@@ -102,8 +102,8 @@ def check(verdict: Verdict, folder: Path) -> None:
 
 
 def _texts(verdict: Verdict) -> list[str]:
-    told = [text for seen in verdict.evidence for text in (seen.what, seen.where)]
-    return [*told, *(verdict.rewards if isinstance(verdict, Graded) else [verdict.reason])]
+    texts = [text for seen in verdict.evidence for text in (seen.what, seen.where)]
+    return [*texts, *(verdict.rewards if isinstance(verdict, Graded) else [verdict.reason])]
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +121,8 @@ def make(where: str, seed: int) -> str:
 @pytest.mark.parametrize("seed", range(4))
 async def test_trees_with_hostile_names_of_an_agent_are_kept_or_skipped(write_task, run, seed):
     toml = 'artifacts = ["/app/out", { source = "/app/some", exclude = ["*a*", "*.txt"] }]\n'
-    places = ("/logs/artifacts", "/logs/agent", "/app/out", "/app/some")
-    agent = "".join(make(place, seed + 4 * at) for at, place in enumerate(places))
+    folders = ("/logs/artifacts", "/logs/agent", "/app/out", "/app/some")
+    agent = "".join(make(where, seed + 4 * at) for at, where in enumerate(folders))
     ran = await run(write_task(toml=toml), agent)
     assert isinstance(ran.verdict, Graded), ran.verdict
     check(ran.verdict, ran.folder)
@@ -178,7 +178,7 @@ def _grading(chance: random.Random) -> Grading:
         "junit.xml": _junk(chance),
         os.fsdecode(b"".join(chance.choices(PIECES, k=2))): _junk(chance),
     }
-    kept = {name: data for name, data in files.items() if chance.random() < 0.6}
+    chosen = {name: data for name, data in files.items() if chance.random() < 0.6}
     return Grading(
         exit_code=chance.choice([0, 1, 127]),
         signal=None,
@@ -186,7 +186,7 @@ def _grading(chance: random.Random) -> Grading:
         timeout=10.0,
         stdout=_junk(chance).decode("utf-8", "replace"),
         stderr=_junk(chance).decode("utf-8", "replace"),
-        files=kept,
+        files=chosen,
         instruction="Do it.",
         reward_range=(0.0, 1.0),
     )

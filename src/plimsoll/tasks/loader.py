@@ -122,14 +122,14 @@ def _unique_names(root: Path, paths: Sequence[Path]) -> list[str]:
     """Folder names; tasks with the same folder name get the path below the root."""
     short = [safe_name(path.name or path.resolve().name) for path in paths]
     shared = {name for name, count in Counter(short).items() if count > 1}
-    taken = set(short) - shared
+    used = set(short) - shared
     names: list[str] = []
     for name, path in zip(short, paths, strict=True):
         if name in shared:
             name = safe_name(path.relative_to(root).as_posix().replace("/", "__"))
-            while name in taken:
+            while name in used:
                 name += "_"
-            taken.add(name)
+            used.add(name)
         names.append(name)
     return names
 

@@ -119,11 +119,6 @@ class Task:
         return self.path / "task.toml"
 
     @property
-    def title(self) -> str | None:
-        """The published name of the task, e.g. "org/name"."""
-        return self.config.task.name if self.config.task else None
-
-    @property
     def is_multi_step(self) -> bool:
         return bool(self.config.steps)
 
@@ -147,10 +142,6 @@ class Task:
     def network(self) -> NetworkPolicy:
         """The default network policy; phases may override it."""
         return self.config.environment.network or PUBLIC
-
-    @property
-    def artifacts(self) -> tuple[ArtifactConfig, ...]:
-        return self.config.artifacts
 
     @property
     def solution_env(self) -> Mapping[str, str]:

@@ -227,8 +227,8 @@ class TrialRecord:
         try:
             await sandbox.close()
         except SandboxError as error:
-            left = self.folder / "sandbox-left.txt"
-            with suppress(OSError), left.open("a", encoding="utf-8") as file:
+            note = self.folder / "sandbox-left.txt"
+            with suppress(OSError), note.open("a", encoding="utf-8") as file:
                 file.write(f"{error}\n")
 
     def write_bug(self, text: str) -> None:

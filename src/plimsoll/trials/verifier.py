@@ -182,32 +182,32 @@ class Verifier:
         If the folder is too large or was replaced, only the reward files are downloaded; if
         they are missing, there is no reward.
         """
-        taken, kept = folder / f".logs-{short_id()}", folder / "logs"
+        downloaded, logs = folder / f".logs-{short_id()}", folder / "logs"
         try:
-            await sandbox.download(LOGS, taken, limit=_MAX_LOG_BYTES, entries=_MAX_LOG_FILES)
+            await sandbox.download(LOGS, downloaded, limit=_MAX_LOG_BYTES, entries=_MAX_LOG_FILES)
         except NoRoom:
             raise  # this host's disk is full, which says nothing about the grader
         except TransferError:
             for name in _REWARD_FILES:
                 with contextlib.suppress(TransferError):
-                    target = taken / name
+                    target = downloaded / name
                     await sandbox.download(f"{LOGS}/{name}", target, limit=_MAX_REWARD_BYTES)
         files: dict[str, bytes] = {}
-        for path in sorted(taken.iterdir()) if taken.is_dir() else ():
+        for path in sorted(downloaded.iterdir()) if downloaded.is_dir() else ():
             if path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
                     files[path.name] = file.read(_MAX_REWARD_BYTES)
-        if os.path.lexists(kept):  # left by an unknown process
-            await asyncio.to_thread(remove_folder, kept)
-        if os.path.lexists(taken):
-            taken.rename(kept)
+        if os.path.lexists(logs):  # left by an unknown process
+            await asyncio.to_thread(remove_folder, logs)
+        if os.path.lexists(downloaded):
+            downloaded.rename(logs)
         return files
 
 
 async def _working_folder(sandbox: Sandbox) -> str:
     """Return the working directory of the tests; create it if the agent removed it."""
-    made = await sandbox.exec(["mkdir", "-p", sandbox.workdir], cwd="/", user="root")
-    return sandbox.workdir if made.ok else "/"
+    done = await sandbox.exec(["mkdir", "-p", sandbox.workdir], cwd="/", user="root")
+    return sandbox.workdir if done.ok else "/"
 
 
 def _blame_memory(verdict: Verdict, kills: int, task: Task) -> Verdict:

@@ -45,11 +45,11 @@ def repo(tmp_path: Path) -> Repo:
     """A repository with one commit, tagged v1."""
     path = tmp_path / "repo"
     path.mkdir()
-    made = Repo(path)
-    made.git("init", "-q", "-b", "trunk")
-    made.commit("lib/parser.py", "ANSWER = 1\n")
-    made.git("tag", "v1")
-    return made
+    repo = Repo(path)
+    repo.git("init", "-q", "-b", "trunk")
+    repo.commit("lib/parser.py", "ANSWER = 1\n")
+    repo.git("tag", "v1")
+    return repo
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

@@ -21,7 +21,7 @@ npm error     at ClientRequest.<anonymous> (index.js:130:14)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("stderr", "message"),
     [
         (NO_VERSION, "notarget No matching version found for @openai/codex@99.99.99."),
         (NO_REGISTRY, "FetchError: request to http://127.0.0.1:9/x failed, reason: connect "),
@@ -31,8 +31,8 @@ npm error     at ClientRequest.<anonymous> (index.js:130:14)
         ("one\ntwo\n", "two"),
     ],
 )
-def test_the_error_is_the_line_with_the_actual_error(tmp_path: Path, said: str, told: str):
-    code = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
+def test_the_error_is_the_line_with_the_actual_error(tmp_path: Path, stderr: str, message: str):
+    code = f"import sys; sys.stderr.write({stderr!r}); sys.exit(1)"
     with pytest.raises(AssetError) as error:
         run_command([sys.executable, "-c", code], cwd=tmp_path)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)

@@ -79,8 +79,8 @@ def test_a_bundle_and_a_bare_repository_are_local_sources(repo, stage, tmp_path)
     repo.git("clone", "-q", "--bare", str(repo.path), str(bare))
     other = "https://example.invalid/other"
 
-    given = LocalSources(git={URL: tmp_path / "x.bundle", other: bare})
-    outcome = stage(request(), request("v1", other), sources=given)
+    sources = LocalSources(git={URL: tmp_path / "x.bundle", other: bare})
+    outcome = stage(request(), request("v1", other), sources=sources)
 
     assert outcome.complete, outcome.failures
     assert len(outcome.assets.assets) == 2

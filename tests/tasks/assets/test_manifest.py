@@ -24,9 +24,9 @@ def fetch(tool, kind, *what, revision=None):
 
 def assets(tmp_path, *pairs):
     """Staged assets for requests with one asset each."""
-    made = [asset(request.kind, f"x/{n}") for n, request in enumerate(pairs)]
-    answered = [replace(r, assets=(a.path,)) for r, a in zip(pairs, made, strict=True)]
-    return StagedAssets(tmp_path, tuple(made), tuple(answered))
+    staged = [asset(request.kind, f"x/{n}") for n, request in enumerate(pairs)]
+    satisfied = [replace(r, assets=(a.path,)) for r, a in zip(pairs, staged, strict=True)]
+    return StagedAssets(tmp_path, tuple(staged), tuple(satisfied))
 
 
 def test_a_manifest_round_trips(tmp_path):
@@ -135,10 +135,12 @@ def test_local_sources_may_contain_equal_signs(tmp_path):
     odd = tmp_path / "a=b"
     odd.write_text("")
 
-    given = parse_local_sources([f"url:https://h/f?x=1&y={odd}", f"git:https://h/r.git={tmp_path}"])
+    sources = parse_local_sources(
+        [f"url:https://h/f?x=1&y={odd}", f"git:https://h/r.git={tmp_path}"]
+    )
 
-    assert given.urls == {"https://h/f?x=1&y": odd}
-    assert given.git == {"https://h/r": tmp_path}
+    assert sources.urls == {"https://h/f?x=1&y": odd}
+    assert sources.git == {"https://h/r": tmp_path}
 
 
 def test_a_manifest_of_another_version_is_rejected(tmp_path):

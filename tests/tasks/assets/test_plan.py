@@ -78,7 +78,7 @@ def test_an_unsupported_fetch_is_listed_with_a_reason(tmp_path):
 
     assert required(plan) == []
     assert len(plan.unstaged) >= 2
-    assert all(left.reason and list(left.tasks) == ["t"] for left in plan.unstaged.values())
+    assert all(one.reason and list(one.tasks) == ["t"] for one in plan.unstaged.values())
 
 
 def test_fetches_of_tests_alone_are_marked_as_exposed_early(tmp_path):
@@ -92,10 +92,10 @@ def test_fetches_of_tests_alone_are_marked_as_exposed_early(tmp_path):
 
 def test_a_local_source_is_requested_once(tmp_path):
     url = "https://example.invalid/repo"
-    given = LocalSources(git={url: tmp_path, "https://example.invalid/more": tmp_path})
+    sources = LocalSources(git={url: tmp_path, "https://example.invalid/more": tmp_path})
     task = a_task(tmp_path, "t", f"FROM debian:12\nRUN git clone -b v1 {url} /opt/x\n")
 
-    requests = required(make_plan([task], (), given.requests()))
+    requests = required(make_plan([task], (), sources.requests()))
 
     assert [(r.what[0], r.revision) for r in requests] == [
         (url, "v1"),

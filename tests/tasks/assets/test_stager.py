@@ -48,7 +48,7 @@ def test_a_second_run_fetches_nothing(tmp_path, repo, stage, folder):
     again = stage(*sources.requests())
 
     assert first.complete and again.complete
-    assert (again.staged, again.kept) == ([], 3)
+    assert (again.staged, again.reused) == ([], 3)
     assert (folder / "assets.toml").read_bytes() == before
 
 

@@ -2,12 +2,8 @@
 
 import pytest
 
-from plimsoll.tasks.fetches.finder import (
-    Fetch,
-    Kind,
-    Phase,
-    find_fetches,
-)
+from plimsoll.tasks.fetches.fetch import Fetch, Kind, Phase
+from plimsoll.tasks.fetches.finder import find_fetches
 
 
 @pytest.fixture

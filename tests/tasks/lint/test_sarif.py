@@ -21,12 +21,12 @@ def test_results_have_rules_levels_and_relative_locations():
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         assert result["level"] in ("error", "warning")
         [location] = result["locations"]
-        place = location["physicalLocation"]
-        uri = place["artifactLocation"]["uri"]
+        physical = location["physicalLocation"]
+        uri = physical["artifactLocation"]["uri"]
         assert not uri.startswith("/")
         assert ".." not in uri
         assert (BROKEN / uri).exists() or result["ruleId"] == "missing-test-script"
-        assert place.get("region", {"startLine": 1})["startLine"] >= 1
+        assert physical.get("region", {"startLine": 1})["startLine"] >= 1
     for rule in rules:
         assert rule["help"]["text"]
         assert rule["fullDescription"]["text"]
@@ -38,5 +38,5 @@ def test_names_with_spaces_are_quoted(tmp_path):
     (folder / "task.toml").write_text("x = \n")
     [run] = sarif(list(lint_tasks(load_tasks(tmp_path))), ALL_RULES, tmp_path)["runs"]
     [result] = run["results"]
-    place = result["locations"][0]["physicalLocation"]["artifactLocation"]
-    assert place == {"uri": "a%20task/task.toml", "uriBaseId": "TASKS"}
+    physical = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert physical == {"uri": "a%20task/task.toml", "uriBaseId": "TASKS"}

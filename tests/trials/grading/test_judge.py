@@ -32,10 +32,10 @@ def verdict(*args, **kwargs):
     return judge(grading(*args, **kwargs), Ending.SUBMITTED)
 
 
-def assert_void(result, *says: str, cause: Cause = Cause.GRADER) -> Void:
+def assert_void(result, *parts: str, cause: Cause = Cause.GRADER) -> Void:
     assert isinstance(result, Void), result
     assert result.cause is cause, result
-    for part in says:
+    for part in parts:
         assert part in result.reason
     assert "\n" not in result.reason
     assert result.ending is Ending.SUBMITTED
@@ -259,9 +259,9 @@ FETCHES = [
 
 
 class TestFetches:
-    @pytest.mark.parametrize(("line", "says"), FETCHES)
-    def test_a_failed_fetch_before_a_zero_voids_and_is_named(self, line, says):
-        result = assert_void(verdict("", f"setting up\n{line}\n"), "could not fetch", says)
+    @pytest.mark.parametrize(("line", "message"), FETCHES)
+    def test_a_failed_fetch_before_a_zero_voids_and_is_named(self, line, message):
+        result = assert_void(verdict("", f"setting up\n{line}\n"), "could not fetch", message)
         assert result.evidence[0].where == "verifier/stderr.txt:2"
         assert [n.what for n in result.evidence[1:]] == [
             "no test was run",
@@ -293,10 +293,10 @@ class TestFetches:
 
     def test_an_unavailable_requirement_of_the_agent_blames_the_work(self):
         line = "ERROR: No matching distribution found for nonsense-9\n"
-        asked = "Write /app/requirements.txt for the project."
-        assert_zero(verdict("", line, instruction=asked))
+        instruction = "Write /app/requirements.txt for the project."
+        assert_zero(verdict("", line, instruction=instruction))
         offline = "Failed to establish a new connection: [Errno -2] Name or service not known\n"
-        assert_void(verdict("", offline + line, instruction=asked), "nonsense-9")
+        assert_void(verdict("", offline + line, instruction=instruction), "nonsense-9")
 
     def test_a_failed_fetch_in_python_of_the_grader_voids(self):
         stderr = (
@@ -483,15 +483,15 @@ class TestImports:
         assert_zero(verdict("", work))
 
     @pytest.mark.parametrize(
-        ("line", "says"),
+        ("line", "message"),
         [
             ("Error: No module named 'log_parsers'", "`log_parsers`"),
             ("could not import log_parsers, giving 0", "`log_parsers`"),
             ("SWE-style log parsers not found", "parsers not found"),
         ],
     )
-    def test_a_caught_and_printed_import_error_voids(self, line, says):
-        assert_void(verdict(line + "\n"), says)
+    def test_a_caught_and_printed_import_error_voids(self, line, message):
+        assert_void(verdict(line + "\n"), message)
 
     def test_a_caught_import_error_of_a_deliverable_does_not_void(self):
         line = "Error: No module named 'solution'\n"
@@ -563,7 +563,7 @@ class TestOtherLanguages:
 
 class TestCollection:
     @pytest.mark.parametrize(
-        ("stdout", "says"),
+        ("stdout", "message"),
         [
             ("collected 0 items\n\n=== no tests ran in 0.01s ===\n", "pytest collected no tests"),
             ("Ran 0 tests in 0.000s\n\nNO TESTS RAN\n", "unittest collected no tests"),
@@ -577,9 +577,9 @@ class TestCollection:
             ("INTERNALERROR> KeyError: 'x'\n", "KeyError"),
         ],
     )
-    def test_a_runner_that_ran_nothing_voids(self, stdout, says):
-        assert_void(verdict(stdout), says)
-        assert_void(verdict("", stdout), says)
+    def test_a_runner_that_ran_nothing_voids(self, stdout, message):
+        assert_void(verdict(stdout), message)
+        assert_void(verdict("", stdout), message)
 
     def test_a_report_of_no_tests_voids(self):
         ctrf = b'{"results": {"summary": {"tests": 0, "passed": 0, "failed": 0}}}'
@@ -587,10 +587,10 @@ class TestCollection:
         assert result.evidence[0].where == "verifier/ctrf.json"
 
     def test_missing_tests_that_are_a_deliverable_blame_the_work(self):
-        asked = "Write unit tests for /app/calc.py in /app/test_calc.py."
-        assert_zero(verdict("=== no tests ran in 0.01s ===\n", instruction=asked))
+        instruction = "Write unit tests for /app/calc.py in /app/test_calc.py."
+        assert_zero(verdict("=== no tests ran in 0.01s ===\n", instruction=instruction))
         missing = "ERROR: file or directory not found: /app/test_calc.py\n"
-        assert_zero(verdict(missing, instruction=asked))
+        assert_zero(verdict(missing, instruction=instruction))
 
     def test_a_missing_fixture_voids(self):
         stdout = (
@@ -625,7 +625,7 @@ class TestCollection:
         assert_zero(verdict(collection("/tests/test_outputs.py", frames, error, importing=False)))
 
     @pytest.mark.parametrize(
-        ("error", "says"),
+        ("error", "message"),
         [
             ("E   NameError: name 'x' is not defined\n", "NameError"),
             ("E   FileNotFoundError: [Errno 2] No such file or directory: '/tests/expected.json'\n",
@@ -633,10 +633,10 @@ class TestCollection:
             ("E   FileNotFoundError: [Errno 2] No such file or directory: 'uv'\n", "FileNotFound"),
         ],
     )  # fmt: skip
-    def test_a_collection_error_of_the_tests_voids(self, error, says):
+    def test_a_collection_error_of_the_tests_voids(self, error, message):
         frames = "../tests/test_outputs.py:1: in <module>\n    x = 1\n"
         stdout = collection("/tests/test_outputs.py", frames, error, importing=False)
-        assert_void(verdict(stdout), says)
+        assert_void(verdict(stdout), message)
 
     def test_an_error_without_frames_is_judged_by_its_module(self):
         error = "E   FileNotFoundError: [Errno 2] No such file or directory: '/app/x'\n"

@@ -124,7 +124,7 @@ async def test_faults_of_the_work_are_valid_zeros(write_pytest_task, run, work, 
 
 
 @pytest.mark.parametrize(
-    "says",
+    "output",
     [
         "Traceback (most recent call last):\nModuleNotFoundError: No module named log_parsers",
         "curl: (6) Could not resolve host: example.invalid",
@@ -133,9 +133,9 @@ async def test_faults_of_the_work_are_valid_zeros(write_pytest_task, run, work, 
     ],
     ids=["import", "fetch", "tool", "no-tests"],
 )
-async def test_output_of_the_work_does_not_void_its_zero(write_pytest_task, run, says):
-    ran = await run(write_pytest_task(tests=RUNS_THE_WORK), f"echo 'echo \"{says}\"' > work.sh")
-    assert says.splitlines()[-1] in ran.read("verifier/stdout.txt")
+async def test_output_of_the_work_does_not_void_its_zero(write_pytest_task, run, output):
+    ran = await run(write_pytest_task(tests=RUNS_THE_WORK), f"echo 'echo \"{output}\"' > work.sh")
+    assert output.splitlines()[-1] in ran.read("verifier/stdout.txt")
     check_graded(ran, 0.0)
 
 

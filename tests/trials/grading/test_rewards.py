@@ -37,7 +37,7 @@ def test_one_number_in_reward_txt_is_the_reward(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "reward.txt is empty"),
         (" \n\n", "reward.txt is empty"),
@@ -56,15 +56,15 @@ def test_one_number_in_reward_txt_is_the_reward(text, value):
         ("1" * (LARGEST_FILE + 1), "too long to be a reward"),
     ],
 )
-def test_other_contents_of_reward_txt_are_no_reward(text, says):
+def test_other_contents_of_reward_txt_are_no_reward(text, message):
     problem = read(reward_txt=text)
     assert isinstance(problem, NoReward)
-    assert says in problem.reason
+    assert message in problem.reason
     assert "\n" not in problem.reason
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "reward.json is empty"),
         ("{}", "empty object"),
@@ -92,10 +92,10 @@ def test_other_contents_of_reward_txt_are_no_reward(text, says):
         (" " * (LARGEST_FILE + 1), "too long to be a reward"),
     ],
 )
-def test_anything_but_an_object_of_finite_numbers_is_no_reward(text, says):
+def test_anything_but_an_object_of_finite_numbers_is_no_reward(text, message):
     problem = read(reward_json=text)
     assert isinstance(problem, NoReward)
-    assert any(part in problem.reason for part in says.split("|"))
+    assert any(part in problem.reason for part in message.split("|"))
     assert "\n" not in problem.reason
 
 

@@ -98,13 +98,13 @@ async def test_an_odd_artifact_does_not_void_the_trial(write_task, run, agent):
     check_graded(ran, 0.0)
 
 
-@pytest.mark.parametrize("place", ["/app/made", "/logs/agent", "/logs/artifacts"])
-async def test_a_link_does_not_copy_other_folders(write_task, run, place):
-    agent = f"truncate -s 20M /srv/large; rm -rf {place}; ln -s /srv {place}"
+@pytest.mark.parametrize("path", ["/app/made", "/logs/agent", "/logs/artifacts"])
+async def test_a_link_does_not_copy_other_folders(write_task, run, path):
+    agent = f"truncate -s 20M /srv/large; rm -rf {path}; ln -s /srv {path}"
     ran = await run(write_task(toml='artifacts = ["/app/made"]\n'), agent)
     check_graded(ran, 1.0)
-    kept = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())
-    assert kept < 1 << 20
+    size = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())
+    assert size < 1 << 20
 
 
 async def test_artifacts_of_the_same_name_do_not_void_the_trial(write_task, run):

@@ -159,8 +159,8 @@ async def test_a_grader_with_large_logs_is_graded(write_task, run, reward):
     logs = "fallocate -l 90M /logs/verifier/a.log; fallocate -l 90M /logs/verifier/z.log\n"
     ran = await run(write_task(test=written(f"{reward}") + logs))
     check_graded(ran, reward)
-    kept = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())
-    assert kept < 70 << 20
+    size = sum(file.stat().st_size for file in ran.folder.rglob("*") if file.is_file())
+    assert size < 70 << 20
 
 
 async def test_a_declared_reward_range_is_used(write_task, run):
@@ -258,7 +258,7 @@ async def test_a_zero_for_a_missing_program_of_the_work_is_valid(write_task, run
 
 
 @pytest.mark.parametrize(
-    "says",
+    "output",
     [
         "ModuleNotFoundError: No module named 'log_parsers'",
         "curl: (6) Could not resolve host: example.invalid",
@@ -267,12 +267,12 @@ async def test_a_zero_for_a_missing_program_of_the_work_is_valid(write_task, run
         "collected 0 items",
     ],
 )
-async def test_output_of_the_code_under_test_does_not_void_a_valid_zero(write_task, run, says):
+async def test_output_of_the_code_under_test_does_not_void_a_valid_zero(write_task, run, output):
     """The work cannot void its 0 by printing such lines."""
     test = (
         f"{FAILING_TESTS}sed -i '/def/a\\        import os; os.system(\"sh /app/work.sh\")' "
         f"test_sum.py\npython3 -m unittest test_sum || {written('0')}"
     )
-    ran = await run(write_task(test=test), f'echo "echo \\"{says}\\" >&2" > /app/work.sh')
-    assert says in ran.read("verifier/stderr.txt")
+    ran = await run(write_task(test=test), f'echo "echo \\"{output}\\" >&2" > /app/work.sh')
+    assert output in ran.read("verifier/stderr.txt")
     check_graded(ran, 0.0)

@@ -21,7 +21,7 @@ CONNECT = "python3 -c \"import socket; socket.create_connection(('{}', {}), 3)\"
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[Gateway]:
-    async with Gateway(ScriptedPolicy(lambda asked: f"You said {asked.last}.")) as gateway:
+    async with Gateway(ScriptedPolicy(lambda request: f"You said {request.last}.")) as gateway:
         yield gateway
 
 
@@ -53,8 +53,10 @@ async def test_a_sandbox_without_a_network_reaches_the_gateway_and_nothing_else(
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "0.0.0.0", 0)
     port = listening.sockets[0].getsockname()[1]
     own = socket.gethostbyname(socket.gethostname())
-    places = [("127.0.0.1", port), (own, port), ("127.0.0.1", gateway.port), ("1.1.1.1", 53)]
-    tries = "\n".join(f"{CONNECT.format(*place)} && echo reached {place}" for place in places)
+    addresses = [("127.0.0.1", port), (own, port), ("127.0.0.1", gateway.port), ("1.1.1.1", 53)]
+    tries = "\n".join(
+        f"{CONNECT.format(*address)} && echo reached {address}" for address in addresses
+    )
     async with listening:
         ran = await run(f"ask hello\n{tries}\ntrue")
     check_graded(ran, 1.0)
@@ -78,10 +80,10 @@ async def test_a_trial_cannot_use_the_session_of_another_trial(
         """
     )
     check_graded(ran, 1.0)
-    said = ran.read("agent/stdout.txt").splitlines()
-    assert said[0] == "You said mine."
-    assert [line[:4] for line in said[1:]] == ["401 "] * 3
-    assert len(set(said[1:])) == 1, "what is not there and what is not theirs look the same"
+    output = ran.read("agent/stdout.txt").splitlines()
+    assert output[0] == "You said mine."
+    assert [line[:4] for line in output[1:]] == ["401 "] * 3
+    assert len(set(output[1:])) == 1, "missing sessions and those of others look the same"
     assert other.exchanges == 0
     assert ran.file.ends["main"].turns == 1
 
@@ -91,10 +93,10 @@ async def test_concurrent_trials_have_their_own_sessions(run):
         run("ask one; echo $POLICY_KEY; echo $POLICY_URL", 1),
         run("ask two; echo $POLICY_KEY; echo $POLICY_URL", 2),
     )
-    said = [ran.read("agent/stdout.txt").splitlines() for ran in (first, second)]
-    assert [lines[0] for lines in said] == ["You said one.", "You said two."]
-    assert said[0][1] != said[1][1]
-    assert said[0][2].split("/s/")[1] != said[1][2].split("/s/")[1]
+    output = [ran.read("agent/stdout.txt").splitlines() for ran in (first, second)]
+    assert [lines[0] for lines in output] == ["You said one.", "You said two."]
+    assert output[0][1] != output[1][1]
+    assert output[0][2].split("/s/")[1] != output[1][2].split("/s/")[1]
     assert [ran.file.ends["main"].turns for ran in (first, second)] == [1, 1]
 
 

@@ -36,8 +36,8 @@ def short_silence_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_session, "MAX_SILENCE", 0.2)
 
 
-def echo(asked: ScriptedRequest) -> str:
-    return f"You said {asked.last}."
+def echo(request: ScriptedRequest) -> str:
+    return f"You said {request.last}."
 
 
 def ended(ran: Worked) -> tuple[Ending | None, str]:
@@ -116,8 +116,8 @@ async def test_a_policy_that_is_silent_for_less_than_half_the_time_is_not_blamed
     task = write_task(test=GRADER, toml=SHORT_TIME)
     script = "ask 1; touch /app/done; sleep 2.2; ask late"
 
-    def late(asked: ScriptedRequest) -> Turn:
-        return Turn(text="Yes.", delay=60 if "late" in asked.last else 0)
+    def late(request: ScriptedRequest) -> Turn:
+        return Turn(text="Yes.", delay=60 if "late" in request.last else 0)
 
     ran = await ask(task, Asking(script), ScriptedPolicy(late))
     check_graded(ran, 1.0)
@@ -126,9 +126,9 @@ async def test_a_policy_that_is_silent_for_less_than_half_the_time_is_not_blamed
 
 async def test_a_slow_stream_is_not_silence(write_task, ask: Asks):
     task = write_task(test=GRADER, toml=SHORT_TIME)
-    said = Script(rules=(Rule(when="first", text="Yes."),), otherwise="x" * 2400)
+    answers = Script(rules=(Rule(when="first", text="Yes."),), otherwise="x" * 2400)
     script = "ask first; touch /app/done; ask --stream second"
-    ran = await ask(task, Asking(script), ScriptedPolicy(said, pace=0.1))
+    ran = await ask(task, Asking(script), ScriptedPolicy(answers, pace=0.1))
     check_graded(ran, 1.0)
     assert ended(ran) == (Ending.BUDGET, "budget")
 
@@ -139,8 +139,8 @@ async def test_an_answer_after_an_abandoned_request_is_graded(
     task = write_task(test=GRADER, toml="[agent]\ntimeout_sec = 60\n")
     monkeypatch.setattr(policy_session, "MAX_SILENCE", 0.5 / 60)
 
-    def slow(asked: ScriptedRequest) -> Turn:
-        return Turn(text="Yes.", delay=600 if "slow" in asked.last else 0)
+    def slow(request: ScriptedRequest) -> Turn:
+        return Turn(text="Yes.", delay=600 if "slow" in request.last else 0)
 
     script = 'timeout 2.2 python3 -c "$ASK" slow; ask quick && touch /app/done'
     ran = await ask(task, Asking(script), ScriptedPolicy(slow))
@@ -205,14 +205,14 @@ async def test_a_full_disk_for_trajectories_voids_the_trial(
 async def test_a_trial_cancelled_on_a_full_disk_is_cancelled(
     write_task, ask: Asks, disk: list[int], tmp_path: Path
 ):
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
-    def told(_: ScriptedRequest) -> Turn:
-        asked.set()
+    def answer(_: ScriptedRequest) -> Turn:
+        requested.set()
         return Turn(text="Late.", delay=60)
 
-    trial = asyncio.create_task(ask(write_task(), Asking("ask hello"), ScriptedPolicy(told)))
-    await asyncio.wait_for(asked.wait(), 60)
+    trial = asyncio.create_task(ask(write_task(), Asking("ask hello"), ScriptedPolicy(answer)))
+    await asyncio.wait_for(requested.wait(), 60)
     disk[0] = 0
     trial.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -70,8 +70,8 @@ async def test_a_pause_that_does_not_end_makes_the_trial_void(write_task, ask: A
 
 
 async def test_a_pause_does_not_count_as_silence_of_the_policy(write_task, ask: Asks):
-    def hangs(asked: ScriptedRequest) -> Turn:
-        return Turn(text="Yes.", delay=60 if "late" in asked.last else 0)
+    def hangs(request: ScriptedRequest) -> Turn:
+        return Turn(text="Yes.", delay=60 if "late" in request.last else 0)
 
     gate = Gate(ScriptedPolicy(hangs))
     pausing = asyncio.create_task(pause_for(gate, 1.0, drains=False))
@@ -85,8 +85,8 @@ async def test_a_draining_policy_answers_on_the_time_of_the_agent(write_task, as
     """Otherwise an endless answer and the update would wait for each other."""
     draining: list[asyncio.Task[None]] = []
 
-    def say(asked: ScriptedRequest) -> str:
-        if "second" not in asked.last:
+    def say(request: ScriptedRequest) -> str:
+        if "second" not in request.last:
             return "Yes."
         draining.append(asyncio.create_task(gate.pause(drain=True)))
         return "x" * 24_000

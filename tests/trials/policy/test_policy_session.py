@@ -32,8 +32,8 @@ def ask(backend: Backend, tmp_path: Path) -> Asks:
     return trial_with(backend, tmp_path)
 
 
-def echo(asked: ScriptedRequest) -> str:
-    return f"You said {asked.last}."
+def echo(request: ScriptedRequest) -> str:
+    return f"You said {request.last}."
 
 
 @pytest.mark.every_backend
@@ -198,13 +198,13 @@ async def test_an_agent_that_needs_a_policy_is_void_without_one(write_task, run)
 
 @pytest.mark.every_backend
 async def test_a_cancelled_trial_closes_its_trajectory(write_task, backend: Backend, tmp_path):
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
-    def told(_: ScriptedRequest) -> Turn:
-        asked.set()
+    def answer(_: ScriptedRequest) -> Turn:
+        requested.set()
         return Turn(text="Late.", delay=60)
 
-    async with Gateway(ScriptedPolicy(told)) as gateway:
+    async with Gateway(ScriptedPolicy(answer)) as gateway:
         trial = asyncio.create_task(
             run_trial(
                 write_task(),
@@ -216,7 +216,7 @@ async def test_a_cancelled_trial_closes_its_trajectory(write_task, backend: Back
                 policy=PolicyAccess(gateway, Limits(), tmp_path / "blobs"),
             )
         )
-        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(requested.wait(), 60)
         trial.cancel()
         with pytest.raises(asyncio.CancelledError):
             await trial

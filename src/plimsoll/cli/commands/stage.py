@@ -194,7 +194,7 @@ def _summary(folder: Path, plan: "Plan", outcome: "Outcome") -> dict[str, Any]:
         "folder": str(folder),
         "assets": list(outcome.assets.assets),
         "staged": outcome.staged,
-        "kept": outcome.kept,
+        "kept": outcome.reused,
         "failed": [
             {"what": f.request.describe(), "reason": f.reason, "tasks": list(f.tasks)}
             for f in outcome.failures

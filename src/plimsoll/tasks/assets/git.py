@@ -117,13 +117,13 @@ def _list_refs(repo: Path, origin: str) -> _Remote:
     remote = _Remote(origin)
     head = ""
     for line in _git(repo, "ls-remote", "--symref", "--", origin).splitlines():
-        left, _, name = line.partition("\t")
-        if left.startswith("ref: refs/heads/") and name == "HEAD":
-            remote.branch = left.removeprefix("ref: refs/heads/")
+        value, _, name = line.partition("\t")
+        if value.startswith("ref: refs/heads/") and name == "HEAD":
+            remote.branch = value.removeprefix("ref: refs/heads/")
             continue
         if name == "HEAD":
-            head = left
-        remote.refs[name.removesuffix("^{}")] = left
+            head = value
+        remote.refs[name.removesuffix("^{}")] = value
     # A bundle may have only branches; prefer one called main or master.
     heads = [n for n, at in remote.refs.items() if n.startswith("refs/heads/") and head in ("", at)]
     if heads and f"refs/heads/{remote.branch}" not in heads:

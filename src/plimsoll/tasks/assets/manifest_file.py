@@ -129,8 +129,8 @@ def write_manifest(folder: Path, assets: Iterable[Asset], requests: Iterable[Req
         text.append(_table("asset", asset))
     for request in sorted(requests, key=lambda one: tuple(map(str, one.key))):
         text.append(_table("request", request))
-    if not _has_text(file := folder / MANIFEST, whole := "".join(text)):
-        write_file(file, whole)
+    if not _has_text(file := folder / MANIFEST, content := "".join(text)):
+        write_file(file, content)
 
 
 def _has_text(file: Path, text: str) -> bool:

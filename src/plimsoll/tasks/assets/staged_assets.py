@@ -17,7 +17,7 @@ from plimsoll.tasks.assets.manifest_file import read_manifest
 from plimsoll.tasks.assets.requests import UnsupportedFetch, requests_of
 from plimsoll.tasks.fetches.fetch import Fetch, Kind
 
-__all__ = ["ASSETS_MOUNT", "Asset", "AssetMount", "Request", "StagedAssets", "load_assets"]
+__all__ = ["StagedAssets", "load_assets"]
 
 SHIMS = f"{ASSETS_MOUNT}/shims"
 

@@ -44,7 +44,7 @@ class Outcome:
 
     assets: StagedAssets
     staged: list[str] = field(default_factory=list[str])
-    kept: int = 0
+    reused: int = 0
     failures: list[Failure] = field(default_factory=list[Failure])
     stopped: str | None = None
     """Why it stopped early: the storage is full."""
@@ -74,7 +74,7 @@ class Stager:
         try:
             self._drop_damaged()
             pending = [w.request for w in plan.requests.values() if not self._is_done(w.request)]
-            self._outcome.kept = len(plan.requests) - len(pending)
+            self._outcome.reused = len(plan.requests) - len(pending)
             self._stage_all(pending)
             self._release_shared_mounts()
             self._commit()
@@ -105,8 +105,10 @@ class Stager:
                         self._plan.read_only.setdefault(asset.mount, True)
             self._assets = self._assets.without(asset.path)
         intact = {a.path for a in self._assets.assets if a.path.startswith("git/")}
-        kept = {request.key for request in self._assets.requests}
-        self._repairs = {r.key for r in requests if r.key not in kept and intact & set(r.assets)}
+        satisfied = {request.key for request in self._assets.requests}
+        self._repairs = {
+            r.key for r in requests if r.key not in satisfied and intact & set(r.assets)
+        }
 
     def _is_done(self, request: Request) -> bool:
         return any(one.key == request.key for one in self._assets.requests)
@@ -181,8 +183,8 @@ class Stager:
         old = next((asset for asset in self._assets.assets if asset.kind is Kind.NPM), None)
         before = old.pin.split() if old else []
         packages = sorted({*before, *(word for request in requests for word in request.what)})
-        kept = self._store.folder / old.path if old else None
-        asset = stage_npm(self._store, packages, old=kept, local=self._sources.npm)
+        old_cache = self._store.folder / old.path if old else None
+        asset = stage_npm(self._store, packages, old=old_cache, local=self._sources.npm)
         if old is not None:
             self._replace(old, asset)
         for request in requests:

@@ -120,11 +120,11 @@ def _stages(parsed: Dockerfile, text: str) -> Iterator[Stage]:
 def _stage(instruction: Instruction, env: dict[str, str], earlier: Sequence[Stage]) -> Stage:
     base, *rest = instruction.args.split()
     base = expand(base, env)
-    made = Stage(base, rest[1].lower() if len(rest) == 2 else None)
-    below = next((stage for stage in reversed(earlier) if stage.name == base.lower()), None)
+    stage = Stage(base, rest[1].lower() if len(rest) == 2 else None)
+    below = next((one for one in reversed(earlier) if one.name == base.lower()), None)
     if below is not None:
-        made.workdir, made.env, made.shell = below.workdir, dict(below.env), below.shell
-    return made
+        stage.workdir, stage.env, stage.shell = below.workdir, dict(below.env), below.shell
+    return stage
 
 
 def _apply(

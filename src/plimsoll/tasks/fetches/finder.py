@@ -16,9 +16,6 @@ from plimsoll.tasks.task import Step, Task
 from plimsoll.tasks.text_files import files_below, read_text, relative_name
 
 __all__ = [
-    "Fetch",
-    "Kind",
-    "Phase",
     "agent_fetches",
     "build_fetches",
     "find_fetches",

@@ -37,7 +37,7 @@ from plimsoll.tasks.shell.syntax import (
     Substitution,
 )
 
-__all__ = ["Command", "Script", "parse_script"]
+__all__ = ["SHELLS", "parse_script"]
 
 SHELLS = {"bash", "sh", "dash", "zsh", "ash"}
 MAX_DEPTH = 60

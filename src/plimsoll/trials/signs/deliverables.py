@@ -73,5 +73,5 @@ class Deliverables:
         return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", self._text) is not None
 
     def _on_a_line(self, word: str, about: re.Pattern[str]) -> bool:
-        whole = re.compile(rf"(?<![\w/.-]){re.escape(word)}(?![\w/-])")
-        return any(about.search(line) and whole.search(line) for line in self._lines)
+        exact = re.compile(rf"(?<![\w/.-]){re.escape(word)}(?![\w/-])")
+        return any(about.search(line) and exact.search(line) for line in self._lines)

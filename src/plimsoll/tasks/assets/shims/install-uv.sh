@@ -1,5 +1,5 @@
 #!/bin/sh
-# Answers for uv's installer: puts the staged uv where the installer would put it.
+# Replaces uv's installer: installs the staged uv to the folder of the installer.
 set -eu
 
 from=@TOOL@
@@ -15,4 +15,4 @@ case ":\${PATH}:" in
 *) export PATH="$to:\$PATH" ;;
 esac
 EOF
-echo "plimsoll: uv @VERSION@ is installed to $to from the staged assets" >&2
+echo "plimsoll: installed uv @VERSION@ from the staged assets to $to" >&2

@@ -1,4 +1,4 @@
-# Shared by the shims. POSIX sh, and no program that an image may lack.
+# Functions of the shims, in POSIX sh without programs that an image may lack.
 
 here=${0%/*}
 assets=${here%/*}
@@ -6,7 +6,7 @@ nl='
 '
 tab=$(printf '\t')
 
-# Sets `real` to the next program of this name in PATH that is not a shim.
+# Sets `real` to the next program of this name in PATH after the shim.
 find_real() {
     ours=$(CDPATH='' cd -- "$here" && pwd -P)
     rest=$PATH:
@@ -34,7 +34,7 @@ staged_file() {
     return 1
 }
 
-# Whether each of the lines in `urls` is staged, and there is one.
+# Whether `urls` has at least one line and all of them are staged.
 all_staged() {
     left=$urls
     [ -n "$left" ] || return 1
@@ -44,7 +44,7 @@ all_staged() {
     done
 }
 
-# The host of the first URL, for the message of a program that is not there.
+# The host of the first URL, for the error message of a missing program.
 first_host() {
     host=${urls%%"$nl"*}
     host=${host#*://}
@@ -53,7 +53,7 @@ first_host() {
     printf '%s' "${host%%:*}"
 }
 
-# The name that a URL's file is saved under.
+# The file name of a URL.
 url_name() {
     name=${1%%[?#]*}
     printf '%s' "${name##*/}"

@@ -34,11 +34,11 @@ def _check(parsed: ParsedTask) -> Iterator[Violation]:
         yield from _commands(graded, installed)
 
 
-def _imports(graded: GradedStep, source: PythonFile, known: set[str]) -> Iterator[Violation]:
+def _imports(graded: GradedStep, source: PythonFile, available: set[str]) -> Iterator[Violation]:
     seen: set[str] = set()
     for found in source.imports:
         name = found.module
-        if found.caught or name in seen or name in sys.stdlib_module_names or name in known:
+        if found.caught or name in seen or name in sys.stdlib_module_names or name in available:
             continue
         if name in ALWAYS_PRESENT or name.startswith("_"):
             continue

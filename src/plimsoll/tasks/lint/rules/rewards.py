@@ -104,7 +104,7 @@ def _differing(ends: tuple[State, ...], writes: tuple[RewardWrite, ...]) -> Iter
             continue
         location = _location_of(writes, "json", end.json or "")
         if location is not None:
-            message = f"reward.json says {second:g} where reward.txt says {first:g}"
+            message = f"reward.json has {second:g}, but reward.txt has {first:g}"
             yield Violation(*location, message)
             return
 

@@ -351,10 +351,8 @@ class Simulator:
             value = state.value(found.value)
             return [replace(state.with_variable(found.name, value), status=True)]
         ends = self._substitutions(found.substitutions, state)
-        whole = len(found.substitutions) == 1 and found.substitutions[0].text == found.value
-        return [
-            end.with_variable(found.name, end.out.strip() if whole else UNKNOWN) for end in ends
-        ]
+        only = len(found.substitutions) == 1 and found.substitutions[0].text == found.value
+        return [end.with_variable(found.name, end.out.strip() if only else UNKNOWN) for end in ends]
 
     # Compound statements
 
