@@ -39,12 +39,13 @@ tour: $(READY)  ## run the oracle, nop and a scripted policy over example tasks,
 	@echo "== tasks whose graders are broken: void with a cause, never a number"
 	@$(BIN)/plimsoll eval examples/broken --agent oracle || test $$? -eq 3
 
-# Two workers a core share the quick tests. One thread each: workers that took all cores would wait
-# for each other.
+# Two workers a core share the quick tests, with one thread each: with more they would wait for each
+# other. Byte code is kept, because tests start thousands of processes.
 QUICK := not slow and not engine and not cluster and not alone
 
 test: $(READY)  ## run the quick tests, in a few minutes; tests of missing parts are skipped
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "$(QUICK)" $(ARGS)
+	@$(BIN)/python -m compileall -q src
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m "$(QUICK)" $(ARGS)
 
 test-all: $(READY)  ## run all tests, in lanes; .ci/run has Docker, Ray and agents for them
 	.ci/tests

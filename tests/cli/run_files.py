@@ -1,5 +1,6 @@
 """Runs started from the command line, and what they leave running."""
 
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ __all__ = [
     "rows",
     "to_the_end",
     "wait_for",
+    "wait_until_gone",
     "write_run",
 ]
 
@@ -73,6 +75,30 @@ def wait_for(
             pytest.fail("\n".join(process.communicate()))
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.02)
+
+
+def wait_until_gone(mark: str, word: str, *, within: float = 120) -> None:
+    """Wait until no marked process has a word in its command line; fail with their threads."""
+    deadline = time.monotonic() + within
+    while left := {pid: what for pid, what in marked(mark).items() if word in what}:
+        if time.monotonic() > deadline:
+            pytest.fail(
+                "\n".join(
+                    f"still runs: {pid} {what}\n{_threads(pid)}" for pid, what in left.items()
+                )
+            )
+        time.sleep(0.02)
+
+
+def _threads(pid: int) -> str:
+    """The threads of a process: name, state, and the kernel function that each waits in."""
+    lines: list[str] = []
+    for folder in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            name, waits = ((folder / file).read_text().strip() for file in ("comm", "wchan"))
+            lines.append(f"  {name} {state} {waits}")
+    return "\n".join(lines)
 
 
 def kill(process: "subprocess.Popen[str]", mark: str) -> None:

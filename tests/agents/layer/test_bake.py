@@ -65,6 +65,7 @@ def test_a_component_is_installed_once(tmp_path: Path):
     assert first.parts["tool"].python == PYTHON
 
 
+@pytest.mark.slow
 def test_another_version_replaces_the_first(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     write_wheel(tmp_path / "wheels", "2.0")
@@ -75,6 +76,7 @@ def test_another_version_replaces_the_first(tmp_path: Path):
     assert "2.0" in (tmp_path / "layer/tool/tool.py").read_text()
 
 
+@pytest.mark.slow
 def test_a_damaged_component_is_installed_again(tmp_path: Path):
     write_wheel(tmp_path / "wheels", "1.0")
     baked(tmp_path, PIP)

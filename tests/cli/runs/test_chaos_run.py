@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_files import Plimsoll, Start, checked, marked, no_sandbox, prompts, wait_for
+from run_files import (
+    Plimsoll,
+    Start,
+    checked,
+    marked,
+    no_sandbox,
+    prompts,
+    wait_for,
+    wait_until_gone,
+)
 from run_files import write_run as write_config
 
 from helpers import long_time, processes_with
@@ -166,7 +175,7 @@ def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_
     assert cluster is None or chaos.done["node"], "no node was killed"
     total = end_after(chaos.run, 3)
     # What a worker leaves that dies after the last life has ended is for the next to reap.
-    wait_for(lambda: not [what for what in marked(mark).values() if "plimsoll.workers" in what])
+    wait_until_gone(mark, "plimsoll.workers")
     ended = plimsoll("resume", "runs/night", "--json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = json.loads(ended.stdout)
@@ -175,7 +184,7 @@ def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_
     assert set(told["void"]) <= {"lost", "cancelled"}
     assert told["void"]["lost"]
     checked(plimsoll, "runs/night")
-    wait_for(lambda: not [what for what in marked(mark).values() if "plimsoll" in what])
+    wait_until_gone(mark, "plimsoll")
     assert processes_with(word) == []
     assert no_sandbox(tmp_path)
     assert list((tmp_path / "tmp").iterdir()) == []

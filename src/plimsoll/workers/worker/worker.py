@@ -9,6 +9,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import socket
 import traceback
 from contextlib import AsyncExitStack
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 _DONE, _CANNOT_START, _RUN_IS_GONE = 0, 1, 3
 """How a worker's process exits."""
+
+_ORPHAN_SECONDS = 30
+"""For a worker whose run is gone to end; longer than its heart gives the loop to clean up."""
 
 _STOPPED = Void(Cause.CANCELLED, "the run is being stopped")
 _SIGNALLED = Void(Cause.LOST, "its worker was asked to end by a signal")
@@ -94,8 +98,13 @@ class Worker:
             self._drain(self._spec.result().grace_seconds)
 
     def orphan(self) -> None:
-        """Its run is gone: nobody waits for what it does."""
+        """Its run is gone: nobody waits for what it does.
+
+        The kernel ends the process if cleaning up does not: a thread or a task that hangs after
+        the heart has stopped would keep it for ever.
+        """
         self._code = _RUN_IS_GONE
+        signal.alarm(_ORPHAN_SECONDS)
         self._stop(_ORPHANED)
 
     async def _live(self, line: WorkerConnection) -> None:

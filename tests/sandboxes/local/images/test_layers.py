@@ -97,12 +97,14 @@ async def test_files_of_the_host_change_in_the_image_alone(kit: Kit):
     assert await kit.see(plain, "env echo fine; ls -d /opt/mine 2>/dev/null || true") == "fine"
 
 
+@pytest.mark.slow
 async def test_sixty_layers_work(kit: Kit):
     text = "FROM any\n" + "".join(f"RUN echo {n} >>/usr/x && touch /opt/{n}\n" for n in range(60))
     shown = await kit.show(text, "wc -l </usr/x; ls /opt | grep -c '^[0-9]*$'; tail -1 /usr/x")
     assert shown == "60\n60\n59"
 
 
+@pytest.mark.slow
 async def test_too_many_layers_are_an_error_with_the_line(kit: Kit):
     text = "FROM any\n" + "WORKDIR /x\n" * 119 + "RUN touch /usr/last\n"
     assert await kit.show(text, "ls /usr/last") == "/usr/last"
