@@ -1,1 +1,1 @@
-"""The accounting of rollouts: nothing lost, nothing twice, nothing too old."""
+"""The ledger: append-only accounting of rollouts. None lost, none twice, none too old."""

@@ -1,7 +1,7 @@
-"""The decisions: every change to the books of a run, as events that a sink keeps.
+"""Accounts: the decisions that change the books of a run, each recorded as events.
 
-Synchronous and without a clock or a file of its own, so that the simulator drives the very
-code that runs in training. Where `sink` raises, nothing has happened.
+Synchronous, without a clock and without files: the simulator drives the same code as a
+training run. If `sink` raises, nothing has changed.
 """
 
 import itertools
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Accounts:
-    """The books of one run, and what may be done to them."""
+    """The books of one run, and the operations on them."""
 
     def __init__(
         self, books: Books, sink: Sink, history: History, clock: Callable[[], float]
@@ -60,7 +60,8 @@ class Accounts:
         return self.books.settings
 
     def configure(self, settings: Settings) -> None:
-        """Use these settings from here on. What they leave no time for comes again."""
+        """Use these settings from now on. Groups that can no longer be trained in time are
+        requeued."""
         if settings != self.books.settings:
             self._record(
                 ev.Configured(number=self.books.configured, settings=settings, at=self._clock())
@@ -68,9 +69,9 @@ class Accounts:
             self.shed()
 
     def admit(self, order: DataOrder, most: int | None = None) -> list[Group]:
-        """Admit as many groups as there is room for, and no more than `most`.
+        """Admit as many groups as there is room for, at most `most`.
 
-        Prompts that come again go first, unless their task is to blame for it.
+        Requeued prompts go first, unless their task is to blame for the failure.
         """
         admitted: list[Group] = []
         free = room(self.books, self.settings)
@@ -110,14 +111,14 @@ class Accounts:
         return None
 
     def readmit(self, tasks: Collection[str]) -> list[str]:
-        """Those of the tasks that were out by no fault of their own, and are in again."""
+        """The prompts to readmit of tasks that were excluded through no fault of their own."""
         returned = [task for task in self.books.stranded if task in tasks]
         for task in returned:
             self._record(ev.Returned(task=task, number=self.books.returned, at=self._clock()))
         return returned
 
     def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
-        """This name, with a number behind it where an evaluation had it before."""
+        """A unique name for an evaluation: `name`, with a number appended if it is taken."""
         name = wanted
         for number in itertools.count(2):
             if name not in taken and not self._history.about(_evaluation_group(name, 0)):
@@ -136,7 +137,7 @@ class Accounts:
     ) -> list[Group]:
         """Admit groups of an evaluation, as far as the cap on rollouts allows.
 
-        The first `begun` tasks were admitted before. Raises for a name that is another's.
+        The first `begun` tasks are already admitted. Raises for the name of another evaluation.
         """
         admitted: list[Group] = []
         free = room_for_evaluation(
@@ -161,16 +162,16 @@ class Accounts:
         return admitted
 
     def give_up_evaluation(self, name: str) -> None:
-        """Nobody waits for an evaluation any more: what is left of it does not run."""
+        """Abandon an evaluation: its remaining tickets do not run."""
         for group in list(self.books.evals.values()):
             if group.id == _evaluation_group(name, group.prompt):
                 reason = "nobody waits for it any more"
                 self._give_up(group.id, reason, counts=False, cause=Cause.CANCELLED)
 
     def waiting(self, most: int | None = None) -> list[str]:
-        """Tickets that no worker has taken yet: of evaluations, then the oldest group's first.
+        """Tickets that no worker has taken: evaluations first, then the oldest groups.
 
-        `most` is how many are wanted: no more are looked at.
+        Stops after `most` tickets.
         """
         tickets = (
             group.ticket(place)
@@ -181,7 +182,8 @@ class Accounts:
         return list(itertools.islice(tickets, most))
 
     def start(self, ticket: str, worker: str) -> bool:
-        """A worker has taken a ticket. True again where it says so again."""
+        """Record that a worker has taken a ticket. Idempotent: true again for a repeated
+        message."""
         found = self.books.find(ticket)
         if found and found[1].state is MemberState.RUNNING and found[1].worker == worker:
             return True
@@ -198,7 +200,7 @@ class Accounts:
         segments: Iterable[ev.Segment] = (),
         trial: str = "",
     ) -> bool:
-        """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
+        """Record a graded rollout. False for a ticket that is not in flight: nothing changes."""
         event = ev.Finished(
             ticket=ticket,
             reward=verdict.reward,
@@ -217,7 +219,7 @@ class Accounts:
         return True
 
     def _withhold_overdue(self, ticket: str) -> None:
-        """A rollout that turns out to be of older weights than was said is not trained on."""
+        """Withhold a rollout whose tokens turn out to be older than announced."""
         found = self.books.find(ticket)
         if found is None or found[0].id not in self.books.groups:
             return
@@ -234,11 +236,11 @@ class Accounts:
         again: bool = False,
         spoke: bool = True,
     ) -> bool:
-        """A rollout came to nothing; the table of causes says whether it is tried again.
+        """Record a void rollout. The table of causes says whether it is retried.
 
-        `again` says so whatever the table does, and the try does not count: the run itself gave
-        it up, to go on later. `spoke`: the policy had answered it. Another try is sampled with
-        other seeds, except after `again` and where this one was lost before it spoke.
+        `again` retries it regardless of the table, and the try does not count: the run itself gave
+        it up, to continue later. `spoke`: the policy had answered. A retry uses other seeds,
+        except after `again` and where the rollout was lost before the policy answered.
         """
         event = ev.Voided(
             ticket=ticket,
@@ -253,20 +255,20 @@ class Accounts:
         return self._tell(event, ticket)
 
     def choose(self) -> Batch | Waiting:
-        """The next batch, or what it waits for. Changes nothing."""
+        """The next batch, or the groups that it waits for. Changes nothing."""
         return choose(self.books, self.settings)
 
     def shed(self) -> list[str]:
-        """Give up what can no longer be trained on in time; their prompts come again."""
+        """Give up groups that can no longer be trained in time; their prompts are requeued."""
         given_up = surplus(self.books, self.settings)
         for group in given_up:
             self._give_up(group, "it can no longer be trained on in time", counts=False)
         return given_up
 
     def distrust(self, tickets: Iterable[str], verdict: Void) -> list[str]:
-        """Give up live groups of which a rollout turns out to be worth nothing, however graded.
+        """Give up live groups with a rollout that turns out to be worthless, however it was graded.
 
-        Their prompts come again. What is being trained on, or was, stays as it is.
+        Their prompts are requeued. Groups in training, or already trained, stay.
         """
         found = (self.books.find(ticket) for ticket in tickets)
         groups = {one[0].id: one[0] for one in found if one is not None}
@@ -277,9 +279,9 @@ class Accounts:
         return given_up
 
     def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
-        """Do the first thing that helps about a group that is due and still runs.
+        """Apply the first remedy that helps a straggling group that is due.
 
-        None where it is not, or no more.
+        None if the group is not due any more.
         """
         choice = self.choose()
         if isinstance(choice, Batch) or group not in choice.due:
@@ -300,7 +302,7 @@ class Accounts:
         return remedy
 
     def _resume(self, group: Group, upto: int) -> None:
-        """Open members go on with the weights of now; those that have ended are withheld."""
+        """Let open members continue with the current weights; withhold those that have ended."""
         version, now = self.books.version, self._clock()
         for place, member in enumerate(group.members):
             if member.state is MemberState.RUNNING:
@@ -325,7 +327,7 @@ class Accounts:
         )
 
     def consume(self, batch: Batch) -> None:
-        """The batch is being trained on, from here on."""
+        """Record that training on the batch begins."""
         event = ev.Consumed(
             version=self.books.version,
             groups=batch.ids,
@@ -336,11 +338,11 @@ class Accounts:
             raise LedgerError(f"the batch of version {self.books.version} is not to be had")
 
     def reject(self, reasons: Mapping[str, str]) -> None:
-        """The batch under way cannot be trained on, and nothing was made of it.
+        """Reject the current batch: the named groups cannot be trained on.
 
-        The groups of it that are named are given up, for these reasons, and their prompts come
-        again; the others wait for the next batch. Not for a step whose weights were published:
-        tokens may be of its version already.
+        They are given up for the given reasons and their prompts are requeued; the other groups
+        wait for the next batch. Not for a step whose weights were published: rollouts may already
+        have tokens of its version.
         """
         books = self.books
         if not reasons or not reasons.keys() <= {group.id for group in books.training}:
@@ -350,7 +352,7 @@ class Accounts:
             self._give_up(group, reason, counts=True, cause=Cause.LOST)
 
     def commit(self, checkpoint: str = "") -> Version:
-        """The step is done; the version that it made."""
+        """Commit the step; returns the new version."""
         version = Version(self.books.version.lineage, self.books.version.number + 1)
         if not self.books.is_training:
             raise LedgerError(f"there is no step to commit as version {version}")
@@ -359,11 +361,11 @@ class Accounts:
         return version
 
     def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
-        """Go on from a version whose weights are at hand, after whatever happened.
+        """Continue from a version whose weights are available, after any crash.
 
-        What later steps consumed is live again. A ticket that runs stays with its worker where
-        `is_alive(ticket, worker)`; otherwise it is lost, and tried again. Whoever waited for an
-        evaluation is gone.
+        Groups that later steps consumed are live again. A running ticket stays with its worker if
+        `is_alive(ticket, worker)`; otherwise it is lost and retried. Evaluations end: the process
+        that waited for them is gone.
         """
         for group in list(self.books.evals):
             self._give_up(group, "the run was ended", counts=False, cause=Cause.LOST)
@@ -387,14 +389,14 @@ class Accounts:
                 "descend from it: they are not of the same run, or the run has left that version"
             )
         if is_ahead(books, at):
-            # The checkpoint was complete; only its line in the journal was missing.
+            # The checkpoint was complete; only its event was missing from the journal.
             self._record(ev.Committed(version=at, checkpoint="", at=self._clock()))
             return
         if at == now and not books.is_training:
             return
         groups = consumed_since(self._history, books.lineages, now, at)
-        # A lineage of its own even where only an unfinished step is undone: its weights may have
-        # generated tokens already.
+        # A new lineage even if only an unfinished step is undone: its weights may already have
+        # generated tokens.
         version = Version(books.lineages.next_lineage(), at.number)
         self._roll_back(at, version, [rebuild(self._history, books, name) for name in groups])
 
@@ -417,7 +419,7 @@ class Accounts:
         ]
 
     def _tell(self, event: ev.Event, about: str) -> bool:
-        """Record what somebody else says has happened; count it where it does not fit."""
+        """Record a report about a ticket or a group; count it as ignored if it does not fit."""
         if self._record(event):
             return True
         number = sum(self.books.tally.ignored.values())

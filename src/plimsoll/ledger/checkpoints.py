@@ -1,8 +1,8 @@
-"""Checkpoints: complete or not there at all.
+"""Checkpoints: complete or absent.
 
-A checkpoint is a folder of files and a manifest beside it. The files are written and on the
-disk before the manifest is renamed into its place, and that rename is the commit: a folder
-without a manifest is what a crash left, and is never chosen.
+A checkpoint is a folder of files and a manifest beside it. The files are synced to disk before
+the manifest is renamed into place, and that rename is the commit: a folder without a manifest
+is left over from a crash and never used.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from plimsoll.ledger.recovery import can_restore, is_beyond
 __all__ = ["FOLDER", "Checkpoint", "Checkpoints"]
 
 FOLDER = "checkpoints"
-"""In a run's directory."""
+"""Folder name in the run directory."""
 
 _KEEP_AT_LEAST = 2
 _NAMES = "v*-????????"
@@ -30,12 +30,12 @@ _CHUNK = 1 << 20
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest: what a checkpoint holds, and where in the run it stands."""
+    """The manifest: the content of a checkpoint, and its position in the run."""
 
     name: str
     version: Version
     position: int
-    """The ledger's last event that it knows of."""
+    """The last event of the ledger that it includes."""
     files: dict[str, str]
     """The digest of each file, by its path in the folder."""
     state: dict[str, str | int | float | None] = {}
@@ -68,13 +68,13 @@ class Checkpoints:
     ) -> Checkpoint:
         """Let `save` write files into a folder, and commit them as the version's checkpoint.
 
-        The oldest ones go, and those that the version does not descend from.
+        Removes the oldest checkpoints, and those that the version does not descend from.
         """
         name = f"v{version.lineage}-{version.number:08d}"
         folder, manifest = self.folder / name, self._manifest(name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            manifest.unlink(missing_ok=True)  # before its files go: never without them
+            manifest.unlink(missing_ok=True)  # first: a manifest never lacks its files
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             save(folder)
@@ -87,7 +87,7 @@ class Checkpoints:
             )
             _write_whole(manifest, msgspec.json.encode(made))
         except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)  # a disk that is full needs the room
+            shutil.rmtree(folder, ignore_errors=True)  # a full disk needs the space
             raise CheckpointError(
                 f"cannot write the checkpoint {folder}: {error.strerror or error}; "
                 "the last one stays"
@@ -96,25 +96,25 @@ class Checkpoints:
         return made
 
     def all(self) -> list[Checkpoint]:
-        """Those that are complete, the newest last: lineages are numbered as they begin."""
+        """The complete checkpoints, the newest last: lineages are numbered as they begin."""
         return [made for made in self._manifests() if self._is_whole(made)]
 
     def latest(self, books: Books) -> Checkpoint | None:
-        """The newest that a run with these books can go on from."""
+        """The newest checkpoint that a run with these books can continue from."""
         return next(filter(self._is_whole, self.fitting(books)), None)
 
     def fitting(self, books: Books) -> list[Checkpoint]:
-        """All that a run with these books could go on from, the newest first: `verify` says
-        whether it can."""
+        """All checkpoints that a run with these books could continue from, the newest first; see
+        `verify`."""
         fitting = [made for made in self._manifests() if can_restore(books, made.version)]
         order = sorted(fitting, key=lambda made: (made.version.number, made.version))
         return order[::-1]
 
     def beyond(self, books: Books) -> str:
-        """What shows that the books have lost their last events; empty where nothing does.
+        """Evidence that the books have lost their last events; empty if there is none.
 
-        Events are on the disk before a checkpoint that they lead to: one of which the books
-        cannot know says that the ledger is not whole.
+        Events are on disk before the checkpoint that they lead to: a checkpoint unknown to the
+        books shows that the ledger is incomplete.
         """
         for made in reversed(self._manifests()):
             if is_beyond(books, made.version):
@@ -125,7 +125,7 @@ class Checkpoints:
         return ""
 
     def verify(self, checkpoint: Checkpoint) -> list[str]:
-        """Files whose content is not what the manifest says."""
+        """Files whose content does not match the manifest."""
         folder = self.path(checkpoint)
         return [
             name
@@ -149,7 +149,8 @@ class Checkpoints:
         return self.folder / f"{name}.json"
 
     def _forget_old(self, newest: Checkpoint, lineages: Lineages) -> None:
-        """Remove what is not among the last of this line; a manifest goes before its files."""
+        """Remove checkpoints beyond the last ones of this lineage; the manifest before its
+        files."""
         known = self.all()
         living = [made for made in known if lineages.descends(newest.version, made.version)]
         kept = {made.name for made in living[-self._keep :]}
@@ -157,14 +158,14 @@ class Checkpoints:
             if old.name not in kept:
                 self._manifest(old.name).unlink(missing_ok=True)
                 shutil.rmtree(self.path(old), ignore_errors=True)
-        # What a crash left half-written: nobody but this process writes here.
+        # Partial files of a crash: no other process writes here.
         for left in self.folder.glob(_NAMES):
             if left.is_dir() and not self._manifest(left.name).exists():
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _settle(folder: Path) -> dict[str, str]:
-    """Put every file on the disk; their digests."""
+    """Sync every file to disk; returns their digests."""
     digests: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -1,6 +1,6 @@
-"""What can happen to a rollout, each as one event of the journal.
+"""Events: everything that can happen to a rollout, each as one row of the journal.
 
-Every event has an id made from what it is about, so that writing it a second time changes
+The id of an event is derived from its subject, so that writing it a second time changes
 nothing: a completion delivered twice, or after a restart, is the same event.
 """
 
@@ -62,19 +62,19 @@ class Configured(_Event, frozen=True, kw_only=True, tag="configured"):
 
 
 class Admitted(_Event, frozen=True, kw_only=True, tag="admitted"):
-    """A group may run: so many tickets for one prompt."""
+    """A group is admitted: n tickets for one prompt."""
 
     group: str
     prompt: int
-    """The prompt's place in the order of the data; counted apart for evaluations."""
+    """The prompt's number in the data order; evaluations are numbered separately."""
     task: str
     head: Version
     size: int
     attempt: int = 0
     requeues: int = 0
-    """How often the prompt has come again for a reason that counts."""
+    """How often the prompt was requeued for a reason that counts."""
     resampled: int = 0
-    """How often it has come again to be sampled with other seeds."""
+    """How often it was requeued to be sampled with other seeds."""
     purpose: Purpose = "train"
 
     @property
@@ -83,12 +83,12 @@ class Admitted(_Event, frozen=True, kw_only=True, tag="admitted"):
 
 
 class Skipped(_Event, frozen=True, kw_only=True, tag="skipped"):
-    """A prompt's turn came, and its task is in quarantine."""
+    """A prompt's turn came while its task was in quarantine."""
 
     prompt: int
     task: str
     attempt: int = 0
-    """More than 0 for one that was to come again."""
+    """Above 0 for a requeued prompt."""
 
     @property
     def id(self) -> str:
@@ -96,11 +96,11 @@ class Skipped(_Event, frozen=True, kw_only=True, tag="skipped"):
 
 
 class Returned(_Event, frozen=True, kw_only=True, tag="returned"):
-    """A task that was out by no fault of its own is in again, and so are its prompts."""
+    """A task that was excluded through no fault of its own returns, with its prompts."""
 
     task: str
     number: int
-    """How many there were before."""
+    """The number of earlier returns."""
 
     @property
     def id(self) -> str:
@@ -108,7 +108,7 @@ class Returned(_Event, frozen=True, kw_only=True, tag="returned"):
 
 
 class Started(_Event, frozen=True, kw_only=True, tag="started"):
-    """A worker has taken a ticket; what it generates is of this version or later."""
+    """A worker has taken a ticket; its tokens are of this version or later."""
 
     ticket: str
     version: Version
@@ -120,7 +120,7 @@ class Started(_Event, frozen=True, kw_only=True, tag="started"):
 
 
 class Resumed(_Event, frozen=True, kw_only=True, tag="resumed"):
-    """A running rollout goes on with newer weights; what it said before is not trained on."""
+    """A running rollout continues with newer weights; earlier tokens are not trained on."""
 
     ticket: str
     version: Version
@@ -139,8 +139,8 @@ class Finished(_Event, frozen=True, kw_only=True, tag="finished"):
     seconds: float
     segments: tuple[Segment, ...] = ()
     trial: str = ""
-    """The id of the trial that was graded. After a power cut a ticket may have had another one,
-    whose files are still there."""
+    """The id of the graded trial. After a power cut a ticket may have had another trial, whose
+    files still exist."""
 
     @property
     def id(self) -> str:
@@ -148,18 +148,18 @@ class Finished(_Event, frozen=True, kw_only=True, tag="finished"):
 
 
 class Voided(_Event, frozen=True, kw_only=True, tag="voided"):
-    """A rollout came to nothing."""
+    """A rollout is void."""
 
     ticket: str
     cause: Cause
     reason: str = ""
     seconds: float = 0.0
     retry: bool = False
-    """It is tried again, under the next ticket of the same place in the group."""
+    """It is retried, under the next ticket of the same member."""
     counts: bool = True
-    """Whether it counts towards the limits of tries. False after a stop or restart of the run."""
+    """Whether it counts towards the retry limits. False after a stop or restart of the run."""
     anew: bool = False
-    """The next try of its place is sampled with other seeds: it would repeat this one."""
+    """The next try uses other seeds: with the same it would repeat this one."""
 
     @property
     def id(self) -> str:
@@ -172,7 +172,7 @@ class Withheld(_Event, frozen=True, kw_only=True, tag="withheld"):
     group: str
     tickets: tuple[str, ...]
     version: Version
-    """Members that have not started count from here on."""
+    """Unstarted members count from here."""
 
     @property
     def id(self) -> str:
@@ -180,13 +180,13 @@ class Withheld(_Event, frozen=True, kw_only=True, tag="withheld"):
 
 
 class GroupVoided(_Event, frozen=True, kw_only=True, tag="group_voided"):
-    """A group is given up as a whole, and its prompt comes again; an evaluation's does not."""
+    """A whole group is given up and its prompt requeued; that of an evaluation is not."""
 
     group: str
     cause: Cause
     reason: str = ""
     counts: bool = True
-    """Whether it counts towards the limit after which the task is out."""
+    """Whether it counts towards the limit after which the task is excluded."""
 
     @property
     def id(self) -> str:
@@ -194,13 +194,13 @@ class GroupVoided(_Event, frozen=True, kw_only=True, tag="group_voided"):
 
 
 class Consumed(_Event, frozen=True, kw_only=True, tag="consumed"):
-    """A batch is being trained on."""
+    """Training on a batch begins."""
 
     version: Version
     """The version that the step starts from."""
     groups: tuple[str, ...]
     rollbacks: int = 0
-    """How many there were before: a step that was undone and is made again is another one."""
+    """The number of earlier ones: a repeated step is a different one."""
 
     @property
     def id(self) -> str:
@@ -219,13 +219,13 @@ class Committed(_Event, frozen=True, kw_only=True, tag="committed"):
 
 
 class RolledBack(_Event, frozen=True, kw_only=True, tag="rolled_back"):
-    """The run goes on from an earlier version; what later steps consumed is live again."""
+    """The run continues from an earlier version; groups of later steps are live again."""
 
     number: int
     parent: Version
     """The version whose weights were restored."""
     version: Version
-    """What it is called from here on: itself, or the first of a new lineage."""
+    """Its name from here on: itself, or the first version of a new lineage."""
     restored: tuple[Group, ...] = ()
 
     @property
@@ -234,7 +234,7 @@ class RolledBack(_Event, frozen=True, kw_only=True, tag="rolled_back"):
 
 
 class Ignored(_Event, frozen=True, kw_only=True, tag="ignored"):
-    """Something was said of a ticket or a group that does not fit what is known of it."""
+    """A report about a ticket or a group did not fit the books."""
 
     number: int
     what: str

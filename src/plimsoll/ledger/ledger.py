@@ -1,8 +1,8 @@
-"""A run's ledger: the accounts, on the disk.
+"""Ledger: the accounts of a run, on disk.
 
 Every call changes the books at once and returns when the change is written; `consume` and
-`commit` when it is on the disk itself. If a write fails, nothing is changed any more: the
-books in memory would be ahead of what a restart finds.
+`commit` return when it is synced to disk. After a failed write nothing is changed any more: the
+books in memory would be ahead of the journal.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
-    """The books that a journal makes, from its last snapshot on or from its first event."""
+    """The books of a journal, read from its last snapshot or from its first event."""
     books, after = Books(), 0
     kept = None if from_the_start else journal.snapshot()
     if kept is not None:
@@ -61,7 +61,7 @@ def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
 
 
 class Ledger:
-    """One run's, open for writing. Use it as an async context manager, from one event loop."""
+    """The ledger of one run, open for writing. An async context manager for one event loop."""
 
     def __init__(
         self, folder: Path, settings: Settings, owner: Owner, clock: Callable[[], float]
@@ -81,9 +81,9 @@ class Ledger:
             stack.callback(self._journal.close)
             books = await asyncio.to_thread(read_books, self._journal)
             self._check_whole(books)
-            # Lives that all end early would never come to one.
+            # Runs that all end early would never write one.
             self._since_snapshot = self._journal.since_snapshot
-            reader = Journal.open(self.path)  # the writer's own belongs to its thread
+            reader = Journal.open(self.path)  # the writer's own connection belongs to its thread
             stack.callback(reader.close)
             self._writer = Writer(self._journal)
             stack.push_async_callback(self._writer.close)
@@ -103,7 +103,7 @@ class Ledger:
                 self._writer.put_snapshot(snapshot.dump(self.accounts.books))
 
     def _check_whole(self, books: Books) -> None:
-        """Before anything is written: what is missing may be put back."""
+        """Verify before anything is written: lost events can still be put back."""
         if missing := Checkpoints(run_of(self.path.parent) / FOLDER).beyond(books):
             raise LedgerError(
                 f"{missing}. Put {self.path} and {self.path.name}-wal back from one copy, or "
@@ -117,24 +117,25 @@ class Ledger:
 
     @property
     def books(self) -> Books:
-        """To be read, never changed."""
+        """Read-only."""
         return self.accounts.books
 
     @property
     def position(self) -> int:
-        """How many events are written: part of a checkpoint's manifest."""
+        """The number of written events: part of a checkpoint's manifest."""
         return self._journal.seq
 
     async def admit(self, order: DataOrder, most: int | None = None) -> list[Group]:
-        """Admit as many groups as there is room for, and no more than `most`."""
+        """Admit as many groups as there is room for, at most `most`."""
         return await self._do(lambda: self.accounts.admit(order, most))
 
     async def readmit(self, tasks: Collection[str]) -> list[str]:
-        """Let those of the tasks in again that are out by no fault of their own; their names."""
+        """Readmit those of the tasks that are excluded through no fault of their own; their
+        names."""
         return await self._do(lambda: self.accounts.readmit(tasks))
 
     def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
-        """This name, with a number behind it where an evaluation had it before."""
+        """A unique name for an evaluation: `name`, with a number appended if it is taken."""
         return self.accounts.evaluation_name(wanted, taken)
 
     async def admit_evaluation(
@@ -154,11 +155,11 @@ class Ledger:
         )
 
     async def give_up_evaluation(self, name: str) -> None:
-        """Nobody waits for an evaluation any more: what is left of it does not run."""
+        """Abandon an evaluation: its remaining tickets do not run."""
         await self._do(lambda: self.accounts.give_up_evaluation(name))
 
     async def start(self, ticket: str, worker: str) -> bool:
-        """A worker has taken a ticket."""
+        """Record that a worker has taken a ticket."""
         return await self._do(lambda: self.accounts.start(ticket, worker))
 
     async def finish(
@@ -169,7 +170,7 @@ class Ledger:
         segments: Iterable[Segment] = (),
         trial: str = "",
     ) -> bool:
-        """A rollout was graded. False for a ticket that is not in flight: nothing changes."""
+        """Record a graded rollout. False for a ticket that is not in flight: nothing changes."""
         return await self._do(
             lambda: self.accounts.finish(ticket, verdict, seconds, segments, trial)
         )
@@ -183,44 +184,44 @@ class Ledger:
         again: bool = False,
         spoke: bool = True,
     ) -> bool:
-        """A rollout came to nothing. `again`: it is tried again, whatever the cause; `spoke`: the
-        policy had answered it."""
+        """Record a void rollout. `again`: it is retried, whatever the cause; `spoke`: the policy
+        had answered."""
         return await self._do(
             lambda: self.accounts.void(ticket, verdict, seconds, again=again, spoke=spoke)
         )
 
     async def distrust(self, tickets: Iterable[str], verdict: Void) -> list[str]:
-        """Give up live groups of which a rollout turns out to be worth nothing; their names."""
+        """Give up live groups with a rollout that turns out to be worthless; their names."""
         return await self._do(lambda: self.accounts.distrust(tickets, verdict))
 
     async def attend(self, group: str, *, slack_left: bool, can_resume: bool) -> Remedy | None:
-        """Do the first thing that helps about a group that is due and still runs."""
+        """Apply the first remedy that helps a straggling group that is due."""
         return await self._do(
             lambda: self.accounts.attend(group, slack_left=slack_left, can_resume=can_resume)
         )
 
     def choose(self) -> Batch | Waiting:
-        """The next batch, or what it waits for. Changes nothing."""
+        """The next batch, or the groups that it waits for. Changes nothing."""
         return self.accounts.choose()
 
     async def consume(self, batch: Batch) -> None:
-        """The batch is being trained on, from here on."""
+        """Record that training on the batch begins."""
         await self._do(lambda: self.accounts.consume(batch))
 
     async def reject(self, reasons: Mapping[str, str]) -> None:
-        """The batch cannot be trained on: these groups of it are given up, the others wait."""
+        """Reject the batch: the named groups are given up, the others wait."""
         await self._do(lambda: self.accounts.reject(reasons))
 
     async def commit(self, checkpoint: str = "") -> Version:
-        """The step is done; the version that it made."""
+        """Commit the step; returns the new version."""
         return await self._do(lambda: self.accounts.commit(checkpoint))
 
     async def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
-        """Go on from a version whose weights are at hand, after whatever happened."""
+        """Continue from a version whose weights are available, after any crash."""
         return await self._do(lambda: self.accounts.recover(at, is_alive))
 
     async def _do(self, change: Callable[[], _T]) -> _T:
-        """Make a change, and return when all that it wrote is written."""
+        """Make a change, and return when its events are written."""
         self._last_write = None
         try:
             result = change()
@@ -235,7 +236,7 @@ class Ledger:
         self._since_snapshot += 1
         if self._since_snapshot >= _SNAPSHOT_EVERY:
             self._since_snapshot = 0
-            # Of the books before this event is applied: taken at the next turn of the loop.
+            # The books do not include this event yet: take the snapshot at the next turn.
             asyncio.get_running_loop().call_soon(self._keep_snapshot)
 
     def _keep_snapshot(self) -> None:

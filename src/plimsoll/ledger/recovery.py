@@ -1,4 +1,4 @@
-"""What a step that is undone had consumed, read again from the journal."""
+"""Recovery: the groups that an undone step had consumed, rebuilt from the journal."""
 
 from typing import Protocol
 
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class History(Protocol):
-    """Where events can be read again that have left the books."""
+    """Access to events that have left the books."""
 
     def about(self, subject: str) -> list[Event]: ...
 
 
 def subject_of(event: Event) -> str:
-    """What an event is about: a group, a step, or the run as a whole."""
+    """The subject of an event: a group, a step, or the run as a whole."""
     match event:
         case Admitted() | Withheld() | GroupVoided():
             return event.group
@@ -56,12 +56,12 @@ def _step(version: Version) -> str:
 
 
 def is_ahead(books: Books, at: Version) -> bool:
-    """Whether a checkpoint is of the step that is being made: the journal has not heard of it."""
+    """Whether a checkpoint is of the current step, whose commit is not in the journal yet."""
     return books.is_training and at == Version(books.version.lineage, books.version.number + 1)
 
 
 def is_beyond(books: Books, at: Version) -> bool:
-    """Whether these books never heard of a version, and could not have."""
+    """Whether these books have never heard of a version, and could not have."""
     if at.lineage >= books.lineages.next_lineage():
         return True
     same = at.lineage == books.version.lineage
@@ -69,12 +69,12 @@ def is_beyond(books: Books, at: Version) -> bool:
 
 
 def can_restore(books: Books, at: Version) -> bool:
-    """Whether the run can go on from a version: it descends from it, or was about to make it."""
+    """Whether the run can continue from a version: it descends from it, or was about to make it."""
     return is_ahead(books, at) or books.lineages.descends(books.version, at)
 
 
 def consumed_since(history: History, lineages: Lineages, now: Version, at: Version) -> list[str]:
-    """The groups that were consumed on the way from a version to the present one."""
+    """The groups consumed between a version and the current one."""
     found: list[str] = []
     version = now
     while version != at:
@@ -86,15 +86,15 @@ def consumed_since(history: History, lineages: Lineages, now: Version, at: Versi
         steps = [event for event in history.about(_step(version)) if isinstance(event, Consumed)]
         if not steps:
             raise LedgerError(f"the journal does not tell what step {version} consumed")
-        found[:0] = steps[-1].groups  # those before were undone
+        found[:0] = steps[-1].groups  # earlier ones were undone
     return found
 
 
 def rebuild(history: History, books: Books, name: str) -> Group:
-    """A group as it was when it was ready, from the events about it."""
+    """A group as it was when it was ready, rebuilt from its events."""
     scratch = Books()
     if books.settings is not None:
-        # It was ready, by the settings of its time: those of now have no say in it.
+        # It was ready by the settings of its time, whatever the current ones are.
         scratch.settings = msgspec.structs.replace(
             books.settings, group_policy="min_graded", min_graded=1
         )

@@ -1,4 +1,4 @@
-"""What `plimsoll ledger` tells of a run: its books, ages, causes, tasks; and the proof of them."""
+"""Report of `plimsoll ledger`: books, ages, causes, tasks, and the audit."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is complete."""
+    """A complete checkpoint."""
 
     name: str
     version: str
@@ -64,14 +64,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[CheckpointLine]
     tasks: list[TaskHistory]
     history: list[GroupHistory] | None
-    """Every group of the task that was asked for."""
+    """Every group of the requested task."""
     checked: bool
     problems: list[str]
-    """What a check has found; empty where all adds up."""
+    """Problems found by a check; empty if there are none."""
 
 
 def find_ledger(run: Path) -> Path:
-    """The ledger of a run's directory, or the file itself."""
+    """The ledger of a run directory, or the file itself."""
     if run.is_dir() and has_ledger(run):
         return find(run).ledger
     if run.is_dir() or not run.exists():
@@ -81,7 +81,7 @@ def find_ledger(run: Path) -> Path:
 
 
 def make_report(run: Path, *, check: bool = False, task: str | None = None) -> Report:
-    """Read a run's ledger, which may be in use, and tell what is in it."""
+    """Read a run's ledger, which may be in use, and report on it."""
     path = find_ledger(run)
     journal = Journal.open(path)
     try:
@@ -149,7 +149,7 @@ def _counts(books: Books) -> Counts:
 
 
 def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
-    """The books from the first event on, and all that is wrong with them."""
+    """The books from the first event on, and all problems found."""
     books, auditor = Books(), Auditor()
     kept = journal.snapshot()
     problems: list[str] = []

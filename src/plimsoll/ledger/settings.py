@@ -1,4 +1,4 @@
-"""The settings that the ledger's rules depend on. They may change at any resume."""
+"""Settings of the ledger's rules. They may change at any resume."""
 
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -13,9 +13,9 @@ __all__ = ["MOST_MEMBERS", "GroupPolicy", "Settings", "ledger_settings"]
 
 GroupPolicy = Literal["complete", "min_graded", "void"]
 MOST_MEMBERS = 4096
-"""Of a group: it is admitted whole, so all of them are in memory at once."""
+"""Rollouts of a group: it is admitted whole, so all of them are in memory at once."""
 _MOST_ROLLOUTS = 1 << 20
-"""Of all groups that are alive: the books keep every one of them in memory."""
+"""Rollouts of all live groups: the books hold every one in memory."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,24 +24,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_groups: int
     """B: groups in a batch."""
     max_running: int
-    """C: rollouts that may be in flight at once, those of evaluations included."""
+    """C: rollouts in flight at once, evaluations included."""
     depth: int = 1
     """τ: batches that may be generated ahead of the trainer."""
     max_staleness: int = 2
-    """η: no sample is trained on that is older than so many versions."""
+    """η: the maximum age of a trained sample, in versions."""
     group_size: int = 8
     """n: rollouts of one prompt that are compared with each other."""
     group_policy: GroupPolicy = "complete"
-    """What becomes of a group with void members: `complete` replaces them where the task is not
-    to blame, `min_graded` makes do with fewer, `void` gives the group up at once."""
+    """Policy for groups with void members: `complete` replaces them if the task is not to blame,
+    `min_graded` makes do with fewer, `void` gives the group up at once."""
     min_graded: int = 1
-    """k: graded members that are enough under the policy `min_graded`."""
+    """k: the minimum of graded members under the policy `min_graded`."""
     requeues: int = 3
-    """R: how often a prompt comes again after its group was void, before its task is out."""
+    """R: how often a prompt is requeued after void groups, before its task is excluded."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what the rules could not keep their promises with."""
+        """Refuse settings under which the rules could not keep their promises."""
         if self.group_policy not in get_args(GroupPolicy):
             raise UsageError(
                 f"group_policy is {self.group_policy!r}: choose {', '.join(get_args(GroupPolicy))}"
@@ -90,14 +90,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def most_live(self) -> int:
-        """(τ + 1)·B: groups that may be alive at once."""
+        """(τ + 1)·B: the maximum number of live groups."""
         return (self.depth + 1) * self.batch_groups
 
 
 def ledger_settings(run: "RunConfig", workers: "WorkersConfig", *, attempts: int = 1) -> Settings:
-    """The rules that the ledger keeps. Raises `UsageError` where they contradict each other.
+    """The settings of the ledger's rules. Raises `UsageError` if they contradict each other.
 
-    `attempts` is how often an evaluation tries each task, at once.
+    `attempts` is the number of concurrent trials of a task in an evaluation.
     """
     places = workers.number * workers.concurrency
     if attempts > MOST_MEMBERS:

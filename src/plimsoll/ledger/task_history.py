@@ -1,4 +1,4 @@
-"""What became of each task: its groups, from the events of a journal."""
+"""Task history: the groups of each task, from the events of a journal."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ class GroupHistory(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     prompt: int
     admitted: str
-    """The version."""
+    """The version at admission."""
     size: int
     evaluation: bool
     rewards: list[float]
     void: list[str]
-    """The causes of its void rollouts, in their order."""
+    """The causes of its void rollouts, in order."""
     outcome: str
     """`running`, `buffered`, `training`, `trained: <version>`, `evaluated`, or `void: <cause>`."""
 
@@ -51,7 +51,7 @@ class TaskHistory(msgspec.Struct, frozen=True, kw_only=True):
     void: dict[str, int]
     """Its void rollouts by cause."""
     quarantined: str | None
-    """Why it is out."""
+    """The reason of its exclusion."""
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class _Group:
     void: list[Cause] = field(default_factory=list[Cause])
     given_up: Cause | None = None
     made: Version | None = None
-    """The version that was made of it, on the surviving line."""
+    """The version that was made of it, in the surviving lineage."""
 
 
 class Histories:
-    """Takes events in order; then says what became of tasks and their groups."""
+    """Takes events in order; then reports the tasks and their groups."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
@@ -102,7 +102,7 @@ class Histories:
             group.void.append(event.cause)
 
     def tasks(self, books: Books) -> list[TaskHistory]:
-        """All tasks that training has begun, by name."""
+        """All tasks that training has started, by name."""
         by_task: dict[str, list[_Group]] = {}
         for group in self._groups.values():
             if group.admitted.purpose == "train":
@@ -110,7 +110,7 @@ class Histories:
         return [_task(name, by_task[name], books) for name in sorted(by_task)]
 
     def groups(self, books: Books, task: str) -> list[GroupHistory]:
-        """Every group of a task, in the order of their admission."""
+        """Every group of a task, in the order of admission."""
         return [
             GroupHistory(
                 group=name,

@@ -1,1 +1,1 @@
-"""The books: the state that the events of a ledger add up to."""
+"""The books: the state of a run, derived from the events of its ledger."""

@@ -1,15 +1,15 @@
 """The books: every figure of a run, derived from its events and from nothing else.
 
 There is no counter to restore. Two processes that have read the same events have the same
-books, and a recovered run has exactly the books it had.
+books, and a recovered run has exactly the books that it had.
 
 Invariants, checked by `audit` and by the simulator for tens of thousands of seeds:
 
 * Conservation: `admitted = running + buffered + training + consumed + voided`, in groups.
-* No prompt is lost: each one that was ever admitted is live, comes again, was consumed in the
-  surviving lineage, belongs to a task in quarantine, or had its turn while its task was there.
+* No prompt is lost: each admitted prompt is live, requeued, consumed in the surviving lineage,
+  belongs to a quarantined task, or had its turn while its task was present.
 * An event that does not fit (a completion for an unknown or finished ticket) changes nothing.
-* Memory is bounded by what is live: a group that is consumed or void leaves the books.
+* Memory is bounded by the live groups: a consumed or void group leaves the books.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +52,8 @@ __all__ = ["Books"]
 
 
 class Books:
-    """Apply events in order; read everything else. A pure function of the events."""
+    """The state of a run: apply events in order, read everything else. A pure function of
+    events."""
 
     def __init__(self) -> None:
         self.settings: Settings | None = None
@@ -63,10 +64,10 @@ class Books:
         self.evals: dict[str, Group] = {}
         self.pending: dict[int, Pending] = {}
         self.quarantined: dict[str, str] = {}
-        """Tasks that are out, with the reason."""
+        """Excluded tasks, with the reason."""
         self.stranded: dict[str, list[Pending]] = {}
-        """Those of them that are out by no fault of their own, with the prompts that come again
-        when they return."""
+        """Those excluded through no fault of their own, with the prompts to requeue when they
+        return."""
         self.next_prompt = 0
         self.epoch = Epoch()
         self.tally = Tally()
@@ -75,10 +76,10 @@ class Books:
         self.rollbacks = 0
         self.queue = ReadyQueue()
         self.unstarted = UnstartedQueue()
-        """Groups, of evaluations too, with members that no worker has taken."""
+        """Groups, evaluations included, with members that no worker has taken."""
         self.on_over: Callable[[Group], None] | None = None
-        """Called with every group whose members are all final, and again when it leaves the
-        books. It is no part of them."""
+        """Callback, not part of the books: called with every group whose members are all final,
+        and again when it leaves the books."""
         self._training: dict[str, Group] = {}
         self._again = RequeueQueue()
         self._open_train = 0
@@ -86,12 +87,12 @@ class Books:
 
     @property
     def running(self) -> int:
-        """Rollouts in flight, of training and of evaluations: admitted, and not final."""
+        """Rollouts in flight, of training and of evaluations: admitted and not final."""
         return self._open_train + self._open_eval
 
     @property
     def waiting_for_training(self) -> int:
-        """Those of training that no worker has taken."""
+        """Training rollouts that no worker has taken."""
         groups = (group for group in self.unstarted if group.id in self.groups)
         return sum(member.state is MemberState.WAITING for one in groups for member in one.members)
 
@@ -110,15 +111,15 @@ class Books:
 
     @property
     def training(self) -> list[Group]:
-        """The batch being trained, in the order of prompts."""
+        """The batch being trained, ordered by prompt."""
         return sorted(self._training.values(), key=lambda group: (group.prompt, group.id))
 
     def next_pending(self) -> Pending | None:
-        """The oldest of the prompts that come again; those whose task is to blame are last."""
+        """The oldest requeued prompt; prompts whose task is to blame come last."""
         return self._again.first(self.pending)
 
     def find(self, ticket: str) -> tuple[Group, Member] | None:
-        """The group and the place of a ticket, while it is the place's present one."""
+        """The group and the member of a ticket, if it is the member's current ticket."""
         parts = split_ticket(ticket)
         if parts is None:
             return None
@@ -130,7 +131,7 @@ class Books:
         return (group, member) if member.attempt == attempt else None
 
     def apply(self, event: Event) -> bool:
-        """Take an event into the books; one that does not fit changes nothing."""
+        """Apply an event; one that does not fit changes nothing."""
         match event:
             case Started() | Resumed() | Finished() | Voided():
                 return self._apply_to_ticket(event)
@@ -201,7 +202,7 @@ class Books:
         self._has_turn(event.prompt, event.task)
         self.tally.quarantined += 1
         if pending is not None and event.task in self.stranded:
-            # Another attempt: it may be skipped again before it has come again.
+            # Another attempt: it may be skipped again before it is requeued.
             later = msgspec.structs.replace(pending, attempt=pending.attempt + 1)
             self.stranded[event.task].append(later)
 
@@ -213,20 +214,20 @@ class Books:
             self.await_again(msgspec.structs.replace(pending, requeues=0))
 
     def _has_turn(self, prompt: int, task: str) -> None:
-        """A new prompt is its task's turn in the epoch; one that comes again has had it."""
+        """Count a new prompt as its task's turn in the epoch; a requeued prompt had its turn."""
         self.pending.pop(prompt, None)
         if prompt >= self.next_prompt:
             self.next_prompt = prompt + 1
             self.epoch.take(task)
 
     def enter_evaluation(self, group: Group) -> None:
-        """Take in an evaluation's group as it is."""
+        """Add a group of an evaluation."""
         self.evals[group.id] = group
         self._open_eval += group.open
         self._update(group)
 
     def enter(self, group: Group) -> None:
-        """Take in a live group as it is."""
+        """Add a live group."""
         self.groups[group.id] = group
         self._open_train += group.open
         if group.training:
@@ -235,7 +236,7 @@ class Books:
         self._update(group)
 
     def await_again(self, pending: Pending) -> None:
-        """A prompt comes again."""
+        """Requeue a prompt."""
         self.pending[pending.prompt] = pending
         self._again.add(pending)
 
@@ -257,7 +258,7 @@ class Books:
             self.on_over(group)
 
     def _update(self, group: Group) -> None:
-        """A group has changed: its place in the queues follows."""
+        """Update the position of a changed group in the queues."""
         self.queue.update(group)
         self.unstarted.update(group, trains=group.id in self.groups)
 
@@ -271,7 +272,7 @@ class Books:
     def _finished(self, event: Finished, group: Group, member: Member) -> None:
         versions = [segment.version for segment in event.segments]
         if not all(map(self.knows, versions)):
-            # Some of it was generated by weights that this lineage does not descend from.
+            # Some of it was generated by weights outside this lineage.
             self.tally.dead_lineage += 1
             retry = member.voids.get(Cause.STALE, 0) < CAUSES[Cause.STALE].retries
             member.voids = _counted(member.voids, Cause.STALE)
@@ -279,7 +280,7 @@ class Books:
             return
         oldest = min(versions, default=member.head or group.admitted)
         if not member.resumed:
-            # The tokens themselves know best; whatever was said at the start.
+            # The tokens are authoritative, whatever version was announced at the start.
             member.head = min(member.head or oldest, oldest)
         member.oldest = max(oldest, member.head or oldest)
         member.newest = max(versions, default=member.oldest)
@@ -302,7 +303,7 @@ class Books:
     def _end(
         self, group: Group, member: Member, cause: Cause, seconds: float, *, retry: bool, at: float
     ) -> None:
-        """A ticket came to nothing: its place gets the next one, or is void."""
+        """End a void ticket: its member gets the next ticket, or is void."""
         if group.id in self.groups:
             count(self.tally.tickets_by_cause, cause)
             if seconds:
@@ -314,7 +315,7 @@ class Books:
         if retry:
             member.attempt += 1
             member.state = MemberState.WAITING
-            # Whoever takes the new ticket starts with the weights of now.
+            # The worker that takes the new ticket starts with the current weights.
             group.admitted = max(group.admitted, self.version)
         else:
             self._close(group, member, MemberState.VOID)
@@ -329,7 +330,7 @@ class Books:
             self._open_train -= 1
 
     def _settle(self, group: Group, cause: Cause | None, at: float) -> None:
-        """What follows when a member has come to its end."""
+        """Update a group whose member became final."""
         still_open = group.open
         if not still_open and self.on_over is not None:
             self.on_over(group)
@@ -351,7 +352,7 @@ class Books:
         for place, member in enumerate(group.members):
             if group.ticket(place) in event.tickets:
                 member.withheld = True
-        # Who has not started yet starts with the weights of now.
+        # Members that have not started will start with the current weights.
         group.admitted = max(group.admitted, event.version)
         self._update(group)
         self.tally.withheld += len(event.tickets)
@@ -376,10 +377,10 @@ class Books:
         at: float,
         anew: bool = True,
     ) -> None:
-        """Void a group: its credit comes back, and its prompt with priority, or never."""
+        """Void a group: return its capacity, and requeue its prompt with priority, or never."""
         for member in group.members:
             if member.state is MemberState.RUNNING:
-                # It is cut short: it took at least so long.
+                # Cut short: it took at least this long.
                 self.tally.offer(max(0.0, at - member.since))
         self._leave(group)
         self.tally.voided += 1
@@ -395,7 +396,7 @@ class Books:
         self.await_again(requeued_prompt(self, group, cause, requeues, counts=counts, anew=anew))
 
     def _put_out(self, pending: Pending, cause: Cause, said: str) -> None:
-        """A prompt came to nothing too often: for good where its task is to blame."""
+        """Exclude the task of a prompt that failed too often; for good if the task is to blame."""
         task = pending.task
         is_new = task not in self.quarantined
         if CAUSES[cause].against_task:
@@ -433,16 +434,16 @@ class Books:
         for group in event.restored:
             if group.id not in self.groups:
                 self.tally.untrain(group)
-                self.enter(group.copy())  # the event stays as it is
+                self.enter(group.copy())  # the event stays unchanged
         for group in list(self.groups.values()):
             if self._is_dead(group):
                 self.tally.dead_lineage += 1
                 reason = "of a lineage that was left"
-                # The restart is to blame, not what was said: the same is asked again.
+                # The restart is to blame: the same seeds are used again.
                 self._give_up(group, Cause.STALE, reason, counts=False, at=event.at, anew=False)
 
     def knows(self, version: Version) -> bool:
-        """Whether the weights of now descend from it, or are about to become it.
+        """Whether the current weights descend from a version, or are about to become it.
 
         A policy has the weights of a step before the step is committed.
         """
@@ -451,7 +452,7 @@ class Books:
         return self.lineages.descends(self.version, version)
 
     def _is_dead(self, group: Group) -> bool:
-        """Whether weights that this lineage does not descend from have a part in it."""
+        """Whether weights outside this lineage generated part of it."""
         return not all(self.lineages.descends(self.version, one) for one in group.versions)
 
     @property

@@ -1,4 +1,4 @@
-"""A group: the rollouts of one prompt, which are graded against each other."""
+"""Group: the rollouts of one prompt, graded against each other."""
 
 import re
 from enum import StrEnum
@@ -12,7 +12,7 @@ __all__ = ["Group", "Member", "MemberState", "Pending", "split_ticket", "ticket_
 
 
 class MemberState(StrEnum):
-    """Where one place in a group stands."""
+    """The state of a member of a group."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -24,16 +24,16 @@ _WAITING, _RUNNING, _GRADED = MemberState.WAITING, MemberState.RUNNING, MemberSt
 
 
 def ticket_name(group: str, place: int, attempt: int) -> str:
-    """A ticket's name says which try it is of which place in which group."""
+    """The name of a ticket: group, member and try."""
     return f"{group}/{place}.{attempt}"
 
 
-# Numbers only as we write them: `03` and digits of other scripts would be second names.
+# Canonical numbers only: `03` and digits of other scripts would be second names.
 _TICKET = re.compile(r"(.+)/(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
 def split_ticket(ticket: str) -> tuple[str, int, int] | None:
-    """A ticket's group, place and try; None where it is no ticket's name."""
+    """The group, member and try of a ticket; None if it is not the name of a ticket."""
     match = _TICKET.fullmatch(ticket)
     if match is None:
         return None
@@ -42,33 +42,32 @@ def split_ticket(ticket: str) -> tuple[str, int, int] | None:
 
 
 class Member(msgspec.Struct, kw_only=True):
-    """One place in a group, with the state of its present ticket."""
+    """A member of a group, with the state of its current ticket."""
 
     attempt: int = 0
     state: MemberState = MemberState.WAITING
     head: Version | None = None
-    """The oldest version that a token of it which is trained on may have; None before it has
-    started."""
+    """The oldest possible version of a trainable token; None before it has started."""
     oldest: Version | None = None
-    """The oldest version that really generated such a token, once that is known."""
+    """The oldest version that did generate such a token, once known."""
     newest: Version | None = None
-    """The newest version that generated a token of it."""
+    """The newest version that generated a token."""
     reward: float | None = None
     trial: str = ""
-    """The id of the trial that was graded."""
+    """The id of the graded trial."""
     seconds: float = 0.0
     withheld: bool = False
     resumed: bool = False
-    """It went on with newer weights: what it said before those is not trained on."""
+    """It continued with newer weights: earlier tokens are not trained on."""
     resumes: int = 0
     """How often it did."""
     worker: str = ""
     since: float = 0.0
-    """When its worker took it, by the caller's clock: for figures, no rule reads it."""
+    """When its worker took it, by the caller's clock. For reports; no rule reads it."""
     voids: dict[Cause, int] = {}
-    """Void tickets that count towards the limits of tries, by cause. Replaced, never changed."""
+    """Void tickets that count towards the retry limits, by cause. Replaced, never mutated."""
     resampled: int = 0
-    """Earlier tries whose seeds the present one does not use again."""
+    """Earlier tries whose seeds the current try does not reuse."""
 
     @property
     def final(self) -> bool:
@@ -76,23 +75,23 @@ class Member(msgspec.Struct, kw_only=True):
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """The state of a group that is alive, or was when it was written down."""
+    """The state of a group."""
 
     id: str
     prompt: int
     task: str
     admitted: Version
-    """The version that members which have not started count from."""
+    """The version that unstarted members count from."""
     members: list[Member]
     attempt: int = 0
     requeues: int = 0
-    """How often its prompt has come again for a reason that counts."""
+    """How often its prompt was requeued for a reason that counts."""
     resampled: int = 0
-    """How often its prompt has come again to be sampled with other seeds."""
+    """How often its prompt was requeued to be sampled with other seeds."""
     training: bool = False
 
     def copy(self) -> "Group":
-        """One that can change without this one."""
+        """An independent copy."""
         members = [msgspec.structs.replace(member) for member in self.members]
         return msgspec.structs.replace(self, members=members)
 
@@ -100,11 +99,11 @@ class Group(msgspec.Struct, kw_only=True):
         return ticket_name(self.id, place, self.members[place].attempt)
 
     def seed_name(self, place: int) -> str:
-        """The name that the seeds of a place's present try are made of.
+        """The name that the seeds of a member's current try are derived from.
 
-        Every try has its own, except one after a stop or restart of the run and one after a try
-        that was lost before the policy said anything: there it is the same. So a run that was
-        killed can be compared with an undisturbed one.
+        Every try has its own seeds, with two exceptions: a try after a stop or restart of the run,
+        and a try after one that was lost before the policy answered. So a killed run can be
+        compared with an undisturbed one.
         """
         name = f"{self.task} {self.prompt}/{place}"
         tries = self.resampled, self.members[place].resampled
@@ -114,7 +113,7 @@ class Group(msgspec.Struct, kw_only=True):
     def tickets(self) -> list[str]:
         return [self.ticket(place) for place in range(len(self.members))]
 
-    # Written out: these are asked for at every event.
+    # Written out: these are read at every event.
 
     @property
     def final(self) -> bool:
@@ -142,14 +141,14 @@ class Group(msgspec.Struct, kw_only=True):
 
     @property
     def waits(self) -> bool:
-        """Whether a member of it has not been taken by a worker."""
+        """Whether no worker has taken one of its members."""
         return any(member.state is _WAITING for member in self.members)
 
     @property
     def head(self) -> Version:
-        """The version that its age is counted from: that of its oldest member to be trained.
+        """The version that its age is counted from: that of its oldest trainable member.
 
-        Who has not started will start with newer weights than whoever has.
+        Unstarted members will start with newer weights than started ones.
         """
         oldest: Version | None = None
         for member in self.members:
@@ -160,7 +159,7 @@ class Group(msgspec.Struct, kw_only=True):
 
     @property
     def versions(self) -> list[Version]:
-        """Those that have a part in it, or are about to."""
+        """The versions that generated tokens of it, or are about to."""
         known = [v for m in self.members for v in (m.head, m.oldest, m.newest) if v is not None]
         return known if self.final else [*known, self.admitted]
 
@@ -171,14 +170,14 @@ class Group(msgspec.Struct, kw_only=True):
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that comes again: its group was void."""
+    """A requeued prompt: its group was void."""
 
     prompt: int
     task: str
     attempt: int
     requeues: int
     resampled: int = 0
-    """How often it has come again to be sampled with other seeds, this time included."""
+    """How often it was requeued to be sampled with other seeds, this time included."""
     after: int = 0
-    """Prompts below this number go before it: its task is to blame, and the others are not to
-    wait for it."""
+    """Prompts below this number go first: its task is to blame, and other tasks do not wait
+    for it."""

@@ -1,6 +1,6 @@
-"""Whether an event can follow what the books know.
+"""Preconditions: whether an event can follow the current books.
 
-An event that was applied never fits again, so whatever fits has an id that is new.
+An applied event never fits a second time, so an event that fits has a new id.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ TicketEvent = Started | Resumed | Finished | Voided
 
 
 def fits(books: "Books", event: Event) -> bool:
-    """Whether an event can follow what is known."""
+    """Whether an event can follow the books."""
     match event:
         case Started() | Resumed() | Finished() | Voided():
             found = books.find(event.ticket)
@@ -67,7 +67,7 @@ def fits(books: "Books", event: Event) -> bool:
 
 
 def fits_member(event: TicketEvent, member: Member) -> bool:
-    """Whether it can follow what is known of the ticket's place."""
+    """Whether an event can follow the state of the ticket's member."""
     match event:
         case Finished() | Voided():
             return not member.final
@@ -83,7 +83,7 @@ def _is_next(books: "Books", prompt: int) -> bool:
 
 
 def _may_consume(books: "Books", names: tuple[str, ...]) -> bool:
-    """Whether these are groups that are ready, each once, and none of them too old."""
+    """Whether these groups are ready, each once, and none too old."""
     if not names or len(set(names)) != len(names) or books.is_training:
         return False
     oldest = books.version.number - books.rules.max_staleness
@@ -92,7 +92,7 @@ def _may_consume(books: "Books", names: tuple[str, ...]) -> bool:
 
 
 def _may_withhold(books: "Books", event: Withheld) -> bool:
-    """Whether it changes anything: a member that is not withheld yet, or the date."""
+    """Whether it changes anything: a member that is not yet withheld, or the version."""
     group = books.groups.get(event.group)
     if group is None or group.training:
         return False

@@ -1,9 +1,8 @@
-"""Groups in order: those that are live by age, and those with tickets that wait for a worker.
+"""Queues: live groups by age, groups with unstarted tickets, and requeued prompts.
 
-Both are updated with each event, so that choosing a batch and starting a ticket cost the same
-with ten live groups or ten thousand.
-
-Prompts that come again: the oldest first, behind some new ones where the task is to blame.
+All are updated with each event, so that choosing a batch and starting a ticket cost the same
+with ten live groups or ten thousand. Requeued prompts: the oldest first, behind some new ones
+if the task is to blame.
 """
 
 import bisect
@@ -23,11 +22,11 @@ class ReadyQueue:
 
     def __init__(self) -> None:
         self.by_head: dict[int, int] = {}
-        """How many groups, ready or not, have a head of this number."""
+        """The number of groups, ready or not, by head."""
         self.ready = 0
-        """How many are ready."""
+        """The number of ready groups by head."""
         self._where: dict[str, tuple[int, bool] | None] = {}
-        """Each group's head and whether it is ready, as it stands here; None in training."""
+        """Each group's head, and whether it is ready; None in training."""
         self._ready: dict[int, list[tuple[int, str]]] = {}
         self._unready: dict[int, list[tuple[int, str]]] = {}
 
@@ -39,7 +38,7 @@ class ReadyQueue:
         self._displace(group, self._where.pop(group.id))
 
     def update(self, group: Group) -> None:
-        """A group has changed. One that is not kept here, an evaluation's, is left be."""
+        """Update a changed group. Groups of evaluations are not in this queue."""
         if group.id not in self._where:
             return
         before = self._where[group.id]
@@ -73,7 +72,7 @@ class ReadyQueue:
             del buckets[head]
 
     def oldest(self, count: int) -> dict[int, list[str]]:
-        """The ready groups that are oldest, by head, each head's in the order of prompts."""
+        """The oldest ready groups by head; those of one head in the order of prompts."""
         found: dict[int, list[str]] = {}
         left = count
         for head in sorted(self._ready):
@@ -84,7 +83,7 @@ class ReadyQueue:
         return found
 
     def unready(self, upto: int, most: int) -> list[str]:
-        """Groups that still run and whose head is not after a number, the oldest first."""
+        """Running groups with a head up to a number, the oldest first."""
         found: list[str] = []
         for head in sorted(self._unready):
             if head > upto or len(found) >= most:
@@ -94,7 +93,7 @@ class ReadyQueue:
 
 
 class UnstartedQueue:
-    """Groups with members that no worker has taken: of evaluations first, then the oldest."""
+    """Groups with members that no worker has taken: evaluations first, then the oldest."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
@@ -102,11 +101,11 @@ class UnstartedQueue:
         self._order: list[tuple[bool, int, int, str]] = []
 
     def __iter__(self) -> Iterator[Group]:
-        """In order. The queue must not change meanwhile."""
+        """In order. The queue must not change during the iteration."""
         return (self._groups[key[3]] for key in self._order)
 
     def update(self, group: Group, *, trains: bool) -> None:
-        """A group has changed; it is taken in or leaves, if that follows."""
+        """Add, move or remove a changed group."""
         key = (trains, group.head.number, group.prompt, group.id) if group.waits else None
         if key == self._keys.get(group.id):
             return
@@ -126,22 +125,22 @@ if TYPE_CHECKING:
 
 
 _GO_BEFORE = 2
-"""So many new prompts go before one whose task is to blame: the others do not wait for it, and
-show whether it is the only one."""
+"""New prompts that go before a requeued one whose task is to blame: other tasks do not wait for it,
+and their results show whether it is the only one."""
 
 
 class RequeueQueue:
-    """The order of the prompts that come again."""
+    """The order of the requeued prompts."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
-        """What each comes after and its number; some are pending no more."""
+        """Entries of (number to wait for, prompt); some are no longer pending."""
 
     def add(self, pending: Pending) -> None:
         heapq.heappush(self._heap, (pending.after, pending.prompt))
 
     def first(self, pending: Mapping[int, Pending]) -> Pending | None:
-        """The next of those that are pending."""
+        """The next pending prompt."""
         while self._heap:
             after, prompt = self._heap[0]
             found = pending.get(prompt)
@@ -154,7 +153,7 @@ class RequeueQueue:
 def requeued_prompt(
     books: "Books", group: Group, cause: Cause, requeues: int, *, counts: bool, anew: bool
 ) -> Pending:
-    """The prompt of a group that is given up; `anew`: it is sampled with other seeds."""
+    """The requeued prompt of a group that is given up; `anew`: sampled with other seeds."""
     yields = counts and CAUSES[cause].against_task
     return Pending(
         prompt=group.prompt,
@@ -167,10 +166,10 @@ def requeued_prompt(
 
 
 def next_requeued(books: "Books", order: DataOrder) -> Pending | None:
-    """The prompt that comes again before any new one; None where a new one goes first."""
+    """The requeued prompt that goes before any new one; None if a new one goes first."""
     again = books.next_pending()
     if again is None or again.after <= books.next_prompt:
         return again
-    # A new one of the same task would only be tried in vain beside it.
+    # A new prompt of the same task would most likely fail as well.
     new = order.next_task(books.epoch)
     return again if new is None or new == again.task else None

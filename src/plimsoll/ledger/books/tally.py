@@ -1,4 +1,4 @@
-"""Running totals of the books: what has passed, as far as figures can tell it."""
+"""Tally: running totals of the books."""
 
 from typing import TypeVar
 
@@ -15,12 +15,12 @@ _Key = TypeVar("_Key")
 
 
 def count(counts: dict[_Key, int], key: _Key) -> None:
-    """One more of a kind."""
+    """Increment a count."""
     counts[key] = counts.get(key, 0) + 1
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """All of it is derived from events. Bounded: nothing here grows with time but numbers."""
+    """Totals, derived from events. Bounded: only numbers grow."""
 
     admitted: int = 0
     consumed: int = 0
@@ -31,7 +31,7 @@ class Tally(msgspec.Struct, kw_only=True):
     graded: int = 0
     withheld: int = 0
     dead_lineage: int = 0
-    """Rollouts and groups given up since weights that are no more generated them."""
+    """Rollouts and groups given up because discarded weights generated them."""
     groups_by_cause: dict[Cause, int] = {}
     tickets_by_cause: dict[Cause, int] = {}
     ignored: dict[str, int] = {}
@@ -46,12 +46,12 @@ class Tally(msgspec.Struct, kw_only=True):
     offered_seconds: float = 0.0
 
     def offer(self, seconds: float) -> None:
-        """A rollout of training came to its end, however it did."""
+        """Count a training rollout that ended."""
         self.offered += 1
         self.offered_seconds += seconds
 
     def train(self, group: Group, version: Version) -> None:
-        """A group was trained on at a version."""
+        """Count a group trained on at a version."""
         for member in _trained(group):
             head = member.head or group.admitted
             count(self.head_ages, version.number - head.number)
@@ -61,14 +61,14 @@ class Tally(msgspec.Struct, kw_only=True):
         self.consumed += 1
 
     def untrain(self, group: Group) -> None:
-        """A step that had consumed the group is undone. Ages stay: they were real."""
+        """Undo the counts of a group whose step is rolled back. Ages stay: they were real."""
         for member in _trained(group):
             self.trained -= 1
             self.trained_seconds -= member.seconds
         self.consumed -= 1
 
     def in_order(self) -> "Tally":
-        """The same with its counts sorted, so that equal tallies are written alike."""
+        """A copy with sorted counts, so that equal tallies serialize alike."""
         return msgspec.structs.replace(
             self,
             groups_by_cause=dict(sorted(self.groups_by_cause.items())),
@@ -80,7 +80,7 @@ class Tally(msgspec.Struct, kw_only=True):
 
     @property
     def duration_bias(self) -> float | None:
-        """Mean duration of trained rollouts over that of all offered; None before any."""
+        """Mean duration of trained rollouts over that of all ended ones; None before any."""
         if not (self.trained and self.offered_seconds):
             return None
         offered = self.offered_seconds / self.offered

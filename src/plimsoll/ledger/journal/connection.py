@@ -1,8 +1,8 @@
-"""Connections to the file of a ledger, which is looked at by hand before the first of them.
+"""Connections to a ledger's SQLite file, which is checked before the first connection.
 
-Never beside one: closing any descriptor of a file drops every POSIX lock that this process has
-on it, those of SQLite too, which does not take them again. Whoever else reads the file then takes
-itself for its last user, and removes the log that this process goes on writing to.
+Never check it beside an open connection: closing any descriptor of a file drops every POSIX lock
+of this process on it, SQLite's included, and SQLite does not take them again. Another reader then
+believes to be the last user, and removes the log that this process still writes to.
 """
 
 import os
@@ -19,10 +19,10 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 class Connection(sqlite3.Connection):
-    """One of this process, known until it is closed."""
+    """A connection of this process, registered until it is closed."""
 
     file: tuple[int, int] | None = None
-    """Which file it is of, by device and number."""
+    """The file, by device and inode."""
 
     def close(self) -> None:
         super().close()
@@ -32,11 +32,11 @@ class Connection(sqlite3.Connection):
 
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 _opening = threading.Lock()
-"""From the look to the connection: another thread's must not come between."""
+"""Held from the check to the connection: no other thread may connect in between."""
 
 
 def connect(path: Path, mode: str) -> Connection:
-    """Open what is there. What is no database, or not all of one, is refused untouched."""
+    """Open an existing file. Refuses a file that is no database, or a truncated one, untouched."""
     with _opening:
         try:
             found = path.stat()
@@ -52,12 +52,12 @@ def connect(path: Path, mode: str) -> Connection:
 
 
 def create(path: Path) -> Connection:
-    """A new, empty file."""
+    """Create an empty file."""
     return _connect(path, "rwc")
 
 
 def broken(path: Path, why: str) -> LedgerError:
-    """What is said of a file that is not whole."""
+    """The error for a damaged file."""
     return LedgerError(
         f"the ledger {path} is damaged ({why}); it is left as it is: "
         "restore it from a copy, or start a new run"
@@ -76,7 +76,7 @@ def _connect(path: Path, mode: str) -> Connection:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse what is no database, or not all of one, before SQLite opens it."""
+    """Refuse a file that is no database, or a truncated one, before SQLite opens it."""
     try:
         with path.open("rb") as file:
             head = file.read(100)
@@ -88,7 +88,7 @@ def _look_at(path: Path) -> None:
     if not head.startswith(_MAGIC):
         raise LedgerError(f"{path} is not a ledger; it is left as it is")
     page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
-    # With a log beside it the missing part may be in there: a crash leaves that, and it is whole.
+    # With a log beside it, the missing part may be there: a crash leaves that, and it is complete.
     if not has_log and size < pages * (page if page > 1 else 65536):
         raise broken(path, "its end is missing")
 

@@ -1,10 +1,9 @@
-"""The journal: events, appended to one SQLite file, each at most once.
+"""Journal: events appended to one SQLite file, each at most once.
 
-WAL, one writer: a thread that takes whatever has come in since its last commit and writes it
-as one transaction. `Consumed`, `Committed` and `RolledBack` are on the disk itself before
-their write returns; of the others the operating system keeps a crash of this process from
-losing any. Each row carries a digest of all rows up to it, so that a row that was changed, or
-is gone, is seen.
+WAL mode with one writer: a thread that writes all events since its last commit as one
+transaction. `Consumed`, `Committed` and `RolledBack` are synced to disk before their write
+returns; the others survive a crash of this process, not of the machine. Each row carries a digest
+of all rows up to it, so that a changed or missing row is detected.
 """
 
 import contextlib
@@ -47,16 +46,16 @@ _encoder = msgspec.msgpack.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The books as they were after an event, so that not all events need be read again."""
+    """The books after an event, so that not all events have to be read again."""
 
     seq: int
     books: bytes
     is_whole: bool
-    """Whether it is what was written, after the very events that are there."""
+    """Whether it is intact, and the events before it are the same."""
 
 
 def is_durable(event: Event) -> bool:
-    """Whether it must be on the disk before anybody relies on it."""
+    """Whether it must be on disk before anything relies on it."""
     return isinstance(event, Consumed | Committed | RolledBack)
 
 
@@ -73,7 +72,7 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path) -> "Journal":
-        """A new one: whole, or not there. An existing file is never overwritten."""
+        """Create a journal: complete or absent. Never overwrites an existing file."""
         part = path.with_name(f"{path.name}.part")
         try:
             part.unlink(missing_ok=True)
@@ -105,7 +104,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> "Journal":
-        """Open one that is there. What is no ledger, or a broken one, is refused untouched."""
+        """Open an existing journal. Refuses other or damaged files, untouched."""
         connection = connect(path, "rw" if writable else "ro")
         try:
             marks = [connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -126,9 +125,9 @@ class Journal:
             raise
 
     def append(self, events: Iterable[tuple[Event, str]]) -> int:
-        """Write events, each with the group it is about, as one transaction.
+        """Write events, each with the group that it is about, as one transaction.
 
-        One whose id is there already is left out; how many were not.
+        Skips events whose id exists already; returns the number of new ones.
         """
         events = list(events)
         try:
@@ -161,10 +160,10 @@ class Journal:
 
     @contextlib.contextmanager
     def as_of_now(self) -> Generator[None]:
-        """Read what is there now, whatever a writer adds meanwhile."""
+        """Read a consistent snapshot, whatever a writer adds meanwhile."""
         try:
             self._connection.execute("BEGIN")
-            self._one("SELECT 1 FROM events LIMIT 1")  # here it begins
+            self._one("SELECT 1 FROM events LIMIT 1")  # the snapshot begins here
         except sqlite3.Error as error:
             raise _unreadable(self.path, error) from None
         try:
@@ -173,7 +172,7 @@ class Journal:
             self._connection.execute("ROLLBACK")
 
     def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """Events in order, each checked against the digest that was written with it."""
+        """Events in order, each verified against the digest written with it."""
         digest = self._digest_at(after)
         last = after
         try:
@@ -190,7 +189,7 @@ class Journal:
             raise broken(self.path, f"after event {last}: {error}") from None
 
     def filed(self) -> Iterator[tuple[str, str]]:
-        """The id and the subject that each event is found by, in their order."""
+        """The id and the subject of each event, in order."""
         yield from self._connection.execute("SELECT id, subject FROM events ORDER BY seq")
 
     def about(self, subject: str) -> list[Event]:
@@ -204,7 +203,7 @@ class Journal:
             raise broken(self.path, f"of {subject}: {error}") from None
 
     def keep_snapshot(self, books: bytes) -> None:
-        """Keep the books as they are after the last event; older ones go."""
+        """Store the books after the last event; removes older snapshots."""
         try:
             with _transaction(self._connection):
                 self._connection.execute("DELETE FROM snapshots")
@@ -216,7 +215,7 @@ class Journal:
             raise LedgerError(f"cannot write the ledger {self.path}: {error}") from None
 
     def snapshot(self) -> Snapshot | None:
-        """The last one, if it and the event that it was taken after are still the same."""
+        """The last snapshot, if it and its event are intact."""
         try:
             row = self._one("SELECT seq, digest, CAST(books AS BLOB) FROM snapshots LIMIT 1")
             if row is None:
@@ -228,7 +227,7 @@ class Journal:
 
     @property
     def since_snapshot(self) -> int:
-        """How many events came after the last one."""
+        """The number of events after the last snapshot."""
         row = self._one("SELECT seq FROM snapshots LIMIT 1")
         return self.seq - (row[0] if row is not None else 0)
 
@@ -258,13 +257,13 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # a full disk has rolled it back by itself
+        with contextlib.suppress(sqlite3.Error):  # a full disk has rolled it back already
             connection.execute("ROLLBACK")
         raise
 
 
 def _unreadable(path: Path, error: sqlite3.Error) -> LedgerError:
-    """What SQLite says when a file cannot be opened is not that it is damaged."""
+    """SQLite reports a file that cannot be opened in other words than a damaged one."""
     if isinstance(error, sqlite3.OperationalError):
         return LedgerError(f"cannot open the ledger {path}: {error}")
     return broken(path, str(error))

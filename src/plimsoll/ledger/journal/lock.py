@@ -1,4 +1,4 @@
-"""One writer: who holds a run's ledger, and for as long as that process lives."""
+"""Lock: one writer of a run's ledger, for as long as its process lives."""
 
 import contextlib
 import fcntl
@@ -15,13 +15,13 @@ __all__ = ["Lock", "is_held"]
 
 _TRIES = 10
 _BETWEEN_SECONDS = 0.03
-"""Who only asks has it for a moment."""
+"""A mere check holds it for a moment."""
 
 _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """In a forked child, which would otherwise hold the lock after its parent is dead."""
+    """Release it in a forked child, which would hold it after its parent is dead."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -31,7 +31,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 class Lock:
-    """Held until it is released or its process dies, in whatever way."""
+    """Held until it is released or its process dies."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -39,7 +39,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, owner: Owner) -> "Lock":
-        """Take it, or say by whom it is held."""
+        """Take the lock, or raise with the name of its holder."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -71,7 +71,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether a process holds it, wherever it runs; None where that cannot be asked."""
+    """Whether a process on any host holds it; None if that cannot be determined."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def is_held(path: Path) -> bool | None:
 
 
 def _is_taken(descriptor: int) -> bool:
-    """Take the lock of an open file, if it is to be had."""
+    """Try to take the lock of an open file."""
     for tries_left in reversed(range(_TRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

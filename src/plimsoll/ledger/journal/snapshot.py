@@ -1,4 +1,5 @@
-"""The books as bytes and back, so that a long journal need not be read from its beginning."""
+"""Snapshots: the books as bytes and back, so that a long journal need not be read from the
+start."""
 
 import msgspec
 
@@ -13,7 +14,7 @@ __all__ = ["dump", "load"]
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that books are made of; the rest follows from it."""
+    """The state of the books; everything else is derived from it."""
 
     settings: Settings | None
     version: Version
@@ -26,7 +27,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     next_prompt: int
     epoch: int
     begun: list[str]
-    """Tasks that have had their turn in it."""
+    """Tasks that have had their turn in the epoch."""
     tally: Tally
     configured: int
     returned: int
@@ -37,7 +38,7 @@ _decoder = msgspec.msgpack.Decoder(_State)
 
 
 def dump(books: Books) -> bytes:
-    """Equal books give equal bytes."""
+    """Serialize books; equal books give equal bytes."""
     state = _State(
         settings=books.settings,
         version=books.version,
@@ -59,7 +60,7 @@ def dump(books: Books) -> bytes:
 
 
 def load(data: bytes) -> Books:
-    """Raises `msgspec.MsgspecError` for what is no snapshot of this version."""
+    """Deserialize books. Raises `msgspec.MsgspecError` for other versions and other data."""
     state = _decoder.decode(data)
     books = Books()
     books.settings = state.settings

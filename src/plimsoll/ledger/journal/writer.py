@@ -1,6 +1,6 @@
-"""The journal's writer: a thread that writes what has come in as one transaction after another.
+"""Writer: a thread that writes queued events as one transaction after another.
 
-Whoever writes alone waits for one commit; whoever writes with many others shares it.
+A single caller waits for one commit; concurrent callers share it.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ class Writer:
 
     @property
     def failed(self) -> LedgerError | None:
-        """Why nothing can be written any more."""
+        """The error that stopped it; None while it can write."""
         return self._failed
 
     def put(self, event: Event, subject: str) -> "asyncio.Future[None]":
-        """Hand in an event; the future is done when it is written."""
+        """Queue an event; the future is done when it is written."""
         if self._failed is not None:
             raise LedgerError(str(self._failed))
         done = self._loop.create_future()
@@ -50,11 +50,11 @@ class Writer:
         return done
 
     def put_snapshot(self, books: bytes) -> None:
-        """Keep the books as they are after all that was handed in before."""
+        """Store the books after all events queued before."""
         self._entries.put(books)
 
     async def close(self) -> None:
-        """Write what is left, and end."""
+        """Write the queued events, and end."""
         self._entries.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -87,11 +87,11 @@ class Writer:
                 self._failed = error
             else:
                 if written != len(entries):
-                    # The books have them twice, or they would not have come here.
+                    # The books apply no event twice, so a duplicate id is an error.
                     path = self._journal.path
                     self._failed = LedgerError(f"{path}: the books and the journal do not agree")
         futures = [entry.done for entry in entries]
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it who waited
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: no caller waits
             self._loop.call_soon_threadsafe(self._tell, futures, self._failed)
 
     def _keep(self, books: bytes) -> None:
@@ -111,4 +111,4 @@ class Writer:
                 future.set_result(None)
             else:
                 future.set_exception(failed)
-                future.exception()  # not everybody waits for every write: that is no mistake
+                future.exception()  # not every caller awaits every write: no warning

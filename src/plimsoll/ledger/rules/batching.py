@@ -1,10 +1,10 @@
-"""Which groups make the next batch, and which must be waited for or given up.
+"""Batching: the groups of the next batch, and those to wait for or to give up.
 
 Let η be the bound on age, B the groups of a batch, v the version. A group with head h is due
 at version h + η. Choosing S at v keeps every promise to the rest if, for each j in 0..η, at
 most j·B live groups outside S have h ≤ v + j − η: Hall's condition for unit jobs with B slots
-a step. With j = 0 it says that all that is due now is in S, so nothing older than η is ever
-trained on. Newly admitted groups are due at v + η, and (τ+1)·B ≤ (η+1)·B are live at most,
+a step. With j = 0 it says that every group due now is in S, so nothing older than η is ever
+trained on. Newly admitted groups are due at v + η, and at most (τ+1)·B ≤ (η+1)·B are live,
 so admitting preserves it; voiding only relaxes it.
 """
 
@@ -35,22 +35,22 @@ class Waiting:
     ready: int
     wanted: int
     due: tuple[str, ...] = ()
-    """Groups that still run and without which no batch may be made, the oldest first: just as
-    many as have to end, become younger or be given up."""
+    """Running groups without which no batch may be made, the oldest first: exactly as many as have
+    to end, become younger or be given up."""
     upto: int = 0
-    """The number of the head that makes them due: younger than that, they are not."""
+    """The number of the head that makes them due; younger groups are not due."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Excess:
-    """There are so many more groups with heads up to a number than can be trained on in time."""
+    """The surplus of groups with heads up to a number over those that can be trained in time."""
 
     groups: int
     upto: int
 
 
 def choose(books: Books, settings: Settings) -> Batch | Waiting:
-    """The oldest ready groups, unless that would make a promise to others impossible."""
+    """The oldest ready groups, unless that would break the condition for others."""
     wanted = settings.batch_groups
     if books.is_training:
         return Waiting(books.queue.ready, wanted)
@@ -65,14 +65,14 @@ def choose(books: Books, settings: Settings) -> Batch | Waiting:
 
 
 def _excess(books: Books, settings: Settings, chosen: dict[int, list[str]]) -> _Excess | None:
-    """Where the condition does not hold for what is left outside, at the lowest j.
+    """The lowest j at which the condition fails for the groups left outside.
 
-    Places of the batch that nobody is ready for are left to the oldest of those that run: a
-    group is due when it is in the way of others, not while all are waited for alike.
+    Free slots of the batch are reserved for the oldest running groups: a group is due when it
+    blocks others, not while all are waited for alike.
     """
     first_due = books.version.number - settings.max_staleness
     left = sum(map(len, chosen.values())) - settings.batch_groups
-    # Between two heads the count stays and the bound grows: it is enough to look at heads.
+    # Between two heads the count stays and the bound grows: only heads need a check.
     for head, count in sorted(books.queue.by_head.items()):
         left += count - len(chosen.get(head, ()))
         slots = max(0, head - first_due) * settings.batch_groups
@@ -82,11 +82,10 @@ def _excess(books: Books, settings: Settings, chosen: dict[int, list[str]]) -> _
 
 
 def surplus(books: Books, settings: Settings) -> list[str]:
-    """Groups that no order of batches can use in time any more.
+    """Groups that no sequence of batches can use in time any more.
 
-    There are none under one set of settings, except for those that took too long. A smaller
-    B or η at a resume can leave some. Those that still run are given up first, then those
-    whose prompt came last.
+    Under constant settings there are none, except for stragglers. A smaller B or η at a resume can
+    leave some. Running groups are given up first, then those with the newest prompts.
     """
     if _fits(books, settings):
         return []

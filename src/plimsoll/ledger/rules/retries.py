@@ -1,4 +1,4 @@
-"""Whether a rollout that came to nothing is tried again in its place."""
+"""Retries: whether a void rollout is retried by its member."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ __all__ = ["retries"]
 
 
 def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool:
-    """By the table of causes; beyond it where its group is to be complete, and its task is not
-    to blame."""
+    """By the table of causes; beyond it if the group is to be complete and the task is not to
+    blame."""
     found = books.find(ticket)
     if found is None:
         return False
@@ -19,8 +19,8 @@ def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool
     rule = CAUSES[cause]
     if member.voids.get(cause, 0) < rule.retries:
         return True
-    # A group that is to be complete gets a new rollout in place of one that is void, unless that
-    # would most likely be void, too.
+    # A group that is to be complete gets a new rollout for a void one, unless that would most
+    # likely be void as well.
     completes = settings.group_policy == "complete" and group.id in books.groups
     if not completes or rule.against_task:
         return False

@@ -1,9 +1,9 @@
-"""`StalenessManager`: the counter form of admission, for those who drive their own loop.
+"""`StalenessManager`: the counter form of admission, for users with their own loop.
 
     capacity = min(C − running, (η + v + 1)·B − (accepted + running))
 
 It is absolute: it compares a version with counters that began at version 0, so a run that
-restores its version must restore the counters with it. `on_version_recovered` does. The
+restores its version must restore the counters as well. `on_version_recovered` does. The
 ledger's own rule is relative, and has nothing to restore.
 """
 
@@ -15,14 +15,14 @@ __all__ = ["RolloutStats", "StalenessManager", "VersionProvider"]
 
 
 class VersionProvider(Protocol):
-    """Whoever knows the policy's version."""
+    """The source of the policy's version."""
 
     def get_version(self) -> int: ...
 
 
 @dataclass(slots=True)
 class RolloutStats:
-    """Where rollouts stand."""
+    """Counts of rollouts by state."""
 
     enqueued: int = 0
     running: int = 0
@@ -31,7 +31,7 @@ class RolloutStats:
 
 
 class StalenessManager:
-    """Thread-safe. Sizes below 1 are taken as 1, as a loop could make no step otherwise."""
+    """Thread-safe. Sizes below 1 count as 1: a loop could make no step otherwise."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class StalenessManager:
         """Whether a version other than 0 was ever seen."""
 
     def get_capacity(self) -> int:
-        """How many rollouts may be submitted now; negative where there are too many."""
+        """The number of rollouts that may be submitted now; negative if there are too many."""
         version = self.version_provider.get_version()
         with self._lock:
             self._has_moved |= version > 0
@@ -60,7 +60,7 @@ class StalenessManager:
             return min(seats, batches * self.consumer_batch_size - (stats.accepted + stats.running))
 
     def get_pending_limit(self) -> int:
-        """How many rollouts may be enqueued and wait."""
+        """The number of rollouts that may be queued."""
         return (self.max_staleness + 1) * self.consumer_batch_size
 
     def on_rollout_enqueued(self) -> None:
@@ -83,12 +83,11 @@ class StalenessManager:
             self._stats.rejected += 1
 
     def on_version_recovered(self, version: int, buffered: int = 0) -> None:
-        """The version was set by a checkpoint: count what it stands for.
+        """Restore the counters after the version was set by a checkpoint.
 
-        At version v just v batches have been consumed; `buffered` accepted rollouts wait for
-        the next ones. What runs is counted apart. Calling it again changes nothing, and after
-        a rollback to an earlier version it counts fewer. A run that never left version 0 has
-        nothing to recover.
+        At version v exactly v batches have been consumed; `buffered` accepted rollouts wait for
+        the next ones. Running rollouts are counted separately. Idempotent; after a rollback to an
+        earlier version it counts fewer. A run that never left version 0 has nothing to recover.
         """
         with self._lock:
             if version == 0 and not buffered and not self._has_moved:

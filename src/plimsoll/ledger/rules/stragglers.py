@@ -1,8 +1,8 @@
-"""What is done about a group that is due and still runs.
+"""Stragglers: the remedies for a group that is due and still runs.
 
-In this order: it is waited for within its slack; its rollouts go on with newer weights from
-a turn boundary, so many times; members that are too old are withheld where others are not; it is
-given up and its prompt comes again; after so many times its task is out.
+In this order: wait for it within its slack; let its rollouts continue with newer weights from a
+turn boundary, a bounded number of times; withhold members that are too old if others are not; give
+it up and requeue its prompt; after a bounded number of times, exclude its task.
 """
 
 from enum import StrEnum
@@ -13,8 +13,8 @@ from plimsoll.ledger.settings import Settings
 __all__ = ["MOST_RESUMES", "Remedy", "remedy_for", "too_old"]
 
 MOST_RESUMES = 3
-"""A rollout that hangs would otherwise be made younger for ever. One that only takes long has had
-the time of many others by then."""
+"""A rollout that hangs would otherwise be made younger for ever. A merely slow one has had the time
+of many others by then."""
 
 
 class Remedy(StrEnum):
@@ -32,11 +32,11 @@ def remedy_for(
 ) -> Remedy:
     """The first remedy that applies to a group that heads up to a number make due.
 
-    `slack_left` is the caller's clock speaking.
+    `slack_left` comes from the caller's clock.
     """
     old = too_old(group, upto)
     if not old and group.waits:
-        # Nobody has begun it: whoever does will do so with the weights of now.
+        # Nobody has started it: its worker will start with the current weights.
         return Remedy.RESUME
     if slack_left:
         return Remedy.WAIT
@@ -52,7 +52,7 @@ def remedy_for(
 
 
 def too_old(group: Group, upto: int) -> tuple[str, ...]:
-    """Tickets that would be trained on and whose head is not after a number."""
+    """Trainable tickets whose head is at most a number."""
     return tuple(
         group.ticket(place)
         for place, member in enumerate(group.members)

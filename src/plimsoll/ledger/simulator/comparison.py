@@ -1,4 +1,4 @@
-"""The rules side by side: what each costs and what each keeps, under the same rollouts."""
+"""Comparison of admission rules: cost and guarantees of each under the same rollouts."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +21,7 @@ OURS = "plimsoll"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's figures."""
+    """The figures of one rule."""
 
     policy: str
     time_per_step: float
@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     wasted: float
     """The share of generation that was not trained on."""
     duration_bias: float | None
-    """Mean duration of what was trained on over that of what ended."""
+    """Mean duration of trained rollouts over that of all ended ones."""
     idle: float
     """The share of time in which the trainer waited."""
 

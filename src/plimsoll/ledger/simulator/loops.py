@@ -1,6 +1,6 @@
-"""Training loops that other rules than the ledger's keep, under the same rollouts.
+"""Training loops with other rules than the ledger's, under the same rollouts.
 
-Each decides how many groups to start and which to train on; durations, the trainer and a
+Each rule decides how many groups to start and which to train on; durations, the trainer and a
 restart in mid-run are the same for all.
 """
 
@@ -29,7 +29,7 @@ class LoopGroup:
 
 @dataclass(slots=True)
 class Loop:
-    """The state of a loop that its rule may look at."""
+    """The state of a loop that its rule may read."""
 
     plan: Plan
     version: int = 0
@@ -50,7 +50,7 @@ class Loop:
 
 
 class Rule:
-    """What a loop starts and trains on. The base is the synchronous one."""
+    """Decides what a loop starts and trains on. The base class is synchronous."""
 
     def room(self, loop: Loop) -> int:
         return 0 if loop.live else min(loop.seats, loop.plan.settings.batch_groups)
@@ -60,13 +60,13 @@ class Rule:
         return loop.ready[:size] if len(loop.ready) >= size else []
 
     def started(self) -> None:
-        """A group was started."""
+        """Called when a group starts."""
 
     def accepted(self) -> None:
-        """A group became ready."""
+        """Called when a group becomes ready."""
 
     def restarted(self, loop: Loop) -> None:
-        """The process was started anew; what ran and what was buffered is lost."""
+        """Called after a restart of the process; running and buffered groups are lost."""
 
 
 class Synchronous(Rule):
@@ -89,7 +89,7 @@ class Counter(Rule):
         self._manager = self._make()
 
     def get_version(self) -> int:
-        """What the manager asks for."""
+        """The version, for the manager."""
         return self._version
 
     def room(self, loop: Loop) -> int:
@@ -110,7 +110,7 @@ class Counter(Rule):
 
 
 class Fifo(Rule):
-    """The ledger's admission, and batches strictly in the order of admission."""
+    """The ledger's admission, with batches strictly in the order of admission."""
 
     def room(self, loop: Loop) -> int:
         return min(loop.seats, loop.plan.settings.most_live - loop.live)
@@ -127,12 +127,12 @@ class Fifo(Rule):
 def simulate_loop(
     plan: Plan, rule: Rule, restart_at: int = 0, progress: Callable[[int], None] | None = None
 ) -> Run:
-    """Run a loop for the plan's steps, with one restart at a version where that is not 0."""
+    """Run a loop for the plan's steps, with one restart at a version that is not 0."""
     return _Simulation(plan, rule, restart_at, progress).run()
 
 
 class _Simulation:
-    """A loop on its way."""
+    """A running simulation of a loop."""
 
     def __init__(
         self, plan: Plan, rule: Rule, restart_at: int, progress: Callable[[int], None] | None
@@ -208,7 +208,7 @@ class _Simulation:
             self._rule.restarted(loop)
 
     def _lose_running(self) -> None:
-        """Count what was generated for groups that did not come to their end."""
+        """Count the generation of groups that did not end."""
         for group in self._loop.running.values():
             ran = self._now - group.started
             self._result.generated += sum(min(one, ran) for one in group.seconds)

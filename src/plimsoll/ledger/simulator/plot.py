@@ -1,4 +1,4 @@
-"""The comparison as a picture: speed against age, and ages over the steps of each run."""
+"""Plot of a comparison: speed against age, and ages over the steps of each run."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ COLOURS = ("#8a8f98", "#d1495b", "#edae49", "#66a182", "#1d4e89")
 
 
 def draw(runs: dict[str, Run], plan: Plan) -> str:
-    """An SVG document."""
+    """Draw an SVG document."""
     body = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="sans-serif" font-size="11" fill="#333">',
@@ -29,7 +29,7 @@ def draw(runs: dict[str, Run], plan: Plan) -> str:
 
 
 class _Axis:
-    """Places on a line, each from the logarithm of one more than its value."""
+    """A logarithmic axis: positions of log(value + 1)."""
 
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
         self._low, self._span = math.log1p(low), math.log1p(high) - math.log1p(low) or 1.0

@@ -1,9 +1,4 @@
-"""How long simulated rollouts take.
-
-What can go wrong in a simulated run.
-
-What is simulated, and what came of it.
-"""
+"""Scenario of a simulation: durations of rollouts, faults, the plan, and the result of a run."""
 
 import math
 import random
@@ -34,7 +29,7 @@ DURATIONS: dict[Duration, str] = {
     "stragglers": "lognormal (sigma 0.3), and one in 20 takes 50 times as long",
     "hung": "lognormal (sigma 0.3), and one in 100 never ends",
 }
-"""The kinds, each in words for a person."""
+"""The kinds of durations, described for people."""
 
 _STRAGGLERS = 0.05
 _HUNG = 0.01
@@ -42,7 +37,7 @@ _LONGER = 50.0
 
 
 def named(name: str) -> Duration:
-    """The kind of that name."""
+    """The kind with a name."""
     for kind in DURATIONS:
         if kind == name:
             return kind
@@ -50,12 +45,12 @@ def named(name: str) -> Duration:
 
 
 def chance(*parts: object) -> random.Random:
-    """Random numbers that depend on these alone, whatever was drawn before."""
+    """Random numbers that depend on these arguments alone, whatever was drawn before."""
     return random.Random(zlib.crc32(repr(parts).encode()))
 
 
 def draw(kind: Duration, rng: random.Random) -> float:
-    """One rollout's duration, in units of the median."""
+    """The duration of a rollout, in units of the median."""
     match kind:
         case "constant":
             return 1.0
@@ -73,7 +68,7 @@ _CAUSES = (Cause.SANDBOX, Cause.POLICY, Cause.GRADER, Cause.TASK, Cause.LOST, Ca
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Chances for each rollout, and when the process is killed."""
+    """Chances of faults for each rollout, and the times at which the process is killed."""
 
     void: float = 0.0
     dropped: float = 0.0
@@ -81,66 +76,66 @@ class Faults:
     doubled: float = 0.0
     """It arrives twice."""
     late: float = 0.0
-    """It arrives after others that came later."""
+    """It arrives out of order."""
     rejected: float = 0.0
-    """The chance of a batch that something of it cannot be read any more."""
+    """The chance that part of a batch cannot be read any more."""
     crash_every: int = 0
-    """The process is killed after so many writes, again and again; 0 for never."""
+    """The process is killed after every so many writes; 0 for never."""
     crashes: int = 10
-    """So often at most: who is killed all the time gets nowhere."""
+    """The maximum number of kills: a process that is killed all the time makes no progress."""
     crash_at: int = 0
-    """It is killed at this very write; 0 for never."""
+    """It is killed at exactly this write; 0 for never."""
     power: float = 0.0
-    """The chance that a crash is the machine's: what is not on the disk is lost with it."""
+    """The chance that the machine crashes: unsynced writes are lost as well."""
     adopted: float = 0.0
-    """The chance that a running rollout survives a crash and is taken up again."""
+    """The chance that a running rollout survives a crash and is adopted."""
     new_settings: tuple[Settings, ...] = field(default=())
-    """What the run may go on with after a crash."""
+    """Settings that the run may continue with after a crash."""
 
     def cause(self, rng: random.Random) -> Cause | None:
-        """Why a rollout is void, if it is."""
+        """The cause of a void rollout; None if it is not void."""
         return rng.choice(_CAUSES) if rng.random() < self.void else None
 
 
 class BrokenPromise(AssertionError):
-    """The ledger did not keep what it promises; the message says which promise, and the seed."""
+    """The ledger broke a promise; the message names the promise and the seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is simulated."""
+    """The parameters of a simulation."""
 
     settings: Settings
     steps: int
     tasks: int = 200
     durations: Duration = "lognormal"
     step_seconds: float = 1.0
-    """How long the trainer takes for a batch."""
+    """The time that the trainer takes for a batch."""
     slack: float = 2.0
-    """How long a group that is due is waited for."""
+    """The slack of a group that is due."""
     resumes: bool = False
-    """Whether rollouts can go on with newer weights."""
+    """Whether rollouts can continue with newer weights."""
     ends: bool = False
-    """No more is admitted than the steps can use, as in a run that ends with its last step."""
+    """Admit no more than the steps can use, as in a run that ends with its last step."""
     workers: int = 0
-    """Rollouts that there are workers for; 0 for as many as are admitted."""
+    """Rollouts that workers can run at once; 0 for all that are admitted."""
     watchdog: float = 500.0
-    """After so long a rollout that says nothing is taken to be lost."""
+    """The time after which a silent rollout counts as lost."""
     checkpoint_every: int = 1
     evaluate_every: int = 0
-    """Evaluation groups are admitted at every so manyth version; 0 for never."""
+    """Evaluation groups are admitted at every version divisible by this; 0 for never."""
     early: float = 0.0
-    """The chance that a rollout which ends while the trainer is at a step has tokens of the
-    version that the step makes."""
+    """The chance that a rollout which ends during a step has tokens of the version that the step
+    makes."""
     faults: Faults = field(default_factory=Faults)
     seed: int = 0
     check_every: int = 1
-    """The books are checked in full after every so many happenings."""
+    """The number of happenings between two full checks of the books."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What came of it."""
+    """The result of a simulation."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -151,11 +146,11 @@ class Run:
     writes: int = 0
     duration_bias: float | None = None
     ages: list[int] = field(default_factory=list[int])
-    """The age of the oldest sample of each step, in the order in which steps were made."""
+    """The age of the oldest sample of each step, in the order of the steps."""
     longest_step: float = 0.0
-    """The longest time from one commit to the next."""
+    """The longest time between two commits."""
     batches: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    """The prompts of each step's batch, in the lineage that survived."""
+    """The prompts of each step's batch, in the surviving lineage."""
 
     @property
     def max_age(self) -> int:

@@ -12,18 +12,18 @@ __all__ = ["Crash", "Store"]
 
 
 class Crash(Exception):
-    """The process that wrote has been killed."""
+    """The writing process has been killed."""
 
 
 class Store:
-    """Keeps events as the journal does, in order and by what they are about, and audits them."""
+    """Stores events as the journal does, in order and by subject, and audits them."""
 
     def __init__(self) -> None:
         self.writes = 0
         self.crash_at: int | None = None
         """The number of the write at which the process is killed."""
         self.keeps_last = True
-        """Whether the event of that write is on the disk all the same."""
+        """Whether the event of that write is stored all the same."""
         self._begin([])
 
     def _begin(self, events: Iterable[Event]) -> None:
@@ -51,12 +51,12 @@ class Store:
         return self._about.get(subject, [])
 
     def lose_power(self) -> None:
-        """Forget what was written after the last event that had to be on the disk."""
+        """Drop everything written after the last event that had to be synced."""
         last = max((n for n, event in enumerate(self.events) if is_durable(event)), default=0)
         self._begin(self.events[: last + 1])
 
     def books(self) -> Books:
-        """The books that all events make."""
+        """The books of all events."""
         books = Books()
         for event in self.events:
             assert books.apply(event), f"{event} cannot follow those before"

@@ -1,8 +1,8 @@
-"""A simulated run of training that the real ledger keeps the books of.
+"""Simulated training run on the real ledger.
 
-Rollouts take the time they are given, completions arrive twice or never, the process is
-killed at any write and starts again from a checkpoint. After every event all that the ledger
-promises is checked: a run that ends has kept every promise.
+Rollouts take their given time, completions arrive twice or never, the process is killed at any
+write and restarts from a checkpoint. After every event all guarantees of the ledger are checked: a
+run that ends has kept every one.
 """
 
 import functools
@@ -33,11 +33,11 @@ __all__ = ["Training"]
 
 _Kind = Literal["done", "trained", "slack", "watchdog"]
 _Happening = tuple[float, int, _Kind, str, Version]
-"""When, a number that breaks ties, what, about which ticket or group, at which version."""
+"""An occurrence: time, tie breaker, kind, ticket or group, version."""
 
 
 class Training:
-    """One run. `run` raises `BrokenPromise` at the first promise that is not kept."""
+    """One run. `run` raises `BrokenPromise` at the first broken promise."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Training:
     ) -> None:
         self.plan = plan
         self._restart_at = restart_at
-        """A version at which the process is killed, once; 0 for none."""
+        """A version at which the process is killed once; 0 for none."""
         self.store = Store() if store is None else store
         self._progress = progress
         self.result = Run()
@@ -64,23 +64,23 @@ class Training:
         self._slack: set[str] = set()
         self._last = LastGroups(plan.slack)
         self._evaluation: tuple[Version, str, int] | None = None
-        """At which version the last one began, its name, and how many groups were admitted."""
+        """Version, name and admitted groups of the last evaluation."""
         self._early: dict[str, Version] = {}
-        """Running rollouts that have tokens of a version that was never committed."""
+        """Running rollouts with tokens of a version that was never committed."""
         self._checkpoints = [FIRST_VERSION]
         self._lost = 0.0
         self._voided = 0
         self._was_changed = False
         self._may_overflow = False
-        """Live groups may be more than the settings allow: those of before allowed more, and
-        so does a rollback to their time."""
+        """Live groups may exceed the settings: earlier settings allowed more, and so does a
+        rollback to their time."""
         self.accounts = self._open(Books())
 
     def _open(self, books: Books) -> Accounts:
         return Accounts(books, self.store.put, self.store, lambda: self._now)
 
     def run(self) -> Run:
-        """Simulate until the wanted number of steps is committed."""
+        """Simulate until the requested number of steps is committed."""
         faults = self.plan.faults
         self._kill_at(faults.crash_at or faults.crash_every)
         self._protected(lambda: self.accounts.configure(self.plan.settings))
@@ -116,7 +116,7 @@ class Training:
         return result
 
     def _protected(self, work: Callable[[], None]) -> bool:
-        """Do something that may be cut short by a crash at any write; whether it was not."""
+        """Do something that a crash may interrupt at any write; whether it completed."""
         try:
             work()
         except Crash:
@@ -125,16 +125,16 @@ class Training:
         return True
 
     def _deliver_again(self, happens: _Happening) -> None:
-        """What a worker has to say, and nobody heard to the end, it says again."""
+        """Deliver a worker's message again if it was not received completely."""
         if happens[3] in self._running:
             heapq.heappush(self._events, happens)
 
     def _unfinished(self) -> float:
-        """What has been generated for rollouts that run."""
+        """The generation of running rollouts."""
         return sum(self._now - started for started, _ in self._running.values())
 
     def _settle(self) -> None:
-        """Let the controller do all that it can do now, however often it is killed."""
+        """Let the controller do everything it can do now, however often it is killed."""
         while not self._protected(self._pump):
             pass
 
@@ -169,7 +169,7 @@ class Training:
         self._early.pop(ticket, None)
 
     def _segments(self, ticket: str, began: Version, rng: random.Random) -> list[Segment]:
-        """Which versions generated a rollout. A policy has new weights before the commit."""
+        """The versions that generated a rollout. A policy has new weights before the commit."""
         now = self.accounts.books.version
         early = self._early.get(ticket)
         if self.accounts.books.is_training and rng.random() < self.plan.early:
@@ -182,7 +182,7 @@ class Training:
         number = at.number
         kept = number % self.plan.checkpoint_every == 0
         if kept:
-            # The manifest is renamed into its place before the journal hears of it.
+            # The manifest is renamed into place before the journal records the commit.
             self._checkpoints.append(at)
         self.accounts.commit("kept" if kept else "")
         self.result.longest_step = max(self.result.longest_step, self._now - self._committed_at)
@@ -194,7 +194,7 @@ class Training:
             raise Crash
 
     def _pump(self) -> None:
-        """What a controller does whenever something has changed."""
+        """The turn of a controller after a change."""
         self._cancel_given_up()
         self.accounts.admit(self._order, self._most())
         self._evaluate()
@@ -207,7 +207,7 @@ class Training:
                 break
 
     def _most(self) -> int | None:
-        """How many groups more the steps that are left can use; None where it goes on for ever."""
+        """The number of further groups that the remaining steps can use; None if it never ends."""
         if not self.plan.ends:
             return None
         books, settings = self.accounts.books, self.accounts.settings
@@ -241,7 +241,7 @@ class Training:
         self._at(self.plan.step_seconds, "trained", "", version)
 
     def _wait(self, choice: Waiting) -> bool:
-        """Begin the slack of groups that are due; whether one was helped at once."""
+        """Start the slack of groups that are due; whether one was helped at once."""
         for group in choice.due:
             if group in self._slack:
                 continue
@@ -253,7 +253,7 @@ class Training:
         return False
 
     def _cancel_given_up(self) -> None:
-        """End rollouts of groups that were given up; what they took is in the tally."""
+        """End rollouts of groups that were given up; their time is in the tally."""
         books = self.accounts.books
         if books.tally.voided != self._voided:
             self._voided = books.tally.voided
@@ -294,7 +294,7 @@ class Training:
         self.store.keeps_last = self._rng.random() < 0.5
 
     def _restart(self) -> None:
-        """The process was killed: read the journal again, and go on from a checkpoint."""
+        """Restart after a kill: read the journal again, and continue from a checkpoint."""
         faults, rng = self.plan.faults, self._rng
         self.result.crashes += 1
         if rng.random() < faults.power:
@@ -351,7 +351,7 @@ def _next(version: Version) -> Version:
 
 
 def _place(ticket: str) -> tuple[object, ...]:
-    """What a rollout's duration depends on: the same for the first try under every rule."""
+    """The seed of a rollout's duration: the same for the first try under every rule."""
     group, place, attempt = split_ticket(ticket) or (ticket, 0, 0)
     prompt, _, again = group.rpartition("-")
     return (prompt, str(place)) if again == "0" and not attempt else (group, place, attempt)
