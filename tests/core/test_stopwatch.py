@@ -17,8 +17,8 @@ async def test_running_and_stopped_seconds_are_counted_separately():
     await asyncio.sleep(0.1)
     watch.stop()
     assert watch.seconds == ran
-    watch.go()
-    watch.go()
+    watch.start()
+    watch.start()
     assert watch.stopped_seconds >= 0.1
     assert watch.seconds + watch.stopped_seconds <= time.monotonic() - began + 1e-6
 
@@ -29,7 +29,7 @@ async def test_a_timer_pauses_with_its_stopwatch():
     watch.stop()
     await asyncio.sleep(0.2)
     assert not rang.is_set()
-    watch.go()
+    watch.start()
     await asyncio.wait_for(rang.wait(), LONG)
     cancelled = asyncio.Event()
     watch.call_later(0.01, cancelled.set).cancel()
@@ -44,7 +44,7 @@ async def test_a_stop_timer_restarts_with_each_stop():
         watch.stop()
         assert timer._handle is not None
         assert timer._handle.when() - asyncio.get_running_loop().time() > LONG - 1
-        watch.go()
+        watch.start()
         assert timer._handle is None
 
 
@@ -53,7 +53,7 @@ async def test_a_time_limit_pauses_with_its_stopwatch():
     async with watch.limit(0.1, stopped=LONG):
         watch.stop()
         await asyncio.sleep(0.3)
-    watch.go()
+    watch.start()
     limit = watch.limit(0.05, stopped=LONG)
     with pytest.raises(TimeoutError):
         async with limit:

@@ -52,7 +52,7 @@ class Stopwatch:
         for timer in self._timers:
             timer.set()
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Start the clock again. Idempotent."""
         if not self._stopped:
             return

@@ -225,7 +225,7 @@ class Scheduler:
         if paused:
             self._clock.stop()
         else:
-            self._clock.go()
+            self._clock.start()
         self._supervisor.set_paused(paused, drains=drains)
 
     async def _turn(self) -> None:

@@ -159,7 +159,7 @@ async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
             await asyncio.sleep(3.5)
             assert not asked.done()
             async with serve_script(HELLO, port=port):
-                clock.go()
+                clock.start()
                 assert (await asked).message.text == SAYS
 
 

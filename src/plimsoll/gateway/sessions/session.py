@@ -287,7 +287,7 @@ class Session:
     def resume(self) -> None:
         """Start the clock: the policy answers again."""
         self._draining.clear()
-        self.clock.go()
+        self.clock.start()
 
     def _stop_clock(self) -> None:
         if self._pauses.is_paused and not self._draining:

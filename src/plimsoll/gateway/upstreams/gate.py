@@ -55,7 +55,7 @@ class Pauses:
         """Announce the end of a pause. Does nothing without one."""
         if not self.is_paused:
             return
-        self.clock.go()
+        self.clock.start()
         for follower in tuple(self._followers):
             follower.resume()
 
