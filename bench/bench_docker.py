@@ -1,4 +1,4 @@
-"""How fast trials on Docker are, beside plain calls of the engine's API and beside Harbor.
+"""How fast trials on Docker are, beside plain calls of the daemon's API and beside Harbor.
 
 Eight trivial tasks, solved by the oracle. Each round measures every side once, so that a busy
 machine disturbs them alike; ratios count. The plain script does what no trial can do without:
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from docker_sides import (
-    EngineProcesses,
+    DaemonProcesses,
     Harbor,
     PlainScript,
     Plimsoll,
@@ -119,14 +119,14 @@ def show_trials(console: Console, results: Results) -> None:
     for at_once in AT_ONCE:
         table.add_column(f"{at_once} at once:\ntrials/min", justify="right")
         table.add_column("CPU ms\na trial", justify="right")
-        table.add_column("engine's", justify="right")
+        table.add_column("daemon's", justify="right")
     table.add_column(f"{MOST} at once:\n× plain", justify="right")
     table.add_column("\n× harbor", justify="right")
     plain = results.median(COLD, MOST, "per_minute")
     for name in results.samples:
         cells: list[str] = []
         for at_once in AT_ONCE:
-            figures = ("per_minute", "cpu_ms", "engine_cpu_ms")
+            figures = ("per_minute", "cpu_ms", "daemon_cpu_ms")
             cells += [f"{results.median(name, at_once, figure):,.0f}" for figure in figures]
         rate = results.median(name, MOST, "per_minute")
         table.add_row(name, *cells, f"{rate / plain:.2f}", f"{rate / results.best_of_harbor:.1f}")
@@ -181,26 +181,26 @@ def aims(results: Results) -> list[Aim]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--host", help="the engine's unix socket, as in DOCKER_HOST")
+    parser.add_argument("--host", help="the daemon's unix socket, as in DOCKER_HOST")
     parser.add_argument("--harbor", metavar="PROGRAM", default="harbor")
     parser.add_argument("--harbor-rounds", type=int, default=1, help="it takes minutes a round")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     url = options.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     console, results = Console(width=150), Results()
-    engine = EngineProcesses(url)
+    daemon = DaemonProcesses(url)
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
         root = Path(folder)
         write_tasks(root / "tasks")
-        plimsoll = Plimsoll(root, url, engine)
+        plimsoll = Plimsoll(root, url, daemon)
         connector = aiohttp.UnixConnector(url.removeprefix("unix://"), limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            plain = PlainScript(session, engine)
+            plain = PlainScript(session, daemon)
             sides: dict[str, Side] = {COLD: plain.cold, REUSED: plain.reused}
             for name, pool in POOLS.items():
                 sides[name] = plimsoll.side(pool, results.add_busy(name))
             if (reason := why_no_harbor(options.harbor)) is None:
-                harbor = Harbor(options.harbor, root, url, engine)
+                harbor = Harbor(options.harbor, root, url, daemon)
                 console.print(f"harbor {harbor.version}")
                 sides[HARBOR] = harbor.side()
                 sides[HARBOR_NO_GRACE] = harbor.side("--extra-docker-compose", "grace.yaml")

@@ -1,7 +1,7 @@
-"""The sides of `bench_docker.py`: Plimsoll, plain calls of the engine's API, and Harbor.
+"""The sides of `bench_docker.py`: Plimsoll, plain calls of the daemon's API, and Harbor.
 
 A trial counts when it is graded 1, and the clock stops when nothing of the trials is left. CPU is
-that of a side's own processes. The engine's counts dockerd and containerd, not what containers run.
+that of a side's own processes. The daemon's counts dockerd and containerd, not what containers run.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.sandboxes.protocol import ImageSource, SandboxSpec
 
 __all__ = [
-    "EngineProcesses",
+    "DaemonProcesses",
     "Harbor",
     "PlainScript",
     "Plimsoll",
@@ -53,7 +53,7 @@ class Sample:
     trials: int
     seconds: float
     cpu_seconds: float
-    engine_cpu_seconds: float = float("nan")
+    daemon_cpu_seconds: float = float("nan")
 
     @property
     def per_minute(self) -> float:
@@ -64,8 +64,8 @@ class Sample:
         return self.cpu_seconds / self.trials * 1000
 
     @property
-    def engine_cpu_ms(self) -> float:
-        return self.engine_cpu_seconds / self.trials * 1000
+    def daemon_cpu_ms(self) -> float:
+        return self.daemon_cpu_seconds / self.trials * 1000
 
 
 Side = Callable[[int, int], Awaitable[Sample]]
@@ -90,16 +90,16 @@ def write_tasks(root: Path) -> None:
 
 
 class Clock:
-    """Wall time and CPU of this process, of the children it waited for, and of the engine."""
+    """Wall time and CPU of this process, of the children it waited for, and of the daemon."""
 
-    def __init__(self, engine: "EngineProcesses") -> None:
-        self._engine = engine
-        self._began = time.perf_counter(), _own_cpu(), engine.cpu()
+    def __init__(self, daemon: "DaemonProcesses") -> None:
+        self._daemon = daemon
+        self._began = time.perf_counter(), _own_cpu(), daemon.cpu()
 
     def sample(self, trials: int) -> Sample:
-        wall, own, engine = self._began
+        wall, own, daemon = self._began
         return Sample(
-            trials, time.perf_counter() - wall, _own_cpu() - own, self._engine.cpu() - engine
+            trials, time.perf_counter() - wall, _own_cpu() - own, self._daemon.cpu() - daemon
         )
 
 
@@ -108,7 +108,7 @@ def _own_cpu() -> float:
     return sum(used.ru_utime + used.ru_stime for used in both)
 
 
-class EngineProcesses:
+class DaemonProcesses:
     """The dockerd behind a socket of this host, and what it started."""
 
     def __init__(self, url: str) -> None:
@@ -123,7 +123,7 @@ class EngineProcesses:
                 self._pid = pid
 
     def cpu(self) -> float:
-        """Seconds so far; not a number where the engine is no process that can be seen."""
+        """Seconds so far; not a number where the daemon is no process that can be seen."""
         if self._pid is None:
             return float("nan")
         ticks = 0
@@ -143,14 +143,14 @@ def _children(pid: int) -> list[int]:
 
 
 class PlainScript:
-    """The calls of the engine's API that a trial is made of, and nothing else."""
+    """The calls of the daemon's API that a trial is made of, and nothing else."""
 
-    def __init__(self, session: aiohttp.ClientSession, engine: EngineProcesses) -> None:
+    def __init__(self, session: aiohttp.ClientSession, daemon: DaemonProcesses) -> None:
         self._session = session
-        self._engine = engine
+        self._daemon = daemon
 
     async def cold(self, times: int, at_once: int) -> Sample:
-        clock = Clock(self._engine)
+        clock = Clock(self._daemon)
 
         async def one() -> None:
             container = await self._start()
@@ -168,7 +168,7 @@ class PlainScript:
             await self._commands(container)
             free.append(container)
 
-        clock = Clock(self._engine)
+        clock = Clock(self._daemon)
         await _all(one, times * TASKS, at_once)
         sample = clock.sample(times * TASKS)
         for container in free:
@@ -217,10 +217,10 @@ async def _all(one: Callable[[], Awaitable[None]], count: int, at_once: int) -> 
 class Plimsoll:
     """`plimsoll eval` without what it prints."""
 
-    def __init__(self, root: Path, url: str, engine: EngineProcesses) -> None:
+    def __init__(self, root: Path, url: str, daemon: DaemonProcesses) -> None:
         self._root = root
         self._url = url
-        self._engine = engine
+        self._daemon = daemon
         self._runs = 0
         (root / "plimsoll.toml").write_text(f'[docker]\nhost = "{url}"\n')
 
@@ -228,7 +228,7 @@ class Plimsoll:
         async def measure(times: int, at_once: int) -> Sample:
             run = EvalRun.prepare(self._request(pool, times, at_once))
             await run.backend.__aenter__()
-            clock = Clock(self._engine)
+            clock = Clock(self._daemon)
             try:
                 await run.evaluation.run()
             finally:
@@ -293,10 +293,10 @@ async def _ready(pool: Pool, count: int) -> None:
 class Harbor:
     """`harbor run`, as shipped or with containers that are not waited for when they are stopped."""
 
-    def __init__(self, program: str, root: Path, url: str, engine: EngineProcesses) -> None:
+    def __init__(self, program: str, root: Path, url: str, daemon: DaemonProcesses) -> None:
         self._program = str(Path(shutil.which(program) or program).absolute())
         self._root = root
-        self._engine = engine
+        self._daemon = daemon
         self._jobs = 0
         # Prices of models are not fetched: there may be no network.
         self._env = os.environ | {"DOCKER_HOST": url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -313,7 +313,7 @@ class Harbor:
             name = str(self._jobs)
             words = ["run", "-p", "tasks", "-a", "oracle", "-e", "docker", "-q", "-y"]
             words += ["-o", "jobs", "--job-name", name, "-n", str(at_once), "-k", str(times)]
-            clock = Clock(self._engine)
+            clock = Clock(self._daemon)
             done = await asyncio.create_subprocess_exec(
                 self._program, *words, *more, cwd=self._root, env=self._env,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -335,7 +335,7 @@ class Harbor:
         began, ended = (datetime.fromisoformat(result[k]) for k in ("started_at", "finished_at"))
         seen = clock.sample(trials)
         cpu = seen.cpu_seconds - self._startup_cpu
-        return Sample(trials, (ended - began).total_seconds(), cpu, seen.engine_cpu_seconds)
+        return Sample(trials, (ended - began).total_seconds(), cpu, seen.daemon_cpu_seconds)
 
 
 def why_no_harbor(program: str) -> str | None:

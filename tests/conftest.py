@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parts import need, spec, why_no_compose, why_no_engine
+from parts import need, spec, why_no_compose, why_no_daemon
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 SHARED = {
-    "engine": {"docker", "docker-tls", "docker_engine", "tls_engine"},
+    "engine": {"docker", "docker-tls", "docker_daemon", "tls_daemon"},
     "cluster": {"ray", "ray_part"},
 }
 """The fixtures and parameters of tests that use an engine or a cluster."""
@@ -98,32 +98,32 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def docker_engine() -> str:
-    """The address of a Docker engine on this host, with the images that tests use."""
+def docker_daemon() -> str:
+    """The address of a Docker daemon on this host, with the images that tests use."""
     usual = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     url = os.environ.get("PLIMSOLL_TEST_DOCKER") or usual
-    need("docker", why_no_engine(url))
+    need("docker", why_no_daemon(url))
     return url
 
 
 @dataclass(frozen=True, slots=True)
-class TlsEngine:
-    """A Docker engine that is remote: behind TLS, and without this host's files."""
+class TlsDaemon:
+    """A Docker daemon that is remote: behind TLS, and without this host's files."""
 
     url: str
     certificates: Path
 
 
 @pytest.fixture(scope="session")
-def tls_engine() -> TlsEngine:
+def tls_daemon() -> TlsDaemon:
     url = os.environ.get("PLIMSOLL_TEST_DOCKER_TLS")
     folder = os.environ.get("PLIMSOLL_TEST_DOCKER_CERTS")
     if url is None or folder is None:
-        missing = "PLIMSOLL_TEST_DOCKER_TLS and PLIMSOLL_TEST_DOCKER_CERTS name no engine"
+        missing = "PLIMSOLL_TEST_DOCKER_TLS and PLIMSOLL_TEST_DOCKER_CERTS name no daemon"
         need("docker-tls", f"{missing}; .ci/engines starts one and prints them")
-    engine = TlsEngine(str(url), Path(str(folder)))
-    need("docker-tls", why_no_engine(engine.url, engine.certificates))
-    return engine
+    daemon = TlsDaemon(str(url), Path(str(folder)))
+    need("docker-tls", why_no_daemon(daemon.url, daemon.certificates))
+    return daemon
 
 
 @pytest.fixture(scope="session")
@@ -151,7 +151,7 @@ def closed_backend(request: pytest.FixtureRequest) -> Backend:
     if request.param == "local":
         # On disk, whatever kind it is: `auto` would depend on the machine that the tests run on.
         return LocalBackend(LocalOptions(home=request.getfixturevalue("home"), upper="disk"))
-    return DockerBackend(DockerOptions(host=request.getfixturevalue("docker_engine")))
+    return DockerBackend(DockerOptions(host=request.getfixturevalue("docker_daemon")))
 
 
 @pytest.fixture

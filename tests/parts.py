@@ -17,13 +17,13 @@ from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import SandboxSpec
 
-__all__ = ["IMAGES", "NIGHTLY", "need", "spec", "why_no_compose", "why_no_engine"]
+__all__ = ["IMAGES", "NIGHTLY", "need", "spec", "why_no_compose", "why_no_daemon"]
 
 NIGHTLY = bool(os.environ.get("PLIMSOLL_TEST_NIGHTLY"))
 """Whether tests take as long as they like: `make test-nightly`."""
 
 IMAGES = ("debian:12", "debian:bookworm-slim", "host-system")
-"""What tests start containers of. There may be no registry, so an engine must have them."""
+"""What tests start containers of. There may be no registry, so a Docker daemon must have them."""
 
 
 def need(part: str, reason: str | None) -> None:
@@ -43,16 +43,16 @@ def spec(**more: Any) -> SandboxSpec:
     return SandboxSpec(Labels("test", "test.1", this_process(), time.time() + 600), **more)
 
 
-def why_no_engine(url: str, certificates: Path | None = None) -> str | None:
-    """Why tests cannot use the Docker engine at an address."""
+def why_no_daemon(url: str, certificates: Path | None = None) -> str | None:
+    """Why tests cannot use the Docker daemon at an address."""
 
     async def ask() -> str | None:
         endpoint = find_endpoint(url, None, os.environ, certificates=certificates)
-        async with Daemon(endpoint) as engine:
-            missing = [name for name in IMAGES if await engine.image(name) is None]
+        async with Daemon(endpoint) as daemon:
+            missing = [name for name in IMAGES if await daemon.image(name) is None]
         if not missing:
             return None
-        return f"the engine at {url} has no {', '.join(missing)}; .ci/engines starts one that has"
+        return f"the daemon at {url} has no {', '.join(missing)}; .ci/engines starts one that has"
 
     try:
         return asyncio.run(ask())

@@ -100,14 +100,14 @@ def plimsoll(
 
 @pytest.fixture(params=["local", "docker", "docker-tls"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, ...]:
-    """The options that name a place for sandboxes: this host, its engine, a remote engine."""
+    """The options that name a place for sandboxes: this host, its Docker daemon, a remote one."""
     if request.param == "local":
         request.getfixturevalue("sandboxes")
         return ("--backend", "local")
     if request.param == "docker":
-        config = f'[docker]\nhost = "{request.getfixturevalue("docker_engine")}"\n'
+        config = f'[docker]\nhost = "{request.getfixturevalue("docker_daemon")}"\n'
     else:
-        engine = request.getfixturevalue("tls_engine")
-        config = f'[docker]\nhost = "{engine.url}"\ncertificates = "{engine.certificates}"\n'
-    (tmp_path / "engine.toml").write_text(config)
-    return ("--backend", "docker", "--config", "engine.toml")
+        daemon = request.getfixturevalue("tls_daemon")
+        config = f'[docker]\nhost = "{daemon.url}"\ncertificates = "{daemon.certificates}"\n'
+    (tmp_path / "docker.toml").write_text(config)
+    return ("--backend", "docker", "--config", "docker.toml")

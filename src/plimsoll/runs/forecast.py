@@ -40,7 +40,7 @@ class Forecast:
         self._tasks = {kind: task for kind, task in self._tasks.items() if kind in self._coming}
         self._settle()
         if not self._reading and not self._tasks.keys() >= self._coming.keys():
-            self._reading.begin(self._read())
+            self._reading.start(self._read())
 
     def begin(self, order: Order) -> None:
         """An order was given: it is not among those that come any more."""
@@ -68,7 +68,7 @@ class Forecast:
     async def close(self) -> None:
         self.tell(())
         self._reading.cancel()
-        await self._reading.all_end()
+        await self._reading.wait_all()
 
     async def _read(self) -> None:
         """Read what is not known of the tasks that come."""

@@ -98,7 +98,7 @@ async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generate
     assert second.branch == "rewritten"
 
 
-@pytest.fixture(params=["docker_engine", "tls_engine"])
+@pytest.fixture(params=["docker_daemon", "tls_daemon"])
 def engine(request: pytest.FixtureRequest) -> DockerOptions:
     """A daemon on this host, which can mount the layer, and one that cannot."""
     found = request.getfixturevalue(request.param)

@@ -316,7 +316,7 @@ def test_what_cannot_be_removed_is_named_and_the_exit_says_so(clean: Plimsoll, o
         ("local", 'host = "unix:///nowhere/docker.sock"', 0),
     ],
 )
-def test_a_run_is_not_clean_where_its_engine_could_not_be_asked(
+def test_a_run_is_not_clean_where_its_daemon_could_not_be_asked(
     plimsoll: Plimsoll, own_home: Path, tmp_path: Path, backend: str, docker: str, code: int
 ):
     directory = tmp_path / "runs" / "night-run"
@@ -327,11 +327,11 @@ def test_a_run_is_not_clean_where_its_engine_could_not_be_asked(
     for more in ((), ("--json",)):
         ended = plimsoll("clean", "night-run", *more)
         assert ended.returncode == code, ended.stderr
-        assert "there is no Docker engine at unix:///nowhere/docker.sock" in ended.stdout
+        assert "there is no Docker daemon at unix:///nowhere/docker.sock" in ended.stdout
 
 
 @pytest.mark.parametrize("args", [("--all",), ("--expired",), ("old",)])
-def test_an_engine_that_was_named_and_not_asked_is_told_by_the_exit(
+def test_a_daemon_that_was_named_and_not_asked_is_told_by_the_exit(
     plimsoll: Plimsoll, own_home: Path, tmp_path: Path, args: tuple[str, ...]
 ):
     _leave(own_home, "old")
@@ -339,7 +339,7 @@ def test_an_engine_that_was_named_and_not_asked_is_told_by_the_exit(
         file.write('[docker]\nhost = "unix:///nowhere/docker.sock"\n')
     ended = plimsoll("clean", *args)
     assert ended.returncode == 1
-    assert "docker was not asked: there is no Docker engine" in ended.stdout
+    assert "docker was not asked: there is no Docker daemon" in ended.stdout
     assert _left(own_home) == set()  # what could be asked is clean all the same
 
 
@@ -347,14 +347,14 @@ def test_that_there_is_no_docker_at_all_is_no_failure(
     plimsoll: Plimsoll, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if Path("/var/run/docker.sock").exists():
-        pytest.skip("docker: there is an engine in the usual place")
+        pytest.skip("docker: there is a daemon in the usual place")
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(own_home))
     _leave(own_home, "old")
     ended = plimsoll("clean", "old")
     assert ended.returncode == 0, ended.stderr
-    assert "docker was not asked: no Docker engine was found" in ended.stdout
+    assert "docker was not asked: no Docker daemon was found" in ended.stdout
 
 
 def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600) -> str:
@@ -370,30 +370,30 @@ def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float =
     return name
 
 
-async def _make_on_engine(url: str, run: str) -> None:
+async def _make_on_daemon(url: str, run: str) -> None:
     """A container and a volume of another host's, which nobody reaps."""
     owner = Owner("elsewhere~00000000", 7, "b:1")
     labels = to_docker(Labels(run, "task.1", owner, time.time() + 600))
-    async with Daemon(find_endpoint(url, None, os.environ)) as engine:
-        await engine.create_volume(f"{run}-volume", labels)
+    async with Daemon(find_endpoint(url, None, os.environ)) as daemon:
+        await daemon.create_volume(f"{run}-volume", labels)
         config = {"Image": "debian:12", "Cmd": ["true"], "Labels": labels}
-        await engine.create_container(config, f"{run}-container")
+        await daemon.create_container(config, f"{run}-container")
 
 
-async def _on_engine(url: str, run: str) -> set[str]:
-    async with Daemon(find_endpoint(url, None, os.environ)) as engine:
+async def _on_daemon(url: str, run: str) -> set[str]:
+    async with Daemon(find_endpoint(url, None, os.environ)) as daemon:
         of_run = f"plimsoll.run={run}"
-        found = {row.names[0].lstrip("/") for row in await engine.containers(of_run)}
-        return found | {row.name for row in await engine.volumes(of_run)}
+        found = {row.names[0].lstrip("/") for row in await daemon.containers(of_run)}
+        return found | {row.name for row in await daemon.volumes(of_run)}
 
 
 def test_a_run_is_removed_on_every_backend_that_it_used(
-    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, docker_engine: str
+    plimsoll: Plimsoll, own_home: Path, tmp_path: Path, docker_daemon: str
 ):
     run = f"test-{short_id()}"
     with (tmp_path / "plimsoll.toml").open("a") as file:
-        file.write(f'[docker]\nhost = "{docker_engine}"\n')
-    asyncio.run(_make_on_engine(docker_engine, run))
+        file.write(f'[docker]\nhost = "{docker_daemon}"\n')
+    asyncio.run(_make_on_daemon(docker_daemon, run))
     name = _leave(own_home, run)
     ended = plimsoll("clean", run, "--force")
     assert ended.returncode == 0, ended.stderr
@@ -401,5 +401,5 @@ def test_a_run_is_removed_on_every_backend_that_it_used(
     assert f"removed       docker sandbox {run}-container  (run {run}, task.1;" in ended.stdout
     assert f"removed       docker volume {run}-volume" in ended.stdout
     assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes, 1 volume"
-    assert asyncio.run(_on_engine(docker_engine, run)) == set()
+    assert asyncio.run(_on_daemon(docker_daemon, run)) == set()
     assert _left(own_home) == set()

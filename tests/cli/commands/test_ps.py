@@ -16,7 +16,7 @@ Plimsoll = Callable[..., CompletedProcess[str]]
 
 @pytest.fixture
 def config(tmp_path: Path, sandboxes: None) -> Path:
-    """A home of the test's own, and an engine that is not there."""
+    """A home of the test's own, and a Docker daemon that does not exist."""
     (tmp_path / "plimsoll.toml").write_text(
         f'[local]\nhome = "{tmp_path}/home"\n[docker]\nhost = "tcp://127.0.0.1:1"\n'
     )
@@ -84,7 +84,7 @@ def test_of_all_backends_one_that_cannot_be_asked_is_a_line(plimsoll: Plimsoll, 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "1 run · 2 sandboxes" in ended.stdout
     last = ended.stdout.splitlines()[-1]
-    assert last.startswith("docker was not asked: the Docker engine at tcp://127.0.0.1:1 cannot")
+    assert last.startswith("docker was not asked: the Docker daemon at tcp://127.0.0.1:1 cannot")
     told = json.loads(plimsoll("ps", "--json").stdout)
     assert list(told["unreached"]) == ["docker"]
 
@@ -92,7 +92,7 @@ def test_of_all_backends_one_that_cannot_be_asked_is_a_line(plimsoll: Plimsoll, 
 def test_a_backend_that_was_named_must_answer(plimsoll: Plimsoll, config: Path):
     ended = plimsoll("ps", "--backend", "docker")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("plimsoll: the Docker engine at tcp://127.0.0.1:1 cannot")
+    assert ended.stderr.startswith("plimsoll: the Docker daemon at tcp://127.0.0.1:1 cannot")
 
 
 def test_an_unknown_backend_is_bad_usage(plimsoll: Plimsoll, config: Path):

@@ -25,7 +25,7 @@ def fields(*words: str) -> bytes:
 
 
 class FakeInit:
-    """A wire at whose other end a test says what an init might, right or wrong."""
+    """A stream whose other end is the test, which sends valid or invalid frames of an init."""
 
     def __init__(self) -> None:
         self._to_host: asyncio.Queue[tuple[int, bytes] | Exception | None] = asyncio.Queue()
@@ -33,7 +33,7 @@ class FakeInit:
         self._bytes = bytearray()
         self.closed = False
         self.stuck = asyncio.Event()
-        """Cleared, writes to the wire do not come to an end."""
+        """While cleared, writes to the stream block."""
         self.stuck.set()
 
     async def read(self) -> tuple[int, bytes] | None:
@@ -45,7 +45,7 @@ class FakeInit:
     async def write(self, data: bytes) -> None:
         await self.stuck.wait()
         if self.closed:
-            raise ConnectionResetError("the wire is closed")
+            raise ConnectionResetError("the stream is closed")
         self._bytes += data
         while len(self._bytes) >= HEADER.size:
             length, kind, number = HEADER.unpack_from(self._bytes)
@@ -59,38 +59,38 @@ class FakeInit:
         self.closed = True
 
     async def next(self, kind: Kind | None = None) -> tuple[int, int, bytes]:
-        """The host's next frame; with a kind, those of other kinds are passed over."""
+        """The host's next frame; with a kind, frames of other kinds are skipped."""
         while True:
             async with asyncio.timeout(30):
                 frame = await self._frames.get()
             if kind is None or frame[0] == kind:
                 return frame
 
-    def nothing_came(self) -> bool:
+    def received_nothing(self) -> bool:
         return self._frames.empty()
 
-    def say(self, kind: int, number: int, payload: bytes = b"") -> None:
-        self.say_raw(HEADER.pack(len(payload), kind, number) + payload)
+    def send(self, kind: int, number: int, payload: bytes = b"") -> None:
+        self.send_raw(HEADER.pack(len(payload), kind, number) + payload)
 
-    def say_raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         self._to_host.put_nowait((1, data))
 
     def end(self, number: int, **words: object) -> None:
         pairs = [text for key, value in words.items() for text in (key, str(value))]
-        self.say(Kind.END, number, fields(*pairs))
+        self.send(Kind.END, number, fields(*pairs))
 
     def complain(self, words: bytes) -> None:
         self._to_host.put_nowait((2, words))
 
-    def hang_up(self, error: Exception | None = None) -> None:
+    def end_stream(self, error: Exception | None = None) -> None:
         self._to_host.put_nowait(error)
 
 
-class NotedKeeper:
-    """Keeps nothing, and notes what it is asked."""
+class RecordingHandle:
+    """A container handle that only records calls."""
 
     def __init__(self, why: str = "it fell over") -> None:
-        self.id = "kept"
+        self.id = "recorded"
         self.why = why
         self.asked = 0
         self.removed = 0
@@ -99,7 +99,7 @@ class NotedKeeper:
         self.network: list[NetworkPolicy] = []
         self.env: Mapping[str, str] = {}
 
-    async def why_gone(self) -> str:
+    async def exit_reason(self) -> str:
         self.asked += 1
         return self.why
 
@@ -112,8 +112,8 @@ class NotedKeeper:
         self.removed += 1
 
 
-class ProcessWire:
-    """The real init as pid 1 of a namespace of its own, in the file system of this host."""
+class ProcessStream:
+    """The real init as pid 1 of a new namespace, in the file system of this host."""
 
     def __init__(self, process: asyncio.subprocess.Process, stderr: IO[bytes]) -> None:
         self.process = process
@@ -121,8 +121,8 @@ class ProcessWire:
         self._said_last = False
 
     @classmethod
-    async def start(cls) -> "ProcessWire":
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the wire
+    async def start(cls) -> "ProcessStream":
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the stream
         process = await asyncio.create_subprocess_exec(
             "unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc",
             str(init_binary(platform.machine()).path),
@@ -153,24 +153,24 @@ class ProcessWire:
         self._stderr.close()
 
 
-Fake = tuple[FakeInit, NotedKeeper, ContainerSandbox]
+Fake = tuple[FakeInit, RecordingHandle, ContainerSandbox]
 StartFake = Callable[..., Awaitable[Fake]]
 
 
 @pytest.fixture
 async def start_fake() -> AsyncIterator[StartFake]:
-    """Starts sandboxes whose init is the test."""
+    """Starts sandboxes whose init is simulated by the test."""
     made: list[ContainerSandbox] = []
 
     async def start(disk: Disk | None = None, quota_mb: int | None = None) -> Fake:
-        init, keeper = FakeInit(), NotedKeeper()
-        init.say(Kind.READY, 0, fields("plimsoll-init", "1"))
+        init, handle = FakeInit(), RecordingHandle()
+        init.send(Kind.READY, 0, fields("plimsoll-init", "1"))
         sandbox = await ContainerSandbox.start(
-            init, spec(), keeper=keeper, env={"A": "1"}, workdir="/w", user="",
+            init, spec(), handle=handle, env={"A": "1"}, workdir="/w", user="",
             on_close=lambda _: None, disk=disk, quota_mb=quota_mb,
         )  # fmt: skip
         made.append(sandbox)
-        return init, keeper, sandbox
+        return init, handle, sandbox
 
     yield start
     for sandbox in made:
@@ -179,13 +179,13 @@ async def start_fake() -> AsyncIterator[StartFake]:
 
 @pytest.fixture
 async def real() -> AsyncIterator[ContainerSandbox]:
-    """A sandbox of the real init, without a container around it."""
+    """A sandbox with the real init, without a container."""
     need("root", None if os.geteuid() == 0 else "a namespace for init needs root")
     need("unshare", None if shutil.which("unshare") else "util-linux is not installed")
-    wire, keeper = await ProcessWire.start(), NotedKeeper()
-    keeper.id = str(wire.process.pid)
+    stream, handle = await ProcessStream.start(), RecordingHandle()
+    handle.id = str(stream.process.pid)
     sandbox = await ContainerSandbox.start(
-        wire, spec(), keeper=keeper, env={"PATH": os.environ["PATH"]}, workdir="/", user="root",
+        stream, spec(), handle=handle, env={"PATH": os.environ["PATH"]}, workdir="/", user="root",
         on_close=lambda _: None,
     )  # fmt: skip
     yield sandbox

@@ -1,4 +1,4 @@
-"""The stream to an init that errs, lies, stops or dies: everyone who waits is told, in time."""
+"""A stream to an init that errs, lies, stops or dies: every waiter fails in time."""
 
 import asyncio
 import struct
@@ -10,7 +10,7 @@ import pytest
 from parts import spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.sandboxes.container import channel, commands
-from plimsoll.sandboxes.container.frames import LARGEST_DATA, WINDOW, Kind, read_fields
+from plimsoll.sandboxes.container.frames import MAX_DATA, WINDOW, Kind, read_fields
 from plimsoll.sandboxes.container.sandbox import ContainerSandbox
 
 NONSENSE = {
@@ -30,7 +30,7 @@ NONSENSE = {
 
 @pytest.fixture(autouse=True)
 def unhandled() -> list[dict[str, object]]:
-    """What reached the event loop's last resort, which must be nothing."""
+    """Exceptions that reached the event loop's handler; there must be none."""
     return []
 
 
@@ -43,22 +43,22 @@ async def nothing_unhandled(unhandled: list[dict[str, object]]):
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
-async def test_an_init_that_makes_no_sense_ends_the_sandbox(start_fake, kind: str):
-    init, keeper, sandbox = await start_fake()
+async def test_a_protocol_error_ends_the_sandbox(start_fake, kind: str):
+    init, handle, sandbox = await start_fake()
     running = asyncio.create_task(sandbox.exec("true"))
     await init.next(Kind.EXEC)
-    init.say_raw(NONSENSE[kind])
-    with pytest.raises(SandboxUnavailable, match="does not make sense"):
+    init.send_raw(NONSENSE[kind])
+    with pytest.raises(SandboxUnavailable, match="violates the protocol"):
         await asyncio.wait_for(running, 30)
-    with pytest.raises(SandboxUnavailable, match="does not make sense"):
+    with pytest.raises(SandboxUnavailable, match="violates the protocol"):
         await sandbox.exec("true")
-    assert "does not make sense" in (await sandbox.status()).reason
-    assert keeper.asked == 0
+    assert "violates the protocol" in (await sandbox.status()).reason
+    assert handle.asked == 0
     await sandbox.close()
     assert init.closed
 
 
-async def test_frames_cut_anywhere_are_understood(start_fake):
+async def test_frames_split_anywhere_are_decoded(start_fake):
     init, _, sandbox = await start_fake()
     running = asyncio.create_task(sandbox.exec("true"))
     _, number, _ = await init.next(Kind.EXEC)
@@ -66,77 +66,75 @@ async def test_frames_cut_anywhere_are_understood(start_fake):
     frames += struct.pack("<IBI", 2, Kind.ERR, number) + b"oh"
     frames += struct.pack("<IBII4sI1s", 13, Kind.END, number, 4, b"exit", 1, b"7")
     for byte in frames:
-        init.say_raw(bytes([byte]))
+        init.send_raw(bytes([byte]))
     done = await running
     assert (done.stdout.data, done.stderr.data, done.exit_code) == (b"hello", b"oh", 7)
 
 
-async def test_when_the_wire_ends_everyone_is_told_why_and_the_keeper_is_asked_once(
-    start_fake, tmp_path: Path
-):
-    init, keeper, sandbox = await start_fake()
-    keeper.why = "the kernel killed it for memory"
+async def test_the_end_of_the_stream_fails_all_waiters_with_one_reason(start_fake, tmp_path: Path):
+    init, handle, sandbox = await start_fake()
+    handle.why = "the kernel killed it for memory"
     waiting = [asyncio.create_task(sandbox.exec("true")) for _ in range(5)]
     waiting.append(asyncio.create_task(sandbox.download("/x", tmp_path / "x")))
     waiting.append(asyncio.create_task(sandbox.kill_all()))
     await init.next(Kind.KILL_ALL)
     init.complain(b"init: out of ")
     init.complain(b"memory\n")
-    init.hang_up()
+    init.end_stream()
     for task in waiting:
         with pytest.raises(SandboxUnavailable) as caught:
             await asyncio.wait_for(task, 30)
         assert str(caught.value) == (
-            "the kernel killed it for memory; its init said: init: out of memory"
+            "the kernel killed it for memory; its init printed: init: out of memory"
         )
-    assert keeper.asked == 1
+    assert handle.asked == 1
     assert (await sandbox.status()).reason.startswith("the kernel killed it for memory")
 
 
-async def test_a_wire_that_fails_is_a_sandbox_that_is_gone(start_fake):
-    init, keeper, sandbox = await start_fake()
+async def test_a_failed_read_ends_the_sandbox(start_fake):
+    init, handle, sandbox = await start_fake()
     running = asyncio.create_task(sandbox.exec("true"))
     await init.next(Kind.EXEC)
-    init.hang_up(ConnectionResetError("by the engine"))
+    init.end_stream(ConnectionResetError("by the daemon"))
     with pytest.raises(SandboxUnavailable, match="it fell over"):
         await asyncio.wait_for(running, 30)
-    assert keeper.asked == 1
+    assert handle.asked == 1
 
 
-async def test_a_wire_that_cannot_be_written_is_a_sandbox_that_is_gone(start_fake):
-    init, keeper, sandbox = await start_fake()
+async def test_a_failed_write_ends_the_sandbox(start_fake):
+    init, handle, sandbox = await start_fake()
     init.closed = True
     with pytest.raises(SandboxUnavailable, match="it fell over"):
         await asyncio.wait_for(sandbox.exec("true"), 30)
-    assert keeper.asked == 1
+    assert handle.asked == 1
 
 
 @pytest.mark.parametrize("how", ["fails", "hangs"])
-async def test_a_keeper_that_does_not_know_why_leaves_nobody_waiting(
+async def test_a_handle_without_a_reason_leaves_no_waiter(
     start_fake, monkeypatch: pytest.MonkeyPatch, how: str
 ):
     init, _, sandbox = await start_fake()
-    monkeypatch.setattr(channel, "_EXPLAIN_SECONDS", 0.1)
+    monkeypatch.setattr(channel, "_REASON_SECONDS", 0.1)
 
     async def no_answer() -> str:
         if how == "fails":
-            raise SandboxError("the engine is away")
+            raise SandboxError("the daemon is away")
         return await asyncio.Event().wait()  # type: ignore[return-value]
 
-    monkeypatch.setattr(sandbox._channel, "_why_gone", no_answer)
+    monkeypatch.setattr(sandbox._channel, "_exit_reason", no_answer)
     running = asyncio.create_task(sandbox.exec("true"))
     await init.next(Kind.EXEC)
-    init.hang_up(OSError("broken"))
+    init.end_stream(OSError("broken"))
     with pytest.raises(SandboxUnavailable, match="gone: broken"):
         await asyncio.wait_for(running, 30)
 
 
-async def test_an_init_that_falls_silent_is_given_up(start_fake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(channel, "_TICK_SECONDS", 0.05)
+async def test_a_silent_init_is_probed_and_then_closed(start_fake, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(channel, "_CHECK_SECONDS", 0.05)
     monkeypatch.setattr(channel, "_SILENCE_SECONDS", 0.2)
     init, _, sandbox = await start_fake()
     await asyncio.sleep(0.5)
-    assert init.nothing_came()  # nobody waits, so nobody is asked
+    assert init.received_nothing()  # no request is pending, so there is no probe
     running = asyncio.create_task(sandbox.exec("sleep 60"))
     _, number, _ = await init.next(Kind.STATUS)
     init.end(number, processes=1)
@@ -145,38 +143,41 @@ async def test_an_init_that_falls_silent_is_given_up(start_fake, monkeypatch: py
         await asyncio.wait_for(running, 30)
 
 
-async def test_no_greeting_is_a_sandbox_that_did_not_start(start_fake: Callable[..., object]):
+async def test_a_sandbox_without_a_greeting_does_not_start(start_fake: Callable[..., object]):
     from_test = type((await start_fake())[0]), type((await start_fake())[1])
-    for greeting, match in ((None, "did not answer within"), (b"HTTP/1.1 400", "make sense")):
-        init, keeper = from_test[0](), from_test[1]()
+    for greeting, match in (
+        (None, "did not answer within"),
+        (b"HTTP/1.1 400", "violates the protocol"),
+    ):
+        init, handle = from_test[0](), from_test[1]()
         if greeting:
-            init.say_raw(greeting)
+            init.send_raw(greeting)
         closed: list[object] = []
         with pytest.raises(SandboxUnavailable, match=match):
             await ContainerSandbox.start(
-                init, spec(), keeper=keeper, env={}, workdir="/", user="",
+                init, spec(), handle=handle, env={}, workdir="/", user="",
                 on_close=closed.append, ready_seconds=0.1,
             )  # fmt: skip
-        assert (keeper.removed, len(closed), init.closed) == (1, 1, True)
+        assert (handle.removed, len(closed), init.closed) == (1, 1, True)
 
 
-async def test_a_cancelled_start_removes_what_was_made(start_fake: Callable[..., object]):
-    init, keeper = type((await start_fake())[0])(), type((await start_fake())[1])()
+async def test_a_cancelled_start_removes_the_container(start_fake: Callable[..., object]):
+    init, handle = type((await start_fake())[0])(), type((await start_fake())[1])()
     starting = asyncio.create_task(
         ContainerSandbox.start(
-            init, spec(), keeper=keeper, env={}, workdir="/", user="", on_close=lambda _: None
+            init, spec(), handle=handle, env={}, workdir="/", user="", on_close=lambda _: None
         )
     )
     await asyncio.sleep(0.01)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert (keeper.removed, init.closed) == (1, True)
+    assert (handle.removed, init.closed) == (1, True)
 
 
-async def test_a_command_is_told_to_init_word_for_word(start_fake):
-    init, keeper, sandbox = await start_fake()
-    keeper.env = {"HTTP_PROXY": "http://127.0.0.1:1", "A": "net"}
+async def test_a_command_is_sent_unchanged(start_fake):
+    init, handle, sandbox = await start_fake()
+    handle.env = {"HTTP_PROXY": "http://127.0.0.1:1", "A": "net"}
     await sandbox.set_network(spec().network)
     command = ["a b", "ü", "\udcff", ""]
     running = asyncio.create_task(
@@ -194,7 +195,7 @@ async def test_a_command_is_told_to_init_word_for_word(start_fake):
     assert (done.exit_code, done.signal, done.ok) == (None, 11, False)
 
 
-async def test_an_unknown_user_is_unsupported_and_what_cannot_be_started_unavailable(start_fake):
+async def test_an_unknown_user_is_unsupported_and_a_failed_start_unavailable(start_fake):
     init, _, sandbox = await start_fake()
     for word, error in (("nouser", SandboxUnsupported), ("error", SandboxUnavailable)):
         running = asyncio.create_task(sandbox.exec("true"))
@@ -215,15 +216,15 @@ async def test_an_unknown_user_is_unsupported_and_what_cannot_be_started_unavail
         {"command": ["true"], "cwd": "/a\0"},
     ],
 )
-async def test_what_no_system_could_run_is_a_command_that_failed(start_fake, more):
+async def test_an_impossible_command_fails_with_an_exit_code(start_fake, more):
     init, _, sandbox = await start_fake()
     done = await sandbox.exec(more.pop("command"), **more)
     assert done.exit_code == 126
     assert done.stderr.text.startswith("plimsoll: ")
-    assert init.nothing_came()
+    assert init.received_nothing()
 
 
-async def test_input_is_never_sent_ahead_of_what_init_consumed(start_fake):
+async def test_input_respects_the_credit(start_fake):
     init, _, sandbox = await start_fake()
     sent = bytes(range(256)) * 4096 + b"the rest"
     running = asyncio.create_task(sandbox.exec(["cat"], stdin=sent))
@@ -232,11 +233,11 @@ async def test_input_is_never_sent_ahead_of_what_init_consumed(start_fake):
     while True:
         if unacknowledged == WINDOW:
             await asyncio.sleep(0.01)
-            assert init.nothing_came()
-            init.say(Kind.CREDIT, number, struct.pack("<I", unacknowledged))
+            assert init.received_nothing()
+            init.send(Kind.CREDIT, number, struct.pack("<I", unacknowledged))
             unacknowledged = 0
         _, _, data = await init.next(Kind.DATA)
-        assert len(data) <= LARGEST_DATA
+        assert len(data) <= MAX_DATA
         if not data:
             break
         got += data
@@ -247,12 +248,12 @@ async def test_input_is_never_sent_ahead_of_what_init_consumed(start_fake):
     assert (await running).ok
 
 
-async def test_a_command_that_ends_before_its_input_was_read_is_done(start_fake):
+async def test_a_command_may_end_before_reading_its_input(start_fake):
     init, _, sandbox = await start_fake()
     running = asyncio.create_task(sandbox.exec(["true"], stdin=b"x" * (1 << 20)))
     _, number, _ = await init.next(Kind.EXEC)
     init.end(number, exit=3)
-    init.say(Kind.CREDIT, number, struct.pack("<I", WINDOW))  # late, and of no use
+    init.send(Kind.CREDIT, number, struct.pack("<I", WINDOW))  # late credit is ignored
     assert (await running).exit_code == 3
     assert (await sandbox.exec("\0")).exit_code == 126
 
@@ -261,7 +262,7 @@ async def test_a_timeout_kills_and_waits_for_the_end(start_fake):
     init, _, sandbox = await start_fake()
     running = asyncio.create_task(sandbox.exec("sleep 60", timeout=0.05))
     _, number, _ = await init.next(Kind.KILL)
-    init.say(Kind.OUT, number, b"last")
+    init.send(Kind.OUT, number, b"last")
     init.end(number, signal=9)
     done = await running
     assert (done.timed_out, done.signal, done.stdout.text) == (True, 9, "last")
@@ -281,7 +282,9 @@ async def test_a_cancelled_call_kills_and_waits_for_the_end(start_fake):
         await asyncio.wait_for(running, 30)
 
 
-async def test_what_cannot_be_killed_is_given_up(start_fake, monkeypatch: pytest.MonkeyPatch):
+async def test_an_unkillable_command_closes_the_sandbox(
+    start_fake, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(commands, "_KILL_SECONDS", 0.1)
     _, _, sandbox = await start_fake()
     other = asyncio.create_task(sandbox.exec("true"))
@@ -291,19 +294,19 @@ async def test_what_cannot_be_killed_is_given_up(start_fake, monkeypatch: pytest
         await other
 
 
-async def test_a_wire_that_takes_nothing_stops_no_timeout_and_no_close(
+async def test_a_blocked_stream_does_not_delay_timeout_and_close(
     start_fake, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(commands, "_KILL_SECONDS", 0.1)
-    init, keeper, sandbox = await start_fake()
+    init, handle, sandbox = await start_fake()
     init.stuck.clear()
     with pytest.raises(SandboxUnavailable, match="cannot be killed"):
         await asyncio.wait_for(sandbox.exec("true", timeout=0.05), 30)
     await asyncio.wait_for(sandbox.close(), 30)
-    assert keeper.removed == 1
+    assert handle.removed == 1
 
 
-async def test_a_fault_in_the_callers_own_code_ends_its_command_only(start_fake):
+async def test_an_exception_in_on_output_ends_only_its_command(start_fake):
     init, _, sandbox = await start_fake()
 
     def faulty(stream: str, chunk: bytes) -> None:
@@ -313,9 +316,9 @@ async def test_a_fault_in_the_callers_own_code_ends_its_command_only(start_fake)
     other = asyncio.create_task(sandbox.exec("true"))
     _, first, _ = await init.next(Kind.EXEC)
     _, second, _ = await init.next(Kind.EXEC)
-    init.say(Kind.OUT, first, b"y\n")
+    init.send(Kind.OUT, first, b"y\n")
     assert (await init.next(Kind.KILL))[1] == first
-    init.say(Kind.OUT, first, b"y\n")
+    init.send(Kind.OUT, first, b"y\n")
     init.end(first, signal=9)
     init.end(second, exit=0)
     with pytest.raises(RuntimeError, match="caller's"):
@@ -323,30 +326,30 @@ async def test_a_fault_in_the_callers_own_code_ends_its_command_only(start_fake)
     assert (await other).ok
 
 
-async def test_a_cancelled_close_is_completed(start_fake):
-    init, keeper, sandbox = await start_fake()
-    keeper.removing.clear()
+async def test_a_cancelled_close_still_completes(start_fake):
+    init, handle, sandbox = await start_fake()
+    handle.removing.clear()
     closing = asyncio.create_task(sandbox.close())
     await asyncio.sleep(0.01)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert (init.closed, keeper.removed) == (True, 0)
-    keeper.removing.set()
+    assert (init.closed, handle.removed) == (True, 0)
+    handle.removing.set()
     await asyncio.gather(*(sandbox.close() for _ in range(3)))
-    assert (keeper.removed, keeper.asked) == (1, 0)
+    assert (handle.removed, handle.asked) == (1, 0)
     with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
         await sandbox.exec("true")
     assert (await sandbox.status()).reason == "the sandbox was closed"
 
 
-async def test_output_of_nobody_is_dropped(start_fake):
+async def test_output_of_an_unknown_request_is_dropped(start_fake):
     init, _, sandbox = await start_fake()
     for number in (99, 1 << 31):
-        init.say(Kind.OUT, number, b"x")
-        init.say(Kind.CREDIT, number, struct.pack("<I", 5))
+        init.send(Kind.OUT, number, b"x")
+        init.send(Kind.CREDIT, number, struct.pack("<I", 5))
     init.end(99, exit=0)
-    init.say(Kind.CLOSE, 1 << 31)
+    init.send(Kind.CLOSE, 1 << 31)
     running = asyncio.create_task(sandbox.exec("true"))
     _, number, _ = await init.next(Kind.EXEC)
     init.end(number, exit=0)

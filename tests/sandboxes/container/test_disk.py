@@ -1,4 +1,4 @@
-"""What a sandbox in a container tells of the disk under it."""
+"""Reports of a sandbox about the disk under it."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ ROOM = {"disk_size": 9 * GB, "disk_free": GB, "disk_available": GB, "disk_files"
 
 @pytest.fixture
 def disk() -> Disk:
-    return Disk(lambda left: f"the disk of the engine is full: {left}")
+    return Disk(lambda left: f"the disk of the daemon is full: {left}")
 
 
 async def _status(init, sandbox: ContainerSandbox, **said: object) -> SandboxStatus:
@@ -27,7 +27,7 @@ async def _status(init, sandbox: ContainerSandbox, **said: object) -> SandboxSta
     return await asked
 
 
-async def test_a_disk_without_room_is_told_with_when_and_why(start_fake, disk: Disk):
+async def test_a_full_disk_is_reported_with_time_and_reason(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
     before = asyncio.get_running_loop().time()
     status = await _status(init, sandbox, **ROOM)
@@ -36,64 +36,62 @@ async def test_a_disk_without_room_is_told_with_when_and_why(start_fake, disk: D
     assert status.full_disk is not None
     assert status.full_disk.at >= before
     assert status.full_disk.why == (
-        "the disk of the engine is full: 2.0 MB were left at the last check"
+        "the disk of the daemon is full: 2.0 MB were left at the last check"
     )
-    # That there is room again does not undo what failed before.
+    # Free space does not clear an earlier failure.
     again = await _status(init, sandbox, **ROOM)
     assert again.full_disk == status.full_disk
 
 
-async def test_the_sandboxes_of_one_disk_tell_of_it_alike(start_fake, disk: Disk):
+async def test_sandboxes_on_one_disk_report_the_same(start_fake, disk: Disk):
     init, _, one = await start_fake(disk)
     other_init, _, other = await start_fake(disk)
-    one.look_at_disk()
+    one.check_disk()
     _, number, _ = await init.next(Kind.STATUS)
     init.end(number, processes=0, **{**ROOM, "disk_available": 1})
     status = await _status(other_init, other, **ROOM)
     assert status.full_disk is not None
 
 
-async def test_a_quota_of_the_sandboxs_own_that_is_used_up_is_not_a_full_disk(
-    start_fake, disk: Disk
-):
+async def test_an_exhausted_quota_is_not_a_full_disk(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk, quota_mb=1024)
     status = await _status(init, sandbox, **{**ROOM, "disk_size": GB, "disk_available": 0})
     assert status.full_disk is None
-    # Nor does it hide the disk itself, where the driver tells of that.
+    # A driver that reports the whole disk still shows a full disk.
     status = await _status(init, sandbox, **{**ROOM, "disk_available": 1})
     assert status.full_disk is not None
 
 
-async def test_an_init_that_writes_as_root_may_use_what_is_kept_for_root(start_fake, disk: Disk):
+async def test_an_init_that_writes_as_root_may_use_reserved_blocks(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
     kept = {**ROOM, "disk_available": 0}
     assert (await _status(init, sandbox, **kept, disk_as_root=1)).full_disk is None
     assert (await _status(init, sandbox, **kept, disk_as_root=0)).full_disk is not None
 
 
-async def test_a_disk_without_room_for_a_file_is_full(start_fake, disk: Disk):
+async def test_a_disk_without_free_inodes_is_full(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
     assert (await _status(init, sandbox, **ROOM)).full_disk is None
     assert (await _status(init, sandbox, **{**ROOM, "disk_files": 0})).full_disk is not None
 
 
-async def test_an_init_that_does_not_tell_of_its_disk_is_no_full_disk(start_fake, disk: Disk):
+async def test_a_status_without_disk_fields_is_no_full_disk(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
     assert (await _status(init, sandbox)).full_disk is None
 
 
-async def test_a_look_at_the_disk_of_a_sandbox_that_goes_is_nothing(start_fake, disk: Disk):
+async def test_a_disk_check_of_an_ending_sandbox_is_ignored(start_fake, disk: Disk):
     init, _, sandbox = await start_fake(disk)
-    sandbox.look_at_disk()
+    sandbox.check_disk()
     await init.next(Kind.STATUS)
-    init.hang_up()
+    init.end_stream()
     await asyncio.sleep(0.1)
     status = await sandbox.status()
     assert (status.alive, status.full_disk) == (False, None)
 
 
-@pytest.mark.parametrize(("quota", "first"), [(None, "the disk of the engine"), (64, "upload")])
-async def test_an_upload_without_room_names_the_disk(
+@pytest.mark.parametrize(("quota", "first"), [(None, "the disk of the daemon"), (64, "upload")])
+async def test_an_upload_to_a_full_disk_names_the_disk(
     start_fake, disk: Disk, tmp_path: Path, quota: int | None, first: str
 ):
     init, _, sandbox = await start_fake(disk, quota_mb=quota)

@@ -1,4 +1,4 @@
-"""Frames survive every cut of the stream, and what is no frame is an error."""
+"""Frames are decoded from any split of the stream, and invalid data is an error."""
 
 import itertools
 import random
@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from plimsoll.sandboxes.container.frames import (
-    LARGEST_DATA,
+    MAX_DATA,
     Decoder,
     Frame,
     FrameError,
@@ -32,7 +32,7 @@ STREAM = b"".join(header(Kind(f.kind), f.number, len(f.payload)) + f.payload for
 
 
 def _joined(frames: list[Frame]) -> list[Frame]:
-    """Frames with the pieces of one put together again."""
+    """Frames with the parts of streamed frames joined."""
     found: list[Frame] = []
     for frame in frames:
         last = found[-1] if found else None
@@ -43,18 +43,18 @@ def _joined(frames: list[Frame]) -> list[Frame]:
     return found
 
 
-def test_frames_in_one_chunk_come_out_as_they_went_in():
+def test_frames_in_one_chunk_are_decoded():
     assert list(Decoder().feed(STREAM)) == FRAMES
 
 
 @pytest.mark.parametrize("size", range(1, 40))
-def test_frames_come_out_whole_however_the_stream_is_cut(size: int):
+def test_frames_split_anywhere_are_decoded(size: int):
     decoder = Decoder()
     pieces = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
     assert _joined([frame for piece in pieces for frame in decoder.feed(piece)]) == FRAMES
 
 
-def test_frames_come_out_whole_at_random_cuts():
+def test_frames_split_at_random_are_decoded():
     chance = random.Random(7)
     for _ in range(200):
         cuts = sorted({0, len(STREAM), *(chance.randrange(len(STREAM)) for _ in range(9))})
@@ -63,7 +63,7 @@ def test_frames_come_out_whole_at_random_cuts():
         assert _joined([frame for piece in pieces for frame in decoder.feed(piece)]) == FRAMES
 
 
-def test_output_is_given_before_its_frame_is_whole():
+def test_output_is_yielded_before_its_frame_is_complete():
     decoder = Decoder()
     assert list(decoder.feed(header(Kind.OUT, 1, 6) + b"abc")) == [Frame(Kind.OUT, 1, b"abc")]
     assert list(decoder.feed(b"def")) == [Frame(Kind.OUT, 1, b"def")]
@@ -77,11 +77,11 @@ def test_output_is_given_before_its_frame_is_whole():
         struct.pack("<IBI", 0, 0, 1),
         struct.pack("<IBI", 0, Kind.EXEC, 1),
         struct.pack("<IBI", 0, 200, 1),
-        struct.pack("<IBI", LARGEST_DATA + 1, Kind.OUT, 1),
+        struct.pack("<IBI", MAX_DATA + 1, Kind.OUT, 1),
         struct.pack("<IBI", (1 << 32) - 1, Kind.END, 1),
     ],
 )
-def test_what_is_no_frame_is_an_error_at_once(nonsense: bytes):
+def test_an_invalid_frame_is_an_immediate_error(nonsense: bytes):
     with pytest.raises(FrameError):
         list(Decoder().feed(nonsense))
 
@@ -89,17 +89,17 @@ def test_what_is_no_frame_is_an_error_at_once(nonsense: bytes):
 @pytest.mark.parametrize(
     "payload", [b"\1", b"\5\0\0\0abc", b"\xff\xff\xff\xffabc", b"\1\0\0\0a\2\0\0"]
 )
-def test_fields_that_do_not_fit_are_an_error(payload: bytes):
+def test_truncated_fields_are_an_error(payload: bytes):
     with pytest.raises(FrameError):
         read_fields(payload)
 
 
-def test_fields_hold_any_bytes():
+def test_fields_may_contain_any_bytes():
     fields = [b"", b"\0\xff", b"x" * 70_000]
     assert read_fields(pack_fields(fields)) == fields
 
 
-def test_an_end_is_read_by_its_keys():
+def test_an_end_is_parsed_by_its_keys():
     pairs = [
         b"files",
         b"3",
@@ -122,6 +122,6 @@ def test_an_end_is_read_by_its_keys():
 
 
 @pytest.mark.parametrize("value", [b"x", b"-1", b"1_0", b" 1", b"9" * 30])
-def test_a_number_that_is_none_is_an_error(value: bytes):
+def test_an_invalid_number_is_an_error(value: bytes):
     with pytest.raises(FrameError):
         read_request_end(pack_fields([b"exit", value]))

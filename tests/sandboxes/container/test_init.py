@@ -1,4 +1,4 @@
-"""The init of containers: commands, signals and limits, seen from the frames it speaks."""
+"""The init of containers: commands, signals and limits, tested at the level of frames."""
 
 import os
 import signal
@@ -42,26 +42,26 @@ def init(tmp_path: Path) -> Iterator[Init]:
 
 
 def _memory(init: Init) -> int:
-    """Bytes that init holds."""
+    """The resident memory of init in bytes."""
     lines = Path(f"/proc/{init.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024
 
 
-def test_a_command_says_how_it_ended(init: Init):
+def test_a_command_reports_its_exit(init: Init):
     assert init.run("echo out; echo err >&2; exit 7").words == {"exit": "7"}
     assert init.run("kill -11 $$").words == {"signal": "11"}
     done = init.run("echo out; echo err >&2")
     assert (done.out, done.err) == (b"out\n", b"err\n")
 
 
-def test_an_argv_and_an_environment_are_passed_word_for_word(init: Init):
+def test_argv_and_environment_are_passed_unchanged(init: Init):
     words = ["a b", "", "$HOME", "ü\nx"]
     number = init.begin("printf", "%s|", *words, env=["A=1"])
     assert init.until_end(number).out.decode() == "".join(f"{w}|" for w in words)
     assert init.run("echo $A $PATH", env=["A=x", "PATH=/usr/bin:/bin"]).out == b"x /usr/bin:/bin\n"
 
 
-def test_what_cannot_be_run_ends_as_in_a_shell(init: Init):
+def test_an_unrunnable_command_has_the_exit_code_of_a_shell(init: Init):
     for argv, code in ((["no-such"], "127"), (["/etc/passwd"], "126"), (["/no/such"], "127")):
         done = init.until_end(init.begin(*argv))
         assert done.words == {"exit": code}
@@ -71,44 +71,44 @@ def test_what_cannot_be_run_ends_as_in_a_shell(init: Init):
     assert done.err == b"plimsoll: /no/folder: No such file or directory\n"
 
 
-def test_an_argv_beyond_what_a_system_can_pass_is_a_command_that_failed(init: Init):
+def test_a_too_long_argv_is_a_failed_command(init: Init):
     done = init.until_end(init.begin("echo", *(["x" * 100_000] * 80)))
     assert done.words == {"exit": "126"}
     assert b"Argument list too long" in done.err
     assert init.said("echo on") == "on\n"
 
 
-def test_a_request_of_any_size_is_read_whole(init: Init):
+def test_requests_of_any_size_are_read(init: Init):
     plain = len(fields("", "/", "root", "2", "printenv", "C", "A=", "B=", "C="))
     for size in (262_133, 262_134, 262_135, 262_136, 262_144, 300_000):
         left = size - plain - 100_000
         env = [f"A={'a' * 100_000}", f"B={'b' * (left // 2)}", f"C={'c' * (left - left // 2)}"]
-        first = init.begin("true")  # so that it does not begin where the buffer does
+        first = init.begin("true")  # so that the next one does not start at the start of the buffer
         number = init.begin("printenv", "C", env=env)
         ends = init.until_ends(first, number)
         assert ends[number].out == env[2][2:].encode() + b"\n"
 
 
-def test_a_request_may_come_in_the_smallest_pieces(init: Init):
+def test_a_request_may_arrive_byte_by_byte(init: Init):
     payload = fields("s", "/", "root", "1", "echo on")
     for byte in struct.pack("<IBI", len(payload), EXEC, 1000) + payload:
         os.write(init.process.stdin.fileno(), bytes([byte]))  # type: ignore[union-attr]
     assert init.until_end(1000).out == b"on\n"
 
 
-def test_a_request_that_makes_no_sense_is_answered(init: Init):
+def test_an_invalid_request_gets_an_error(init: Init):
     for payload in (b"", b"\1", fields("s", "/"), fields("", "/", "root", "9", "true")):
         assert "error" in init.until_end(init.ask(EXEC, payload)).words
     assert "error" in init.until_end(init.ask(99)).words
     assert init.said("echo on") == "on\n"
 
 
-def test_a_frame_beyond_its_bound_ends_init(init: Init):
+def test_an_oversized_frame_ends_init(init: Init):
     os.write(init.process.stdin.fileno(), b"\xff\xff\xff\xff\1\0\0\0\0")  # type: ignore[union-attr]
     assert init.process.wait(30) == 3
 
 
-def test_users_and_groups_are_the_sandboxs(init: Init):
+def test_users_and_groups_come_from_the_sandbox(init: Init):
     done = init.run("id -u; id -g; id -G; echo $HOME $USER", user="nobody")
     assert done.out == b"65534\n65534\n65534 100\n/ nobody\n"
     assert init.run("id -u; id -g", user="12:34").out == b"12\n34\n"
@@ -129,14 +129,14 @@ def test_input_is_acknowledged_as_it_is_consumed(init: Init):
         sent += 65_536
     kind, _, payload = init.frame()
     assert kind == CREDITED
-    assert int.from_bytes(payload, "little") < WINDOW  # what a pipe holds; the rest waits
+    assert int.from_bytes(payload, "little") < WINDOW  # the size of a pipe; the rest waits
     init.send(DATA, number)
     done = init.until_end(number)
     assert done.words == {"exit": "0"}
     assert done.credit + int.from_bytes(payload, "little") == WINDOW
 
 
-def test_input_beyond_the_credit_ends_its_command_alone(init: Init):
+def test_input_beyond_the_credit_ends_only_its_command(init: Init):
     other = init.begin("sleep", "60")
     number = init.begin("sleep", "60")
     for _ in range(8):
@@ -147,7 +147,7 @@ def test_input_beyond_the_credit_ends_its_command_alone(init: Init):
     assert init.until_end(other).words == {"signal": "9"}
 
 
-def test_input_that_nobody_reads_is_dropped_and_acknowledged(init: Init):
+def test_unread_input_is_dropped_and_acknowledged(init: Init):
     number = init.begin("exec 0<&-; sleep 1", flags="s")
     time.sleep(0.3)
     init.send(DATA, number, b"x" * 65_536)
@@ -155,7 +155,7 @@ def test_input_that_nobody_reads_is_dropped_and_acknowledged(init: Init):
     assert (done.words, done.credit) == ({"exit": "0"}, 65_536)
 
 
-def test_frames_for_numbers_that_nobody_knows_are_dropped(init: Init):
+def test_frames_for_unknown_numbers_are_dropped(init: Init):
     for number in (77, 0x80000001):
         init.send(DATA, number, b"x" * 65_536)
         init.send(DATA, number)
@@ -166,7 +166,7 @@ def test_frames_for_numbers_that_nobody_knows_are_dropped(init: Init):
     assert init.said("echo on") == "on\n"
 
 
-def test_a_killed_command_is_gone_to_its_last_process_when_its_end_is_told(init: Init):
+def test_all_processes_of_a_killed_command_are_gone_at_its_end(init: Init):
     for script in ("sleep 60 & (setsid sleep 60 &) ; sleep 60", "kill -STOP $PPID; sleep 60"):
         number = init.begin(script, flags="s")
         time.sleep(0.2)
@@ -176,7 +176,7 @@ def test_a_killed_command_is_gone_to_its_last_process_when_its_end_is_told(init:
         assert init.request(STATUS)["processes"] == "0"
 
 
-def test_what_forks_faster_than_it_can_be_caught_is_killed_with_the_rest(init: Init):
+def test_a_fork_bomb_is_killed_completely(init: Init):
     number = init.begin(FORK_ALWAYS, flags="s")
     time.sleep(0.3)
     init.send(KILL, number)
@@ -185,7 +185,7 @@ def test_what_forks_faster_than_it_can_be_caught_is_killed_with_the_rest(init: I
     assert init.said("echo on") == "on\n"
 
 
-def test_others_are_served_while_a_command_is_killed(init: Init):
+def test_other_requests_are_served_during_a_kill(init: Init):
     numbers = [init.begin(FORK_ALWAYS, flags="s"), init.begin("sleep 0.5; echo on", flags="s")]
     time.sleep(0.2)
     init.send(KILL, numbers[0])
@@ -205,16 +205,16 @@ def test_kill_all_ends_every_request(init: Init):
     assert (status["processes"], status["oom_kills"]) == ("0", "")
 
 
-def test_a_status_tells_of_the_disk(init: Init):
+def test_a_status_reports_the_disk(init: Init):
     status = init.request(STATUS)
     there = init.said("stat -f -c '%b %f %a %d %S' /").split()
     blocks, free, available, files, size = map(int, there)
     assert int(status["disk_size"]) == blocks * size
-    # Others write to it, too.
+    # Other processes write to it, too.
     assert abs(int(status["disk_free"]) - free * size) < 1 << 30
     assert abs(int(status["disk_available"]) - available * size) < 1 << 30
     assert abs(int(status["disk_files"]) - files) < 100_000
-    assert status["disk_as_root"] == "0"  # only an overlay writes as who mounted it
+    assert status["disk_as_root"] == "0"  # only an overlay writes as the user who mounted it
 
 
 def test_a_background_process_may_print_after_the_end_of_its_command(init: Init):
@@ -223,12 +223,12 @@ def test_a_background_process_may_print_after_the_end_of_its_command(init: Init)
     assert init.said("while [ ! -e /tmp/ok ]; do sleep 0.05; done; echo seen") == "seen\n"
 
 
-def test_output_that_nobody_reads_is_not_held(init: Init):
+def test_unread_output_is_not_buffered(init: Init):
     numbers = [init.begin("yes", "x" * 500) for _ in range(8)]
     numbers.append(init.ask(PACK, fields("/usr/bin")))
     time.sleep(1.5)
     assert _memory(init) < 8 << 20
-    # It goes on serving: a request is answered as soon as somebody reads.
+    # It continues to serve: a request is answered as soon as the host reads.
     status = init.ask(STATUS)
     ends = init.until_ends(status)
     assert ends[status].words["processes"] == "17"
@@ -238,7 +238,7 @@ def test_output_that_nobody_reads_is_not_held(init: Init):
     assert all(one.words for one in init.until_ends(*numbers).values())
 
 
-def test_requests_without_end_from_a_host_that_does_not_read_are_not_held(init: Init):
+def test_requests_of_a_host_that_does_not_read_are_not_buffered(init: Init):
     os.set_blocking(init.process.stdin.fileno(), False)  # type: ignore[union-attr]
     sent = 0
     with pytest.raises(BlockingIOError):
@@ -248,7 +248,7 @@ def test_requests_without_end_from_a_host_that_does_not_read_are_not_held(init: 
     assert _memory(init) < 8 << 20
 
 
-def test_output_comes_fast(init: Init):
+def test_output_is_fast(init: Init):
     begun = time.monotonic()
     number = init.begin("head", "-c", "256M", "/dev/zero")
     total, kind = 0, OUT
@@ -270,7 +270,7 @@ def test_streams_of_many_commands_do_not_mix(init: Init):
         assert (ends[number].out, ends[number].err) == (f"in {n}\n".encode(), f"{n}\n".encode())
 
 
-def test_the_end_of_the_stream_is_the_end_of_everything(init: Init, tmp_path: Path):
+def test_the_end_of_the_stream_kills_everything(init: Init, tmp_path: Path):
     init.said("sleep 60 >/dev/null 2>&1 & setsid sleep 61 >/dev/null 2>&1 & true")
     init.begin("yes")
     inside = Path(f"/proc/{init.pid}")
@@ -279,7 +279,7 @@ def test_the_end_of_the_stream_is_the_end_of_everything(init: Init, tmp_path: Pa
     assert not inside.exists()
 
 
-def test_the_end_of_the_stream_is_seen_by_an_init_whose_output_is_full(init: Init):
+def test_an_init_with_blocked_output_sees_the_end_of_the_stream(init: Init):
     init.begin("yes")
     time.sleep(0.5)
     init.process.stdin.close()  # type: ignore[union-attr]
@@ -298,20 +298,20 @@ def test_a_forged_sender_does_not_end_init(init: Init):
     assert init.said("echo on") == "on\n"
 
 
-def test_the_engines_term_ends_init_at_once(init: Init):
+def test_sigterm_ends_init_at_once(init: Init):
     os.kill(init.pid, signal.SIGTERM)
-    assert init.process.wait(8) == 0  # an engine kills after 10 s
+    assert init.process.wait(8) == 0  # Docker sends SIGKILL after 10 s
 
 
-def test_nobody_in_the_sandbox_reads_inits_descriptors(init: Init):
-    for process in ("1", "$PPID"):  # init, and the runner, which holds the report
+def test_processes_in_the_sandbox_cannot_read_inits_descriptors(init: Init):
+    for process in ("1", "$PPID"):  # init, and the runner, which has the report open
         at = f"/proc/{process}"
         done = init.run(f"id -u; readlink {at}/fd/3; cat {at}/mem; cat {at}/environ; ls {at}/cwd/")
         assert done.out == b"0\n"
-        assert done.err.count(b"Permission denied") == 3  # readlink says nothing
+        assert done.err.count(b"Permission denied") == 3  # readlink prints nothing
 
 
-def test_a_command_inherits_its_three_streams_alone(init: Init):
+def test_a_command_inherits_only_its_three_streams(init: Init):
     numbers = [init.begin("sleep", "60") for _ in range(5)]
     assert init.said("ls /proc/self/fd | tr '\\n' ' '") == "0 1 2 3 "  # 3 is the folder's own
     assert "Seccomp" in init.said("grep -E 'SigIgn|SigBlk|NoNewPrivs|Seccomp:' /proc/self/status")
@@ -320,12 +320,12 @@ def test_a_command_inherits_its_three_streams_alone(init: Init):
     assert len(numbers) == 5
 
 
-def test_a_command_gets_the_limit_of_open_files_that_init_was_started_with(tmp_path: Path):
+def test_a_command_gets_inits_original_limit_of_open_files(tmp_path: Path):
     with started(tmp_path, wrap="prlimit --nofile=333:4444") as init:
         assert init.said("ulimit -Sn; ulimit -Hn") == "333\n4444\n"
 
 
-def test_many_commands_leave_no_descriptor_and_no_memory(init: Init):
+def test_many_commands_leak_no_descriptors_and_no_memory(init: Init):
     init.said("true")
     folder = Path(f"/proc/{init.pid}/fd")
     before = len(list(folder.iterdir())), _memory(init)
@@ -335,12 +335,12 @@ def test_many_commands_leave_no_descriptor_and_no_memory(init: Init):
     assert _memory(init) < before[1] + (1 << 20)
 
 
-def test_the_oom_killer_is_offered_commands_first(init: Init):
+def test_the_oom_killer_prefers_commands_to_init(init: Init):
     assert init.said("cat /proc/self/oom_score_adj") == "500\n"
     assert Path(f"/proc/{init.pid}/oom_score_adj").read_text() != "500\n"
 
 
-def test_it_refuses_to_be_anything_but_pid_1(tmp_path: Path, init: Init):
+def test_init_refuses_to_run_unless_it_is_pid_1(tmp_path: Path, init: Init):
     number = init.begin("/.plimsoll/init")
     done = init.until_end(number)
     assert done.words == {"exit": "2"}

@@ -1,4 +1,4 @@
-"""There is an init for each machine that is named, and a clear word where there is none."""
+"""There is an init for each supported machine type, and a clear error for others."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from plimsoll.sandboxes.container.init_binary import init_binary
 @pytest.mark.parametrize(
     ("machine", "number"), [("x86_64", 62), ("amd64", 62), ("aarch64", 183), ("arm64", 183)]
 )
-def test_the_init_is_a_program_for_its_machine(machine: str, number: int):
+def test_there_is_an_executable_init_for_each_machine(machine: str, number: int):
     binary = init_binary(machine)
     head = binary.path.read_bytes()[:20]
     assert head[:4] == b"\x7fELF"

@@ -1,4 +1,4 @@
-"""The committed binaries are what the sources give."""
+"""The committed binaries match the sources."""
 
 import importlib.util
 import subprocess
@@ -13,7 +13,7 @@ INIT = Path(__file__).parents[3] / "src/plimsoll/sandboxes/container/init"
 
 
 @pytest.mark.timeout(300)
-def test_the_binaries_are_what_the_sources_give():
+def test_the_binaries_match_the_sources():
     missing = importlib.util.find_spec("ziglang") is None
     need("ziglang", "the compiler is not installed" if missing else None)
     done = subprocess.run(

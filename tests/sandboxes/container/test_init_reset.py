@@ -1,4 +1,4 @@
-"""The way back to a baseline: what is new goes, what was changed is doubted."""
+"""The reset to a baseline: new files are removed, changes are doubted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def _python(init: Init, code: str) -> None:
     assert done.words == {"exit": "0"}, done.err
 
 
-def test_what_was_not_used_is_proven_clean(init: Init):
+def test_an_unused_sandbox_is_proven_clean(init: Init):
     assert init.request(RESET) == {"done": "1", "removed": "0"}
     assert init.said("cat /app/file; ls -la / /app >/dev/null") == "x\n"  # reading is no change
     assert init.request(RESET) == {"done": "1", "removed": "0"}
@@ -54,7 +54,7 @@ ADDED = {
 
 
 @pytest.mark.parametrize("kind", ADDED)
-def test_what_is_new_is_removed(init: Init, kind: str):
+def test_new_files_are_removed(init: Init, kind: str):
     before = init.said("find / -path /proc -prune -o -path /usr -prune -o -print | sort")
     init.said(ADDED[kind])
     said = init.request(RESET)
@@ -73,7 +73,7 @@ RETIMED = {
 
 
 @pytest.mark.parametrize("kind", RETIMED)
-def test_folders_have_their_times_again(init: Init, kind: str):
+def test_times_of_folders_are_restored(init: Init, kind: str):
     init.said("touch -d '2 days ago' /app /app/sub /etc")
     assert "entries" in init.request(BASELINE)
     assert init.request(RESET) == {"done": "1", "removed": "0"}
@@ -105,14 +105,14 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("kind", CHANGED)
-def test_what_was_changed_is_doubted(init: Init, kind: str):
+def test_a_changed_file_is_doubted(init: Init, kind: str):
     init.said(CHANGED[kind])
     said = init.request(RESET)
     assert "was changed" in said["doubt"]
     assert "done" not in said
 
 
-def test_a_change_that_hides_behind_its_times_is_doubted(init: Init):
+def test_a_change_with_restored_times_is_doubted(init: Init):
     _python(init, SAME_SIZE_AND_TIME)
     assert init.request(RESET)["doubt"] == "/etc/group was changed"
 
@@ -134,7 +134,7 @@ def test_a_folders_attribute_is_doubted(init: Init):
 
 
 @pytest.mark.parametrize("script", ["rm /app/file", "rmdir /app/sub", "rm /dev/null", "rm -r /app"])
-def test_what_is_missing_is_doubted(init: Init, script: str):
+def test_a_missing_file_is_doubted(init: Init, script: str):
     init.said(script)
     assert "missing" in init.request(RESET)["doubt"]
 
@@ -142,7 +142,7 @@ def test_what_is_missing_is_doubted(init: Init, script: str):
 @pytest.mark.parametrize(
     "call", ["shmget(0, 4096, 0o1600)", "semget(0, 1, 0o1600)", "msgget(0, 0o1600)"]
 )
-def test_ipc_that_is_left_over_is_doubted(init: Init, call: str):
+def test_remaining_ipc_objects_are_doubted(init: Init, call: str):
     _python(init, LEFT_IN_SYSV.format(call=call))
     assert "System V IPC" in init.request(RESET)["doubt"]
 
@@ -164,19 +164,19 @@ def test_a_deep_tree_is_removed(init: Init):
     assert init.request(RESET) == {"done": "1", "removed": "1"}
 
 
-def test_without_a_baseline_there_is_doubt(tmp_path: Path):
+def test_a_reset_without_a_baseline_is_doubted(tmp_path: Path):
     with started(tmp_path) as init:
         assert init.request(RESET)["doubt"] == "no baseline was taken"
 
 
-def test_paths_that_are_left_out_are_let_be(init: Init):
+def test_excluded_paths_are_not_touched(init: Init):
     assert "entries" in init.request(BASELINE, "/app", "/tmp/kept")
     init.said("echo y > /app/file; echo y > /app/new; echo z > /tmp/kept; echo z > /tmp/gone")
     assert init.request(RESET) == {"done": "1", "removed": "1"}
     assert init.said("cat /app/file /app/new /tmp/kept; ls /tmp") == "y\ny\nz\nkept\n"
 
 
-def test_a_later_baseline_takes_the_place_of_the_one_before(init: Init):
+def test_a_later_baseline_replaces_the_earlier_one(init: Init):
     init.said("echo y > /app/file; echo y > /app/new")
     assert "entries" in init.request(BASELINE)
     assert init.request(RESET) == {"done": "1", "removed": "0"}

@@ -1,4 +1,4 @@
-"""Trees in and out of a sandbox by its init, and folders that it empties."""
+"""File trees in and out of a sandbox by its init, and emptied folders."""
 
 import contextlib
 import io
@@ -51,7 +51,7 @@ def _packed(source: Path) -> bytes:
     return stream.getvalue()
 
 
-def test_a_tree_goes_there_and_back(init: Init, tmp_path: Path):
+def test_a_tree_survives_upload_and_download(init: Init, tmp_path: Path):
     source = tmp_path / "source"
     (source / "sub/deeper").mkdir(parents=True)
     (source / "sub").chmod(0o711)
@@ -79,7 +79,7 @@ def test_a_tree_goes_there_and_back(init: Init, tmp_path: Path):
     assert (back / "sub/up").readlink() == Path("../file")
 
 
-def test_a_file_goes_to_a_path_or_into_a_folder(init: Init, tmp_path: Path):
+def test_a_file_is_uploaded_to_a_path_or_into_a_folder(init: Init, tmp_path: Path):
     (tmp_path / "a").write_text("x")
     for target, found in (("/b", "/b"), ("/tmp", "/tmp/a"), ("/new/", "/new/a")):
         assert _upload(init, _packed(tmp_path / "a"), target).words["files"] == "1"
@@ -107,13 +107,13 @@ def test_a_file_goes_to_a_path_or_into_a_folder(init: Init, tmp_path: Path):
     }.items(),
     ids=lambda stream: stream[0],
 )
-def test_a_stream_that_makes_no_sense_writes_nothing_outside(init: Init, stream: tuple[str, bytes]):
+def test_an_invalid_stream_writes_nothing_outside(init: Init, stream: tuple[str, bytes]):
     before = init.said("ls -A / /tmp")
     assert "error" in _upload(init, stream[1], "/tmp/t").words
     assert init.said("rm -rf /tmp/t; ls -A / /tmp") == before
 
 
-def test_links_that_stand_in_the_target_are_replaced(init: Init, tmp_path: Path):
+def test_links_in_the_target_are_replaced(init: Init, tmp_path: Path):
     (tmp_path / "s/etc").mkdir(parents=True)
     (tmp_path / "s/etc/passwd").write_text("new")
     (tmp_path / "s/file").write_text("new")
@@ -123,7 +123,7 @@ def test_links_that_stand_in_the_target_are_replaced(init: Init, tmp_path: Path)
     assert init.said("cat /t/etc/passwd /t/file; find /t -type l") == "newnew"
 
 
-def test_a_long_list_of_what_was_left_out_is_cut(init: Init):
+def test_a_long_list_of_skipped_files_is_truncated(init: Init):
     links = b"".join(_record("l", b"n%d" % n, b"/" + b"\xff\x01\xc3\xa9" * 500) for n in range(50))
     done = _upload(init, _record("d") + links + END_RECORD, "/t")
     skipped = [value for key, value in done.pairs if key == "skipped"]
@@ -132,7 +132,7 @@ def test_a_long_list_of_what_was_left_out_is_cut(init: Init):
     assert skipped[0].startswith(r"n0: a link to /\xff\x01é\xff")
 
 
-def test_an_upload_that_nobody_feeds_is_killed(init: Init):
+def test_an_upload_without_input_can_be_killed(init: Init):
     number = init.ask(UNPACK, fields("/t"))
     init.send(DATA, number, _record("d"))
     init.frame()
@@ -151,14 +151,14 @@ def test_an_upload_that_nobody_feeds_is_killed(init: Init):
         ("/up", "a link to ../etc"),
     ],
 )
-def test_what_cannot_be_packed_says_why(init: Init, source: str, why: str):
+def test_an_unpackable_path_reports_the_reason(init: Init, source: str, why: str):
     init.said("mkfifo /pipe; ln -s /etc/passwd /link; ln -s ../etc /up")
     error = init.request(PACK, source)["error"]
     assert error.startswith(source)
     assert why in error
 
 
-def test_a_large_file_is_packed_until_it_is_killed(init: Init):
+def test_packing_a_large_file_can_be_killed(init: Init):
     init.said("head -c 256M /dev/zero > /big")
     number = init.ask(PACK, fields("/big"))
     for _ in range(200):
@@ -167,7 +167,7 @@ def test_a_large_file_is_packed_until_it_is_killed(init: Init):
     assert init.until_end(number).words == {"signal": "9"}
 
 
-def test_holes_and_names_go_there_and_back(init: Init, tmp_path: Path):
+def test_sparse_files_and_hard_links_survive(init: Init, tmp_path: Path):
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
     with (source / "holes").open("wb") as file:
@@ -196,7 +196,7 @@ def test_holes_and_names_go_there_and_back(init: Init, tmp_path: Path):
     "content",
     [b"5 9\n123456789", b"-1 2\n12", b"4 2\n120 1\n1", b"x y\n", b"1 -1\n", b"9" * 600],
 )
-def test_pieces_out_of_bounds_are_refused(init: Init, tmp_path: Path, content: bytes):
+def test_data_out_of_bounds_is_refused(init: Init, tmp_path: Path, content: bytes):
     stream = _record("d") + b"h 644 0 0 0 10 1 0\nh" + content + END_RECORD
     assert "error" in _upload(init, stream, "/t").words
     with pytest.raises(trees.TreeError):
@@ -204,7 +204,7 @@ def test_pieces_out_of_bounds_are_refused(init: Init, tmp_path: Path, content: b
 
 
 @pytest.mark.parametrize("extra", [b"../etc/passwd", b"/etc/passwd", b"link", b"none", b"", b"sub"])
-def test_no_file_outside_gets_another_name(init: Init, tmp_path: Path, extra: bytes):
+def test_files_outside_cannot_be_hard_linked(init: Init, tmp_path: Path, extra: bytes):
     start = _record("d") + _record("d", b"sub") + _record("l", b"link", b"sub")
     stream = start + _record("k", b"name", extra) + END_RECORD
     _upload(init, stream, "/t")
@@ -214,7 +214,9 @@ def test_no_file_outside_gets_another_name(init: Init, tmp_path: Path, extra: by
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"sub", "link"}
 
 
-def test_a_tree_of_three_thousand_levels_is_cut_off_and_can_be_emptied(init: Init, tmp_path: Path):
+def test_a_tree_of_three_thousand_levels_is_truncated_and_can_be_emptied(
+    init: Init, tmp_path: Path
+):
     assert init.until_end(init.begin("python3", "-c", DIG)).words == {"exit": "0"}
     got = init.until_end(init.ask(PACK, fields("/deep")))
     assert got.words == {"done": "1"}
@@ -234,12 +236,12 @@ def test_a_tree_as_deep_as_a_path_may_be_is_packed(init: Init, tmp_path: Path):
     try:
         assert trees.unpack(io.BytesIO(bytes(got.out)), str(tmp_path / "back"))["files"] == 0
         assert _depth(tmp_path / "back") == 1500
-    finally:  # too deep for what clears folders of tests
+    finally:  # too deep for pytest's removal of temporary folders
         subprocess.run(["rm", "-rf", tmp_path / "back"], check=True)
 
 
 def _depth(folder: Path) -> int:
-    """How many folders named `a` are in each other."""
+    """The depth of nested folders named `a`."""
     depth, at = 0, os.open(folder, os.O_RDONLY)
     while True:
         try:
@@ -252,13 +254,13 @@ def _depth(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("path", ["/", "//", "/tmp/..", "/tmp/../etc", ".", "etc", "/.."])
-def test_what_may_not_be_emptied_is_not(init: Init, path: str):
+def test_protected_paths_are_not_emptied(init: Init, path: str):
     before = init.said("ls -A / /etc")
     assert "cannot be emptied" in init.request(EMPTY, path, "755")["error"]
     assert init.said("ls -A / /etc") == before
 
 
-def test_whatever_stands_in_the_way_of_an_empty_folder_goes(init: Init):
+def test_emptying_replaces_anything_at_the_path(init: Init):
     init.said("ln -s /etc /a; mkdir /kept; echo x > /kept/x; mkdir /b; ln -s /kept /b/c")
     assert init.request(EMPTY, "/a/b", "1777") == {"done": "1"}
     assert init.request(EMPTY, "/b/", "700") == {"done": "1"}
@@ -267,12 +269,12 @@ def test_whatever_stands_in_the_way_of_an_empty_folder_goes(init: Init):
     )
 
 
-def test_a_mount_that_cannot_be_emptied_says_why(init: Init):
+def test_a_mount_that_cannot_be_emptied_reports_the_reason(init: Init):
     assert init.request(EMPTY, "/usr/bin", "755")["error"].startswith("/usr/bin: ")
     assert init.said("echo on") == "on\n"
 
 
-def test_a_transfer_that_waits_does_not_hold_up_others(init: Init):
+def test_a_stalled_transfer_does_not_block_others(init: Init):
     waiting = init.ask(UNPACK, fields("/t"))
     assert init.said("echo on") == "on\n"
     init.send(DATA, waiting)

@@ -1,4 +1,4 @@
-"""Connections made in a sandbox, carried to the host by its init."""
+"""Connections made in a sandbox, forwarded to the host by its init."""
 
 import contextlib
 import os
@@ -33,14 +33,14 @@ WINDOW = 262_144
 
 @pytest.fixture
 def init(tmp_path: Path) -> Iterator[Init]:
-    # It shares this machine's loopback, so that a test can be the sandbox's side.
+    # It shares this machine's loopback, so that the test can connect to the sandbox.
     with started(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def listening(init: Init) -> tuple[int, int]:
-    """The listening request's number, and its port."""
+    """The number of a listening request, and its port."""
     number = init.ask(LISTEN, fields("127.0.0.1", "0"))
     return number, int(init.until_end(number).words["port"])
 
@@ -55,7 +55,7 @@ def _connected(init: Init, listening: tuple[int, int]) -> tuple[socket.socket, i
 
 
 def _take(init: Init, number: int, size: int) -> bytes:
-    """Bytes of a tunnel, without giving credit."""
+    """Read bytes of a tunnel without giving credit."""
     found = b""
     while len(found) < size:
         kind, seen, payload = init.frame()
@@ -64,13 +64,13 @@ def _take(init: Init, number: int, size: int) -> bytes:
     return found
 
 
-def test_bytes_go_both_ways_and_each_end_is_kept(init: Init, listening: tuple[int, int]):
+def test_data_flows_both_ways_with_half_closes(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     with peer:
         peer.sendall(b"question")
         assert _take(init, number, 8) == b"question"
         peer.shutdown(socket.SHUT_WR)
-        assert init.frame() == (OUT, number, b"")  # it sends no more, and still reads
+        assert init.frame() == (OUT, number, b"")  # the peer half-closed and still reads
         init.send(DATA, number, b"answer")
         assert init.frame() == (CREDITED, number, struct.pack("<I", 6))
         init.send(DATA, number)
@@ -79,7 +79,7 @@ def test_bytes_go_both_ways_and_each_end_is_kept(init: Init, listening: tuple[in
         assert peer.recv(100) == b""
 
 
-def test_the_hosts_end_is_told_while_the_peer_goes_on(init: Init, listening: tuple[int, int]):
+def test_the_hosts_half_close_reaches_the_peer(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     with peer:
         init.send(DATA, number)
@@ -90,7 +90,7 @@ def test_the_hosts_end_is_told_while_the_peer_goes_on(init: Init, listening: tup
     assert init.frame() == (CLOSED, number, b"")
 
 
-def test_no_more_than_the_credit_is_sent_to_the_host(init: Init, listening: tuple[int, int]):
+def test_data_to_the_host_respects_the_credit(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     with peer:
         peer.setblocking(False)
@@ -105,11 +105,11 @@ def test_no_more_than_the_credit_is_sent_to_the_host(init: Init, listening: tupl
         assert init.silent()
 
 
-def test_what_a_peer_does_not_read_is_not_acknowledged(init: Init, listening: tuple[int, int]):
+def test_data_unread_by_the_peer_is_not_acknowledged(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     with peer:
         credit, sent, silent = 0, 0, False
-        while not silent:  # as much as there is credit for, until the sockets are full
+        while not silent:  # within the credit, until the sockets are full
             while sent - credit <= WINDOW - 65_536:
                 init.send(DATA, number, b"x" * 65_536)
                 sent += 65_536
@@ -128,7 +128,7 @@ def test_what_a_peer_does_not_read_is_not_acknowledged(init: Init, listening: tu
         assert got == sent
 
 
-def test_data_beyond_the_credit_ends_that_tunnel_alone(init: Init, listening: tuple[int, int]):
+def test_data_beyond_the_credit_ends_only_its_tunnel(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     other, kept = _connected(init, listening)
     with peer, other:
@@ -152,7 +152,7 @@ def test_a_reset_connection_is_closed(init: Init, listening: tuple[int, int]):
     assert init.silent()
 
 
-def test_what_was_sent_arrives_though_the_host_closed(init: Init, listening: tuple[int, int]):
+def test_sent_data_arrives_after_the_host_closes(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     with peer:
         peer.sendall(b"a request that is never read" * 1000)
@@ -167,7 +167,7 @@ def test_what_was_sent_arrives_though_the_host_closed(init: Init, listening: tup
             got += chunk
         assert got == sent
     deadline = time.monotonic() + 30
-    while _sockets(init) > 1:  # the one that listens
+    while _sockets(init) > 1:  # the listening one
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -180,7 +180,7 @@ def _sockets(init: Init) -> int:
     return found
 
 
-def test_fifty_connections_at_once_are_told_apart(init: Init, listening: tuple[int, int]):
+def test_fifty_concurrent_connections_do_not_mix(init: Init, listening: tuple[int, int]):
     peers = [_connected(init, listening) for _ in range(50)]
     for n, (peer, _) in enumerate(peers):
         peer.sendall(f"peer {n}".encode())
@@ -196,18 +196,18 @@ def test_fifty_connections_at_once_are_told_apart(init: Init, listening: tuple[i
         peer.close()
 
 
-def test_a_closed_listener_listens_no_more(init: Init, listening: tuple[int, int]):
+def test_a_closed_listener_refuses_connections(init: Init, listening: tuple[int, int]):
     peer, number = _connected(init, listening)
     init.send(CLOSE, listening[0])
     init.request(STATUS)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", listening[1]), 5)
     with peer:
-        peer.sendall(b"on")  # what was connected stays so
+        peer.sendall(b"on")  # open connections stay
         assert _take(init, number, 2) == b"on"
 
 
-def test_a_port_that_cannot_be_had_says_why(init: Init, listening: tuple[int, int]):
+def test_an_unavailable_port_reports_the_reason(init: Init, listening: tuple[int, int]):
     error = init.request(LISTEN, "127.0.0.1", str(listening[1]))["error"]
     assert error == f"127.0.0.1:{listening[1]}: Address in use"
     assert "error" in init.request(LISTEN, "nonsense", "0")
@@ -232,7 +232,7 @@ def test_connections_beyond_half_of_the_descriptors_wait(tmp_path: Path):
         assert seen == 50
 
 
-def test_without_descriptors_a_command_is_an_error_and_init_goes_on(tmp_path: Path):
+def test_running_out_of_descriptors_fails_a_command_but_not_init(tmp_path: Path):
     with started(tmp_path, wrap="prlimit --nofile=24:24") as init:
         numbers = [init.begin("sleep", "60") for _ in range(10)]
         failed = init.until_end(numbers[-1])

@@ -1,4 +1,4 @@
-"""The real init as pid 1 of a namespace, spoken to as in a container."""
+"""The real init as pid 1 of a namespace, used as in a container."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ def _memory(pid: int | str, field: str) -> int:
 
 
 def _init_of(sandbox: ContainerSandbox) -> int:
-    """The init's pid on this host: the child of `unshare`."""
+    """The pid of the init on this host: the child of `unshare`."""
     children = Path(f"/proc/{sandbox.id}/task/{sandbox.id}/children").read_text().split()
     return int(children[0])
 
 
-async def test_commands_run_and_end_as_they_do(real: ContainerSandbox):
+async def test_commands_run_and_report_their_exit(real: ContainerSandbox):
     done = await real.exec("echo out; echo err >&2; exit 3")
     assert (done.stdout.text, done.stderr.text, done.exit_code) == ("out\n", "err\n", 3)
     assert (await real.exec("kill -11 $$")).signal == 11
@@ -33,7 +33,7 @@ async def test_commands_run_and_end_as_they_do(real: ContainerSandbox):
     assert (await real.exec(["no-such-command"])).exit_code == 127
 
 
-async def test_a_command_costs_little_of_our_own_time(real: ContainerSandbox):
+async def test_a_command_costs_little_cpu_time(real: ContainerSandbox):
     await real.exec(["true"])
     before = time.process_time()
     for _ in range(100):
@@ -42,8 +42,8 @@ async def test_a_command_costs_little_of_our_own_time(real: ContainerSandbox):
     assert (time.process_time() - before) / 100 < 0.01
 
 
-async def test_output_is_carried_fast_and_not_held(real: ContainerSandbox):
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+async def test_output_is_fast_and_not_buffered(real: ContainerSandbox):
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory
     before, started = _memory("self", "VmHWM"), time.process_time()
     done = await real.exec("head -c 256M /dev/zero", keep=100_000)
     assert done.stdout.total == 256 << 20
@@ -52,7 +52,7 @@ async def test_output_is_carried_fast_and_not_held(real: ContainerSandbox):
     assert time.process_time() - started < 10
 
 
-async def test_a_flood_does_not_hold_up_other_commands(real: ContainerSandbox):
+async def test_a_flood_of_output_does_not_block_other_commands(real: ContainerSandbox):
     flows = asyncio.Event()
     flood = asyncio.create_task(real.exec("yes", on_output=lambda *_: flows.set()))
     await asyncio.wait_for(flows.wait(), 30)
@@ -64,7 +64,7 @@ async def test_a_flood_does_not_hold_up_other_commands(real: ContainerSandbox):
         await asyncio.wait_for(flood, 30)
 
 
-async def test_input_flows_while_output_does(real: ContainerSandbox):
+async def test_input_and_output_flow_concurrently(real: ContainerSandbox):
     sent = os.urandom(1 << 20) * 16
     seen = bytearray()
     done = await real.exec(["cat"], stdin=sent, on_output=lambda _, chunk: seen.extend(chunk))
@@ -72,7 +72,7 @@ async def test_input_flows_while_output_does(real: ContainerSandbox):
     assert seen == sent
 
 
-async def test_an_init_that_is_killed_is_a_sandbox_that_is_gone(real: ContainerSandbox):
+async def test_a_killed_init_ends_the_sandbox(real: ContainerSandbox):
     running = asyncio.create_task(real.exec("sleep 60"))
     await asyncio.sleep(0.1)
     os.kill(_init_of(real), 9)
@@ -81,14 +81,14 @@ async def test_an_init_that_is_killed_is_a_sandbox_that_is_gone(real: ContainerS
     assert not (await real.status()).alive
 
 
-async def test_closed_it_leaves_no_process(real: ContainerSandbox):
+async def test_a_closed_sandbox_leaves_no_process(real: ContainerSandbox):
     await real.exec("setsid sleep 4711 & true")
     init = _init_of(real)
     await real.close()
     assert not Path(f"/proc/{init}").exists()
 
 
-async def test_a_tree_goes_in_and_comes_back(real: ContainerSandbox, tmp_path: Path):
+async def test_a_tree_survives_upload_and_download(real: ContainerSandbox, tmp_path: Path):
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
     (source / "sub/file").write_bytes(os.urandom(3_000_001))
@@ -102,7 +102,7 @@ async def test_a_tree_goes_in_and_comes_back(real: ContainerSandbox, tmp_path: P
     assert sorted(os.listdir(os.fsencode(tmp_path / "back"))) == [b"link", b"sub", b"\xff\n"]  # noqa: PTH208
 
 
-async def test_a_transfer_holds_little_and_other_commands_run_beside_it(
+async def test_a_transfer_uses_little_memory_and_blocks_no_command(
     real: ContainerSandbox, tmp_path: Path
 ):
     with (tmp_path / "big").open("wb") as file:
@@ -118,7 +118,7 @@ async def test_a_transfer_holds_little_and_other_commands_run_beside_it(
     assert _memory("self", "VmHWM") - before < 30 << 20
 
 
-async def test_a_download_that_is_too_much_stops_early_and_says_why(
+async def test_a_download_beyond_its_limit_stops_early_with_a_reason(
     real: ContainerSandbox, tmp_path: Path
 ):
     with (tmp_path / "huge").open("wb") as file:
@@ -131,7 +131,7 @@ async def test_a_download_that_is_too_much_stops_early_and_says_why(
 
 
 @pytest.mark.parametrize("path", ["", "/a\0b", "\ud800"])
-async def test_what_cannot_be_a_path_is_an_error(real: ContainerSandbox, tmp_path: Path, path: str):
+async def test_an_invalid_path_is_an_error(real: ContainerSandbox, tmp_path: Path, path: str):
     (tmp_path / "file").write_text("x")
     for work in (
         real.upload(tmp_path / "file", path),
@@ -163,7 +163,7 @@ async def test_a_cancelled_transfer_leaves_no_open_file(real: ContainerSandbox, 
     assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-async def test_http_server_code_can_be_handed_a_connection(real: ContainerSandbox):
+async def test_an_http_server_can_serve_a_connection(real: ContainerSandbox):
     from aiohttp import web
 
     async def hello(request: web.Request) -> web.Response:
@@ -194,7 +194,7 @@ async def test_http_server_code_can_be_handed_a_connection(real: ContainerSandbo
     await runner.cleanup()
 
 
-async def test_a_port_that_is_taken_is_an_error(real: ContainerSandbox):
+async def test_a_port_in_use_is_an_error(real: ContainerSandbox):
     async def nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 

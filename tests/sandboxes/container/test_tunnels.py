@@ -1,4 +1,4 @@
-"""Tunnels keep to their windows in both directions, and end as a socket does."""
+"""Tunnels respect their windows in both directions, and end like sockets."""
 
 import asyncio
 import struct
@@ -7,7 +7,7 @@ import pytest
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.permissions import NO_NETWORK
-from plimsoll.sandboxes.container.frames import LARGEST_DATA, WINDOW, Kind, read_fields
+from plimsoll.sandboxes.container.frames import MAX_DATA, WINDOW, Kind, read_fields
 
 FIRST = 1 << 31
 
@@ -17,7 +17,7 @@ def _field(word: str) -> bytes:
 
 
 async def _listening(init, sandbox, on_connection, port: int = 4711):
-    """Serve on a fake init; the served socket, and the number of its request."""
+    """Serve on a simulated init. Returns the listener and the number of its request."""
     serving = asyncio.create_task(sandbox.serve(port, on_connection))
     _, number, payload = await init.next(Kind.LISTEN)
     assert read_fields(payload) == [b"127.0.0.1", str(port).encode()]
@@ -26,7 +26,7 @@ async def _listening(init, sandbox, on_connection, port: int = 4711):
 
 
 async def _connected(init, listening: int, tunnel: int = FIRST) -> None:
-    init.say(Kind.CONNECT, tunnel, _field(str(listening)))
+    init.send(Kind.CONNECT, tunnel, _field(str(listening)))
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,7 +35,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-async def test_a_connection_that_comes_with_the_answer_is_served(start_fake):
+async def test_a_connection_right_after_the_response_is_served(start_fake):
     init, _, sandbox = await start_fake()
     serving = asyncio.create_task(sandbox.serve(0, _echo))
     _, number, _ = await init.next(Kind.LISTEN)
@@ -43,12 +43,12 @@ async def test_a_connection_that_comes_with_the_answer_is_served(start_fake):
     data = struct.pack("<IBI", len(end), Kind.END, number) + end
     who = _field(str(number))
     data += struct.pack("<IBI", len(who), Kind.CONNECT, FIRST) + who
-    init.say_raw(data + struct.pack("<IBI", 2, Kind.OUT, FIRST) + b"hi")
+    init.send_raw(data + struct.pack("<IBI", 2, Kind.OUT, FIRST) + b"hi")
     assert await init.next() == (Kind.DATA, FIRST, b"hi")
     assert (await serving).port == 4711
 
 
-async def test_what_is_not_read_is_not_granted(start_fake):
+async def test_unread_data_gives_no_credit(start_fake):
     init, _, sandbox = await start_fake()
     go_on = asyncio.Event()
 
@@ -59,10 +59,10 @@ async def test_what_is_not_read_is_not_granted(start_fake):
     _, number = await _listening(init, sandbox, late)
     await _connected(init, number)
     granted = 0
-    for _ in range(WINDOW // LARGEST_DATA):
-        init.say(Kind.OUT, FIRST, b"x" * LARGEST_DATA)
+    for _ in range(WINDOW // MAX_DATA):
+        init.send(Kind.OUT, FIRST, b"x" * MAX_DATA)
     await asyncio.sleep(0.05)
-    while not init.nothing_came():
+    while not init.received_nothing():
         granted += struct.unpack("<I", (await init.next(Kind.GRANT))[2])[0]
     assert granted <= WINDOW // 2
     go_on.set()
@@ -70,7 +70,7 @@ async def test_what_is_not_read_is_not_granted(start_fake):
     assert granted > WINDOW // 2
 
 
-async def test_no_more_is_sent_than_the_peer_takes_and_closing_waits_for_it(start_fake):
+async def test_sending_respects_the_credit_and_closing_waits_for_it(start_fake):
     init, _, sandbox = await start_fake()
 
     async def blurt(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,63 +78,63 @@ async def test_no_more_is_sent_than_the_peer_takes_and_closing_waits_for_it(star
 
     _, number = await _listening(init, sandbox, blurt)
     await _connected(init, number)
-    for _ in range(WINDOW // LARGEST_DATA):
-        assert len((await init.next(Kind.DATA))[2]) == LARGEST_DATA
+    for _ in range(WINDOW // MAX_DATA):
+        assert len((await init.next(Kind.DATA))[2]) == MAX_DATA
     await asyncio.sleep(0.02)
-    assert init.nothing_came()
-    init.say(Kind.CREDIT, FIRST, struct.pack("<I", WINDOW))
+    assert init.received_nothing()
+    init.send(Kind.CREDIT, FIRST, struct.pack("<I", WINDOW))
     assert await init.next() == (Kind.DATA, FIRST, b"x" * 5)
     assert await init.next() == (Kind.DATA, FIRST, b"")
     await asyncio.sleep(0.02)
-    assert init.nothing_came()  # the last five bytes are still on their way
-    init.say(Kind.CREDIT, FIRST, struct.pack("<I", 5))
+    assert init.received_nothing()  # the last five bytes are not acknowledged yet
+    init.send(Kind.CREDIT, FIRST, struct.pack("<I", 5))
     assert await init.next() == (Kind.HANG_UP, FIRST, b"")
 
 
-async def test_a_writer_that_runs_ahead_is_held_up_until_the_peer_takes_it(start_fake):
+async def test_a_fast_writer_is_paused_until_the_peer_reads(start_fake):
     init, _, sandbox = await start_fake()
     drained = 0
 
     async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal drained
         while True:
-            writer.write(b"x" * LARGEST_DATA)
+            writer.write(b"x" * MAX_DATA)
             await writer.drain()
-            drained += LARGEST_DATA
+            drained += MAX_DATA
 
     _, number = await _listening(init, sandbox, flood)
     await _connected(init, number)
     await asyncio.sleep(0.05)
     before = drained
     assert before <= 2 * WINDOW
-    init.say(Kind.CREDIT, FIRST, struct.pack("<I", WINDOW))
+    init.send(Kind.CREDIT, FIRST, struct.pack("<I", WINDOW))
     await asyncio.sleep(0.05)
     assert before < drained <= 3 * WINDOW
-    init.say(Kind.CLOSE, FIRST)  # the peer is gone, so the flood ends
+    init.send(Kind.CLOSE, FIRST)  # the peer is gone, which ends the flood
     await asyncio.sleep(0.05)
     stopped = drained
     await asyncio.sleep(0.05)
     assert drained == stopped
 
 
-async def test_a_peer_that_goes_is_told_to_the_server(start_fake):
+async def test_the_server_sees_a_closed_peer(start_fake):
     init, _, sandbox = await start_fake()
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.set_result(await reader.read())
-        writer.write(b"to nobody")  # goes nowhere, and is no fault
+        writer.write(b"to nobody")  # dropped without an error
 
     _, number = await _listening(init, sandbox, listen)
     await _connected(init, number)
-    init.say(Kind.OUT, FIRST, b"bye")
-    init.say(Kind.CLOSE, FIRST)
+    init.send(Kind.OUT, FIRST, b"bye")
+    init.send(Kind.CLOSE, FIRST)
     assert await asyncio.wait_for(heard, 30) == b"bye"
     await asyncio.sleep(0.02)
-    assert init.nothing_came()
+    assert init.received_nothing()
 
 
-async def test_a_connection_to_a_socket_that_was_just_closed_is_hung_up(start_fake):
+async def test_a_connection_to_a_closed_listener_is_closed(start_fake):
     init, _, sandbox = await start_fake()
     served, number = await _listening(init, sandbox, _echo)
     await served.close()
@@ -143,13 +143,13 @@ async def test_a_connection_to_a_socket_that_was_just_closed_is_hung_up(start_fa
     assert await init.next() == (Kind.HANG_UP, FIRST, b"")
 
 
-async def test_bytes_after_the_end_make_no_sense(start_fake):
+async def test_data_after_the_end_is_a_protocol_error(start_fake):
     init, _, sandbox = await start_fake()
     _, number = await _listening(init, sandbox, _echo)
     await _connected(init, number)
-    init.say(Kind.OUT, FIRST, b"")
-    init.say(Kind.OUT, FIRST, b"more")
-    assert "does not make sense" in (await sandbox.status()).reason
+    init.send(Kind.OUT, FIRST, b"")
+    init.send(Kind.OUT, FIRST, b"more")
+    assert "violates the protocol" in (await sandbox.status()).reason
 
 
 @pytest.mark.parametrize("words", [{"error": "Address already in use"}, {}])
@@ -163,7 +163,7 @@ async def test_a_socket_that_cannot_listen_is_an_error_and_leaves_nothing(start_
     assert not sandbox._listeners
 
 
-async def test_a_sandbox_that_dies_tells_its_connections(start_fake):
+async def test_a_dead_sandbox_ends_its_connections(start_fake):
     init, _, sandbox = await start_fake()
     lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -177,14 +177,14 @@ async def test_a_sandbox_that_dies_tells_its_connections(start_fake):
     served, number = await _listening(init, sandbox, listen)
     await _connected(init, number)
     await asyncio.sleep(0.01)
-    init.hang_up()
+    init.end_stream()
     assert str(await asyncio.wait_for(lost, 30)) == "it fell over"
     await served.close()
     with pytest.raises(SandboxUnavailable, match="it fell over"):
         await sandbox.serve(0, _echo)
 
 
-async def test_a_reset_closes_what_listens_and_says_what_is_in_doubt(start_fake):
+async def test_a_reset_closes_listeners_and_returns_the_doubt(start_fake):
     init, _, sandbox = await start_fake()
     _, number = await _listening(init, sandbox, _echo)
     for words, doubt in (
@@ -199,13 +199,13 @@ async def test_a_reset_closes_what_listens_and_says_what_is_in_doubt(start_fake)
         assert await resetting == doubt
 
 
-async def test_after_a_reset_the_network_is_as_it_was_set(start_fake):
-    init, keeper, sandbox = await start_fake()
+async def test_a_reset_applies_the_network_policy_again(start_fake):
+    init, handle, sandbox = await start_fake()
     await sandbox.set_network(NO_NETWORK)
     await _listening(init, sandbox, _echo)
     resetting = asyncio.create_task(sandbox.reset())
     _, asked, _ = await init.next(Kind.RESET)
-    assert keeper.network == [NO_NETWORK]
+    assert handle.network == [NO_NETWORK]
     init.end(asked, done="yes")
     assert await resetting == ""
-    assert keeper.network == [NO_NETWORK, NO_NETWORK]  # what was served for it is served again
+    assert handle.network == [NO_NETWORK, NO_NETWORK]  # the egress proxy is served again

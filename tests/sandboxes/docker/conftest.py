@@ -1,4 +1,4 @@
-"""An engine to look into, and one that a test may stop, freeze and kill."""
+"""A client of the shared daemon, and a daemon that a test may stop, freeze and kill."""
 
 import contextlib
 import os
@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from parts import IMAGES, need, why_no_engine
+from parts import IMAGES, need, why_no_daemon
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 
 
 @pytest.fixture
-async def engine(docker_engine: str) -> AsyncIterator[Daemon]:
-    """The engine that tests run on, without a backend."""
-    async with Daemon(find_endpoint(docker_engine, None, {})) as opened:
+async def daemon(docker_daemon: str) -> AsyncIterator[Daemon]:
+    """A client of the daemon that tests use, without a backend."""
+    async with Daemon(find_endpoint(docker_daemon, None, {})) as opened:
         yield opened
 
 
 class Dockerd:
-    """A Docker engine of the tests' own. Its network has no way out."""
+    """A Docker daemon started by the tests. Its network has no route outside."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,10 +33,10 @@ class Dockerd:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, seconds: float = 120) -> None:
-        """Start it, anew or again with what it had, and wait until it answers."""
+        """Start it, with the data of the last start if there was one, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
         self._end_containerd()
-        # In a network namespace of its own: with no bridge it removes the docker0 that it finds.
+        # In a network namespace of its own: without a bridge it would remove the host's docker0.
         words = ["unshare", "--net", "dockerd", "-H", self.url, "--bridge", "none"]
         for option in ("data-root", "exec-root", "pidfile"):
             words += [f"--{option}", str(self.folder / option.removesuffix("file"))]
@@ -51,12 +51,12 @@ class Dockerd:
             time.sleep(0.1)
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP freezes it, SIGCONT wakes it, SIGKILL is an engine that crashes."""
+        """Signal the daemon: SIGSTOP freezes it, SIGCONT resumes it, SIGKILL is a crash."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def stop(self, seconds: float = 20) -> None:
-        """End it; its containers end with it. May be called again."""
+        """Stop the daemon and its containers. May be called again."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGCONT)
@@ -73,14 +73,14 @@ class Dockerd:
         self.start()
 
     def load(self, source: str) -> None:
-        """Take over the images that tests use from another engine."""
+        """Copy the images that tests use from another daemon."""
         words = ["docker", "-H", source, "save", *IMAGES]
         with subprocess.Popen(words, stdout=subprocess.PIPE, env=_plain_env()) as save:
             loaded = self._docker("load", stdin=save.stdout)
         assert save.returncode == loaded.returncode == 0, loaded.stderr
 
     def clear(self) -> None:
-        """Remove what tests left in it, all but the images that they start from."""
+        """Remove everything that tests left, except the base images."""
         for list_all, remove in (
             (("ps", "-aq"), ("rm", "-fv")),
             (("images", "-q", "--filter", "label=plimsoll.run"), ("rmi", "-f")),
@@ -91,7 +91,7 @@ class Dockerd:
         self._docker("volume", "prune", "-f")
 
     def remove(self) -> None:
-        """Everything of it, also what outlives an engine that was killed."""
+        """Remove all of its processes, control groups and mounts, also after a kill."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -103,7 +103,7 @@ class Dockerd:
             (m for m in mounts if Path(m).is_relative_to(self.folder)), reverse=True
         ):
             subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
-        # A walk passes by what others remove meanwhile; a glob does not.
+        # A walk ignores folders that are removed meanwhile; a glob does not.
         groups = [Path(path) for path, _, _ in os.walk("/sys/fs/cgroup")]
         for group in groups:
             if group.name == self.folder.name:
@@ -111,7 +111,7 @@ class Dockerd:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end_containerd(self) -> None:
-        """One that outlived its dockerd would not be taken over by the next."""
+        """Kill containerd: the next dockerd cannot use one that outlived its own."""
         for pid in _processes_with(f"{self.folder}/exec-root/containerd/containerd.toml"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -142,7 +142,7 @@ def _processes_with(word: str) -> list[int]:
 
 
 def _processes_in(folder: Path) -> list[int]:
-    """Those that run a container of an engine, by its control groups, and those that tend them."""
+    """The processes of a daemon's containers, by control group, and their shims."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def _processes_in(folder: Path) -> list[int]:
 def _remove_group(group: Path) -> None:
     for below in [path for path in group.iterdir() if path.is_dir()]:
         _remove_group(below)
-    deadline = time.monotonic() + 30  # processes that were killed may not be gone yet
+    deadline = time.monotonic() + 30  # killed processes may take a moment to end
     while group.exists() and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             group.rmdir()
@@ -164,14 +164,14 @@ def _remove_group(group: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def _own_dockerd(docker_engine: str) -> Iterator[Dockerd]:
+def _own_dockerd(docker_daemon: str) -> Iterator[Dockerd]:
     missing = [name for name in ("dockerd", "docker") if shutil.which(name) is None]
     need("docker", f"{' and '.join(missing)} are not installed" if missing else None)
-    need("docker", None if os.geteuid() == 0 else "only root can start an engine")
+    need("docker", None if os.geteuid() == 0 else "only root can start a daemon")
     made = Dockerd(Path(tempfile.mkdtemp(prefix="plimsoll-dockerd-", dir="/var/tmp")))
     try:
         made.start()
-        made.load(docker_engine)
+        made.load(docker_daemon)
         yield made
     finally:
         made.remove()
@@ -179,8 +179,8 @@ def _own_dockerd(docker_engine: str) -> Iterator[Dockerd]:
 
 @pytest.fixture
 def dockerd(_own_dockerd: Dockerd) -> Dockerd:
-    """An engine that a test may stop, freeze and kill. It answers when the test begins."""
-    if why_no_engine(_own_dockerd.url) is not None:
+    """A daemon that a test may stop, freeze and kill. It is up when the test starts."""
+    if why_no_daemon(_own_dockerd.url) is not None:
         _own_dockerd.restart()
     _own_dockerd.clear()
     return _own_dockerd

@@ -1,4 +1,4 @@
-"""The backend as a whole: what it says when it cannot start, and that it leaves nothing behind."""
+"""The backend as a whole: its errors at the start, and that it leaves nothing behind."""
 
 import asyncio
 import os
@@ -30,25 +30,25 @@ RUN = f"backend-{short_id()}"
 
 
 def spec(**more: Any) -> SandboxSpec:
-    """A run of this test session alone: others may use the engine at the same time."""
+    """A specification in a run of this test session: other sessions may use the daemon."""
     plain = plain_spec(**more)
     return replace(plain, labels=replace(plain.labels, run=RUN))
 
 
-async def _left(engine: Daemon) -> list[str]:
-    """The containers, networks and volumes of this session's run."""
+async def _remaining(daemon: Daemon) -> list[str]:
+    """The remaining containers, networks and volumes of this session's run."""
     label = f"plimsoll.run={RUN}"
     rows = (
-        *await engine.containers(label),
-        *await engine.networks(label),
-        *await engine.volumes(label),
+        *await daemon.containers(label),
+        *await daemon.networks(label),
+        *await daemon.volumes(label),
     )
     return [str(row) for row in rows]
 
 
 @pytest.fixture
-async def docker(docker_engine: str) -> AsyncIterator[DockerBackend]:
-    async with DockerBackend(DockerOptions(host=docker_engine)) as started:
+async def docker(docker_daemon: str) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as started:
         yield started
 
 
@@ -67,16 +67,18 @@ async def test_a_create_cancelled_at_any_moment_leaves_nothing(docker: DockerBac
         creating.cancel()
         with suppress(asyncio.CancelledError):
             await (await creating).close()
-        assert not await _left(docker.engine)
+        assert not await _remaining(docker.daemon)
 
 
-async def test_creates_that_fail_leave_nothing_and_say_why(docker: DockerBackend, image: Image):
+async def test_failed_creates_leave_nothing_and_report_the_reason(
+    docker: DockerBackend, image: Image
+):
     gone = DockerImage(key=f"sha256:{'0' * 64}", name="gone", env={}, workdir="/", user="root")
-    with pytest.raises(SandboxUnavailable, match="no longer on the Docker engine"):
+    with pytest.raises(SandboxUnavailable, match="was removed from the Docker daemon"):
         await docker.create(gone, spec())
     with pytest.raises((SandboxUnavailable, SandboxUnsupported), match="passwd"):
         await docker.create(image, spec(workdir="/etc/passwd/below"))
-    assert not await _left(docker.engine)
+    assert not await _remaining(docker.daemon)
 
 
 async def test_an_image_of_another_backend_is_refused(docker: DockerBackend):
@@ -87,23 +89,23 @@ async def test_an_image_of_another_backend_is_refused(docker: DockerBackend):
         await docker.create(Other(), spec())
 
 
-async def test_closing_the_backend_closes_its_sandboxes(docker_engine: str, engine: Daemon):
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+async def test_leaving_the_backend_closes_open_sandboxes(docker_daemon: str, daemon: Daemon):
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(3)))
-        assert len(await _left(engine)) == 3
-    assert not await _left(engine)
+        assert len(await _remaining(daemon)) == 3
+    assert not await _remaining(daemon)
     assert not any([(await sandbox.status()).alive for sandbox in made])
 
 
-async def test_entering_cancelled_at_any_moment_leaves_nothing(docker_engine: str, engine: Daemon):
+async def test_entering_cancelled_at_any_moment_leaves_nothing(docker_daemon: str, daemon: Daemon):
     async def own() -> set[str]:
         mine = f"plimsoll.owner={to_docker(spec().labels)['plimsoll.owner']}"
-        return {row.id for row in await engine.containers(mine)}
+        return {row.id for row in await daemon.containers(mine)}
 
     before = await own()
     for step in range(8):
-        backend = DockerBackend(DockerOptions(host=docker_engine))
+        backend = DockerBackend(DockerOptions(host=docker_daemon))
         entering = asyncio.create_task(backend.__aenter__())
         await asyncio.sleep(step * 0.1)
         entering.cancel()
@@ -113,13 +115,13 @@ async def test_entering_cancelled_at_any_moment_leaves_nothing(docker_engine: st
         assert await own() <= before
 
 
-async def test_a_container_killed_or_removed_by_somebody_is_named(
+async def test_a_container_killed_or_removed_from_outside_is_reported(
     docker: DockerBackend, image: Image
 ):
     ends: dict[str, Callable[[str], Awaitable[object]]] = {
-        "killed from outside": docker.engine.kill,
-        "stopped from outside": lambda name: docker.engine.kill(name, "TERM"),
-        "removed|killed from outside": docker.engine.remove,
+        "killed from outside": docker.daemon.kill,
+        "stopped from outside": lambda name: docker.daemon.kill(name, "TERM"),
+        "removed|killed from outside": docker.daemon.remove,
     }
     for words, end in ends.items():
         made = await docker.create(image, spec())
@@ -132,36 +134,36 @@ async def test_a_container_killed_or_removed_by_somebody_is_named(
         assert not status.alive
         assert re.search(words, status.reason)
         await made.close()
-    assert not await _left(docker.engine)
+    assert not await _remaining(docker.daemon)
 
 
-async def test_what_a_dead_owner_left_is_gone_after_entering(docker_engine: str, engine: Daemon):
+async def test_entering_removes_the_objects_of_dead_owners(docker_daemon: str, daemon: Daemon):
     dead = Owner(this_process().host, 2**22 + 1, "long ago")
     labels = to_docker(Labels(RUN, "left", dead, time.time() + 3600))
-    await engine.create_container(
+    await daemon.create_container(
         {"Image": "debian:12", "Cmd": ["true"], "Labels": labels}, f"left-{short_id()}"
     )
-    await engine.create_volume(f"left-{short_id()}", labels)
-    assert len(await _left(engine)) == 2
-    async with DockerBackend(DockerOptions(host=docker_engine)):
-        assert not await _left(engine)
+    await daemon.create_volume(f"left-{short_id()}", labels)
+    assert len(await _remaining(daemon)) == 2
+    async with DockerBackend(DockerOptions(host=docker_daemon)):
+        assert not await _remaining(daemon)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-async def test_what_dead_runs_leave_is_removed_at_the_end_but_not_by_who_is_interrupted(
-    docker_engine: str, engine: Daemon, interrupted: bool
+async def test_leaving_removes_the_objects_of_dead_runs_unless_interrupted(
+    docker_daemon: str, daemon: Daemon, interrupted: bool
 ):
-    """It has little time, and needs it for its own."""
+    """An interrupted process has little time and removes only its own objects."""
     dead = Owner(this_process().host, 2**22 + 1, "long ago")
     labels = to_docker(Labels(RUN, "left", dead, time.time() + 3600))
     name = f"left-{short_id()}"
     with suppress(TimeoutError):
-        async with DockerBackend(DockerOptions(host=docker_engine)):
-            await engine.create_volume(name, labels)
+        async with DockerBackend(DockerOptions(host=docker_daemon)):
+            await daemon.create_volume(name, labels)
             if interrupted:
                 raise TimeoutError
-    assert bool(await _left(engine)) is interrupted
-    await engine.remove_volume(name)
+    assert bool(await _remaining(daemon)) is interrupted
+    await daemon.remove_volume(name)
 
 
 OWNER = f"""
@@ -185,7 +187,7 @@ asyncio.run(main())
 
 
 def _start_owner(url: str) -> "subprocess.Popen[bytes]":
-    """A process with four sandboxes and a network."""
+    """Start a process with four sandboxes and a network."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     started = subprocess.Popen([sys.executable, "-c", OWNER, url], stdout=subprocess.PIPE, env=env)
     assert started.stdout is not None
@@ -194,23 +196,23 @@ def _start_owner(url: str) -> "subprocess.Popen[bytes]":
 
 
 async def test_containers_of_a_killed_process_end_at_once_and_are_reaped(
-    docker_engine: str, engine: Daemon
+    docker_daemon: str, daemon: Daemon
 ):
-    owner = await asyncio.to_thread(_start_owner, docker_engine)
-    assert len(await _left(engine)) == 6  # and what holds on to the network
+    owner = await asyncio.to_thread(_start_owner, docker_daemon)
+    assert len(await _remaining(daemon)) == 6  # including the network and its holder
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
     deadline = time.monotonic() + 30
-    while await engine.containers(f"plimsoll.run={RUN}", all=False):
+    while await daemon.containers(f"plimsoll.run={RUN}", all=False):
         assert time.monotonic() < deadline, "they still run"
         await asyncio.sleep(0.1)
-    async with DockerBackend(DockerOptions(host=docker_engine)):
-        assert not await _left(engine)
+    async with DockerBackend(DockerOptions(host=docker_daemon)):
+        assert not await _remaining(daemon)
 
 
 @pytest.fixture
-async def pretender(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[str]]]:
-    """Something that answers like an engine, as far as its first answers go."""
+async def fake_daemon(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """A server that imitates the first responses of a daemon."""
     runners: list[web.AppRunner] = []
 
     async def serve(version: dict[str, str], info: dict[str, str]) -> str:
@@ -229,9 +231,7 @@ async def pretender(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[str
         await runner.cleanup()
 
 
-async def test_times_of_the_images_folders_tell_the_next_trial_nothing(
-    docker: DockerBackend, image: Image
-):
+async def test_folder_times_reveal_nothing_to_the_next_trial(docker: DockerBackend, image: Image):
     look = "stat -c '%n %a %.Y %.X' / /etc /usr/share /usr/lib /var/tmp /dev/shm"
     made = await docker.create(image, spec())
     try:
@@ -246,7 +246,7 @@ async def test_times_of_the_images_folders_tell_the_next_trial_nothing(
         await made.close()
 
 
-async def test_a_folder_that_does_not_shrink_again_is_doubted(docker: DockerBackend, image: Image):
+async def test_a_folder_that_does_not_shrink_is_doubted(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec())
     try:
         await made.baseline()
@@ -262,14 +262,14 @@ async def test_a_folder_that_does_not_shrink_again_is_doubted(docker: DockerBack
     ("api", "system", "words"),
     [("1.38", "linux", "too old.*1.38.*1.40"), ("1.41", "windows", "windows containers")],
 )
-async def test_an_engine_that_will_not_do_says_so(
-    pretender: Callable[..., Awaitable[str]], api: str, system: str, words: str
+async def test_an_unsuitable_daemon_is_refused_with_the_reason(
+    fake_daemon: Callable[..., Awaitable[str]], api: str, system: str, words: str
 ):
-    url = await pretender({"Version": "18.09", "ApiVersion": api}, {"OSType": system})
+    url = await fake_daemon({"Version": "18.09", "ApiVersion": api}, {"OSType": system})
     with pytest.raises(SandboxUnavailable, match=words):
         await DockerBackend(DockerOptions(host=url)).__aenter__()
 
 
-async def test_no_engine_is_one_clear_error(tmp_path: Path):
-    with pytest.raises(SandboxUnavailable, match="no Docker engine"):
+async def test_a_missing_daemon_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(SandboxUnavailable, match="no Docker daemon"):
         await DockerBackend(DockerOptions(host=f"unix://{tmp_path}/none")).__aenter__()

@@ -1,4 +1,4 @@
-"""`plimsoll eval` on Docker: no remains of a killed run, and an engine that restarts in one."""
+"""`plimsoll eval` on Docker: a killed run leaves nothing, and a daemon may restart."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `plimsoll` in the test's own folder; what has not ended after the test is killed."""
+    """Starts `plimsoll` in the test's folder; remaining processes are killed after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*args: str) -> subprocess.Popen[str]:
@@ -53,7 +53,7 @@ def _rows(process: subprocess.Popen[str]) -> dict[str, tuple[object, ...]]:
 
 
 def _sleepers(folder: Path, count: int, solve: str, toml: str = "") -> Path:
-    """Tasks whose solution takes a while; the tests give 1."""
+    """Tasks whose solution takes some time and gets a reward of 1."""
     for number in range(count):
         task = folder / f"task-{number}"
         files = {
@@ -69,47 +69,47 @@ def _sleepers(folder: Path, count: int, solve: str, toml: str = "") -> Path:
     return folder
 
 
-async def _of_run(engine: Daemon, run: str) -> dict[str, int]:
+async def _of_run(daemon: Daemon, run: str) -> dict[str, int]:
     label = f"plimsoll.run={run}"
     return {
-        "containers": len(await engine.containers(label)),
-        "networks": len(await engine.networks(label)),
-        "volumes": len(await engine.volumes(label)),
+        "containers": len(await daemon.containers(label)),
+        "networks": len(await daemon.networks(label)),
+        "volumes": len(await daemon.volumes(label)),
     }
 
 
-async def test_after_kill_9_of_an_eval_the_next_start_leaves_nothing_of_it(
-    start: Start, docker_engine: str, tmp_path: Path
+async def test_the_next_start_removes_the_remains_of_an_eval_killed_with_sigkill(
+    start: Start, docker_daemon: str, tmp_path: Path
 ):
     _sleepers(tmp_path / "tasks", 16, "sleep 600", '[environment]\nnetwork_mode = "public"\n')
-    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{docker_engine}"\n')
-    common = ("--backend", "docker", "--config", "engine.toml")
+    (tmp_path / "daemon.toml").write_text(f'[docker]\nhost = "{docker_daemon}"\n')
+    common = ("--backend", "docker", "--config", "daemon.toml")
     killed = start("eval", "tasks", *common, "--concurrency", "16", "--out", "killed-run")
-    async with Daemon(find_endpoint(docker_engine, None, {})) as engine:
+    async with Daemon(find_endpoint(docker_daemon, None, {})) as daemon:
         deadline = time.monotonic() + 120
-        while (await _of_run(engine, "killed-run"))["containers"] < 16:
+        while (await _of_run(daemon, "killed-run"))["containers"] < 16:
             assert time.monotonic() < deadline, killed.communicate(timeout=1)
             assert killed.poll() is None, killed.communicate()
             await asyncio.sleep(0.2)
-        assert (await _of_run(engine, "killed-run"))["networks"] == 1
+        assert (await _of_run(daemon, "killed-run"))["networks"] == 1
         killed.kill()
         killed.wait()
         _sleepers(tmp_path / "next", 1, "true")
         following = start("eval", "next", *common, "--out", "next-run", "--json")
         assert _rows(following) == {"task-0": ("graded", 1.0, None)}
         none = {"containers": 0, "networks": 0, "volumes": 0}
-        assert await _of_run(engine, "killed-run") == none
-        assert await _of_run(engine, "next-run") == none
+        assert await _of_run(daemon, "killed-run") == none
+        assert await _of_run(daemon, "next-run") == none
 
 
 @pytest.mark.parametrize(("command", "pool"), [("eval", "none"), ("validate", "fresh")])
 def test_a_container_that_cannot_be_removed_hides_no_result(
     start: Start, dockerd, tmp_path: Path, command: str, pool: str
 ):
-    # It writes until it cannot any more: then the file cannot be removed either.
+    # The file is immutable afterwards, so the container cannot be removed.
     _sleepers(tmp_path / "tasks", 1, "while echo x >> /stuck; do sleep 0.1; done")
-    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
-    options = ("--backend", "docker", "--config", "engine.toml", "--pool", pool, "--json")
+    (tmp_path / "daemon.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
+    options = ("--backend", "docker", "--config", "daemon.toml", "--pool", pool, "--json")
     into = ("--out", "run") if command == "eval" else ()
     running = start(command, "tasks", *options, *into)
     stuck: list[Path] = []
@@ -127,18 +127,18 @@ def test_a_container_that_cannot_be_removed_hides_no_result(
         subprocess.run(["chattr", "-i", *stuck], check=False)
     (row,) = json.loads(out)["results"]
     assert row["reward"] == 1.0 if command == "eval" else row["oracle"][0]["reward"] == 1.0
-    assert re.search(r"warning: .*could not be removed.*`plimsoll clean \S+` removes what", err)
-    assert running.returncode == (0 if command == "eval" else 1)  # its nop has a reward, too
+    assert re.search(r"warning: .*could not be removed.*`plimsoll clean \S+` removes the rest", err)
+    assert running.returncode == (0 if command == "eval" else 1)  # the nop gets a reward, too
 
 
-def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(
+def test_a_daemon_restart_voids_running_trials_and_the_others_finish(
     start: Start, dockerd, tmp_path: Path
 ):
     _sleepers(tmp_path / "tasks", 12, "sleep 4")
-    # One is done at once: those beside it are in the middle of their work then.
+    # One trial ends at once; the others are running then.
     _sleepers(tmp_path / "tasks", 1, "true")
-    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
-    options = ("--backend", "docker", "--config", "engine.toml", "--concurrency", "3")
+    (tmp_path / "daemon.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
+    options = ("--backend", "docker", "--config", "daemon.toml", "--concurrency", "3")
     running = start("eval", "tasks", *options, "--out", "run", "--json")
     deadline = time.monotonic() + 120
     while not list((tmp_path / "run/trials").glob("*/verdict.json")):
@@ -154,16 +154,16 @@ def test_an_engine_that_restarts_voids_the_trials_it_hit_and_the_others_finish(
     assert 1 <= len(void) <= 3, void
     for row in void:
         assert row["cause"] == "sandbox"
-        # Of a trial that was about to begin: the engine was just not there.
+        # A trial that was about to start, while the daemon was unreachable.
         assert re.search("restart|cannot be reached", row["reason"]), row["reason"]
 
 
-async def test_an_interrupted_eval_removes_its_containers_though_the_engine_takes_its_time(
+async def test_an_interrupted_eval_removes_its_containers_on_a_slow_daemon(
     start: Start, dockerd, tmp_path: Path
 ):
     _sleepers(tmp_path / "tasks", 3, "sleep 600", '[environment]\nnetwork_mode = "public"\n')
-    (tmp_path / "engine.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
-    options = ("--backend", "docker", "--config", "engine.toml", "--concurrency", "3")
+    (tmp_path / "daemon.toml").write_text(f'[docker]\nhost = "{dockerd.url}"\n')
+    options = ("--backend", "docker", "--config", "daemon.toml", "--concurrency", "3")
     running = start("eval", "tasks", *options, "--out", "run", "--json")
     deadline = time.monotonic() + 120
     while len(list((tmp_path / "run/trials").glob("*/agent"))) < 3:
@@ -178,6 +178,6 @@ async def test_an_interrupted_eval_removes_its_containers_though_the_engine_take
     assert running.returncode == 130, err
     assert json.loads(out)["results"] == []
     assert "removing the sandboxes of run; Ctrl-C again leaves them there" in err
-    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
         none = {"containers": 0, "networks": 0, "volumes": 0}
-        assert await _of_run(engine, "run") == none
+        assert await _of_run(daemon, "run") == none

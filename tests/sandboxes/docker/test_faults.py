@@ -1,4 +1,4 @@
-"""Engines that stop, crash, freeze and run full: each ends sandboxes with its reason, in time."""
+"""Daemons that stop, crash, freeze or run full: sandboxes end with the reason, in time."""
 
 import asyncio
 import os
@@ -47,10 +47,10 @@ class Dockerd(Protocol):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits that are shorter than in real life, so that tests are."""
+    """Shorter time limits, for quick tests."""
     monkeypatch.setattr(api, "_PING_INTERVAL", 0.5)
     monkeypatch.setattr(api, "_PING_SECONDS", 1.0)
-    monkeypatch.setattr(docker_container, "_WHY_SECONDS", 2.0)
+    monkeypatch.setattr(docker_container, "_REASON_SECONDS", 2.0)
     monkeypatch.setattr(docker_container, "_REMOVE_SECONDS", 6.0)
     monkeypatch.setattr(backend_module, "_RETRY_EVERY", 0.5)
 
@@ -67,11 +67,11 @@ async def _running(sandbox: Sandbox) -> "asyncio.Task[object]":
     return task
 
 
-async def _containers(engine: Daemon) -> int:
-    return len(await engine.containers("plimsoll.run=test"))
+async def _containers(daemon: Daemon) -> int:
+    return len(await daemon.containers("plimsoll.run=test"))
 
 
-async def test_an_engine_that_restarts_ends_its_sandboxes_and_serves_the_next(dockerd: Dockerd):
+async def test_a_daemon_restart_ends_sandboxes_and_later_starts_work(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
@@ -83,10 +83,10 @@ async def test_an_engine_that_restarts_ends_its_sandboxes_and_serves_the_next(do
         other = await docker.create(image, spec())
         assert (await other.exec("echo on")).stdout.text == "on\n"
         await asyncio.gather(made.close(), other.close())
-        assert await _containers(docker.engine) == 0
+        assert await _containers(docker.daemon) == 0
 
 
-async def test_what_closes_while_the_engine_restarts_is_removed_when_it_is_back(dockerd: Dockerd):
+async def test_a_sandbox_closed_during_a_restart_is_removed_after_it(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
@@ -96,11 +96,11 @@ async def test_what_closes_while_the_engine_restarts_is_removed_when_it_is_back(
         assert not closing.done()
         await asyncio.to_thread(dockerd.start)
         await closing
-        assert await _containers(docker.engine) == 0
+        assert await _containers(docker.daemon) == 0
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_could_not_be_removed_is_removed_later_and_before_the_end(dockerd: Dockerd):
+async def test_failed_removals_are_retried_and_done_at_the_end(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
@@ -109,12 +109,12 @@ async def test_what_could_not_be_removed_is_removed_later_and_before_the_end(doc
             await made.close()
         await asyncio.to_thread(dockerd.start)
         deadline = time.monotonic() + 60
-        while await _containers(docker.engine):
+        while await _containers(docker.daemon):
             assert time.monotonic() < deadline, "it is still there"
             await asyncio.sleep(0.2)
 
 
-async def test_the_disk_is_looked_at_from_a_sandbox_that_lives(
+async def test_the_disk_is_checked_through_a_living_sandbox(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ):
     noted: list[DiskSpace] = []
@@ -123,17 +123,17 @@ async def test_the_disk_is_looked_at_from_a_sandbox_that_lives(
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(4)))
         for dead in made[1:]:
-            await docker.engine.remove(dead.id)
+            await docker.daemon.remove(dead.id)
             with pytest.raises(SandboxUnavailable):
                 await dead.exec("true")
         noted.clear()
         for _ in range(20):
-            await docker._look_at_disk()
+            await docker._check_disk()
         await until(lambda: len(noted) >= 20, 20)
         await asyncio.gather(*(each.close() for each in made))
 
 
-async def test_an_engine_that_crashes_ends_its_sandboxes(dockerd: Dockerd):
+async def test_a_daemon_crash_ends_its_sandboxes(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
@@ -142,11 +142,11 @@ async def test_an_engine_that_crashes_ends_its_sandboxes(dockerd: Dockerd):
         await _fails(running, "restarted or is gone")
         await asyncio.to_thread(dockerd.restart)
         await made.close()
-        assert await _containers(docker.engine) == 0
+        assert await _containers(docker.daemon) == 0
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_engine_that_is_gone_for_good_is_left_in_time(dockerd: Dockerd):
+async def test_leaving_the_backend_of_a_dead_daemon_takes_bounded_time(dockerd: Dockerd):
     backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=6.0))
     await backend.__aenter__()
     image = await backend.build(ImageSource(reference="debian:12"))
@@ -159,17 +159,17 @@ async def test_an_engine_that_is_gone_for_good_is_left_in_time(dockerd: Dockerd)
     started = time.monotonic()
     await backend.__aexit__(None, None, None)
     assert time.monotonic() - started < 60
-    said = backend.warnings[-1]  # of one of two: the other was about to be made
+    said = backend.warnings[-1]  # one of two sandboxes; the other was not created yet
     assert re.search(r"the container plimsoll-\w+ could not be removed.*, and 1 more; ", said)
     assert "cannot be reached" in said
     assert "`plimsoll clean test` removes what is left" in said
     await asyncio.to_thread(dockerd.start)
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
-        await docker.engine.remove(made.id)
+        await docker.daemon.remove(made.id)
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_engine_that_freezes_ends_its_sandboxes_in_time(dockerd: Dockerd):
+async def test_a_frozen_daemon_ends_its_sandboxes_in_time(dockerd: Dockerd):
     backend = DockerBackend(DockerOptions(host=dockerd.url))
     await backend.__aenter__()
     image = await backend.build(ImageSource(reference="debian:12"))
@@ -182,13 +182,13 @@ async def test_an_engine_that_freezes_ends_its_sandboxes_in_time(dockerd: Docker
             await asyncio.wait_for(made.close(), 60)
     finally:
         dockerd.signal(signal.SIGCONT)
-    await backend.__aexit__(None, None, None)  # what could not be removed then is removed now
-    async with Daemon(backend.engine.endpoint) as engine:
-        assert await _containers(engine) == 0
+    await backend.__aexit__(None, None, None)  # removes the rest
+    async with Daemon(backend.daemon.endpoint) as daemon:
+        assert await _containers(daemon) == 0
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_engine_that_freezes_for_a_moment_harms_nobody(dockerd: Dockerd):
+async def test_a_short_freeze_of_the_daemon_is_harmless(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
@@ -201,11 +201,11 @@ async def test_an_engine_that_freezes_for_a_moment_harms_nobody(dockerd: Dockerd
         await made.close()
 
 
-async def test_a_sandbox_that_the_kernel_killed_for_memory_says_so(dockerd: Dockerd):
+async def test_a_sandbox_killed_for_memory_reports_it(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec(limits=Limits(memory_mb=16)))
-        # What stands in /dev/shm is memory that no death of a process frees.
+        # Files in /dev/shm are memory that outlives processes.
         fill = "head -c 64M /dev/zero > /dev/shm/x"
         with pytest.raises(SandboxUnavailable, match=r"for memory.*16 MB"):
             for _ in range(40):
@@ -213,7 +213,7 @@ async def test_a_sandbox_that_the_kernel_killed_for_memory_says_so(dockerd: Dock
         await made.close()
 
 
-async def test_a_command_that_is_killed_for_memory_leaves_the_sandbox_alive(dockerd: Dockerd):
+async def test_a_command_killed_for_memory_leaves_the_sandbox_alive(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec(limits=Limits(memory_mb=64)))
@@ -226,8 +226,8 @@ async def test_a_command_that_is_killed_for_memory_leaves_the_sandbox_alive(dock
 
 
 @contextmanager
-def _engine_on(dockerd: Dockerd, *mount: str) -> Iterator[Dockerd]:
-    """An engine like another, on a disk of its own."""
+def _daemon_on(dockerd: Dockerd, *mount: str) -> Iterator[Dockerd]:
+    """A daemon with its data on a separate disk."""
     made = type(dockerd)(Path(tempfile.mkdtemp(prefix="plimsoll-dockerd-", dir="/var/tmp")))
     try:
         (made.folder / "data-root").mkdir()
@@ -240,43 +240,43 @@ def _engine_on(dockerd: Dockerd, *mount: str) -> Iterator[Dockerd]:
 
 @pytest.fixture
 def small(dockerd: Dockerd) -> Iterator[Dockerd]:
-    """An engine with a small disk."""
-    with _engine_on(dockerd, "-t", "tmpfs", "-o", "size=40m", "tmpfs") as made:
+    """A daemon with a small disk."""
+    with _daemon_on(dockerd, "-t", "tmpfs", "-o", "size=40m", "tmpfs") as made:
         yield made
 
 
 @pytest.fixture
 def reserving(dockerd: Dockerd, tmp_path: Path) -> Iterator[Dockerd]:
-    """An engine with a disk of which some 38 MB are kept for root."""
+    """A daemon with a disk of which about 38 MB are reserved for root."""
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(128 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "30", image], check=True)
-    with _engine_on(dockerd, "-o", "loop", str(image)) as made:
+    with _daemon_on(dockerd, "-o", "loop", str(image)) as made:
         yield made
 
 
-async def test_a_full_disk_of_the_engine_is_named(small: Dockerd, tmp_path: Path):
+async def test_a_full_disk_of_the_daemon_is_named(small: Dockerd, tmp_path: Path):
     async with DockerBackend(DockerOptions(host=small.url)) as docker:
-        (init,) = [name for row in await docker.engine.images() for name in row.repo_tags or ()]
+        (init,) = [name for row in await docker.daemon.images() for name in row.repo_tags or ()]
         image = await docker.build(ImageSource(reference=init))
         made = await docker.create(image, spec())
-        (tmp_path / "big").write_bytes(b"x" * (100 << 20))  # holes would take no room
-        full = r"the disk of the Docker engine at .* is full; make room.*No space left"
+        (tmp_path / "big").write_bytes(b"x" * (100 << 20))  # a sparse file would take no space
+        full = r"the disk of the Docker daemon at .* is full; free space.*No space left"
         with pytest.raises(TransferError, match=full):
             await made.upload(tmp_path / "big", "/big")
         assert (await made.status()).alive
-        with pytest.raises(SandboxUnavailable, match=r"disk of the Docker engine.*is full"):
-            for _ in range(100):  # a container that never writes takes very little
+        with pytest.raises(SandboxUnavailable, match=r"disk of the Docker daemon.*is full"):
+            for _ in range(100):  # a container that never writes needs very little space
                 await docker.create(image, spec())
         await made.close()
         other = await docker.create(image, spec())
         await other.close()
 
 
-async def test_a_disk_that_was_full_for_some_seconds_is_told_afterwards(small: Dockerd):
+async def test_a_disk_that_was_full_briefly_is_reported_afterwards(small: Dockerd):
     async with DockerBackend(DockerOptions(host=small.url)) as docker:
-        (init,) = [name for row in await docker.engine.images() for name in row.repo_tags or ()]
+        (init,) = [name for row in await docker.daemon.images() for name in row.repo_tags or ()]
         image = await docker.build(ImageSource(reference=init))
         one, other = await docker.create(image, spec()), await docker.create(image, spec())
         began = time.monotonic()
@@ -291,16 +291,16 @@ async def test_a_disk_that_was_full_for_some_seconds_is_told_afterwards(small: D
             full = (await made.status()).full_disk
             assert full is not None
             assert began < full.at < time.monotonic()
-            assert f"the disk of the Docker engine at {small.url} is full; make room" in full.why
+            assert f"the disk of the Docker daemon at {small.url} is full; free space" in full.why
         await one.close()
         await other.close()
 
 
-async def test_a_disk_with_room_only_for_root_is_not_full_until_that_is_used_up(
+async def test_a_disk_is_full_only_after_the_reserved_blocks_are_used(
     reserving: Dockerd,
 ):
     async with DockerBackend(DockerOptions(host=reserving.url)) as docker:
-        (init,) = [name for row in await docker.engine.images() for name in row.repo_tags or ()]
+        (init,) = [name for row in await docker.daemon.images() for name in row.repo_tags or ()]
         image = await docker.build(ImageSource(reference=init))
         made = await docker.create(image, spec())
         disk = reserving.folder / "data-root"

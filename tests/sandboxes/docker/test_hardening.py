@@ -1,4 +1,4 @@
-"""The walls of a sandbox, seen from inside of it."""
+"""The hardening of a sandbox, seen from inside."""
 
 import re
 from collections.abc import AsyncIterator
@@ -21,8 +21,8 @@ NUMBERS = {
 
 
 @pytest.fixture
-async def docker(docker_engine: str) -> AsyncIterator[DockerBackend]:
-    async with DockerBackend(DockerOptions(host=docker_engine)) as started:
+async def docker(docker_daemon: str) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as started:
         yield started
 
 
@@ -48,7 +48,7 @@ def test_capabilities_are_those_of_a_local_sandbox():
     assert {NUMBERS[name] for name in CAPABILITIES} == KEPT_CAPABILITIES
 
 
-async def test_no_command_has_more_capabilities_or_gets_new_privileges(sandbox: Sandbox):
+async def test_no_command_gets_more_capabilities_or_new_privileges(sandbox: Sandbox):
     status = await _said(sandbox, "cat /proc/self/status")
     allowed = sum(1 << number for number in KEPT_CAPABILITIES)
     for name in ("CapEff", "CapPrm", "CapBnd"):
@@ -57,14 +57,14 @@ async def test_no_command_has_more_capabilities_or_gets_new_privileges(sandbox: 
     assert re.search(r"Seccomp:\s+2", status)
 
 
-async def test_pid_1_is_our_init_and_nobody_else_runs(sandbox: Sandbox):
+async def test_pid_1_is_the_init_and_nothing_else_runs(sandbox: Sandbox):
     assert await _said(sandbox, "cat /proc/1/comm") == "init\n"
     seen = await _said(sandbox, "cat /proc/[0-9]*/comm")
     assert "docker-init" not in seen
     assert "tini" not in seen
 
 
-async def test_the_init_cannot_be_written_or_looked_into(sandbox: Sandbox):
+async def test_the_init_cannot_be_written_or_inspected(sandbox: Sandbox):
     for attack in (
         "echo x > /.plimsoll/init",
         "rm -f /.plimsoll/init",
@@ -79,13 +79,13 @@ async def test_the_init_cannot_be_written_or_looked_into(sandbox: Sandbox):
     assert (await sandbox.exec("echo on")).stdout.text == "on\n"
 
 
-async def test_no_socket_of_an_engine_is_inside(sandbox: Sandbox):
+async def test_no_docker_socket_is_inside(sandbox: Sandbox):
     found = await sandbox.exec("find / -xdev -type s; ls /var/run/docker.sock /run/docker.sock")
     assert "docker.sock\n" not in found.stdout.text
     assert "sock" not in await _said(sandbox, "cat /proc/mounts")
 
 
-async def test_limits_are_those_that_were_asked_for_and_there_is_no_swap(sandbox: Sandbox):
+async def test_limits_are_applied_and_swap_is_disabled(sandbox: Sandbox):
     limits = await _said(
         sandbox,
         "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes memory/memory.memsw.limit_in_bytes "
@@ -94,13 +94,11 @@ async def test_limits_are_those_that_were_asked_for_and_there_is_no_swap(sandbox
     )
     first = limits.split()
     assert first[0] == str(128 << 20)
-    assert first[1] in (str(128 << 20), "0")  # with swap, or of swap alone
+    assert first[1] in (str(128 << 20), "0")  # memory plus swap, or swap alone
     assert first[2:4] == ["50", "50000"]
 
 
-async def test_without_limits_processes_are_limited_all_the_same(
-    docker: DockerBackend, image: Image
-):
+async def test_processes_are_limited_by_default(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec())
     try:
         shown = "cat /sys/fs/cgroup/pids/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids.max"
@@ -109,17 +107,13 @@ async def test_without_limits_processes_are_limited_all_the_same(
         await made.close()
 
 
-async def test_more_cpus_than_there_are_is_no_error_and_is_said(
-    docker: DockerBackend, image: Image
-):
+async def test_more_cpus_than_available_is_a_warning(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec(limits=Limits(cpus=10_000)))
     await made.close()
     assert any("10000 CPUs" in warning for warning in docker.warnings)
 
 
-async def test_a_limit_on_storage_is_enforced_or_said_not_to_be(
-    docker: DockerBackend, image: Image
-):
+async def test_a_storage_limit_is_enforced_or_a_warning(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec(limits=Limits(storage_mb=100)))
     try:
         wrote = await made.exec("head -c 200M /dev/zero > /big")
@@ -128,14 +122,12 @@ async def test_a_limit_on_storage_is_enforced_or_said_not_to_be(
     assert wrote.ok == any("storage_mb" in warning for warning in docker.warnings)
 
 
-async def test_a_limit_that_no_container_can_live_with_is_refused(
-    docker: DockerBackend, image: Image
-):
+async def test_an_impossible_limit_is_refused(docker: DockerBackend, image: Image):
     with pytest.raises(SandboxUnsupported, match="memory"):
         await docker.create(image, spec(limits=Limits(memory_mb=1)))
 
 
-async def test_mounts_are_read_only_and_give_way_to_what_the_image_has(
+async def test_mounts_are_read_only_and_yield_to_the_images_files(
     docker: DockerBackend, image: Image, tmp_path: Path
 ):
     (tmp_path / "folder").mkdir()
@@ -166,7 +158,7 @@ async def test_mounts_are_read_only_and_give_way_to_what_the_image_has(
     assert (tmp_path / "folder/file").read_text() == "of the host"
 
 
-async def test_a_working_folder_that_the_image_lacks_is_made(docker: DockerBackend, image: Image):
+async def test_a_missing_working_folder_is_created(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec(workdir="/not/there/yet"))
     try:
         assert await _said(made, "pwd; stat -c %U .") == "/not/there/yet\nroot\n"
@@ -174,5 +166,5 @@ async def test_a_working_folder_that_the_image_lacks_is_made(docker: DockerBacke
         await made.close()
 
 
-async def test_shared_memory_is_as_large_as_in_a_local_sandbox(sandbox: Sandbox):
+async def test_shared_memory_has_the_size_of_a_local_sandbox(sandbox: Sandbox):
     assert await _said(sandbox, "df -m --output=size /dev/shm | tail -1 | tr -d ' '") == "64\n"

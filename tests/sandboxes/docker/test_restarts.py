@@ -1,4 +1,4 @@
-"""A daemon that restarts costs no trial whose sandbox is not there yet, and leaves no network."""
+"""A daemon restart costs no trial whose sandbox is not started yet, and leaves no network."""
 
 import asyncio
 import signal
@@ -51,21 +51,19 @@ async def _go_down(dockerd: Dockerd, how: str) -> None:
     ("reuse", "how"),
     [(Reuse.NONE, "crash"), (Reuse.FRESH, "stop"), (Reuse.RESET, "crash"), (Reuse.RESET, "stop")],
 )
-async def test_trials_that_wait_for_a_sandbox_wait_for_a_daemon_that_restarts(
-    dockerd: Dockerd, reuse: Reuse, how: str
-):
+async def test_starts_wait_for_a_restarting_daemon(dockerd: Dockerd, reuse: Reuse, how: str):
     backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=180.0))
     async with Pool(backend, PoolOptions(LEASES, reuse)) as pool:
         image = await pool.build(ImageSource(reference="debian:12"))
         leases = [asyncio.create_task(pool.create(image, spec())) for _ in range(LEASES)]
-        # In the midst of the starts, then again in the midst of the second try.
+        # During the starts, then again during the second attempt.
         for _ in range(2):
-            await _first_container(backend.engine)
+            await _first_container(backend.daemon)
             await _go_down(dockerd, how)
             await asyncio.sleep(0.5)
             await asyncio.to_thread(dockerd.start)
         sandboxes = await asyncio.gather(*leases)
-        # Those that were up before the daemon went down are dead by now, and say so.
+        # Sandboxes from before the restart are dead and report it.
         alive = [one for one in sandboxes if (await one.status()).alive]
         for sandbox in alive:
             assert (await sandbox.exec("echo on")).stdout.text == "on\n"
@@ -74,36 +72,33 @@ async def test_trials_that_wait_for_a_sandbox_wait_for_a_daemon_that_restarts(
         again = await pool.create(image, spec())
         assert (await again.exec("echo on")).stdout.text == "on\n"
         await again.close()
-    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
-        assert await engine.containers("plimsoll.run=test") == []
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
+        assert await daemon.containers("plimsoll.run=test") == []
 
 
-async def _first_container(engine: Daemon) -> None:
-    """Wait until a start is under way."""
+async def _first_container(daemon: Daemon) -> None:
+    """Wait until a start is in progress."""
     deadline = time.monotonic() + 120
-    while not await engine.containers("plimsoll.run=test"):
+    while not await daemon.containers("plimsoll.run=test"):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
 
 
-async def test_a_daemon_that_stays_away_is_waited_for_as_long_as_the_config_says(dockerd: Dockerd):
+async def test_an_unreachable_daemon_is_waited_for_as_configured(dockerd: Dockerd):
     options = PoolOptions(2, Reuse.FRESH)
     backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=2.0))
     async with Pool(backend, options) as pool:
         image = await pool.build(ImageSource(reference="debian:12"))
         await asyncio.to_thread(dockerd.stop)
         began = time.monotonic()
-        with pytest.raises(SandboxUnavailable, match=r"cannot be reached|gone or restarted"):
+        with pytest.raises(SandboxUnavailable, match=r"cannot be reached|closed the connection"):
             await pool.create(image, spec())
         assert time.monotonic() - began >= 2.0
         await asyncio.to_thread(dockerd.start)
 
 
 class StaleNetwork:
-    """A stand-in for a daemon that holds on to an endpoint of a container that is gone.
-
-    A real daemon comes to this state by accident, and not when a test wants it.
-    """
+    """A fake daemon that keeps an endpoint of a removed container until it is disconnected."""
 
     def __init__(self, *, curable: bool = True) -> None:
         self.endpoints = {"ep-17": {"Name": "gone"}, "a1": {"Name": "alive"}}
@@ -124,7 +119,7 @@ class StaleNetwork:
                 assert order == {"Container": "gone", "Force": True}, "only what is gone goes"
                 if self.curable:
                     del self.endpoints["ep-17"]
-                    del self.endpoints["a1"]  # it leaves by itself meanwhile
+                    del self.endpoints["a1"]  # it disappears meanwhile
                 return web.Response()
             case "DELETE", "/networks/net":
                 if self.endpoints:
@@ -143,24 +138,24 @@ async def _served(stand_in: StaleNetwork, folder: Path) -> AsyncIterator[Daemon]
     await server.setup()
     try:
         await web.UnixSite(server, str(folder / "sock")).start()
-        async with Daemon(find_endpoint(f"unix://{folder}/sock", None, {})) as engine:
-            yield engine
+        async with Daemon(find_endpoint(f"unix://{folder}/sock", None, {})) as daemon:
+            yield daemon
     finally:
         await server.cleanup()
 
 
-async def test_endpoints_of_containers_that_are_gone_do_not_keep_a_network(tmp_path: Path):
+async def test_endpoints_of_removed_containers_do_not_keep_a_network(tmp_path: Path):
     for remove in ("close", "reap"):
         stand_in = StaleNetwork()
-        async with _served(stand_in, tmp_path) as engine:
+        async with _served(stand_in, tmp_path) as daemon:
             if remove == "close":
-                await remove_network(engine, "net")
+                await remove_network(daemon, "net")
             else:
-                await DockerInventory(engine).remove(Resource("network", "net", spec().labels))
+                await DockerInventory(daemon).remove(Resource("network", "net", spec().labels))
         assert stand_in.removed
 
 
-async def test_a_network_that_cannot_be_removed_says_what_to_do(tmp_path: Path):
-    async with _served(StaleNetwork(curable=False), tmp_path) as engine:
+async def test_a_network_that_cannot_be_removed_names_the_remedy(tmp_path: Path):
+    async with _served(StaleNetwork(curable=False), tmp_path) as daemon:
         with pytest.raises(DaemonError, match=r"active endpoints.*restart the daemon"):
-            await DockerInventory(engine).remove(Resource("network", "net", spec().labels))
+            await DockerInventory(daemon).remove(Resource("network", "net", spec().labels))

@@ -1,4 +1,4 @@
-"""The OCI runtime of a run's containers is the one that the config names."""
+"""The OCI runtime of a run's containers is the configured one."""
 
 from pathlib import Path
 
@@ -26,20 +26,20 @@ class _Container(msgspec.Struct, rename="pascal"):
     host_config: _HostConfig
 
 
-async def _runtimes(engine: Daemon, run: str) -> list[str]:
-    rows = await engine.containers(f"plimsoll.run={run}", all=False)
-    raw = [await engine.call("GET", f"/containers/{row.id}/json", "inspect") for row in rows]
+async def _runtimes(daemon: Daemon, run: str) -> list[str]:
+    rows = await daemon.containers(f"plimsoll.run={run}", all=False)
+    raw = [await daemon.call("GET", f"/containers/{row.id}/json", "inspect") for row in rows]
     return [msgspec.json.decode(one, type=_Container).host_config.runtime for one in raw]
 
 
 @pytest.fixture
-async def gvisor(docker_engine: str, engine: Daemon) -> DockerOptions:
-    known = (await engine.info()).runtimes
-    need("gvisor", None if "runsc" in known else f"the daemon at {docker_engine} has no runsc")
-    return DockerOptions(host=docker_engine, runtime="runsc")
+async def gvisor(docker_daemon: str, daemon: Daemon) -> DockerOptions:
+    known = (await daemon.info()).runtimes
+    need("gvisor", None if "runsc" in known else f"the daemon at {docker_daemon} has no runsc")
+    return DockerOptions(host=docker_daemon, runtime="runsc")
 
 
-async def test_sandboxes_run_under_gvisor_where_the_config_says_so(gvisor: DockerOptions):
+async def test_sandboxes_run_under_gvisor_if_configured(gvisor: DockerOptions):
     async with DockerBackend(gvisor) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
@@ -52,9 +52,7 @@ async def test_sandboxes_run_under_gvisor_where_the_config_says_so(gvisor: Docke
         await made.close()
 
 
-async def test_services_of_a_task_have_the_runtime_of_its_sandbox(
-    gvisor: DockerOptions, tmp_path: Path
-):
+async def test_services_use_the_runtime_of_the_sandbox(gvisor: DockerOptions, tmp_path: Path):
     need("compose", why_no_compose())
     file = tmp_path / "docker-compose.yaml"
     file.write_text(COMPOSE)
@@ -62,14 +60,14 @@ async def test_services_of_a_task_have_the_runtime_of_its_sandbox(
         source = ImageSource(reference="debian:12", compose=file)
         labels = spec().labels
         made = await docker.create(await docker.build(source), spec())
-        assert await _runtimes(docker.engine, labels.run) == ["runsc", "runsc"]
+        assert await _runtimes(docker.daemon, labels.run) == ["runsc", "runsc"]
         await made.close()
 
 
-async def test_a_runtime_that_the_daemon_does_not_know_is_refused_before_any_work(
-    docker_engine: str,
+async def test_an_unknown_runtime_is_refused_at_the_start(
+    docker_daemon: str,
 ):
-    options = DockerOptions(host=docker_engine, runtime="no-such-runtime")
+    options = DockerOptions(host=docker_daemon, runtime="no-such-runtime")
     with pytest.raises(SandboxUnavailable, match=r'no runtime "no-such-runtime"; it has .*runc'):
         async with DockerBackend(options):
             pass

@@ -1,4 +1,4 @@
-"""Sandboxes that are used again: only where it is proven that nothing of the last use is left."""
+"""Reuse of sandboxes: only after a reset that proves them clean."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,21 +23,21 @@ RESET = PoolOptions(concurrency=1, reuse=Reuse.RESET)
 
 
 @pytest.fixture
-def world(backend: Backend) -> FaultyBackend:
+def faulty(backend: Backend) -> FaultyBackend:
     return FaultyBackend(backend, resettable=True)
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset is waited for, however busy the machine is."""
+def _wait_for_resets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resets are waited for, even on a busy machine."""
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
 
 
 @pytest.fixture
-async def pool(world: FaultyBackend) -> AsyncIterator[Pool]:
-    async with Pool(world, RESET) as made:
+async def pool(faulty: FaultyBackend) -> AsyncIterator[Pool]:
+    async with Pool(faulty, RESET) as made:
         yield made
-    assert not world.alive
+    assert not faulty.alive
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def image(pool: Pool) -> Image:
 
 
 async def use(pool: Pool, image: Image) -> str:
-    """One trial's worth: leave a file, and tell which sandbox it was."""
+    """Lease a sandbox, write a file, and return the sandbox's id."""
     sandbox = await pool.create(image, spec())
     assert not (await sandbox.exec("cat /work/used", cwd="/")).ok
     await sandbox.exec("mkdir -p /work && echo yes > /work/used; sleep 600 &", cwd="/")
@@ -55,17 +55,17 @@ async def use(pool: Pool, image: Image) -> str:
 
 
 async def test_a_sandbox_proven_clean_serves_the_next_trial(
-    world: FaultyBackend, pool: Pool, image: Image
+    faulty: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, spec(), 4)
     assert len({await use(pool, image) for _ in range(4)}) <= 2
     assert pool.stats.resets >= 2
     assert pool.stats.retired == {}
-    assert world.baselines == len(world.started)
+    assert faulty.baselines == len(faulty.started)
 
 
-async def test_a_trial_costs_no_start_where_sandboxes_are_used_again(world: FaultyBackend):
-    async with Pool(world, replace(RESET, concurrency=3)) as pool:
+async def test_a_trial_costs_no_start_with_reuse(faulty: FaultyBackend):
+    async with Pool(faulty, replace(RESET, concurrency=3)) as pool:
         image = await pool.build(DEBIAN)
 
         async def trials() -> None:
@@ -78,23 +78,21 @@ async def test_a_trial_costs_no_start_where_sandboxes_are_used_again(world: Faul
         async with asyncio.TaskGroup() as group:
             for _ in range(3):
                 group.create_task(trials())
-        assert len(world.started) <= 6
+        assert len(faulty.started) <= 6
         assert pool.stats.hits > pool.stats.cold_starts
 
 
-async def test_one_that_is_in_doubt_is_never_used_again(
-    world: FaultyBackend, pool: Pool, image: Image
-):
-    world.doubts = ["/etc/passwd has changed" for _ in range(6)]
+async def test_a_sandbox_in_doubt_is_never_reused(faulty: FaultyBackend, pool: Pool, image: Image):
+    faulty.doubts = ["/etc/passwd has changed" for _ in range(6)]
     pool.expect(DEBIAN, spec(), 5)
     assert len({await use(pool, image) for _ in range(5)}) == 5
-    await until(lambda: not world.alive)
+    await until(lambda: not faulty.alive)
     assert pool.stats.resets == 0
     assert pool.stats.retired == {"/etc/passwd has changed": 4}
 
 
-async def test_one_is_retired_after_so_many_uses(world: FaultyBackend):
-    async with Pool(world, replace(RESET, ahead=0, uses=2)) as pool:
+async def test_a_sandbox_is_retired_after_the_maximum_uses(faulty: FaultyBackend):
+    async with Pool(faulty, replace(RESET, ahead=0, uses=2)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 6)
         used = [await use(pool, image) for _ in range(6)]
@@ -102,11 +100,11 @@ async def test_one_is_retired_after_so_many_uses(world: FaultyBackend):
         assert pool.stats.retired["it was used 2 times"] >= 2
 
 
-async def test_one_whose_reset_takes_too_long_is_retired(
-    world: FaultyBackend, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
+async def test_a_sandbox_whose_reset_times_out_is_retired(
+    faulty: FaultyBackend, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reset, "_RESET_SECONDS", 0.1)
-    world.reset_delay = 30
+    faulty.reset_delay = 30
     pool.expect(DEBIAN, spec(), 3)
     first = await use(pool, image)
     await until(lambda: pool.stats.retired)
@@ -114,14 +112,14 @@ async def test_one_whose_reset_takes_too_long_is_retired(
     assert await use(pool, image) != first
 
 
-async def test_nobody_waits_long_for_a_reset(world: FaultyBackend, monkeypatch: pytest.MonkeyPatch):
+async def test_a_slow_reset_is_not_waited_for(faulty: FaultyBackend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(reset, "_RESET_SECONDS", 600.0)
-    async with Pool(world, replace(RESET, ahead=0)) as pool:
+    async with Pool(faulty, replace(RESET, ahead=0)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 2)
         first = await use(pool, image)
-        world.reset_delay = 600
+        faulty.reset_delay = 600
         async with asyncio.timeout(60):
             second = await pool.create(image, spec())
         await second.close()
@@ -129,19 +127,19 @@ async def test_nobody_waits_long_for_a_reset(world: FaultyBackend, monkeypatch: 
         assert third.id not in (first, second.id)
 
 
-async def test_one_that_died_is_retired(world: FaultyBackend, pool: Pool, image: Image):
+async def test_a_dead_sandbox_is_retired(faulty: FaultyBackend, pool: Pool, image: Image):
     pool.expect(DEBIAN, spec(), 3)
     lease = await pool.create(image, spec())
     assert isinstance(lease, Lease)
     await lease.pooled.sandbox._sandbox.close()  # type: ignore[attr-defined]
     await lease.close()
     await until(lambda: pool.stats.retired)
-    assert lease.id not in world.alive
+    assert lease.id not in faulty.alive
     assert pool.stats.resets == 0
 
 
-async def test_one_given_back_in_the_middle_of_a_call_is_retired(
-    world: FaultyBackend, pool: Pool, image: Image
+async def test_a_sandbox_returned_during_a_call_is_retired(
+    faulty: FaultyBackend, pool: Pool, image: Image
 ):
     pool.expect(DEBIAN, spec(), 3)
     lease = await pool.create(image, spec())
@@ -149,13 +147,13 @@ async def test_one_given_back_in_the_middle_of_a_call_is_retired(
     await asyncio.sleep(0.1)
     await lease.close()
     await until(lambda: pool.stats.retired)
-    assert pool.stats.retired == {"it was given back in the middle of a call": 1}
+    assert pool.stats.retired == {"it was returned during a call": 1}
     (ended,) = await asyncio.gather(running, return_exceptions=True)
     assert isinstance(ended, Exception)
 
 
-async def test_the_network_is_put_back_before_the_next_use(world: FaultyBackend):
-    async with Pool(world, replace(RESET, ahead=0)) as pool:
+async def test_the_network_is_restored_before_the_next_use(faulty: FaultyBackend):
+    async with Pool(faulty, replace(RESET, ahead=0)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(network=NO_NETWORK), 2)
         lease = await pool.create(image, spec(network=NO_NETWORK))
@@ -167,8 +165,8 @@ async def test_the_network_is_put_back_before_the_next_use(world: FaultyBackend)
         assert [line.split(":")[0].strip() for line in devices] == ["lo"]
 
 
-async def test_one_whose_network_is_not_known_any_more_is_put_back_too(
-    world: FaultyBackend, pool: Pool, image: Image
+async def test_the_network_is_restored_after_a_failed_change(
+    faulty: FaultyBackend, pool: Pool, image: Image
 ):
     lease = await pool.create(image, spec())
     assert isinstance(lease, Lease)
@@ -186,9 +184,7 @@ async def test_one_whose_network_is_not_known_any_more_is_put_back_too(
     assert pool.stats.retired == {"its reset failed: RuntimeError": 1}
 
 
-async def test_memory_kills_of_the_last_use_are_not_blamed_on_this_one(
-    world: FaultyBackend, pool: Pool, image: Image
-):
+async def test_oom_kills_of_earlier_uses_are_not_counted(faulty: FaultyBackend, pool: Pool, image: Image):
     pool.expect(DEBIAN, spec(), 3)
     kills = 0
 
@@ -216,7 +212,9 @@ async def test_memory_kills_of_the_last_use_are_not_blamed_on_this_one(
     assert (await lease.status()).oom_kills == 1
 
 
-async def test_one_with_processes_left_is_retired(world: FaultyBackend, pool: Pool, image: Image):
+async def test_a_sandbox_with_remaining_processes_is_retired(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     pool.expect(DEBIAN, spec(), 2)
     lease = await pool.create(image, spec())
     assert isinstance(lease, Lease)
@@ -227,68 +225,68 @@ async def test_one_with_processes_left_is_retired(world: FaultyBackend, pool: Po
     lease.pooled.sandbox.status = status  # type: ignore[method-assign]
     await lease.close()
     await until(lambda: pool.stats.retired)
-    assert pool.stats.retired == {"processes were left in it": 1}
+    assert pool.stats.retired == {"processes are left in it": 1}
 
 
-async def test_one_that_nobody_will_ask_for_is_closed_and_not_reset(
-    world: FaultyBackend, pool: Pool, image: Image
+async def test_a_sandbox_without_demand_is_closed_and_not_reset(
+    faulty: FaultyBackend, pool: Pool, image: Image
 ):
     lease = await pool.create(image, spec())
     await lease.close()
-    await until(lambda: not world.alive)
-    assert world.resets == 0
+    await until(lambda: not faulty.alive)
+    assert faulty.resets == 0
 
 
-async def test_one_is_kept_while_an_image_that_is_expected_is_not_known(
-    world: FaultyBackend, pool: Pool, image: Image, tmp_path
+async def test_a_sandbox_stays_warm_while_an_expected_image_is_unknown(
+    faulty: FaultyBackend, pool: Pool, image: Image, tmp_path
 ):
-    """A task that was not built yet may turn out to have the same image."""
+    """A task that is not built yet may have the same image."""
     (tmp_path / "Dockerfile").write_text("FROM host-system\n")
     expected = pool.expect(ImageSource(tmp_path, tmp_path / "Dockerfile"), spec())
     first = await pool.create(image, spec())
     await first.close()
     await until(lambda: pool.stats.resets == 1)
-    assert world.alive == {first.id}
+    assert faulty.alive == {first.id}
     expected.withdraw()
-    await until(lambda: not world.alive)
+    await until(lambda: not faulty.alive)
 
 
-async def test_sandboxes_without_a_reset_are_used_once_and_it_is_said_once(backend: Backend):
-    world = FaultyBackend(backend, resettable=False)
-    async with Pool(world, RESET) as pool:
+async def test_sandboxes_without_reset_are_used_once_with_one_warning(backend: Backend):
+    faulty = FaultyBackend(backend, resettable=False)
+    async with Pool(faulty, RESET) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 3)
         assert len({await use(pool, image) for _ in range(3)}) == 3
         said = [warning for warning in pool.warnings if "not reset" in warning]
     assert said == [f"a sandbox is used once, not reset: its backend has no reset ({pool.name})"]
-    assert not world.alive
+    assert not faulty.alive
 
 
-async def test_sandboxes_with_services_of_their_own_are_used_once(
-    world: FaultyBackend, pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path
+async def test_sandboxes_with_services_are_used_once(
+    faulty: FaultyBackend, pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path
 ):
-    build = world.build
-    monkeypatch.setattr(world, "build", lambda *_, **__: build(DEBIAN))
+    build = faulty.build
+    monkeypatch.setattr(faulty, "build", lambda *_, **__: build(DEBIAN))
     source = ImageSource(compose=tmp_path / "docker-compose.yaml")
     image = await pool.build(source)
     pool.expect(source, spec(), 3)
     assert len({await use(pool, image) for _ in range(3)}) == 3
-    assert world.resets == 0
+    assert faulty.resets == 0
 
 
-async def test_leaving_the_pool_in_the_middle_of_a_reset_leaves_nothing(world: FaultyBackend):
-    async with Pool(world, RESET) as pool:
+async def test_leaving_the_pool_during_a_reset_leaves_nothing(faulty: FaultyBackend):
+    async with Pool(faulty, RESET) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 3)
-        world.reset_delay = 60
+        faulty.reset_delay = 60
         await use(pool, image)
-        await until(lambda: world.resets)
-    assert not world.alive
+        await until(lambda: faulty.resets)
+    assert not faulty.alive
 
 
 @pytest.mark.every_backend
-async def test_what_a_real_reset_promises_holds(backend: Backend):
-    """On a backend that has none, the pool serves sandboxes that were never used."""
+async def test_a_real_reset_removes_the_files_of_the_last_use(backend: Backend):
+    """A backend without reset serves only unused sandboxes."""
     async with Pool(FaultyBackend(backend), RESET) as made:
         image = await made.build(DEBIAN)
         made.expect(DEBIAN, spec(), 4)
@@ -301,15 +299,15 @@ async def test_what_a_real_reset_promises_holds(backend: Backend):
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("reuse", list(Reuse))
-async def test_trials_at_once_under_every_policy_leave_nothing(backend: Backend, reuse: Reuse):
-    world = FaultyBackend(backend)
-    async with Pool(world, PoolOptions(concurrency=4, reuse=reuse)) as made:
+async def test_concurrent_trials_leave_nothing_under_every_reuse(backend: Backend, reuse: Reuse):
+    faulty = FaultyBackend(backend)
+    async with Pool(faulty, PoolOptions(concurrency=4, reuse=reuse)) as made:
         image = await made.build(DEBIAN)
         made.expect(DEBIAN, spec(), 12)
         async with asyncio.TaskGroup() as group:
             for _ in range(4):
                 group.create_task(_trials(made, image))
-    assert not world.alive
+    assert not faulty.alive
 
 
 async def _trials(pool: Pool, image: Image) -> None:

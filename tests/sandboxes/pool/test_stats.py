@@ -1,4 +1,4 @@
-"""Figures of a pool: near the truth, in memory that does not grow, and none for what was not."""
+"""Statistics of a pool: bounded error, bounded memory, no values without measurements."""
 
 import random
 
@@ -9,7 +9,7 @@ from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Histogram, Meter, Readings, Trend
 
 
-def test_quantiles_are_off_by_a_few_percent_at_most():
+def test_quantiles_have_a_bounded_error():
     chance = random.Random(7)
     times = sorted(chance.lognormvariate(-1, 1) for _ in range(5000))
     histogram = Histogram()
@@ -19,13 +19,13 @@ def test_quantiles_are_off_by_a_few_percent_at_most():
     assert histogram.quantile(0.99) == pytest.approx(times[4949], rel=0.03)
 
 
-def test_what_was_never_measured_has_no_figures():
-    assert Histogram().figures is None
+def test_an_empty_histogram_has_no_quantiles():
+    assert Histogram().quantiles is None
     written = msgspec.to_builtins(Meter().stats(Reuse.FRESH))
     assert written == {"reuse": "fresh", "hits": 0, "cold_starts": 0}
 
 
-def test_a_long_run_keeps_all_starts_in_few_spans():
+def test_a_long_run_counts_all_starts_in_few_spans():
     trend = Trend()
     for minute in range(7 * 24 * 60):
         trend.add(minute * 60.0, 0.1 if minute < 5000 else 10.0)
@@ -37,7 +37,7 @@ def test_a_long_run_keeps_all_starts_in_few_spans():
     assert [span.since for span in spans] == [n * spans[0].seconds for n in range(len(spans))]
 
 
-def test_a_first_minute_is_a_span_of_its_own():
+def test_the_first_minute_is_a_span():
     trend = Trend()
     trend.add(3.0, 0.5)
     trend.add(61.0, 1.0)
@@ -47,7 +47,7 @@ def test_a_first_minute_is_a_span_of_its_own():
     ]
 
 
-def test_reasons_without_number_are_counted_together():
+def test_reasons_beyond_the_limit_are_counted_together():
     meter = Meter()
     for number in range(500):
         meter.retired(f"/tmp/{number} was changed")
@@ -56,8 +56,8 @@ def test_reasons_without_number_are_counted_together():
     assert sum(retired.values()) == 500
 
 
-def noted(seed: int) -> Meter:
-    """A pool that was at work for a while."""
+def measured(seed: int) -> Meter:
+    """The meter of a pool that has worked for a while."""
     meter, chance = Meter(), random.Random(seed)
     for _ in range(1000):
         meter.started(chance.lognormvariate(-1, 1))
@@ -68,8 +68,8 @@ def noted(seed: int) -> Meter:
     return meter
 
 
-def test_figures_of_several_pools_told_in_parts_are_those_of_one_that_did_it_all():
-    pools, all_of_them, told = [noted(1), noted(2)], Meter(), Meter()
+def test_readings_of_several_pools_add_up_to_those_of_one():
+    pools, all_of_them, told = [measured(1), measured(2)], Meter(), Meter()
     for pool in pools:
         all_of_them.add(pool.readings)
         half = pool.readings
@@ -84,8 +84,8 @@ def test_figures_of_several_pools_told_in_parts_are_those_of_one_that_did_it_all
     assert (stats.failed_starts, stats.retired) == (2, {"it died": 2})
 
 
-def test_what_is_told_at_a_time_does_not_grow_with_what_was_done():
-    meter = noted(1)
+def test_the_size_of_readings_does_not_grow_with_the_run():
+    meter = measured(1)
     before = meter.readings
     meter.started(0.2)
     meter.leased(0.01, warm=True)

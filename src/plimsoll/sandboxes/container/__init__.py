@@ -1,1 +1,1 @@
-"""Sandboxes whose pid 1 is Plimsoll's own init, spoken to over one stream of bytes."""
+"""Sandboxes whose pid 1 is Plimsoll's own init, controlled over one byte stream."""

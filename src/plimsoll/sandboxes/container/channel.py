@@ -1,8 +1,10 @@
 """Requests and tunnels over the one stream to a sandbox's init.
 
-Invariants: no frame is ever cut by a cancelled call, since one task writes them all; whoever
-waits is told when the sandbox is gone, with one and the same reason; what is held is bounded
-by what callers handed in and by the windows of `frames`.
+Invariants:
+
+* A cancelled call never cuts a frame, because one task writes all frames.
+* When the sandbox is gone, every waiter fails with the same reason.
+* Buffered data is bounded by the callers' own data and by the windows of `frames`.
 """
 
 import asyncio
@@ -15,8 +17,8 @@ from typing import Protocol
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.container.frames import (
     FIRST_TUNNEL,
-    LARGEST_DATA,
-    LARGEST_REQUEST,
+    MAX_DATA,
+    MAX_REQUEST,
     WINDOW,
     Decoder,
     Frame,
@@ -35,23 +37,23 @@ __all__ = ["Channel", "InitStream", "Request", "Sink", "TunnelEnd"]
 log = logging.getLogger(__name__)
 
 Sink = Callable[[Kind, bytes], "asyncio.Future[None] | None"]
-"""Takes a request's output. Where it returns a future, nothing is read until that is done."""
+"""Receives a request's output. If it returns a future, reading pauses until that is done."""
 
 _NAME, _VERSION = b"plimsoll-init", b"1"
-_EXPLAIN_SECONDS = 10.0
+_REASON_SECONDS = 10.0
 _CLOSE_SECONDS = 10.0
-_TICK_SECONDS = 15.0
+_CHECK_SECONDS = 15.0
 _SILENCE_SECONDS = 30.0
 _MAX_STDERR = 4096
-_READS_IN_A_ROW = 16
-_PROTOCOL_ERROR = "the sandbox's init does not make sense"
+_READS_PER_YIELD = 16
+PROTOCOL_ERROR = "the sandbox's init violates the protocol"
 
 
 class InitStream(Protocol):
-    """The stream to an init, as its backend has it. It may raise anything when it is lost."""
+    """The byte stream to an init, implemented by the backend. A lost stream may raise anything."""
 
     async def read(self) -> tuple[int, bytes] | None:
-        """The next bytes, cut anywhere: of init's stdout (1) or stderr (2). None at the end."""
+        """The next bytes of init's stdout (1) or stderr (2), split anywhere; None at the end."""
         ...
 
     async def write(self, data: bytes) -> None: ...
@@ -60,16 +62,16 @@ class InitStream(Protocol):
 
 
 class TunnelEnd(Protocol):
-    """This side of a connection that was made in the sandbox."""
+    """The host side of a connection made in the sandbox."""
 
-    def took(self, piece: bytes) -> None:
-        """Bytes came from the peer; none of them means that it sends no more."""
+    def received(self, chunk: bytes) -> None:
+        """Bytes from the peer; an empty chunk is the end of its data."""
         ...
 
     def credited(self, count: int) -> None: ...
 
     def closed(self) -> None:
-        """Init is done with it."""
+        """Init closed the tunnel."""
         ...
 
     def lost(self, why: str) -> None:
@@ -78,102 +80,102 @@ class TunnelEnd(Protocol):
 
 
 class Request:
-    """One request to init, until its end."""
+    """One request to init."""
 
     def __init__(self, channel: "Channel", number: int, sink: Sink | None) -> None:
         self.number = number
         self.end: asyncio.Future[RequestEnd] = asyncio.get_running_loop().create_future()
         self.sink = sink
         self._channel = channel
-        self._room = WINDOW
-        self._wanting: asyncio.Future[None] | None = None
+        self._credit = WINDOW
+        self._credit_waiter: asyncio.Future[None] | None = None
 
-    async def room(self) -> int:
-        """How much input may be sent, once there is any; 0 when the request has ended."""
-        while not self._room and not self.end.done():
-            self._wanting = asyncio.get_running_loop().create_future()
-            await self._wanting
-        return 0 if self.end.done() else min(self._room, LARGEST_DATA)
+    async def wait_credit(self) -> int:
+        """Wait for credit. Returns the bytes that may be sent; 0 when the request has ended."""
+        while not self._credit and not self.end.done():
+            self._credit_waiter = asyncio.get_running_loop().create_future()
+            await self._credit_waiter
+        return 0 if self.end.done() else min(self._credit, MAX_DATA)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send input that there is room for. Empty data is its end."""
-        self._room -= len(data)
+        """Send input within the credit. Empty data ends the input."""
+        self._credit -= len(data)
         self._channel.send(Kind.DATA, self.number, data)
 
     def kill(self) -> None:
-        """Have init kill what the request started; its end tells when that is done."""
+        """Have init kill all processes of the request; the request ends when they are gone."""
         self._channel.send(Kind.KILL, self.number)
 
-    async def pour(self, data: bytes) -> None:
-        """Send all input as room for it comes, and then its end."""
+    async def send_all(self, data: bytes) -> None:
+        """Send all input as credit allows, then its end."""
         view = memoryview(data)
         while view:
-            room = await self.room()
-            if not room:
+            credit = await self.wait_credit()
+            if not credit:
                 return
-            self.send(view[:room])
-            view = view[room:]
+            self.send(view[:credit])
+            view = view[credit:]
         self.send(b"")
 
     def credited(self, count: int) -> None:
-        self._room += count
-        if self._room > WINDOW:
-            raise FrameError("more was consumed than was sent")
+        self._credit += count
+        if self._credit > WINDOW:
+            raise FrameError("more credit than data sent")
         self._wake()
 
-    def finish(self, said: RequestEnd) -> None:
+    def finish(self, end: RequestEnd) -> None:
         if not self.end.done():
-            self.end.set_result(said)
+            self.end.set_result(end)
         self._wake()
 
     def lost(self, why: str) -> None:
         if not self.end.done():
             self.end.set_exception(SandboxUnavailable(why))
-            self.end.exception()  # it may be that nobody waits any more
+            self.end.exception()  # marks it as retrieved: there may be no waiter
         self._wake()
 
     def _wake(self) -> None:
-        if self._wanting is not None and not self._wanting.done():
-            self._wanting.set_result(None)
+        if self._credit_waiter is not None and not self._credit_waiter.done():
+            self._credit_waiter.set_result(None)
 
 
 class Channel:
-    """Owns a wire. `why_gone` is asked once, when the wire ended without our doing."""
+    """Owns the stream to init. `exit_reason` is called once, if the stream ends unexpectedly."""
 
-    def __init__(self, wire: InitStream, why_gone: Callable[[], Awaitable[str]]) -> None:
-        self._wire = wire
-        self._why_gone = why_gone
+    def __init__(self, stream: InitStream, exit_reason: Callable[[], Awaitable[str]]) -> None:
+        self._stream = stream
+        self._exit_reason = exit_reason
         self._loop = asyncio.get_running_loop()
         self._last_number = 0
         self._requests: dict[int, Request] = {}
         self._tunnels: dict[int, TunnelEnd] = {}
         self._listeners: dict[int, Callable[[int], TunnelEnd]] = {}
         self._outgoing: deque[bytes | memoryview] = deque()
-        self._last_words = b""
+        self._stderr = b""
         self._gone: str | None = None
         self._ending = False
-        self._held_up = False
-        self._heard = time.monotonic()
-        self._probed: float | None = None
+        self._paused = False
+        self._last_read = time.monotonic()
+        self._probe_sent: float | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._writing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._reading = self._loop.create_task(self._read_all())
-        self._watch = self._loop.call_later(_TICK_SECONDS, self._check_silence)
+        self._silence_timer = self._loop.call_later(_CHECK_SECONDS, self._check_silence)
 
     @property
     def gone(self) -> str | None:
-        """Why the sandbox is gone, or None while it is there."""
+        """The reason why the sandbox is gone; None while it is alive."""
         return self._gone
 
     def request(
         self, kind: Kind, fields: Iterable[bytes] = (), sink: Sink | None = None
     ) -> Request:
-        """Send a request. It stands in the way of nobody: its end is a future."""
+        """Send a request. It does not block others; its end is a future."""
         if self._gone is not None:
             raise SandboxUnavailable(self._gone)
         payload = pack_fields(fields)
-        if len(payload) > LARGEST_REQUEST:
+        if len(payload) > MAX_REQUEST:
             raise ValueError(f"a request of {len(payload):,} bytes is too large for a sandbox")
         self._last_number += 1
         request = Request(self, self._last_number, sink)
@@ -182,7 +184,7 @@ class Channel:
         return request
 
     def send(self, kind: Kind, number: int, payload: bytes | memoryview = b"") -> None:
-        """Queue a frame. To a sandbox that is gone it is dropped."""
+        """Queue a frame; it is dropped if the sandbox is gone."""
         if self._gone is not None or self._ending:
             return
         self._outgoing.append(header(kind, number, len(payload)))
@@ -192,15 +194,15 @@ class Channel:
             self._writing = self._loop.create_task(self._write_all())
 
     def accept(self, listening: int, accept: Callable[[int], TunnelEnd]) -> None:
-        """Have the connections of a listening socket, by its request's number."""
+        """Receive the connections of a listening socket, given the number of its request."""
         self._listeners[listening] = accept
 
-    def accept_no_more(self, listening: int) -> None:
+    def stop_accepting(self, listening: int) -> None:
         if self._listeners.pop(listening, None) is not None:
             self.send(Kind.HANG_UP, listening)
 
-    def hang_up(self, tunnel: int) -> None:
-        """Be done with a tunnel; what still comes of it is dropped."""
+    def close_tunnel(self, tunnel: int) -> None:
+        """Close a tunnel; data that still arrives is dropped."""
         if self._tunnels.pop(tunnel, None) is not None:
             self.send(Kind.HANG_UP, tunnel)
 
@@ -209,9 +211,9 @@ class Channel:
             while self._outgoing:
                 data = b"".join(self._outgoing)
                 self._outgoing.clear()
-                await self._wire.write(data)
-        except Exception as error:  # noqa: BLE001 - whatever a wire raises, it is lost
-            await self._ended_by_itself(error)
+                await self._stream.write(data)
+        except Exception as error:  # noqa: BLE001 - any exception means a lost stream
+            await self._on_stream_end(error)
         finally:
             self._writing = None
 
@@ -219,107 +221,107 @@ class Channel:
         decoder = Decoder()
         reads = 0
         try:
-            while (piece := await self._wire.read()) is not None:
+            while (piece := await self._stream.read()) is not None:
                 stream, chunk = piece
-                self._heard, self._probed = time.monotonic(), None
+                self._last_read, self._probe_sent = time.monotonic(), None
                 if stream == 1:
-                    await self._take_all(decoder, chunk)
+                    await self._handle_chunk(decoder, chunk)
                 else:
-                    self._last_words = (self._last_words + chunk)[-_MAX_STDERR:]
+                    self._stderr = (self._stderr + chunk)[-_MAX_STDERR:]
                 reads += 1
-                if not reads % _READS_IN_A_ROW:
-                    await asyncio.sleep(0)  # a wire with bytes at hand lets nobody else run
+                if not reads % _READS_PER_YIELD:
+                    await asyncio.sleep(0)  # reads that do not block would starve other tasks
         except FrameError:
-            log.debug("nonsense from a sandbox's init", exc_info=True)
-            self.close(_PROTOCOL_ERROR)
-        except Exception as error:  # noqa: BLE001 - whatever a wire raises, it is lost
-            await self._ended_by_itself(error)
+            log.debug("protocol error of a sandbox's init", exc_info=True)
+            self.close(PROTOCOL_ERROR)
+        except Exception as error:  # noqa: BLE001 - any exception means a lost stream
+            await self._on_stream_end(error)
         else:
-            await self._ended_by_itself(None)
+            await self._on_stream_end(None)
 
-    async def _take_all(self, decoder: Decoder, chunk: bytes) -> None:
+    async def _handle_chunk(self, decoder: Decoder, chunk: bytes) -> None:
         for frame in decoder.feed(chunk):
-            held_up = self._take(frame)
-            if held_up is not None:
-                self._held_up = True
-                await held_up
-                self._held_up = False
-                self._heard, self._probed = time.monotonic(), None
+            pause = self._handle_frame(frame)
+            if pause is not None:
+                self._paused = True
+                await pause
+                self._paused = False
+                self._last_read, self._probe_sent = time.monotonic(), None
 
-    def _take(self, frame: Frame) -> "asyncio.Future[None] | None":
+    def _handle_frame(self, frame: Frame) -> "asyncio.Future[None] | None":
         kind, number, payload = frame
         if kind in (Kind.OUT, Kind.ERR):
             if number >= FIRST_TUNNEL:
                 if (tunnel := self._tunnels.get(number)) is not None:
-                    tunnel.took(payload)
+                    tunnel.received(payload)
             elif (request := self._requests.get(number)) is not None and request.sink is not None:
                 return request.sink(Kind(kind), payload)
         elif kind == Kind.END:
-            said = read_request_end(payload)
+            end = read_request_end(payload)
             if (request := self._requests.pop(number, None)) is not None:
-                request.finish(said)
+                request.finish(end)
         elif kind == Kind.CREDIT:
-            party = self._requests.get(number) or self._tunnels.get(number)
-            if party is not None:
-                party.credited(read_count(payload))
+            receiver = self._requests.get(number) or self._tunnels.get(number)
+            if receiver is not None:
+                receiver.credited(read_count(payload))
         elif kind == Kind.CONNECT:
-            self._connected(number, payload)
+            self._on_connect(number, payload)
         elif kind == Kind.CLOSE:
             if (tunnel := self._tunnels.pop(number, None)) is not None:
                 tunnel.closed()
         else:
-            self._is_ready(payload)
+            self._on_ready(payload)
         return None
 
-    def _connected(self, number: int, payload: bytes) -> None:
+    def _on_connect(self, number: int, payload: bytes) -> None:
         fields = read_fields(payload)
         if number < FIRST_TUNNEL or number in self._tunnels or len(fields) != 1:
-            raise FrameError("a connection that cannot be")
+            raise FrameError("an invalid connection")
         try:
             accept = self._listeners.get(int(fields[0]))
         except ValueError:
-            raise FrameError("a connection to nothing") from None
-        if accept is None:  # it was closed while the connection was on its way
+            raise FrameError("a connection to an invalid listener") from None
+        if accept is None:  # the listener was closed meanwhile
             self.send(Kind.HANG_UP, number)
         else:
             self._tunnels[number] = accept(number)
 
-    def _is_ready(self, payload: bytes) -> None:
+    def _on_ready(self, payload: bytes) -> None:
         fields = read_fields(payload)
         if fields != [_NAME, _VERSION] or self.ready.done():
-            raise FrameError("not the init that was expected")
+            raise FrameError("not the expected init")
         self.ready.set_result(None)
 
     def _check_silence(self) -> None:
-        """While somebody waits, an init from which nothing comes is asked for a sign of life."""
+        """Probe an init that is silent while requests are pending; close it if it stays silent."""
         now = time.monotonic()
-        if self._probed is not None and now - self._probed >= _SILENCE_SECONDS:
-            self.close(f"the sandbox has not answered for {now - self._probed:.0f} s")
+        if self._probe_sent is not None and now - self._probe_sent >= _SILENCE_SECONDS:
+            self.close(f"the sandbox has not answered for {now - self._probe_sent:.0f} s")
             return
-        waiting = self._requests and not self._held_up and not self._ending
-        if waiting and self._probed is None and now - self._heard >= _SILENCE_SECONDS:
-            self._probed = now
+        waiting = self._requests and not self._paused and not self._ending
+        if waiting and self._probe_sent is None and now - self._last_read >= _SILENCE_SECONDS:
+            self._probe_sent = now
             self.request(Kind.STATUS)
-        self._watch = self._loop.call_later(_TICK_SECONDS, self._check_silence)
+        self._silence_timer = self._loop.call_later(_CHECK_SECONDS, self._check_silence)
 
-    async def _ended_by_itself(self, error: Exception | None) -> None:
+    async def _on_stream_end(self, error: Exception | None) -> None:
         if self._ending or self._gone is not None:
             return
         self._ending = True
         try:
-            async with asyncio.timeout(_EXPLAIN_SECONDS):
-                why = await self._why_gone()
-        except Exception:  # noqa: BLE001 - nobody may wait for ever because nobody knows why
+            async with asyncio.timeout(_REASON_SECONDS):
+                why = await self._exit_reason()
+        except Exception:  # noqa: BLE001 - waiters must be released without a reason, too
             why = f"the sandbox is gone: {error or 'its init ended'}"
-        words = self._last_words.decode("utf-8", "replace").strip()
-        self.close(f"{why}; its init said: {words}" if words else why)
+        stderr = self._stderr.decode("utf-8", "replace").strip()
+        self.close(f"{why}; its init printed: {stderr}" if stderr else why)
 
     def close(self, why: str) -> None:
-        """Close the wire, which ends the sandbox, and tell everyone who waits."""
+        """Close the stream, which ends the sandbox, and fail all pending requests."""
         if self._gone is not None:
             return
         self._gone = why
-        self._watch.cancel()
+        self._silence_timer.cancel()
         for task in (self._reading, self._writing):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -334,16 +336,16 @@ class Channel:
         tunnels, self._tunnels = self._tunnels, {}
         for tunnel in tunnels.values():
             tunnel.lost(why)
-        self._closing = self._loop.create_task(self._close_wire())
+        self._closing = self._loop.create_task(self._close_stream())
 
-    async def _close_wire(self) -> None:
+    async def _close_stream(self) -> None:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._wire.close()
-        except Exception as error:  # noqa: BLE001 - it is given up, in whatever state it is
-            log.debug("closing the wire to a sandbox: %s", error)
+                await self._stream.close()
+        except Exception as error:  # noqa: BLE001 - it is abandoned in any state
+            log.debug("closing the stream of a sandbox: %s", error)
 
     async def wait_closed(self) -> None:
-        """Wait until the wire is closed; `close` was called."""
+        """Wait until the stream is closed, after `close`."""
         assert self._closing is not None
         await self._closing

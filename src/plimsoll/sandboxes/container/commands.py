@@ -1,4 +1,4 @@
-"""A command in the sandbox, as one request to its init."""
+"""Commands in the sandbox, each as one request to its init."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
-from plimsoll.sandboxes.container.channel import Channel, Request
+from plimsoll.sandboxes.container.channel import PROTOCOL_ERROR, Channel, Request
 from plimsoll.sandboxes.container.frames import WINDOW, Kind, RequestEnd
 from plimsoll.sandboxes.output import Capture
 from plimsoll.sandboxes.protocol import ExecResult, OnOutput
@@ -20,17 +20,17 @@ _CANNOT_RUN = 126
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is run, where, and as whom."""
+    """A command with its working directory, user and environment."""
 
     argv: Sequence[str]
     shell: bool
-    """The one word of `argv` is a script for the sandbox's shell."""
+    """`argv` is one script for the sandbox's shell."""
     cwd: str
     user: str
     env: Mapping[str, str]
 
     def fields(self) -> list[bytes]:
-        """As init wants it. `ValueError` for what no system could run."""
+        """The fields of the request. Raises `ValueError` for a command that cannot be run."""
         for name in self.env:
             if "=" in name:
                 raise ValueError(f"{name!r} cannot be the name of a variable")
@@ -45,7 +45,7 @@ class Command:
 
 
 class _Output:
-    """What a command prints. `fault` is what the caller's own `on_output` raised."""
+    """The output of a command. `fault` is an exception of the caller's `on_output`."""
 
     def __init__(self, keep: int, on_output: OnOutput | None) -> None:
         self.stdout = Capture(keep)
@@ -54,15 +54,15 @@ class _Output:
         self.request: Request | None = None
         self._on_output = on_output
 
-    def take(self, kind: Kind, piece: bytes) -> None:
+    def add(self, kind: Kind, chunk: bytes) -> None:
         if kind is Kind.OUT:
-            self.stdout.feed(piece)
+            self.stdout.feed(chunk)
         else:
-            self.stderr.feed(piece)
+            self.stderr.feed(chunk)
         if self._on_output is None:
             return
         try:
-            self._on_output("stdout" if kind is Kind.OUT else "stderr", piece)
+            self._on_output("stdout" if kind is Kind.OUT else "stderr", chunk)
         except Exception as fault:  # noqa: BLE001 - it ends this command, not the sandbox
             self.fault, self._on_output = fault, None
             if self.request is not None:
@@ -78,22 +78,22 @@ async def run_command(
     on_output: OnOutput | None,
     keep: int,
 ) -> ExecResult:
-    """Run a command to its end, or kill it to its last process when time is up."""
+    """Run a command until it ends; on timeout all its processes are killed."""
     started = time.monotonic()
     output = _Output(keep, on_output)
     try:
         fields = command.fields()
-    except ValueError as error:  # as where a program cannot be executed
-        output.take(Kind.ERR, f"plimsoll: {error}\n".encode("utf-8", "backslashreplace"))
-        said, timed_out = RequestEnd(exit=_CANNOT_RUN), False
+    except ValueError as error:  # reported like a program that cannot be executed
+        output.add(Kind.ERR, f"plimsoll: {error}\n".encode("utf-8", "backslashreplace"))
+        end, timed_out = RequestEnd(exit=_CANNOT_RUN), False
     else:
-        output.request = request = channel.request(Kind.EXEC, fields, output.take)
-        said, timed_out = await _wait_for_end(channel, request, stdin, timeout)
+        output.request = request = channel.request(Kind.EXEC, fields, output.add)
+        end, timed_out = await _wait_for_end(channel, request, stdin, timeout)
     if output.fault is not None:
         raise output.fault
     return ExecResult(
-        exit_code=said.exit,
-        signal=said.signal,
+        exit_code=end.exit,
+        signal=end.signal,
         timed_out=timed_out,
         stdout=output.stdout.captured(),
         stderr=output.stderr.captured(),
@@ -104,34 +104,34 @@ async def run_command(
 async def _wait_for_end(
     channel: Channel, request: Request, stdin: bytes, timeout: float | None
 ) -> tuple[RequestEnd, bool]:
-    """How the command ended, and whether it had to be killed for time."""
-    pouring = None
+    """Wait for the end of the command. Returns it, and whether the timeout expired."""
+    stdin_task = None
     timed_out = False
     try:
         if len(stdin) <= WINDOW:
-            await request.pour(stdin)  # there is room for all of it
+            await request.send_all(stdin)  # fits into the window
         else:
-            pouring = asyncio.create_task(request.pour(stdin))
+            stdin_task = asyncio.create_task(request.send_all(stdin))
         await asyncio.wait([request.end], timeout=timeout)
         timed_out = not request.end.done()
     finally:
-        if pouring is not None:
-            pouring.cancel()
+        if stdin_task is not None:
+            stdin_task.cancel()
         if not request.end.done():
             await run_to_completion(kill_request(channel, request))
-    said = request.end.result()
-    if said.nouser:
-        raise SandboxUnsupported(said.nouser)
-    if said.error:
-        raise SandboxUnavailable(f"a command could not be started: {said.error}")
-    if (said.exit is None) == (said.signal is None):
-        channel.close("the sandbox's init does not make sense")
-        raise SandboxUnavailable("the sandbox's init does not make sense")
-    return said, timed_out
+    end = request.end.result()
+    if end.nouser:
+        raise SandboxUnsupported(end.nouser)
+    if end.error:
+        raise SandboxUnavailable(f"a command could not be started: {end.error}")
+    if (end.exit is None) == (end.signal is None):
+        channel.close(PROTOCOL_ERROR)
+        raise SandboxUnavailable(PROTOCOL_ERROR)
+    return end, timed_out
 
 
 async def kill_request(channel: Channel, request: Request) -> None:
-    """Kill what a request started, and wait for its end, which comes when all of it is gone."""
+    """Kill all processes of a request and wait for its end."""
     request.kill()
     done, _ = await asyncio.wait([request.end], timeout=_KILL_SECONDS)
     if not done:

@@ -1,7 +1,7 @@
-"""The frames that go between Plimsoll and a sandbox's init, over one byte stream.
+"""The frames between Plimsoll and a sandbox's init, over one byte stream.
 
-A frame is `u32 length, u8 kind, u32 number`, little endian, then the payload. A request's
-number is chosen here and never used again; a tunnel's is chosen by init.
+A frame is `u32 length, u8 kind, u32 number`, little endian, followed by the payload. The number of
+a request is chosen here and never reused; the number of a tunnel is chosen by init.
 """
 
 import struct
@@ -14,8 +14,8 @@ from plimsoll.core.text import safe_name
 
 __all__ = [
     "FIRST_TUNNEL",
-    "LARGEST_DATA",
-    "LARGEST_REQUEST",
+    "MAX_DATA",
+    "MAX_REQUEST",
     "WINDOW",
     "Decoder",
     "Frame",
@@ -30,19 +30,19 @@ __all__ = [
     "read_request_end",
 ]
 
-LARGEST_DATA = 65_536
-"""Bytes in one frame of data."""
-LARGEST_REQUEST = 64 << 20
+MAX_DATA = 65_536
+"""The most bytes in one frame of data."""
+MAX_REQUEST = 64 << 20
 WINDOW = 262_144
-"""Bytes of data under one number that the other side may not have consumed yet."""
+"""The most unconsumed bytes of one request or tunnel."""
 FIRST_TUNNEL = 1 << 31
-_LARGEST_ANSWER = 1 << 20
+_MAX_RESPONSE = 1 << 20
 _HEADER = struct.Struct("<IBI")
 _COUNT = struct.Struct("<I")
 
 
 class Kind(IntEnum):
-    """What a frame is; those from 64 on are init's."""
+    """The kind of a frame; kinds from 64 on are sent by init."""
 
     EXEC = 1
     DATA = 2
@@ -54,9 +54,9 @@ class Kind(IntEnum):
     EMPTY = 8
     LISTEN = 9
     GRANT = 10
-    """The host has consumed so many bytes of a tunnel."""
+    """The host has consumed this many bytes of a tunnel."""
     HANG_UP = 11
-    """The host is done with a tunnel, or with a listening socket."""
+    """The host closes a tunnel or a listening socket."""
     BASELINE = 12
     RESET = 13
 
@@ -70,11 +70,11 @@ class Kind(IntEnum):
 
 
 class FrameError(Exception):
-    """What came from a sandbox's init is no frame, or makes no sense."""
+    """Invalid data from a sandbox's init."""
 
 
 class Frame(NamedTuple):
-    """A frame, or as much of an OUT or ERR frame as has arrived."""
+    """A frame, or the part of an OUT or ERR frame that has arrived."""
 
     kind: int
     number: int
@@ -99,11 +99,11 @@ def read_fields(payload: bytes) -> list[bytes]:
     while at < len(payload):
         start = at + _COUNT.size
         if start > len(payload):
-            raise FrameError("a field without its length")
+            raise FrameError("a truncated field length")
         (length,) = _COUNT.unpack_from(payload, at)
         at = start + length
         if at > len(payload):
-            raise FrameError("a field is longer than its frame")
+            raise FrameError("a field longer than its frame")
         fields.append(payload[start:at])
     return fields
 
@@ -120,14 +120,14 @@ def read_count(payload: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnd:
-    """How a request ended, as init says; what does not apply to it is not set."""
+    """The result of a request, reported by init; fields that do not apply are not set."""
 
     exit: int | None = None
     signal: int | None = None
     error: str = ""
-    """Why it could not be done."""
+    """The reason for a failure."""
     nouser: str = ""
-    """Which user or group there is not."""
+    """The user or group that does not exist."""
     files: int = 0
     bytes: int = 0
     skipped: tuple[str, ...] = ()
@@ -149,19 +149,19 @@ _NUMBERS = frozenset(RequestEnd.__dataclass_fields__) - _TEXTS - {"skipped"}
 
 
 def read_request_end(payload: bytes) -> RequestEnd:
-    """Read the payload of an END. Keys that are not known are passed over."""
+    """Parse the payload of an END frame; unknown keys are ignored."""
     fields = read_fields(payload)
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     skipped: list[str] = []
     for key, value in zip(fields[::2], fields[1::2], strict=False):
         name = key.decode("ascii", "replace")
         if name in _NUMBERS and value:
-            said[name] = _number(value)
+            values[name] = _number(value)
         elif name in _TEXTS:
-            said[name] = _text(value)
+            values[name] = _text(value)
         elif name == "skipped":
             skipped.append(_text(value))
-    return RequestEnd(**said, skipped=tuple(skipped))
+    return RequestEnd(**values, skipped=tuple(skipped))
 
 
 def _number(value: bytes) -> int:
@@ -171,55 +171,54 @@ def _number(value: bytes) -> int:
 
 
 def _text(value: bytes) -> str:
-    """Words of init for a person; a file's name in them may hold any byte."""
+    """A message of init; file names in it may contain any byte."""
     return safe_name(value.decode("utf-8", "backslashreplace"))
 
 
 class Decoder:
-    """Takes chunks cut anywhere, gives frames. Holds less than one frame that is not data.
+    """Decodes chunks, split anywhere, into frames. Buffers at most one frame that is not data.
 
-    What of an OUT or ERR frame is there is given at once, in as many pieces as the chunks
-    make of it: the pieces of output need not be joined.
+    OUT and ERR frames are yielded in parts as they arrive; output need not be reassembled.
     """
 
     def __init__(self) -> None:
         self._head = b""
         self._kind = 0
         self._number = 0
-        self._left = -1
-        """Bytes of the payload still to come; -1 where a header is due."""
-        self._held = bytearray()
+        self._remaining = -1
+        """Bytes of the payload still to come; -1 before a header."""
+        self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         at, size = 0, len(chunk)
         while True:
-            if self._left < 0:
+            if self._remaining < 0:
                 at = self._read_header(chunk, at)
-                if self._left < 0:
+                if self._remaining < 0:
                     return
             elif at == size:
                 return
-            piece = chunk[at : at + self._left]
-            at += len(piece)
-            self._left -= len(piece)
+            part = chunk[at : at + self._remaining]
+            at += len(part)
+            self._remaining -= len(part)
             if self._kind in _STREAMED:
-                if piece or not self._left:
-                    yield self._given(piece)
+                if part or not self._remaining:
+                    yield self._emit(part)
             else:
-                self._held += piece
-                if not self._left:
-                    whole = bytes(self._held)
-                    self._held.clear()
-                    yield self._given(whole)
+                self._buffer += part
+                if not self._remaining:
+                    whole = bytes(self._buffer)
+                    self._buffer.clear()
+                    yield self._emit(whole)
 
-    def _given(self, payload: bytes) -> Frame:
+    def _emit(self, payload: bytes) -> Frame:
         frame = Frame(self._kind, self._number, payload)
-        if not self._left:
-            self._left = -1
+        if not self._remaining:
+            self._remaining = -1
         return frame
 
     def _read_header(self, chunk: bytes, at: int) -> int:
-        """Read a header, or the beginning of one; where what follows it begins."""
+        """Read a header or the start of one. Returns the offset after it."""
         if not self._head and len(chunk) - at >= _HEADER.size:
             self._begin(*_HEADER.unpack_from(chunk, at))
             return at + _HEADER.size
@@ -233,6 +232,6 @@ class Decoder:
     def _begin(self, length: int, kind: int, number: int) -> None:
         if kind not in _FROM_INIT:
             raise FrameError(f"a frame of kind {kind}")
-        if length > (LARGEST_DATA if kind in _STREAMED else _LARGEST_ANSWER):
+        if length > (MAX_DATA if kind in _STREAMED else _MAX_RESPONSE):
             raise FrameError(f"a frame of {length} bytes")
-        self._kind, self._number, self._left = kind, number, length
+        self._kind, self._number, self._remaining = kind, number, length

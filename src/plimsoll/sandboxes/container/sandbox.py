@@ -1,4 +1,4 @@
-"""A sandbox whose pid 1 is our own init, spoken to over one stream: in a container, in a pod."""
+"""A sandbox whose pid 1 is Plimsoll's init, controlled over one stream: a container or a pod."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -36,41 +36,41 @@ from plimsoll.sandboxes.trees import Rules
 
 __all__ = ["ContainerHandle", "ContainerSandbox"]
 
-_ANSWER_SECONDS = 20.0
+_RESPONSE_SECONDS = 20.0
 _WALK_SECONDS = 120.0
 _QUOTA_SLACK = 1.1
-"""What a file system with a quota says of its size is rounded by its driver."""
+"""Tolerance for the size of a file system with a quota, which its driver rounds."""
 _CLOSED = "the sandbox was closed"
 
 
 class ContainerHandle(Protocol):
-    """The backend's side of one sandbox."""
+    """The backend's control of one container."""
 
     @property
     def id(self) -> str: ...
 
-    async def why_gone(self) -> str:
-        """Why the stream ended though nobody closed it."""
+    async def exit_reason(self) -> str:
+        """The reason why the stream ended unexpectedly."""
         ...
 
     async def set_network(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        """Apply a policy; the environment that commands need under it."""
+        """Apply a policy. Returns the variables that commands need under it."""
         ...
 
     async def remove(self) -> None:
-        """Remove everything of it, in a bounded time. May be called again."""
+        """Remove the container and all that belongs to it, in bounded time. May be repeated."""
         ...
 
 
 class ContainerSandbox:
-    """Made by `start`. Every wait in it is bounded or the caller's own."""
+    """A sandbox in a container. Created by `start`. Every wait is bounded or set by the caller."""
 
     def __init__(
         self,
-        wire: InitStream,
+        stream: InitStream,
         spec: SandboxSpec,
         *,
-        keeper: ContainerHandle,
+        handle: ContainerHandle,
         env: Mapping[str, str],
         workdir: str,
         user: str,
@@ -82,25 +82,25 @@ class ContainerSandbox:
         self._supplies = spec.supplies
         self._disk = disk
         self._quota_mb = quota_mb
-        self._keeper = keeper
+        self._handle = handle
         self._env = dict(env)
         self._network: NetworkPolicy | None = None
-        """The policy that was last set, if any was."""
+        """The policy set last, if any."""
         self._network_env: Mapping[str, str] = {}
         self._workdir = workdir
         self._user = user or "root"
         self._on_close = on_close
-        self._channel = Channel(wire, keeper.why_gone)
+        self._channel = Channel(stream, handle.exit_reason)
         self._listeners: set[Listener] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
         cls,
-        wire: InitStream,
+        stream: InitStream,
         spec: SandboxSpec,
         *,
-        keeper: ContainerHandle,
+        handle: ContainerHandle,
         env: Mapping[str, str],
         workdir: str,
         user: str,
@@ -109,14 +109,14 @@ class ContainerSandbox:
         quota_mb: int | None = None,
         ready_seconds: float = 30.0,
     ) -> Self:
-        """Wait until init answers on the wire. One that does not is closed, and so removed.
+        """Wait until init answers on the stream; otherwise the sandbox is closed and removed.
 
-        `disk` is its host's, and `quota_mb` what it may use of that, where that is enforced.
+        `disk` is the disk of its host, `quota_mb` the enforced quota on it, if any.
         """
-        made = cls(
-            wire,
+        sandbox = cls(
+            stream,
             spec,
-            keeper=keeper,
+            handle=handle,
             env=env,
             workdir=workdir,
             user=user,
@@ -125,18 +125,20 @@ class ContainerSandbox:
             quota_mb=quota_mb,
         )
         try:
-            await asyncio.wait([made._channel.ready], timeout=ready_seconds)
-            if not made._channel.ready.done():
-                made._channel.close(f"the sandbox's init did not answer within {ready_seconds:g} s")
-            made._channel.ready.result()
+            await asyncio.wait([sandbox._channel.ready], timeout=ready_seconds)
+            if not sandbox._channel.ready.done():
+                sandbox._channel.close(
+                    f"the sandbox's init did not answer within {ready_seconds:g} s"
+                )
+            sandbox._channel.ready.result()
         except BaseException:
-            await run_to_completion(made.close())
+            await run_to_completion(sandbox.close())
             raise
-        return made
+        return sandbox
 
     @property
     def id(self) -> str:
-        return self._keeper.id
+        return self._handle.id
 
     @property
     def labels(self) -> Labels:
@@ -159,9 +161,9 @@ class ContainerSandbox:
         keep: int = KEEP_OUTPUT,
     ) -> ExecResult:
         if not command:
-            raise ValueError("there is no command to run")
+            raise ValueError("the command is empty")
         shell = isinstance(command, str)
-        ordered = Command(
+        request = Command(
             argv=[command] if isinstance(command, str) else list(command),
             shell=shell,
             cwd=cwd or self._workdir,
@@ -169,90 +171,90 @@ class ContainerSandbox:
             env=self._supplies.path_over({**self._env, **self._network_env, **(env or {})}),
         )
         return await run_command(
-            self._channel, ordered, stdin=stdin, timeout=timeout, on_output=on_output, keep=keep
+            self._channel, request, stdin=stdin, timeout=timeout, on_output=on_output, keep=keep
         )
 
     async def upload(self, source: Path, target: str) -> Transfer:
         what = f"upload of {source} to {target}"
-        with self._naming_disk():
+        with self._name_full_disk():
             return await stream_in(self._channel, target, pack_from_host(source), what)
 
     async def download(
         self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
     ) -> Transfer:
-        here = unpack_to_host(target, Rules(limit=limit, entries=entries))
+        host_side = unpack_to_host(target, Rules(limit=limit, entries=entries))
         async with remove_on_failure(target):
-            return await stream_out(self._channel, source, here, f"download of {source}")
+            return await stream_out(self._channel, source, host_side, f"download of {source}")
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
         what = f"{path} could not be emptied"
-        said = await self._ask(Kind.EMPTY, path_field(path, what), f"{mode:o}".encode())
-        if said.error or said.signal is not None:
-            with self._naming_disk():
-                raise transfer_error(f"{what}: {said.error or 'killed'}")
+        end = await self._request(Kind.EMPTY, path_field(path, what), f"{mode:o}".encode())
+        if end.error or end.signal is not None:
+            with self._name_full_disk():
+                raise transfer_error(f"{what}: {end.error or 'killed'}")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         if self._channel.gone is not None:
             raise SandboxUnavailable(self._channel.gone)
-        self._network_env = dict(await self._keeper.set_network(policy))
+        self._network_env = dict(await self._handle.set_network(policy))
         self._network = policy
 
     async def serve(self, port: int, on_connection: OnConnection) -> Listener:
         request = self._channel.request(Kind.LISTEN, [ADDRESS.encode(), str(port).encode()])
-        # Known before init's answer is read: a connection may follow that at once.
+        # Registered before init's response is read: a connection may follow immediately.
         listener = Listener(self._channel, request.number, on_connection, self._listeners.discard)
         self._listeners.add(listener)
         try:
-            said = await self._answer(request.end, _ANSWER_SECONDS)
-            if said.error or said.port is None:
-                why = said.error or "init did not say where"
-                raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {why}")
+            end = await self._response(request.end, _RESPONSE_SECONDS)
+            if end.error or end.port is None:
+                reason = end.error or "init reported no port"
+                raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {reason}")
         except BaseException:
             await run_to_completion(listener.close())
             raise
-        listener.port = said.port
+        listener.port = end.port
         return listener
 
     async def kill_all(self) -> None:
-        said = await self._ask(Kind.KILL_ALL, seconds=_ANSWER_SECONDS)
-        if said.error:
-            self._channel.close(said.error)
-            raise SandboxUnavailable(said.error)
+        end = await self._request(Kind.KILL_ALL, seconds=_RESPONSE_SECONDS)
+        if end.error:
+            self._channel.close(end.error)
+            raise SandboxUnavailable(end.error)
 
     async def status(self) -> SandboxStatus:
         try:
-            said = await self._ask(Kind.STATUS, seconds=_ANSWER_SECONDS)
+            end = await self._request(Kind.STATUS, seconds=_RESPONSE_SECONDS)
         except SandboxUnavailable as error:
             return SandboxStatus(alive=False, reason=str(error), full_disk=self._full_disk)
-        self._note_disk(said)
+        self._note_disk(end)
         return SandboxStatus(
             alive=True,
-            processes=said.processes,
-            oom_kills=said.oom_kills,
+            processes=end.processes,
+            oom_kills=end.oom_kills,
             full_disk=self._full_disk,
         )
 
-    def look_at_disk(self) -> None:
-        """Have init look at the disk. Nobody waits for it, and it is not given up if it is slow."""
+    def check_disk(self) -> None:
+        """Request the disk space from init without waiting; a slow response is no failure."""
         end = self._channel.request(Kind.STATUS).end
         end.add_done_callback(lambda end: end.exception() or self._note_disk(end.result()))
 
-    def _note_disk(self, said: RequestEnd) -> None:
-        """What a quota of its own leaves is not what the host's disk has left."""
+    def _note_disk(self, end: RequestEnd) -> None:
+        """Note the free space of the host's disk, unless it is that of the sandbox's quota."""
         quota = (self._quota_mb or 0) * _QUOTA_SLACK * (1 << 20)
-        if self._disk is not None and said.disk_size is not None and said.disk_size > quota:
+        if self._disk is not None and end.disk_size is not None and end.disk_size > quota:
             self._disk.note(
                 DiskSpace(
-                    said.disk_size,
-                    said.disk_free,
-                    said.disk_available,
-                    said.disk_files,
-                    as_root=bool(said.disk_as_root),
+                    end.disk_size,
+                    end.disk_free,
+                    end.disk_available,
+                    end.disk_files,
+                    as_root=bool(end.disk_as_root),
                 )
             )
 
-    def _naming_disk(self) -> AbstractContextManager[None]:
-        """What has no room within a quota of the sandbox's own is told as it is."""
+    def _name_full_disk(self) -> AbstractContextManager[None]:
+        """Name the host's full disk in errors, unless the sandbox has a quota of its own."""
         if self._disk is None or self._quota_mb is not None:
             return nullcontext()
         return self._disk.named()
@@ -262,27 +264,29 @@ class ContainerSandbox:
         return None if self._disk is None else self._disk.full
 
     async def baseline(self) -> int:
-        said = await self._ask(Kind.BASELINE)
-        if said.error or said.entries is None:
-            raise SandboxUnavailable(f"no manifest of the sandbox could be taken: {said.error}")
-        return said.entries
+        end = await self._request(Kind.BASELINE)
+        if end.error or end.entries is None:
+            raise SandboxUnavailable(f"the baseline of the sandbox could not be taken: {end.error}")
+        return end.entries
 
     async def reset(self) -> str:
         served = list(self._listeners)
         for listener in served:
             await listener.close()
-        said = await self._ask(Kind.RESET)
-        if said.signal is not None:
-            return "what was to put the file system back was killed"
+        end = await self._request(Kind.RESET)
+        if end.signal is not None:
+            return "the process that resets the file system was killed"
         if served and self._network is not None:
-            await self.set_network(self._network)  # the keeper may have served something for it
-        return said.doubt or said.error
+            await self.set_network(self._network)  # the handle may have served the egress proxy
+        return end.doubt or end.error
 
-    async def _ask(self, kind: Kind, *fields: bytes, seconds: float = _WALK_SECONDS) -> RequestEnd:
-        return await self._answer(self._channel.request(kind, fields).end, seconds)
+    async def _request(
+        self, kind: Kind, *fields: bytes, seconds: float = _WALK_SECONDS
+    ) -> RequestEnd:
+        return await self._response(self._channel.request(kind, fields).end, seconds)
 
-    async def _answer(self, end: "asyncio.Future[RequestEnd]", seconds: float) -> RequestEnd:
-        """What init says in time; a sandbox that does not answer is given up."""
+    async def _response(self, end: "asyncio.Future[RequestEnd]", seconds: float) -> RequestEnd:
+        """Wait for init's response; a sandbox that does not answer in time is closed."""
         done, _ = await asyncio.wait([end], timeout=seconds)
         if not done:
             self._channel.close(f"the sandbox does not answer within {seconds:g} s")
@@ -297,7 +301,7 @@ class ContainerSandbox:
         self._channel.close(_CLOSED)
         try:
             await self._channel.wait_closed()
-            await self._keeper.remove()
+            await self._handle.remove()
         finally:
             for listener in list(self._listeners):
                 await listener.close()

@@ -1,4 +1,4 @@
-"""Trees between a thread's pipe and the frames of a request, neither side running ahead."""
+"""File trees between a pipe of a host thread and the frames of a request, with backpressure."""
 
 import asyncio
 import fcntl
@@ -23,7 +23,7 @@ _PIPE_BYTES = 1 << 20
 
 
 def path_field(path: str, what: str) -> bytes:
-    """A path in the sandbox as init wants it."""
+    """A path in the sandbox as a field of a request."""
     try:
         field = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -33,8 +33,8 @@ def path_field(path: str, what: str) -> bytes:
     return field
 
 
-async def stream_in(channel: Channel, target: str, here: HostSide, what: str) -> Transfer:
-    """Have init unpack at `target` what `here` packs."""
+async def stream_in(channel: Channel, target: str, host_side: HostSide, what: str) -> Transfer:
+    """Pack a tree on the host with `host_side` and have init unpack it at `target`."""
     read_end, write_end = _pipe()
     os.set_blocking(read_end, False)
     try:
@@ -43,29 +43,29 @@ async def stream_in(channel: Channel, target: str, here: HostSide, what: str) ->
         os.close(read_end)
         os.close(write_end)
         raise
-    mine = run_host_side(here, write_end)
-    feeding = asyncio.create_task(_feed(request, read_end))
+    host_task = run_host_side(host_side, write_end)
+    feed_task = asyncio.create_task(_feed(request, read_end))
 
-    async def wind_up() -> None:
+    async def clean_up() -> None:
         if not request.end.done():
             await kill_request(channel, request)
-        feeding.cancel()
-        await asyncio.wait([feeding])
-        os.close(read_end)  # where the thread still packs, its pipe breaks
-        await asyncio.wait([mine])
+        feed_task.cancel()
+        await asyncio.wait([feed_task])
+        os.close(read_end)  # a thread that is still packing gets a broken pipe
+        await asyncio.wait([host_task])
 
     try:
         await asyncio.wait([request.end])
     finally:
-        await run_to_completion(wind_up())
-    return combine_sides(what, _side(request.end.result()), mine.result())
+        await run_to_completion(clean_up())
+    return combine_sides(what, _init_result(request.end.result()), host_task.result())
 
 
 async def _feed(request: Request, descriptor: int) -> None:
-    """Send what comes out of a pipe, as there is room for it."""
-    while room := await request.room():
+    """Send the output of a pipe as credit allows."""
+    while credit := await request.wait_credit():
         try:
-            data = os.read(descriptor, room)
+            data = os.read(descriptor, credit)
         except BlockingIOError:
             await _readable(descriptor)
             continue
@@ -84,68 +84,68 @@ async def _readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-async def stream_out(channel: Channel, source: str, here: HostSide, what: str) -> Transfer:
-    """Have `here` unpack what init packs at `source`."""
+async def stream_out(channel: Channel, source: str, host_side: HostSide, what: str) -> Transfer:
+    """Have init pack `source` and unpack it on the host with `host_side`."""
     field = path_field(source, what)
     read_end, write_end = _pipe()
-    drain = _Drain(write_end)
+    writer = _PipeWriter(write_end)
     try:
-        request = drain.request = channel.request(Kind.PACK, [field], drain.take)
+        request = writer.request = channel.request(Kind.PACK, [field], writer.write)
     except BaseException:
         os.close(read_end)
-        drain.close()
+        writer.close()
         raise
-    mine = run_host_side(here, read_end)
+    host_task = run_host_side(host_side, read_end)
 
-    async def wind_up() -> None:
+    async def clean_up() -> None:
         if not request.end.done():
-            drain.close()
+            writer.close()
             await kill_request(channel, request)
-        drain.close()
-        await asyncio.wait([mine])
+        writer.close()
+        await asyncio.wait([host_task])
 
     try:
         await asyncio.wait([request.end])
     finally:
-        await run_to_completion(wind_up())
-    said = request.end.result()
-    theirs = SideResult(error="Broken pipe") if drain.broken else _side(said)
-    return combine_sides(what, theirs, mine.result())
+        await run_to_completion(clean_up())
+    result = request.end.result()
+    init_result = SideResult(error="Broken pipe") if writer.broken else _init_result(result)
+    return combine_sides(what, init_result, host_task.result())
 
 
-class _Drain:
-    """Writes a request's output into a pipe; while the pipe is full, nothing more is read."""
+class _PipeWriter:
+    """Writes a request's output into a pipe; a full pipe pauses the channel."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._loop = asyncio.get_running_loop()
         self._descriptor: int | None = descriptor
-        self._left = memoryview(b"")
-        self._full: asyncio.Future[None] | None = None
+        self._unwritten = memoryview(b"")
+        self._paused: asyncio.Future[None] | None = None
         self.request: Request | None = None
         self.broken = False
-        """The reading side went away first."""
+        """The reading side closed first."""
 
-    def take(self, kind: Kind, piece: bytes) -> "asyncio.Future[None] | None":
+    def write(self, kind: Kind, chunk: bytes) -> "asyncio.Future[None] | None":
         if kind is not Kind.OUT or self._descriptor is None:
             return None
-        self._left = memoryview(piece)
+        self._unwritten = memoryview(chunk)
         self._write()
-        if not self._left:
+        if not self._unwritten:
             return None
-        self._full = self._loop.create_future()
+        self._paused = self._loop.create_future()
         self._loop.add_writer(self._descriptor, self._write_more)
-        return self._full
+        return self._paused
 
     def _write_more(self) -> None:
         self._write()
-        if not self._left:
-            self._let_go()
+        if not self._unwritten:
+            self._release()
 
     def _write(self) -> None:
         assert self._descriptor is not None
         try:
-            self._left = self._left[os.write(self._descriptor, self._left) :]
+            self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]
         except BlockingIOError:
             return
         except OSError:
@@ -154,18 +154,18 @@ class _Drain:
             if self.request is not None:
                 self.request.kill()
 
-    def _let_go(self) -> None:
-        if self._full is not None and self._descriptor is not None:
+    def _release(self) -> None:
+        if self._paused is not None and self._descriptor is not None:
             self._loop.remove_writer(self._descriptor)
-        if self._full is not None and not self._full.done():
-            self._full.set_result(None)
-        self._full = None
+        if self._paused is not None and not self._paused.done():
+            self._paused.set_result(None)
+        self._paused = None
 
     def close(self) -> None:
-        """Close the pipe; what still comes is dropped."""
+        """Close the pipe; further output is dropped."""
         if self._descriptor is not None:
-            self._let_go()
-            self._left = memoryview(b"")
+            self._release()
+            self._unwritten = memoryview(b"")
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -175,10 +175,10 @@ def _pipe() -> tuple[int, int]:
     try:
         fcntl.fcntl(ends[0], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except OSError:
-        return ends  # the user's share of pipe memory is used up: a small one does too
+        return ends  # the user's pipe memory is used up: a small pipe works too
     return ends
 
 
-def _side(said: RequestEnd) -> SideResult:
-    error = said.error or ("it was killed" if said.signal is not None else "")
-    return SideResult(error, said.files, said.bytes, said.skipped)
+def _init_result(end: RequestEnd) -> SideResult:
+    error = end.error or ("it was killed" if end.signal is not None else "")
+    return SideResult(error, end.files, end.bytes, end.skipped)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from plimsoll.sandboxes.connections import Connections
 from plimsoll.sandboxes.container.channel import Channel
 from plimsoll.sandboxes.container.frames import (
-    LARGEST_DATA,
+    MAX_DATA,
     WINDOW,
     FrameError,
     Kind,
@@ -16,17 +16,17 @@ from plimsoll.sandboxes.protocol import OnConnection
 
 __all__ = ["Listener", "Tunnel"]
 
-_GRANT = WINDOW // 4
+_MIN_GRANT = WINDOW // 4
 _HIGH_WATER = 65_536
 ADDRESS = "127.0.0.1"
 
 
 class Tunnel(asyncio.Transport):
-    """A connection as asyncio's streams want it.
+    """A connection as an asyncio transport.
 
-    Credit goes back to init as the protocol takes the bytes, so a peer that sends faster than
-    its handler reads is held up in the sandbox. Closing waits until the peer's socket has
-    taken what was written, as a socket's own buffer would.
+    Credit is returned to init as the protocol consumes data, so a peer that sends faster than its
+    handler reads is blocked in the sandbox. Closing waits until the peer's socket has accepted all
+    written data, like a socket's own buffer.
     """
 
     def __init__(self, channel: Channel, number: int, port: int) -> None:
@@ -36,52 +36,52 @@ class Tunnel(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         self._loop = asyncio.get_running_loop()
         self._reading = True
-        self._owed = 0
-        self._peer_ended = False
-        self._room = WINDOW
-        self._unsent = bytearray()
+        self._consumed_bytes = 0
+        self._peer_eof = False
+        self._credit = WINDOW
+        self._buffer = bytearray()
         self._high, self._low = _HIGH_WATER, _HIGH_WATER // 4
-        self._full = False
-        self._ended = False
-        """We send no more; told to init when what was written has been sent."""
-        self._end_sent = False
+        self._writing_paused = False
+        self._eof_written = False
+        """No more data will be written; the end is sent after the buffered data."""
+        self._eof_sent = False
         self._closing = False
-        self._over = False
+        self._lost = False
 
-    # Of the channel: what comes from init.
+    # Called by the channel.
 
-    def took(self, piece: bytes) -> None:
-        if self._peer_ended:
-            raise FrameError("bytes of a connection after its end")
-        self._peer_ended = not piece
+    def received(self, chunk: bytes) -> None:
+        if self._peer_eof:
+            raise FrameError("data of a connection after its end")
+        self._peer_eof = not chunk
         if self._closing or self._protocol is None:
-            self._consumed(len(piece))
-        elif piece:
-            self._protocol.data_received(piece)
-            self._consumed(len(piece))
+            self._return_credit(len(chunk))
+        elif chunk:
+            self._protocol.data_received(chunk)
+            self._return_credit(len(chunk))
         elif not self._protocol.eof_received():
             self.close()
 
-    def _consumed(self, count: int) -> None:
-        self._owed += count
-        if (self._reading or self._closing) and self._owed >= _GRANT:
-            self._channel.send(Kind.GRANT, self._number, pack_count(self._owed))
-            self._owed = 0
+    def _return_credit(self, count: int) -> None:
+        self._consumed_bytes += count
+        if (self._reading or self._closing) and self._consumed_bytes >= _MIN_GRANT:
+            self._channel.send(Kind.GRANT, self._number, pack_count(self._consumed_bytes))
+            self._consumed_bytes = 0
 
     def credited(self, count: int) -> None:
-        self._room += count
-        if self._room > WINDOW:
-            raise FrameError("more was consumed than was sent")
-        self._push()
+        self._credit += count
+        if self._credit > WINDOW:
+            raise FrameError("more credit than data sent")
+        self._flush()
 
     def closed(self) -> None:
-        unsent = bool(self._unsent)
-        self._lose(ConnectionResetError("the peer is gone") if unsent else None)
+        undelivered = bool(self._buffer)
+        self._connection_lost(ConnectionResetError("the peer is gone") if undelivered else None)
 
     def lost(self, why: str) -> None:
-        self._lose(ConnectionResetError(why))
+        self._connection_lost(ConnectionResetError(why))
 
-    # Of asyncio: reading.
+    # asyncio.Transport: reading.
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         assert isinstance(protocol, asyncio.Protocol)
@@ -99,65 +99,65 @@ class Tunnel(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._consumed(0)
+        self._return_credit(0)
 
-    # Of asyncio: writing.
+    # asyncio.Transport: writing.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing:
             return
-        if self._ended:
+        if self._eof_written:
             raise RuntimeError("write after write_eof")
-        self._unsent += data
-        self._push()
+        self._buffer += data
+        self._flush()
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
-        self._ended = True
-        self._push()
+        self._eof_written = True
+        self._flush()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = _HIGH_WATER if high is None else high
         self._low = self._high // 4 if low is None else low
-        self._regulate()
+        self._update_flow_control()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
 
     def get_write_buffer_size(self) -> int:
-        return len(self._unsent)
+        return len(self._buffer)
 
-    def _push(self) -> None:
-        """Send what there is room for, and then what was to follow it."""
-        if self._over:
+    def _flush(self) -> None:
+        """Send buffered data within the credit, then the end of data."""
+        if self._lost:
             return
-        while self._unsent and self._room:
-            piece = bytes(self._unsent[: min(self._room, LARGEST_DATA)])
-            del self._unsent[: len(piece)]
-            self._room -= len(piece)
-            self._channel.send(Kind.DATA, self._number, piece)
-        if self._ended and not self._unsent and not self._end_sent:
-            self._end_sent = True
+        while self._buffer and self._credit:
+            chunk = bytes(self._buffer[: min(self._credit, MAX_DATA)])
+            del self._buffer[: len(chunk)]
+            self._credit -= len(chunk)
+            self._channel.send(Kind.DATA, self._number, chunk)
+        if self._eof_written and not self._buffer and not self._eof_sent:
+            self._eof_sent = True
             self._channel.send(Kind.DATA, self._number)
-        self._regulate()
-        if self._closing and self._end_sent and self._room == WINDOW:
+        self._update_flow_control()
+        if self._closing and self._eof_sent and self._credit == WINDOW:
             self.abort()
 
-    def _regulate(self) -> None:
-        """Tell the protocol when the buffer is too full, and when it is not any more."""
-        size = len(self._unsent)
+    def _update_flow_control(self) -> None:
+        """Pause or resume the protocol by the size of the buffer."""
+        size = len(self._buffer)
         if self._protocol is None or self._closing:
             return
-        if not self._full and size > self._high:
-            self._full = True
+        if not self._writing_paused and size > self._high:
+            self._writing_paused = True
             self._protocol.pause_writing()
-        elif self._full and size <= self._low:
-            self._full = False
+        elif self._writing_paused and size <= self._low:
+            self._writing_paused = False
             self._protocol.resume_writing()
 
-    # Of asyncio: the end.
+    # asyncio.Transport: closing.
 
     def is_closing(self) -> bool:
         return self._closing
@@ -166,25 +166,25 @@ class Tunnel(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        self._ended = True
-        self._consumed(0)
-        self._push()
+        self._eof_written = True
+        self._return_credit(0)
+        self._flush()
 
     def abort(self) -> None:
-        self._channel.hang_up(self._number)
-        self._lose(None)
+        self._channel.close_tunnel(self._number)
+        self._connection_lost(None)
 
-    def _lose(self, error: Exception | None) -> None:
-        if self._over:
+    def _connection_lost(self, error: Exception | None) -> None:
+        if self._lost:
             return
-        self._over = self._closing = self._ended = True
-        self._unsent.clear()
+        self._lost = self._closing = self._eof_written = True
+        self._buffer.clear()
         if self._protocol is not None:
             self._loop.call_soon(self._protocol.connection_lost, error)
 
 
 class Listener:
-    """A socket that init listens on, and the connections to it."""
+    """A socket that init listens on, with its connections."""
 
     def __init__(
         self, channel: Channel, number: int, on_connection: OnConnection,
@@ -209,6 +209,6 @@ class Listener:
         return tunnel
 
     async def close(self) -> None:
-        self._channel.accept_no_more(self._number)
+        self._channel.stop_accepting(self._number)
         self._on_close(self)
         await self._connections.close()

@@ -1,1 +1,1 @@
-"""Sandboxes as containers of a Docker engine, here or elsewhere."""
+"""Sandboxes as containers of a Docker daemon, local or remote."""

@@ -1,4 +1,4 @@
-"""The Docker backend: sandboxes as containers of an engine, on this host or another."""
+"""The Docker backend: sandboxes as containers of a daemon, on this host or another."""
 
 import asyncio
 import logging
@@ -50,24 +50,24 @@ log = logging.getLogger(__name__)
 _OLDEST_API = (1, 40)
 _COLLECT_EVERY = 3600.0
 _RETRY_EVERY = 10.0
-_PING_PAUSE = 0.5
+_RECONNECT_SECONDS = 0.5
 
 _T = TypeVar("_T")
-_LARGEST_RESOLV_CONF = 1 << 20
+_MAX_RESOLV_CONF = 1 << 20
 
 
 class DockerBackend:
-    """One process's sandboxes on one engine. Use it as an async context manager."""
+    """The sandboxes of one process on one daemon. Use it as an async context manager."""
 
     name = "docker"
 
     def __init__(self, options: DockerOptions | None = None) -> None:
         self._options = options or DockerOptions()
         self._warnings: dict[str, None] = {}
-        self._keepers: set[DockerContainer] = set()
-        """Of every container that there may be, from before it is made until it is removed."""
-        self._left: set[DockerContainer] = set()
-        """Those among them that could not be removed when they were to."""
+        self._containers: set[DockerContainer] = set()
+        """Every container that may exist: added before creation, discarded after removal."""
+        self._unremoved: set[DockerContainer] = set()
+        """The containers that could not be removed yet."""
         self._stack = AsyncExitStack()
         self._dns = self._options.dns
 
@@ -76,9 +76,9 @@ class DockerBackend:
         return tuple(self._warnings)
 
     @property
-    def engine(self) -> Daemon:
-        """The engine, while the backend is entered."""
-        return self._engine
+    def daemon(self) -> Daemon:
+        """The client of the daemon, while the backend is entered."""
+        return self._daemon
 
     def _warn(self, text: str) -> None:
         self._warnings.setdefault(text)
@@ -93,73 +93,79 @@ class DockerBackend:
 
     async def _open(self) -> None:
         options = self._options
-        engine = Daemon(options.endpoint(os.environ))
-        self._engine = await self._stack.enter_async_context(engine)
-        info = await engine.info()
-        _check_engine(engine, info.os_type)
-        _check_runtime(engine, info.runtimes, options.runtime)
-        self._disk = Disk(lambda left: str(full_disk_error(str(engine.endpoint), left)))
-        inventory = DockerInventory(engine)
+        daemon = Daemon(options.endpoint(os.environ))
+        self._daemon = await self._stack.enter_async_context(daemon)
+        info = await daemon.info()
+        _check_daemon(daemon, info.os_type)
+        _check_runtime(daemon, info.runtimes, options.runtime)
+        self._disk = Disk(lambda left: str(full_disk_error(str(daemon.endpoint), left)))
+        inventory = DockerInventory(daemon)
         reaping = asyncio.create_task(reap(inventory))
-        self._stack.push_async_callback(_ended, reaping)
+        self._stack.push_async_callback(_cancel, reaping)
         await asyncio.to_thread(remove_leftovers)
         await asyncio.to_thread(remove_stale_locks, Home.find(options.home).locks)
-        turns = HostLocks(str(engine.endpoint), options.home)
-        self._files = HostFiles(engine, init_binary(info.architecture), options.home)
+        locks = HostLocks(str(daemon.endpoint), options.home)
+        self._files = HostFiles(daemon, init_binary(info.architecture), options.home)
         self._stack.push_async_callback(self._files.close)
-        self._networks = RunNetworks(engine, self._files.ensure_image, turns)
+        self._networks = RunNetworks(daemon, self._files.ensure_image, locks)
         self._stack.push_async_callback(self._networks.close)
-        self._images = ImageStore(engine, os.environ, turns)
-        self._projects = ComposeLauncher(engine, self._images, os.environ, options.runtime)
+        self._images = ImageStore(daemon, os.environ, locks)
+        self._projects = ComposeLauncher(daemon, self._images, os.environ, options.runtime)
         self._stack.push_async_callback(self._projects.close)
         await self._files.open()
-        await self._prove_it_works()
+        await self._start_probe()
         await asyncio.wait([reaping])
         if (error := reaping.exception()) is not None:
-            self._warn(f"what dead runs left on the engine could not be removed: {error}")
+            self._warn(f"the remains of dead runs could not be removed from the daemon: {error}")
         await self._stack.enter_async_context(Reaper(inventory))
-        await self._stack.enter_async_context(watch_disk(self._look_at_disk))
-        for work in (watch_daemon(engine, self._hang_up), self._collect_images(), self._retry()):
-            self._stack.push_async_callback(_ended, asyncio.create_task(work))
+        await self._stack.enter_async_context(watch_disk(self._check_disk))
+        for work in (
+            watch_daemon(daemon, self._disconnect_all),
+            self._collect_images(),
+            self._retry_removals(),
+        ):
+            self._stack.push_async_callback(_cancel, asyncio.create_task(work))
 
-    async def _look_at_disk(self) -> None:
-        """By the eyes of one sandbox: the engine does not say, and may be on another host."""
-        sandboxes = [keeper.sandbox for keeper in self._keepers if keeper.sandbox is not None]
+    async def _check_disk(self) -> None:
+        """Ask one sandbox for its free space: the daemon does not report it and may be remote."""
+        sandboxes = [
+            container.sandbox for container in self._containers if container.sandbox is not None
+        ]
         for sandbox in random.sample(sandboxes, len(sandboxes)):
-            with suppress(SandboxUnavailable):  # gone: the next one
-                sandbox.look_at_disk()
+            with suppress(SandboxUnavailable):  # it is gone: ask the next one
+                sandbox.check_disk()
                 return
 
     async def _collect_images(self) -> None:
-        """Keep the engine's disk from filling up with images of ours, for ever."""
+        """Prune Plimsoll's images periodically, until cancelled."""
         while True:
             try:
                 await prune_images(
-                    self._engine,
+                    self._daemon,
                     keep_bytes=self._options.keep_images_gb * 1e9,
                     keep_days=self._options.keep_images_days,
                     now=time.time(),
-                    held=self._images.held,
+                    in_use=self._images.in_use,
                 )
             except SandboxError as error:
-                log.warning("images that nobody uses could not be collected: %s", error)
+                log.warning("unused images could not be pruned: %s", error)
             await asyncio.sleep(_COLLECT_EVERY)
 
-    async def _retry(self) -> None:
-        """Remove what could not be removed, as while the engine restarted: a run may be long."""
+    async def _retry_removals(self) -> None:
+        """Retry failed removals periodically, until cancelled."""
         while True:
             await asyncio.sleep(_RETRY_EVERY)
-            left = list(self._left)
+            left = list(self._unremoved)
             await asyncio.gather(*map(self._discard, left), return_exceptions=True)
 
-    async def _prove_it_works(self) -> None:
-        """Start and close one sandbox, so that an engine that cannot says so before any work."""
+    async def _start_probe(self) -> None:
+        """Start and close one sandbox, so that a daemon that cannot fails before any trial."""
         labels = Labels("probe", "probe", this_process(), time.time() + 600)
         image = await self._files.ensure_image()
         sandbox = await self._start(await self._images.find(image), SandboxSpec(labels))
         try:
             if not self._dns:
-                self._dns = await _engines_name_servers(sandbox)
+                self._dns = await _default_name_servers(sandbox)
         finally:
             await sandbox.close()
 
@@ -177,11 +183,12 @@ class DockerBackend:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """What is left is warned of and not raised: no result of a run is lost for it."""
-        ended = await asyncio.gather(
-            *(self._discard(keeper) for keeper in list(self._keepers)), return_exceptions=True
+        """Close everything. Failed removals are warnings, so that no result of a run is lost."""
+        results = await asyncio.gather(
+            *(self._discard(container) for container in list(self._containers)),
+            return_exceptions=True,
         )
-        failed = [error for error in ended if error is not None]
+        failed = [error for error in results if error is not None]
         try:
             await self._stack.__aexit__(exc_type, exc, traceback)
         except SandboxError as error:
@@ -190,13 +197,13 @@ class DockerBackend:
             if not isinstance(error, SandboxError):
                 raise error
         if failed:
-            runs = sorted({keeper.run for keeper in self._left})
+            runs = sorted({container.run for container in self._unremoved})
             remedy = f"plimsoll clean {runs[0]}" if len(runs) == 1 else "plimsoll clean --expired"
             more = f", and {len(failed) - 1:,} more" if len(failed) > 1 else ""
-            self._warn(f"{failed[0]}{more}; `{remedy}` removes what is left, as does the next run")
+            self._warn(f"{failed[0]}{more}; `{remedy}` removes the rest, as does the next run")
 
     async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
-        return await self._patiently(lambda: self._build(source, on_output))
+        return await self._retry_restarts(lambda: self._build(source, on_output))
 
     async def _build(self, source: ImageSource, on_output: OnOutput | None) -> Image:
         if source.compose is None:
@@ -207,28 +214,28 @@ class DockerBackend:
         return image
 
     async def create(self, image: Image, spec: SandboxSpec) -> ContainerSandbox:
-        """Start a sandbox. What it asks for and cannot have is refused here."""
+        """Start a sandbox. Raises `SandboxUnsupported` for an unsupported specification."""
         if spec.system_calls:
             self._warn(
                 "metadata.system_calls of a task is not applied by the Docker backend: the "
-                "engine's seccomp profile decides which system calls a container may use"
+                "daemon's seccomp profile decides which system calls a container may use"
             )
         if isinstance(image, ComposeImage):
-            return await self._patiently(lambda: self._start_project(image, spec))
+            return await self._retry_restarts(lambda: self._start_project(image, spec))
         if not isinstance(image, DockerImage):
             raise SandboxUnsupported(f"image {image.key} was not built by the Docker backend")
-        return await self._patiently(lambda: self._start(image, spec), SandboxUnavailable)
+        return await self._retry_restarts(lambda: self._start(image, spec), SandboxUnavailable)
 
-    async def _patiently(
+    async def _retry_restarts(
         self, work: Callable[[], Awaitable[_T]], again: type[SandboxUnavailable] = ResourceRemoved
     ) -> _T:
-        """Do work that leaves nothing behind when it fails, through restarts of the daemon.
+        """Retry work across restarts of the daemon. Failed work must leave nothing behind.
 
-        A daemon on its way down refuses connections, drops the ones it has, and answers what
-        still reaches it with errors of all kinds. So after any error the work is done again if
-        the daemon dropped a connection or accepts no new one, for up to `wait_seconds` after the
-        first error. A daemon that is there gets one more try after an error of kind `again`: it
-        may have been back by then, or somebody removed a network or volume that the work uses.
+        A daemon that shuts down refuses connections, drops open ones, and answers with errors of
+        all kinds. So after any error the work is repeated if the daemon dropped a connection or
+        accepts no new one, for up to `wait_seconds` after the first error. If the daemon answers,
+        the work is repeated once after an error of type `again`: the daemon may just have come
+        back, or a network or volume of the work was removed.
         """
         deadline: float | None = None
         may_repeat = True
@@ -239,9 +246,9 @@ class DockerBackend:
                 deadline = deadline or time.monotonic() + self._options.wait_seconds
                 if isinstance(error, ResourceRemoved):
                     self._forget(error)
-                was_away = isinstance(error, DaemonUnreachable) or not await self._answers()
-                if was_away:
-                    if not await self._comes_back(deadline):
+                was_unreachable = isinstance(error, DaemonUnreachable) or not await self._answers()
+                if was_unreachable:
+                    if not await self._wait_for_daemon(deadline):
                         raise
                     await self._projects.sweep()
                 elif may_repeat and isinstance(error, again):
@@ -249,33 +256,33 @@ class DockerBackend:
                 else:
                     raise
 
-    def _forget(self, lost: ResourceRemoved) -> None:
-        log.warning("%s; it is made anew", lost)
-        for name in lost.names:
+    def _forget(self, removed: ResourceRemoved) -> None:
+        log.warning("%s; it is created again", removed)
+        for name in removed.names:
             self._networks.forget(name)
             self._files.forget(name)
 
     async def _answers(self) -> bool:
         """Whether the daemon accepts a new connection.
 
-        One on its way down still answers on the connections that there are.
+        A daemon that shuts down still answers on open connections.
         """
         try:
-            async with Daemon(self._engine.endpoint):
+            async with Daemon(self._daemon.endpoint):
                 return True
         except SandboxError:
             return False
 
-    async def _comes_back(self, deadline: float) -> bool:
-        """Wait until the daemon answers; False past the deadline."""
+    async def _wait_for_daemon(self, deadline: float) -> bool:
+        """Wait until the daemon answers. Returns False after the deadline."""
         while time.monotonic() < deadline:
             if await self._answers():
                 return True
-            await asyncio.sleep(_PING_PAUSE)
+            await asyncio.sleep(_RECONNECT_SECONDS)
         return False
 
     async def _start_project(self, image: ComposeImage, spec: SandboxSpec) -> ContainerSandbox:
-        """Start the services of a compose file, and then its main as the sandbox."""
+        """Start the services of a compose file, then its main as the sandbox."""
         network = await self._network(spec)
         public = None if network == NO_NETWORK_MODE else network
         project = await self._projects.start(image, spec, public=public)
@@ -296,63 +303,65 @@ class DockerBackend:
     async def _start(
         self, image: DockerImage, spec: SandboxSpec, project: ComposeProject | None = None
     ) -> ContainerSandbox:
-        carried = await self._files.carry(image.reference, spec)
-        plan = ContainerSpec(
+        files = await self._files.prepare(image.reference, spec)
+        container_spec = ContainerSpec(
             name=f"plimsoll-{short_id()}",
             image=image.reference,
             labels=spec.labels,
             limits=await self._limits(spec.limits),
             memory_mb=spec.limits.memory_mb,
-            mounts=carried.mounts,
+            mounts=files.mounts,
             workdir=spec.workdir or image.workdir,
             network=await self._network(spec),
             dns=self._dns,
             runtime=self._options.runtime,
         )
-        keeper = (
-            DockerContainer(self._engine, self._networks, plan)
+        container = (
+            DockerContainer(self._daemon, self._networks, container_spec)
             if project is None
-            else MainContainer(self._engine, self._networks, plan, project)
+            else MainContainer(self._daemon, self._networks, container_spec, project)
         )
-        self._keepers.add(keeper)
+        self._containers.add(container)
         try:
             kind = ContainerSandbox if project is None else ComposeSandbox
             sandbox = await kind.start(
-                await keeper.start(carried),
+                await container.start(files),
                 spec,
-                keeper=keeper,
+                handle=container,
                 env=spec.supplies.env_over({**image.env, **spec.env}),
-                workdir=plan.workdir,
+                workdir=container_spec.workdir,
                 user=image.user or "root",
                 on_close=self._closed,
                 disk=self._disk,
-                quota_mb=spec.limits.storage_mb if "StorageOpt" in plan.limits else None,
+                quota_mb=spec.limits.storage_mb if "StorageOpt" in container_spec.limits else None,
             )
-            keeper.sandbox = sandbox
+            container.sandbox = sandbox
             if spec.network.mode is NetworkMode.ALLOWLIST:
                 await sandbox.set_network(spec.network)
         except BaseException:
-            await run_to_completion(self._discard(keeper))
+            await run_to_completion(self._discard(container))
             raise
         return sandbox
 
-    async def _discard(self, keeper: DockerContainer) -> None:
-        """Remove what there is of a container, with its sandbox if it has one."""
-        if keeper.sandbox is not None:
-            with suppress(SandboxError):  # it may have failed earlier, and now succeed
-                await keeper.sandbox.close()
-        self._left.add(keeper)
-        await keeper.remove()
-        self._keepers.discard(keeper)
-        self._left.discard(keeper)
+    async def _discard(self, container: DockerContainer) -> None:
+        """Close the sandbox of a container, if any, and remove the container."""
+        if container.sandbox is not None:
+            with suppress(SandboxError):  # a repeated close may succeed
+                await container.sandbox.close()
+        self._unremoved.add(container)
+        await container.remove()
+        self._containers.discard(container)
+        self._unremoved.discard(container)
 
     def _closed(self, sandbox: ContainerSandbox) -> None:
-        self._keepers = {keeper for keeper in self._keepers if not keeper.removed}
-        self._left |= {keeper for keeper in self._keepers if keeper.sandbox is sandbox}
+        self._containers = {container for container in self._containers if not container.removed}
+        self._unremoved |= {
+            container for container in self._containers if container.sandbox is sandbox
+        }
 
-    async def _hang_up(self, reason: str) -> None:
-        for keeper in list(self._keepers):
-            await keeper.hang_up(reason)
+    async def _disconnect_all(self, reason: str) -> None:
+        for container in list(self._containers):
+            await container.disconnect(reason)
 
     async def _network(self, spec: SandboxSpec) -> str:
         if spec.network.mode is NetworkMode.PUBLIC:
@@ -360,61 +369,65 @@ class DockerBackend:
         return NO_NETWORK_MODE
 
     async def _limits(self, limits: Limits) -> dict[str, object]:
-        info = await self._engine.info()
+        info = await self._daemon.info()
         if limits.cpus is not None and limits.cpus > info.cpus:
             self._warn(
-                f"a task wants {limits.cpus:g} CPUs, and the Docker engine has {info.cpus}: "
-                "it gets them all"
+                f"a task requests {limits.cpus:g} CPUs, and the Docker daemon has {info.cpus}: "
+                "the task may use all of them"
             )
         if limits.memory_mb is not None and not info.memory_limit:
-            self._warn("memory_mb is not enforced: the Docker engine's kernel cannot")
+            self._warn(
+                "memory_mb is not enforced: the kernel of the Docker daemon does not support it"
+            )
         elif not info.swap_limit:
-            self._warn("sandboxes may swap: the Docker engine's kernel cannot limit it")
+            self._warn("sandboxes may swap: the kernel of the Docker daemon cannot limit swap")
         if not info.pids_limit:
-            self._warn("the number of processes is not limited: the Docker engine cannot")
-        storage = limits.storage_mb is not None and await self._files.limit_storage()
+            self._warn(
+                "the number of processes is not limited: the Docker daemon does not support it"
+            )
+        storage = limits.storage_mb is not None and await self._files.limits_storage()
         if limits.storage_mb is not None and not storage:
             self._warn(
-                f"storage_mb is not enforced by the Docker engine's {info.driver} driver here; "
+                f"storage_mb is not enforced by the Docker daemon's {info.driver} driver here; "
                 "overlay2 on xfs mounted with pquota does"
             )
         return limits_config(limits, info, storage=storage)
 
 
-def _check_engine(engine: Daemon, system: str) -> None:
-    if engine.api < _OLDEST_API:
-        spoken, oldest = (".".join(map(str, x)) for x in (engine.api, _OLDEST_API))
+def _check_daemon(daemon: Daemon, system: str) -> None:
+    if daemon.api < _OLDEST_API:
+        spoken, oldest = (".".join(map(str, x)) for x in (daemon.api, _OLDEST_API))
         raise SandboxUnavailable(
-            f"the Docker engine at {engine.endpoint} is too old: it is version "
-            f"{engine.version.version} with API {spoken}, and API {oldest} (version 19.03) is "
-            "the oldest that will do"
+            f"the Docker daemon at {daemon.endpoint} is too old: it is version "
+            f"{daemon.version.version} with API {spoken}, and API {oldest} (version 19.03) or "
+            "later is required"
         )
     if system != "linux":
         raise SandboxUnavailable(
-            f"the Docker engine at {engine.endpoint} runs {system or 'another'} containers; "
+            f"the Docker daemon at {daemon.endpoint} runs {system or 'another'} containers; "
             "sandboxes are Linux"
         )
 
 
-def _check_runtime(engine: Daemon, known: Collection[str], runtime: str | None) -> None:
-    if runtime is not None and runtime not in known:
+def _check_runtime(daemon: Daemon, runtimes: Collection[str], runtime: str | None) -> None:
+    if runtime is not None and runtime not in runtimes:
         raise SandboxUnavailable(
-            f"[docker] runtime: the Docker daemon at {engine.endpoint} has no runtime "
-            f'"{runtime}"; it has {", ".join(sorted(known)) or "none"}. Add it under "runtimes" '
+            f"[docker] runtime: the Docker daemon at {daemon.endpoint} has no runtime "
+            f'"{runtime}"; it has {", ".join(sorted(runtimes)) or "none"}. Add it under "runtimes" '
             "in the daemon's daemon.json and restart the daemon"
         )
 
 
-async def _engines_name_servers(sandbox: ContainerSandbox) -> tuple[str, ...]:
-    """Whom the engine gives to a container to ask for names, but for its host's loopback."""
+async def _default_name_servers(sandbox: ContainerSandbox) -> tuple[str, ...]:
+    """The name servers that the daemon gives to a container, without loopback ones."""
     with temporary_folder() as folder:
         copy = folder / "resolv.conf"
-        await sandbox.download("/etc/resolv.conf", copy, limit=_LARGEST_RESOLV_CONF)
+        await sandbox.download("/etc/resolv.conf", copy, limit=_MAX_RESOLV_CONF)
         return name_servers(copy.read_text(errors="replace"))
 
 
-async def _ended(task: "asyncio.Task[object]") -> None:
+async def _cancel(task: "asyncio.Task[object]") -> None:
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("work in the background ended: %s", error)
+        log.warning("a background task failed: %s", error)

@@ -1,7 +1,7 @@
-"""What a sandbox's container is made of: its limits, its walls and its mounts.
+"""The configuration of a sandbox's container: limits, hardening and mounts.
 
-Invariants: no capability beyond those of a local sandbox, no way to new privileges, no
-namespace of the host, no socket of the engine, nothing of the host that can be written.
+Invariants: no capability beyond those of a local sandbox, no new privileges, no namespace of the
+host, no socket of the daemon, no writable mount of the host.
 """
 
 import re
@@ -33,41 +33,41 @@ CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
     "NET_BIND_SERVICE", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP",
 )  # fmt: skip
-"""Those of the local backend's sandboxes: what a container usually may do, less device nodes
-and raw packets."""
+"""The capabilities of the local backend's sandboxes: Docker's default without device nodes and raw
+packets."""
 MAX_PROCESSES = 4096
-"""Without a limit of its own a sandbox could use up the host's process table."""
+"""The process limit of a sandbox that sets none; it protects the host's process table."""
 NO_NETWORK_MODE = "none"
 _SHM_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """A container before it is made."""
+    """The specification of a container."""
 
     name: str
     image: str
     labels: Labels
     limits: Mapping[str, object]
-    """As the engine takes them; see `limits_config`."""
+    """In the format of HostConfig; see `limits_config`."""
     memory_mb: int | None
     mounts: Sequence[Mapping[str, object]]
     workdir: str
     network: str = NO_NETWORK_MODE
     dns: Sequence[str] = ()
-    """Who is asked for names, by way of the container's own network; see `networks`."""
+    """Name servers, reached through the container's own network; see `run_networks`."""
     runtime: str | None = None
-    """The OCI runtime; the daemon's default otherwise."""
+    """The OCI runtime; default: the daemon's."""
 
     def config(self, info: DaemonInfo) -> dict[str, object]:
-        """The body of the engine's create call."""
+        """The body of the create request."""
         return {
             "Image": self.image,
             "Hostname": self.name,
             "Entrypoint": [INIT],
             "Cmd": [],
             "User": "0:0",
-            # The engine makes it where the image does not have it.
+            # Created by the daemon if the image does not have it.
             "WorkingDir": self.workdir,
             "OpenStdin": True,
             "StdinOnce": True,
@@ -91,8 +91,8 @@ class ContainerSpec:
 
 
 def hardening(info: DaemonInfo) -> dict[str, object]:
-    """The walls of every sandbox, as the engine's HostConfig takes them."""
-    walls: dict[str, object] = {
+    """The hardening of every sandbox, as fields of HostConfig."""
+    config: dict[str, object] = {
         "CapDrop": ["ALL"],
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges"],
@@ -104,27 +104,27 @@ def hardening(info: DaemonInfo) -> dict[str, object]:
         "AutoRemove": False,
     }
     if info.cgroup_version == "2":
-        walls["CgroupnsMode"] = "private"
-    return walls
+        config["CgroupnsMode"] = "private"
+    return config
 
 
 def limits_config(limits: Limits, info: DaemonInfo, *, storage: bool) -> dict[str, object]:
-    """Limits as the engine's HostConfig takes them; storage only where its driver can."""
+    """Limits as fields of HostConfig; the storage limit only if the driver supports it."""
     config: dict[str, object] = {"PidsLimit": limits.pids or MAX_PROCESSES}
     if info.cgroup_version == "1":
         config["MemorySwappiness"] = 0
     if limits.cpus is not None and limits.cpus < info.cpus:
         config["NanoCpus"] = round(limits.cpus * 1e9)
     if limits.memory_mb is not None:
-        # As much memory and swap together as memory alone: there is no swap.
+        # MemorySwap is memory plus swap, so this disables swap.
         config["Memory"] = config["MemorySwap"] = limits.memory_mb << 20
     if limits.storage_mb is not None and storage:
         config["StorageOpt"] = {"size": f"{limits.storage_mb}m"}
     if limits.gpus:
         if "nvidia" not in info.runtimes:
             raise SandboxUnsupported(
-                f"the task wants {limits.gpus} GPU(s), and the Docker engine has no nvidia "
-                "runtime: install the NVIDIA container toolkit on its host, or use another engine"
+                f"the task needs {limits.gpus} GPU(s), and the Docker daemon has no nvidia "
+                "runtime: install the NVIDIA container toolkit on its host, or use another daemon"
             )
         request = {"Driver": "nvidia", "Count": limits.gpus, "Capabilities": [["gpu"]]}
         config["DeviceRequests"] = [request]
@@ -132,9 +132,9 @@ def limits_config(limits: Limits, info: DaemonInfo, *, storage: bool) -> dict[st
 
 
 def bind_mount(source: str, target: str) -> dict[str, object]:
-    """A file or folder of the engine's host, read-only.
+    """A read-only bind mount of a file or folder of the daemon's host.
 
-    Without what is mounted below it: the engine makes only the topmost mount read-only.
+    It is not recursive: the daemon makes only the topmost mount read-only.
     """
     return {
         "Type": "bind",
@@ -146,7 +146,7 @@ def bind_mount(source: str, target: str) -> dict[str, object]:
 
 
 def volume_mount(name: str, target: str) -> dict[str, object]:
-    """A named volume, read-only."""
+    """A read-only mount of a named volume."""
     return {
         "Type": "volume",
         "Source": name,
@@ -156,27 +156,29 @@ def volume_mount(name: str, target: str) -> dict[str, object]:
     }
 
 
-def start_error(error: DaemonError, image: str, where: str) -> SandboxError:
-    """Why a container did not start, in words for a person."""
-    said = _runtime_message(error.said)
-    if error.status == 404 and "no such image" in said.lower():
+def start_error(error: DaemonError, image: str, endpoint: str) -> SandboxError:
+    """The error for a container that did not start."""
+    message = _runtime_message(error.reason)
+    if error.status == 404 and "no such image" in message.lower():
         return SandboxUnavailable(
-            f"the image {image} is no longer on the Docker engine at {where}: it was removed "
-            "after it was built; run again to build it"
+            f"the image {image} was removed from the Docker daemon at {endpoint} after it was "
+            "built; run again to build it"
         )
     if error.status == 400:
-        return SandboxUnsupported(f"the Docker engine at {where} does not take this: {said}")
-    return SandboxUnavailable(f"the Docker engine at {where} cannot start a sandbox: {said}")
+        return SandboxUnsupported(
+            f"the Docker daemon at {endpoint} rejected the container: {message}"
+        )
+    return SandboxUnavailable(f"the Docker daemon at {endpoint} cannot start a sandbox: {message}")
 
 
-def _runtime_message(said: str) -> str:
-    """A runtime's message without the path that it took through the runtime's own code."""
-    words = re.sub(r"\b\w+\.go:\d+: ", "", said)
+def _runtime_message(message: str) -> str:
+    """A runtime's message without the prefixes that name its internal layers."""
+    text = re.sub(r"\b\w+\.go:\d+: ", "", message)
     for layer in (
         r".*OCI runtime (?:create|start) failed: ",
         r"runc (?:create|start) failed: ",
         r"(?:unable to start container process|starting container process caused)[:,]? ",
         r"(?:error during container init|container init caused)[:,]? ",
     ):
-        words = re.sub(layer, "", words)
-    return words.removesuffix(": unknown").strip() or said
+        text = re.sub(layer, "", text)
+    return text.removesuffix(": unknown").strip() or message

@@ -1,4 +1,4 @@
-"""One container from the engine's side: made, started, moved between networks, removed."""
+"""The container of a sandbox on the daemon: create, start, change of network, removal."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from plimsoll.sandboxes.protocol import Mount, OnConnection, Served
 
 __all__ = ["DockerContainer"]
 
-_WHY_SECONDS = 8.0
+_REASON_SECONDS = 8.0
 _REMOVE_SECONDS = 30.0
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 _NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
@@ -31,197 +31,197 @@ _NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
 class _Sandbox(Protocol):
     async def serve(self, port: int, on_connection: OnConnection) -> Served: ...
 
-    def look_at_disk(self) -> None: ...
+    def check_disk(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
 class DockerContainer:
-    """What a sandbox needs of the engine; see `container.sandbox.Keeper`."""
+    """The Docker implementation of `container.sandbox.ContainerHandle`."""
 
-    def __init__(self, engine: Daemon, networks: RunNetworks, plan: ContainerSpec) -> None:
-        self._engine = engine
+    def __init__(self, daemon: Daemon, networks: RunNetworks, spec: ContainerSpec) -> None:
+        self._daemon = daemon
         self._networks = networks
-        self._plan = plan
-        self._wire: AttachStream | None = None
-        self._on: str | None = plan.network
-        """The network that the container is in; one without any is in the engine's `none`."""
-        self._egress: Served | None = None
-        self._turn = asyncio.Lock()
-        self._gone = ""
+        self._spec = spec
+        self._stream: AttachStream | None = None
+        self._network: str | None = spec.network
+        """The network of the container; `none` for a container without one."""
+        self._proxy: Served | None = None
+        self._lock = asyncio.Lock()
+        self._gone_reason = ""
         self._removed = False
-        self._trouble = ""
-        """What its removal last met with."""
+        self._last_error = ""
+        """The last error of its removal."""
         self.sandbox: _Sandbox | None = None
-        """Set once it runs: the way out that an allowlist leaves is served through it."""
+        """Set when the sandbox runs: the egress proxy is served through it."""
 
     @property
     def id(self) -> str:
-        return self._plan.name
+        return self._spec.name
 
     @property
     def run(self) -> str:
-        return self._plan.labels.run
+        return self._spec.labels.run
 
     @property
     def removed(self) -> bool:
         return self._removed
 
-    async def start(self, carried: ContainerFiles) -> AttachStream:
-        """Create, fill, attach and start. What there is of it after a failure is for `remove`."""
-        engine, name = self._engine, self._plan.name
+    async def start(self, files: ContainerFiles) -> AttachStream:
+        """Create the container, copy files, attach and start. After a failure call `remove`."""
+        daemon, name = self._daemon, self._spec.name
         try:
-            config = self._plan.config(await engine.info())
-            # The engine goes on with a call that nobody waits for any more: without waiting
-            # there could be a container after its removal.
-            await run_to_completion(engine.create_container(config, name))
-            await check_volumes(engine, name, carried.volumes)
-            if carried.copies:
-                async with tar_stream(lambda tar: _add_copies(tar, carried.copies)) as tar:
-                    await engine.put_archive(name, "/", tar)
-            self._wire = await engine.attach(name)
-            await run_to_completion(engine.start(name))
+            config = self._spec.config(await daemon.info())
+            # The daemon completes a cancelled call: without waiting, the container could appear
+            # after its removal.
+            await run_to_completion(daemon.create_container(config, name))
+            await check_volumes(daemon, name, files.volumes)
+            if files.copies:
+                async with tar_stream(lambda tar: _add_copies(tar, files.copies)) as tar:
+                    await daemon.put_archive(name, "/", tar)
+            self._stream = await daemon.attach(name)
+            await run_to_completion(daemon.start(name))
         except DaemonError as error:
             if is_missing_network(error):
-                raise ResourceRemoved(str(engine.endpoint), self._plan.network) from None
-            raise start_error(error, self._plan.image, str(engine.endpoint)) from None
-        return self._wire
+                raise ResourceRemoved(str(daemon.endpoint), self._spec.network) from None
+            raise start_error(error, self._spec.image, str(daemon.endpoint)) from None
+        return self._stream
 
-    async def hang_up(self, reason: str) -> None:
-        """Give the container up, whether it is well or not: its stream ends for this reason."""
-        self._gone = self._gone or reason
-        if self._wire is not None:
-            await self._wire.close()
+    async def disconnect(self, reason: str) -> None:
+        """Close the stream, so that the sandbox ends with this reason."""
+        self._gone_reason = self._gone_reason or reason
+        if self._stream is not None:
+            await self._stream.close()
 
-    async def why_gone(self) -> str:
-        """Why the stream ended that nobody here has closed."""
-        if not self._gone:
-            self._gone = await self._why()
-        return self._gone
+    async def exit_reason(self) -> str:
+        """The reason why the stream ended unexpectedly."""
+        if not self._gone_reason:
+            self._gone_reason = await self._find_reason()
+        return self._gone_reason
 
-    async def _why(self) -> str:
-        where = self._engine.endpoint
+    async def _find_reason(self) -> str:
+        endpoint = self._daemon.endpoint
         try:
-            # An engine on its way down still answers on the connections that there are.
-            async with asyncio.timeout(_WHY_SECONDS), Daemon(where) as anew:
-                found = await anew.inspect(self._plan.name)
+            # A daemon that shuts down still answers on open connections.
+            async with asyncio.timeout(_REASON_SECONDS), Daemon(endpoint) as fresh:
+                found = await fresh.inspect(self._spec.name)
         except TimeoutError:
-            return f"the Docker engine at {where} does not answer"
+            return f"the Docker daemon at {endpoint} does not answer"
         except SandboxError as error:
-            return f"the Docker engine at {where} restarted or is gone ({error})"
+            return f"the Docker daemon at {endpoint} restarted or is gone ({error})"
         if found is None or found.state.status in ("removing", "dead"):
-            return f"somebody removed the sandbox's container {self._plan.name}"
-        return self._how_it_ended(found.state)
+            return f"the sandbox's container {self._spec.name} was removed by someone else"
+        return self._describe_exit(found.state)
 
-    def _how_it_ended(self, state: ContainerState) -> str:
+    def _describe_exit(self, state: ContainerState) -> str:
         if state.oom_killed:
-            limit = self._plan.memory_mb
-            which = f"limit {limit} MB" if limit else "it had no limit of its own"
-            return f"the kernel killed the sandbox for memory ({which})"
+            limit = self._spec.memory_mb
+            detail = f"limit {limit} MB" if limit else "no limit was set"
+            return f"the kernel killed the sandbox for memory ({detail})"
         if state.running:
             return (
-                f"the Docker engine at {self._engine.endpoint} dropped the stream to container "
-                f"{self._plan.name}, which still runs"
+                f"the Docker daemon at {self._daemon.endpoint} dropped the stream to container "
+                f"{self._spec.name}, which still runs"
             )
         if state.exit_code == 137:
-            return f"the sandbox's container {self._plan.name} was killed from outside"
+            return f"the sandbox's container {self._spec.name} was killed from outside"
         if state.exit_code in (0, 143):
-            return f"the sandbox's container {self._plan.name} was stopped from outside"
-        why = f": {state.error}" if state.error else ""
-        return f"the sandbox's init ended (exit {state.exit_code}){why}"
+            return f"the sandbox's container {self._spec.name} was stopped from outside"
+        reason = f": {state.error}" if state.error else ""
+        return f"the sandbox's init ended (exit {state.exit_code}){reason}"
 
     async def set_network(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        """Apply a policy; the variables that commands need under it."""
-        async with self._turn:
-            return await run_to_completion(self._switch(policy))
+        """Apply a policy. Returns the variables that commands need under it."""
+        async with self._lock:
+            return await run_to_completion(self._apply_network(policy))
 
-    async def _switch(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        """Whatever was open is closed first, so that a failure half way leaves less open."""
+    async def _apply_network(self, policy: NetworkPolicy) -> Mapping[str, str]:
+        """Close the old access first, so that a failure leaves less access, not more."""
         if self._removed:
             raise SandboxUnavailable("the sandbox was closed")
-        if self._egress is not None:
-            await self._egress.close()
-            self._egress = None
+        if self._proxy is not None:
+            await self._proxy.close()
+            self._proxy = None
         try:
             if policy.mode is NetworkMode.PUBLIC:
-                await self._join_run()
+                await self._join_run_network()
                 return {}
             await self._leave()
         except DaemonError as error:
             raise SandboxUnavailable(
-                f"the network of the sandbox could not be changed: {error.said}"
+                f"the network of the sandbox could not be changed: {error.reason}"
             ) from None
-        return await self._serve(policy) if policy.mode is NetworkMode.ALLOWLIST else {}
+        return await self._start_proxy(policy) if policy.mode is NetworkMode.ALLOWLIST else {}
 
-    async def _join_run(self) -> None:
-        network = await self._networks.of_run(self._plan.labels)
+    async def _join_run_network(self) -> None:
+        network = await self._networks.of_run(self._spec.labels)
         try:
             await self._join(network)
         except DaemonError as error:
             if not is_missing_network(error):
                 raise
-            self._networks.forget(network)  # somebody removed it
-            await self._join(await self._networks.of_run(self._plan.labels))
+            self._networks.forget(network)  # it was removed by someone else
+            await self._join(await self._networks.of_run(self._spec.labels))
 
     async def _join(self, network: str) -> None:
-        if self._on == network:
+        if self._network == network:
             return
-        if self._on is not None:
-            await self._engine.disconnect(self._on, self._plan.name)
-            self._on = None
-        await self._engine.connect(network, self._plan.name)
-        self._on = network
+        if self._network is not None:
+            await self._daemon.disconnect(self._network, self._spec.name)
+            self._network = None
+        await self._daemon.connect(network, self._spec.name)
+        self._network = network
 
     async def _leave(self) -> None:
-        # A container that is in no network at all has only loopback, as with `none`.
-        if self._on not in (None, NO_NETWORK_MODE):
-            await self._engine.disconnect(self._on, self._plan.name)
-            self._on = None
+        # A container without a network has only loopback, like `none`.
+        if self._network not in (None, NO_NETWORK_MODE):
+            await self._daemon.disconnect(self._network, self._spec.name)
+            self._network = None
 
-    async def _serve(self, policy: NetworkPolicy) -> Mapping[str, str]:
+    async def _start_proxy(self, policy: NetworkPolicy) -> Mapping[str, str]:
         if self.sandbox is None:
-            raise SandboxUnavailable("the sandbox is not up yet")
-        self._egress = await self.sandbox.serve(0, EgressProxy(policy.allowed_hosts))
-        proxy = f"http://127.0.0.1:{self._egress.port}"
+            raise SandboxUnavailable("the sandbox is not running yet")
+        self._proxy = await self.sandbox.serve(0, EgressProxy(policy.allowed_hosts))
+        proxy = f"http://127.0.0.1:{self._proxy.port}"
         return {**dict.fromkeys(_PROXY, proxy), **_NO_PROXY}
 
     async def remove(self) -> None:
-        """Kill and remove the container with its own volumes, whatever state it is in."""
+        """Kill and remove the container with its anonymous volumes, in any state."""
         if self._removed:
             return
-        if self._wire is not None:
-            await self._wire.close()
+        if self._stream is not None:
+            await self._stream.close()
         try:
-            # Not while it is being moved: an engine that loses count of who is in a network
-            # cannot remove that network any more.
-            async with asyncio.timeout(_REMOVE_SECONDS), self._turn:
+            # Not during a change of network: the daemon could lose track of the network's
+            # endpoints and refuse to remove it.
+            async with asyncio.timeout(_REMOVE_SECONDS), self._lock:
                 if not self._removed:
                     await self._until_removed()
                     self._removed = True
         except TimeoutError:
-            why = self._trouble or (
-                "a process in it may not be killable, or the Docker engine at "
-                f"{self._engine.endpoint} hangs"
+            reason = self._last_error or (
+                "a process in it may not be killable, or the Docker daemon at "
+                f"{self._daemon.endpoint} hangs"
             )
             raise SandboxUnavailable(
-                f"the container {self._plan.name} could not be removed within "
-                f"{_REMOVE_SECONDS:.0f} s: {why}"
+                f"the container {self._spec.name} could not be removed within "
+                f"{_REMOVE_SECONDS:.0f} s: {reason}"
             ) from None
 
     async def _until_removed(self) -> None:
         pause, last = 0.05, time.monotonic() + _REMOVE_SECONDS / 2
         while True:
             try:
-                await self._engine.remove(self._plan.name)
+                await self._daemon.remove(self._spec.name)
                 return
             except (DaemonError, DaemonUnreachable) as error:
-                # In progress already, or something still holds on to a mount for a moment; and an
-                # engine that restarts is back in a moment, too.
-                self._trouble = str(error)
-                goes = isinstance(error, DaemonError) and error.status == 409
-                if not goes and time.monotonic() > last:
+                # Status 409: a removal is in progress, or a mount is still busy. A daemon that
+                # restarts is back soon.
+                self._last_error = str(error)
+                in_progress = isinstance(error, DaemonError) and error.status == 409
+                if not in_progress and time.monotonic() > last:
                     raise SandboxUnavailable(
-                        f"the container {self._plan.name} could not be removed: {error}"
+                        f"the container {self._spec.name} could not be removed: {error}"
                     ) from None
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)

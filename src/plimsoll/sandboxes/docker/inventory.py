@@ -1,8 +1,8 @@
-"""What Plimsoll has made on a Docker engine, whoever made it and from wherever.
+"""The objects that Plimsoll created on a Docker daemon, from any host.
 
-Containers and images inherit the labels of the image they are made from. So a container that
-somebody starts from an image of ours to look at it carries our labels too, word for word; what
-we make ourselves has labels of its own. And a container is never shared, though its image is.
+Containers and images inherit the labels of their image. A container that someone starts from an
+image of Plimsoll has exactly the image's labels, so it is told apart from a sandbox, whose labels
+are its own. A container is never shared, even if its image is.
 """
 
 import asyncio
@@ -29,29 +29,29 @@ from plimsoll.sandboxes.reaper import Resource
 
 __all__ = ["DockerInventory"]
 
-_OURS = "plimsoll/"
-"""Names of images of ours begin so; any other name somebody else gave."""
-_LOOKS = 100
+_IMAGE_PREFIX = "plimsoll/"
+"""Prefix of the image names that Plimsoll gives."""
+_CHECKS = 100
 _PAUSE = 0.1
 _NETWORK_SECONDS = 2.0
 
 
-Inherited = Mapping[str, Labels | None]
-"""The labels of images, by their ids."""
+ImageLabels = Mapping[str, Labels | None]
+"""The labels of images by id."""
 Users = Mapping[tuple[str, str], tuple[str, ...]]
-"""Who holds on to something, by its kind and id."""
+"""The users of an object, by its kind and id."""
 
 
 class DockerInventory:
-    """Entering it opens the engine; over an engine that is open it is used without."""
+    """The inventory of one daemon. Entering it connects; it also works on an open `Daemon`."""
 
     name = "docker"
 
-    def __init__(self, engine: Daemon) -> None:
-        self._engine = engine
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
 
     async def __aenter__(self) -> Self:
-        await self._engine.__aenter__()
+        await self._daemon.__aenter__()
         return self
 
     async def __aexit__(
@@ -60,36 +60,36 @@ class DockerInventory:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._engine.__aexit__(exc_type, exc, traceback)
+        await self._daemon.__aexit__(exc_type, exc, traceback)
 
     async def items(self) -> Sequence[Resource]:
-        engine = self._engine
+        daemon = self._daemon
         images, networks, volumes = await asyncio.gather(
-            engine.images(OWNER_LABEL), engine.networks(OWNER_LABEL), engine.volumes(OWNER_LABEL)
+            daemon.images(OWNER_LABEL), daemon.networks(OWNER_LABEL), daemon.volumes(OWNER_LABEL)
         )
-        # Containers come last: what began to use something in the meantime is seen.
-        containers = await engine.containers()
-        inherited = {image.id: from_docker(image.labels) for image in images}
-        users = _users(containers, inherited)
+        # Containers are listed last, so that new users of the objects above are seen.
+        containers = await daemon.containers()
+        image_labels = {image.id: from_docker(image.labels) for image in images}
+        users = _users(containers, image_labels)
         return [
-            *_sandboxes(containers, inherited, await self._ends(containers)),
+            *_sandboxes(containers, image_labels, await self._exit_times(containers)),
             *_networks(networks, users),
             *_volumes(volumes, users),
             *_images(images, users),
         ]
 
-    async def _ends(self, containers: Sequence[ContainerSummary]) -> Mapping[str, float]:
-        """When sandboxes ended whose owners are elsewhere. Services of a task may end before it."""
-        ends: dict[str, float] = {}
+    async def _exit_times(self, containers: Sequence[ContainerSummary]) -> Mapping[str, float]:
+        """Exit times of sandboxes owned by other hosts, without those of compose services."""
+        exit_times: dict[str, float] = {}
         for row in containers:
             labels = from_docker(row.labels)
             if row.state != "exited" or row.command != INIT or labels is None:
                 continue
-            if is_here(labels.owner) or (found := await self._engine.inspect(row.id)) is None:
+            if is_here(labels.owner) or (found := await self._daemon.inspect(row.id)) is None:
                 continue
             if (when := _seconds(found.state.finished_at)) is not None:
-                ends[row.id] = when
-        return ends
+                exit_times[row.id] = when
+        return exit_times
 
     async def remove(self, item: Resource) -> None:
         match item.kind:
@@ -98,60 +98,62 @@ class DockerInventory:
             case "network":
                 await self._remove_network(item.id)
             case "volume":
-                await self._engine.remove_volume(item.id)
+                await self._daemon.remove_volume(item.id)
             case "image":
                 await self._remove_image(item.id)
 
     async def _remove_container(self, container: str) -> None:
-        """Others may be at it too: then it is gone when they are done."""
+        """Remove a container; another process may be removing it at the same time."""
         try:
-            await self._engine.remove(container)
+            await self._daemon.remove(container)
         except DaemonError as error:
-            if error.status != 409 or not await self._goes(container):
+            if error.status != 409 or not await self._disappears(container):
                 raise
 
     async def _remove_network(self, network: str) -> None:
         try:
-            await remove_network(self._engine, network, _NETWORK_SECONDS)
+            await remove_network(self._daemon, network, _NETWORK_SECONDS)
         except DaemonError as error:
-            if "active endpoints" not in error.said:
+            if "active endpoints" not in error.reason:
                 raise
             raise DaemonError(
                 f"{error}; if `docker network inspect` shows no container in it, restart the "
-                "daemon: it has lost count of the network's endpoints, and counts them anew",
+                "daemon: it has lost track of the network's endpoints and counts them again",
                 error.status,
-                error.said,
+                error.reason,
             ) from None
 
-    async def _goes(self, container: str) -> bool:
-        """Whether a container is gone within some seconds."""
-        for _ in range(_LOOKS):
-            if await self._engine.inspect(container) is None:
+    async def _disappears(self, container: str) -> bool:
+        """Whether a container disappears within a few seconds."""
+        for _ in range(_CHECKS):
+            if await self._daemon.inspect(container) is None:
                 return True
             await asyncio.sleep(_PAUSE)
         return False
 
     async def _remove_image(self, image: str) -> None:
-        """Take our names away, the last of which takes the image along."""
-        found = await self._engine.image(image)
+        """Remove Plimsoll's tags; removing the last tag removes the image."""
+        found = await self._daemon.image(image)
         names = (found.repo_tags if found is not None else None) or []
-        for name in [name for name in names if name.startswith(_OURS)] if names else [image]:
-            await self._engine.remove_image(name)
+        for name in (
+            [name for name in names if name.startswith(_IMAGE_PREFIX)] if names else [image]
+        ):
+            await self._daemon.remove_image(name)
 
 
-def _is_ours(row: ContainerSummary, inherited: Inherited) -> bool:
+def _is_plimsolls(row: ContainerSummary, image_labels: ImageLabels) -> bool:
     found = from_docker(row.labels)
-    return found is not None and found != inherited.get(row.image_id)
+    return found is not None and found != image_labels.get(row.image_id)
 
 
-def _users(containers: Sequence[ContainerSummary], inherited: Inherited) -> Users:
-    """Who holds on to images, networks and volumes: our containers' ids, others' names."""
+def _users(containers: Sequence[ContainerSummary], image_labels: ImageLabels) -> Users:
+    """The users of images, networks and volumes: Plimsoll's containers by id, others by name."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for row in containers:
-        user = row.id if _is_ours(row, inherited) else f"container {_name(row)}"
+        user = row.id if _is_plimsolls(row, image_labels) else f"container {_name(row)}"
         found["image", row.image_id].append(user)
-        for name, place in (row.network_settings.networks or {}).items():
-            found["network", place.network or name].append(user)
+        for name, endpoint in (row.network_settings.networks or {}).items():
+            found["network", endpoint.network or name].append(user)
         for mount in row.mounts:
             if mount.type == "volume":
                 found["volume", mount.name].append(user)
@@ -159,11 +161,13 @@ def _users(containers: Sequence[ContainerSummary], inherited: Inherited) -> User
 
 
 def _sandboxes(
-    containers: Sequence[ContainerSummary], inherited: Inherited, ends: Mapping[str, float]
+    containers: Sequence[ContainerSummary],
+    image_labels: ImageLabels,
+    exit_times: Mapping[str, float],
 ) -> Iterator[Resource]:
     for row in containers:
         labels = from_docker(row.labels)
-        if labels is not None and _is_ours(row, inherited):
+        if labels is not None and _is_plimsolls(row, image_labels):
             yield Resource(
                 "sandbox",
                 row.id,
@@ -171,14 +175,14 @@ def _sandboxes(
                 name=_name(row),
                 state=row.state,
                 created=row.created,
-                ended=ends.get(row.id),
+                ended=exit_times.get(row.id),
             )
 
 
 def _networks(networks: Sequence[NetworkSummary], users: Users) -> Iterator[Resource]:
     for row in networks:
         if (labels := from_docker(row.labels)) is not None:
-            by = users.get(("network", row.id), ()) + users.get(("network", row.name), ())
+            users_of = users.get(("network", row.id), ()) + users.get(("network", row.name), ())
             yield Resource(
                 "network",
                 row.id,
@@ -186,7 +190,7 @@ def _networks(networks: Sequence[NetworkSummary], users: Users) -> Iterator[Reso
                 name=row.name,
                 created=_seconds(row.created),
                 shared=is_shared(row.labels),
-                used_by=by,
+                used_by=users_of,
             )
 
 
@@ -205,16 +209,16 @@ def _volumes(volumes: Sequence[Volume], users: Users) -> Iterator[Resource]:
 
 def _images(images: Sequence[ImageSummary], users: Users) -> Iterator[Resource]:
     for row in images:
-        # An image without a name is listed with this one.
+        # Docker lists an untagged image with this name.
         names = [name for name in row.repo_tags or () if name != "<none>:<none>"]
-        ours = [name for name in names if name.startswith(_OURS)]
-        others = tuple(f"the name {name}" for name in names if name not in ours)
+        own_names = [name for name in names if name.startswith(_IMAGE_PREFIX)]
+        others = tuple(f"the name {name}" for name in names if name not in own_names)
         if (labels := from_docker(row.labels)) is not None:
             yield Resource(
                 "image",
                 row.id,
                 labels,
-                name=ours[0] if ours else "",
+                name=own_names[0] if own_names else "",
                 created=row.created,
                 shared=is_shared(row.labels),
                 used_by=users.get(("image", row.id), ()) + others,

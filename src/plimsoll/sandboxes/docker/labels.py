@@ -1,4 +1,4 @@
-"""The labels that everything Plimsoll makes on an engine carries, and how they are read back."""
+"""Labels on every object that Plimsoll creates on a daemon, formatted and parsed."""
 
 from collections.abc import Mapping
 
@@ -11,27 +11,27 @@ TICKET = "plimsoll.ticket"
 OWNER = "plimsoll.owner"
 EXPIRES = "plimsoll.expires"
 SHARED = "plimsoll.shared"
-"""On what serves many runs, such as images: it outlives its owner, until it expires."""
+"""Set on objects that serve many runs, such as images: they outlive their owner until expiry."""
 OWNER_LABEL = OWNER
-"""Whatever carries this label was made by Plimsoll."""
+"""Every object with this label was created by Plimsoll."""
 
 
 def to_docker(labels: Labels, *, shared: bool = False) -> dict[str, str]:
-    """Labels as the engine keeps them."""
+    """Labels in Docker's format."""
     owner = labels.owner
-    written = {
+    raw = {
         RUN: labels.run,
         TICKET: labels.ticket,
         OWNER: f"{owner.host} {owner.pid} {owner.started}",
         EXPIRES: f"{labels.expires:.0f}",
     }
-    # Said either way: a container has its image's labels, unless it has its own.
-    return {**written, SHARED: "yes" if shared else "no"}
+    # Always set: a container inherits the labels of its image that it does not set itself.
+    return {**raw, SHARED: "yes" if shared else "no"}
 
 
-def from_docker(written: Mapping[str, str] | None) -> Labels | None:
-    """What the labels say; None where they are not ours or make no sense."""
-    found = written or {}
+def from_docker(raw: Mapping[str, str] | None) -> Labels | None:
+    """The parsed labels; None if they are not Plimsoll's or invalid."""
+    found = raw or {}
     try:
         host, pid, started = found[OWNER].split(" ", 2)
         expires = float(found[EXPIRES])
@@ -40,5 +40,5 @@ def from_docker(written: Mapping[str, str] | None) -> Labels | None:
         return None
 
 
-def is_shared(written: Mapping[str, str] | None) -> bool:
-    return (written or {}).get(SHARED) == "yes"
+def is_shared(raw: Mapping[str, str] | None) -> bool:
+    return (raw or {}).get(SHARED) == "yes"

@@ -1,4 +1,4 @@
-"""What the config says about the Docker backend."""
+"""The options of the Docker backend."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,31 +11,31 @@ __all__ = ["DockerOptions"]
 
 @dataclass(frozen=True, slots=True)
 class DockerOptions:
-    """Which engine is used, and how much of what is built there is kept."""
+    """The daemon to use, and the limits of its image cache."""
 
     host: str | None = None
-    """The engine's address, as in DOCKER_HOST."""
+    """The daemon's address, as in DOCKER_HOST."""
     context: str | None = None
     """A context of the docker command."""
     certificates: Path | None = None
-    """A folder with ca.pem, cert.pem and key.pem for an engine behind TLS."""
+    """A folder with ca.pem, cert.pem and key.pem for a daemon behind TLS."""
     allow_plain: tuple[str, ...] = ()
-    """Hosts whose engines may be used without TLS."""
+    """Hosts whose daemons may be used without TLS."""
     dns: tuple[str, ...] = ()
-    """Addresses of name servers for sandboxes that have a network; the engine's own otherwise."""
+    """Name servers of sandboxes with a network, by address; default: those of the daemon."""
     keep_images_gb: float = 50.0
-    """Images of ours beyond this are collected, those used longest ago first."""
+    """Plimsoll's images beyond this size are pruned, the least recently used first."""
     keep_images_days: float = 14.0
-    """Images of ours that nobody used for this long are collected."""
+    """Plimsoll's images that were not used for this long are pruned."""
     wait_seconds: float = 60.0
-    """How long a start waits for a daemon that is away, as while it restarts."""
+    """How long a start waits for an unreachable daemon, for example while it restarts."""
     runtime: str | None = None
-    """The OCI runtime of sandboxes, by its name on the daemon; the daemon's default otherwise."""
+    """The OCI runtime of sandboxes by its name on the daemon; default: the daemon's."""
     home: Path | None = None
-    """Where files that the engine is to see are kept; the local backend's folder by default."""
+    """The folder for files that the daemon mounts; default: the local backend's home."""
 
     def endpoint(self, env: Mapping[str, str]) -> Endpoint:
-        """The engine that is meant, by these options and the environment."""
+        """The address of the daemon, by these options and the environment."""
         return find_endpoint(
             self.host,
             self.context,

@@ -1,8 +1,7 @@
-"""One piece of work for all who want its result at the same time.
+"""Single flight: the same work is done once, within this process and across processes of this host.
 
-Work on an engine that one process of this host does for all: builds, the network of a run.
-
-Processes on other hosts are not seen. What they do at the same time is done twice, and is right.
+Processes on other hosts are not seen. Work that two hosts do at the same time is done twice, with
+the same result.
 """
 
 import asyncio
@@ -23,29 +22,29 @@ __all__ = ["HostLock", "HostLocks", "SingleFlight"]
 
 _T = TypeVar("_T")
 _MAX_REPLAY = 4 << 20
-"""Bytes of output that those who come later still get."""
+"""Bytes of past output that a late caller receives."""
 
 
 class _Call(Generic[_T]):
-    """Work under way: who waits for it, and what it has said so far."""
+    """Work in flight: its waiters and its output so far."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[_T] | None = None
         self.waiting = 0
         self._listeners: list[OnOutput] = []
-        self._said: deque[tuple[Stream, bytes]] = deque()
+        self._output: deque[tuple[Stream, bytes]] = deque()
         self._size = 0
 
-    def say(self, stream: Stream, data: bytes) -> None:
-        self._said.append((stream, data))
+    def emit(self, stream: Stream, data: bytes) -> None:
+        self._output.append((stream, data))
         self._size += len(data)
         while self._size > _MAX_REPLAY:
-            self._size -= len(self._said.popleft()[1])
+            self._size -= len(self._output.popleft()[1])
         for listener in self._listeners:
             listener(stream, data)
 
     def listen(self, listener: OnOutput) -> None:
-        for stream, data in self._said:
+        for stream, data in self._output:
             listener(stream, data)
         self._listeners.append(listener)
 
@@ -55,72 +54,72 @@ class _Call(Generic[_T]):
 
 
 class SingleFlight(Generic[_T]):
-    """Work by key. It goes on while anybody waits for it, whoever began it."""
+    """Work by key. It continues while at least one caller waits for it."""
 
     def __init__(self) -> None:
-        self._flights: dict[str, _Call[_T]] = {}
+        self._calls: dict[str, _Call[_T]] = {}
 
     @property
     def keys(self) -> frozenset[str]:
-        """What is being worked on."""
-        return frozenset(self._flights)
+        """The keys of the work in flight."""
+        return frozenset(self._calls)
 
-    async def join(
+    async def run(
         self,
         key: str,
         work: Callable[[OnOutput], Awaitable[_T]],
         on_output: OnOutput | None = None,
     ) -> _T:
-        """Begin the work, or wait for the one that is under way. All get its output and result."""
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._flights[key] = _Call[_T]()
-            flight.task = asyncio.ensure_future(_run(work, flight.say))
-            flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
-        assert flight.task is not None
+        """Start the work, or join the call in flight. All callers get its output and result."""
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = _Call[_T]()
+            call.task = asyncio.ensure_future(_run(work, call.emit))
+            call.task.add_done_callback(lambda _: self._calls.pop(key, None))
+        assert call.task is not None
         if on_output is not None:
-            flight.listen(on_output)
-        flight.waiting += 1
+            call.listen(on_output)
+        call.waiting += 1
         try:
-            await asyncio.wait([flight.task])
-            return flight.task.result()
+            await asyncio.wait([call.task])
+            return call.task.result()
         finally:
-            flight.waiting -= 1
-            flight.leave(on_output)
-            if not flight.waiting and not flight.task.done():
-                # Whoever comes from now on begins anew.
-                self._flights.pop(key, None)
-                flight.task.cancel()
-                await run_to_completion(asyncio.wait([flight.task]))
+            call.waiting -= 1
+            call.leave(on_output)
+            if not call.waiting and not call.task.done():
+                # Later callers start the work again.
+                self._calls.pop(key, None)
+                call.task.cancel()
+                await run_to_completion(asyncio.wait([call.task]))
 
 
-async def _run(work: Callable[[OnOutput], Awaitable[_T]], say: OnOutput) -> _T:
-    return await work(say)
+async def _run(work: Callable[[OnOutput], Awaitable[_T]], emit: OnOutput) -> _T:
+    return await work(emit)
 
 
-_WAITING_NOTICE = b"another process of this host is at it; waiting for that\n"
+_WAITING_NOTICE = b"waiting for another process of this host that does the same\n"
 
 
 class HostLock:
-    """One's turn at something. The file says why the one before failed, if that is so."""
+    """A held lock. Its file contains the error of the previous holder, if that one failed."""
 
     def __init__(self, file: Path | None = None, *, waited: bool = False) -> None:
         self._file = file
         self._waited = waited
 
     def check(self) -> None:
-        """Raise what it failed of for another, while this one waited for just that.
+        """Raise the error of the holder that this process waited for.
 
-        Otherwise each would fail of the same one after another, and the last ones of their time.
+        Without it all waiters would repeat the failure one by one, and the last would time out.
         """
         if self._waited and self._file is not None:
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                if said := self._file.read_text("utf-8"):
-                    raise BuildError(said)
+                if reason := self._file.read_text("utf-8"):
+                    raise BuildError(reason)
 
     @contextlib.contextmanager
-    def telling(self) -> Generator[None, None, None]:
-        """Around the work: those who wait are told why it failed."""
+    def recording_failure(self) -> Generator[None, None, None]:
+        """Write the error of the enclosed work to the file, for the waiting processes."""
         self._write("")
         try:
             yield
@@ -135,25 +134,27 @@ class HostLock:
 
 
 class HostLocks:
-    """Turns at what is done on one engine, by name."""
+    """Locks by name for work on one daemon, shared by the processes of this host."""
 
-    def __init__(self, where: str, home: Path | None = None) -> None:
-        self._where = where
+    def __init__(self, endpoint: str, home: Path | None = None) -> None:
+        self._endpoint = endpoint
         self._home = home
 
     @contextlib.asynccontextmanager
-    async def take(self, name: str, say: OnOutput | None = None) -> AsyncGenerator[HostLock, None]:
-        """Wait for one's turn. Where this host keeps no files of ours, everybody has it."""
+    async def acquire(
+        self, name: str, emit: OnOutput | None = None
+    ) -> AsyncGenerator[HostLock, None]:
+        """Wait for a lock. Without a writable home folder there is no locking."""
 
         def waiting() -> None:
-            if say is not None:
-                say("stderr", _WAITING_NOTICE)
+            if emit is not None:
+                emit("stderr", _WAITING_NOTICE)
 
         async with contextlib.AsyncExitStack() as stack:
-            turn = HostLock()
-            digest = hashlib.sha256(f"{self._where} {name}".encode()).hexdigest()[:32]
+            lock = HostLock()
+            digest = hashlib.sha256(f"{self._endpoint} {name}".encode()).hexdigest()[:32]
             with contextlib.suppress(SandboxError, OSError):
                 file = Home.open(self._home).locks / f"docker-{digest}"
                 waited = await stack.enter_async_context(process_lock(file, waiting))
-                turn = HostLock(file, waited=waited)
-            yield turn
+                lock = HostLock(file, waited=waited)
+            yield lock

@@ -1,4 +1,4 @@
-"""Sandboxes that are started before they are asked for, and perhaps used again.
+"""A pool of sandboxes: prewarmed, leased to trials, and reset for reuse.
 
-`Pool` in `pool.py` is a backend around another one, so that trials need not know of it.
+`Pool` in `pool.py` is a backend around another one, so trials need not know about it.
 """

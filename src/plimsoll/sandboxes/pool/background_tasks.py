@@ -1,4 +1,4 @@
-"""Work that nobody waits for where it is begun, and whose faults are not lost all the same."""
+"""Background tasks: they are not awaited, and unexpected exceptions are reported."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """Tasks of one kind."""
+    """A set of background tasks. `on_fault` gets a message for each unexpected exception."""
 
     def __init__(self, on_fault: Callable[[str], None]) -> None:
         self._on_fault = on_fault
@@ -20,8 +20,8 @@ class BackgroundTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -29,19 +29,19 @@ class BackgroundTasks:
         for task in self._tasks:
             task.cancel()
 
-    async def one_ends(self, timeout: float) -> bool:
-        """Wait until any of them has ended; whether it did in time."""
+    async def wait_any(self, timeout: float) -> bool:
+        """Wait until any task has ended. Returns False on timeout."""
         done, _ = await asyncio.wait(
             self._tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
         )
         return bool(done)
 
-    async def all_end(self) -> None:
+    async def wait_all(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a fault of the pool", exc_info=error)
-            self._on_fault(f"a fault of the pool: {type(error).__name__}: {error}")
+            _log.error("a bug in the pool", exc_info=error)
+            self._on_fault(f"a bug in the pool: {type(error).__name__}: {error}")

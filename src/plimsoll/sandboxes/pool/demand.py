@@ -1,7 +1,7 @@
-"""The trials about to start: which sandboxes they will ask for.
+"""The demand: sandboxes that trials will lease soon.
 
-A trial says what it will build and start before it does. What image that is, is known from
-the last build of an equal source; until there is one, its expectation is of no known image.
+A trial announces the image and the specification of its sandbox before it builds and starts it.
+The image is known from the last build of an equal source; before that it counts as unknown.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["Demand", "DemandEntry", "DemandSummary", "Expectation"]
 
 @dataclass(eq=False, slots=True)
 class Expectation:
-    """Sandboxes that will be asked for. Leases take from it what they are given."""
+    """Sandboxes that will be leased soon. Each lease reduces `remaining`."""
 
     source: str
     spec: SandboxSpec
@@ -28,11 +28,11 @@ class Expectation:
         self.spec_key = spec_key(self.spec)
 
     def claim(self, labels: Labels) -> None:
-        """It is for whoever asks with these labels."""
+        """Assign the expectation to the ticket of these labels."""
         self.spec = replace(self.spec, labels=labels)
 
     def withdraw(self) -> None:
-        """Nobody will ask for what remains. May be called again."""
+        """Withdraw the remaining count. May be repeated."""
         if self.remaining:
             self.remaining = 0
             self._changed()
@@ -40,7 +40,7 @@ class Expectation:
 
 @dataclass(slots=True)
 class DemandEntry:
-    """How many sandboxes of one key are expected to be asked for."""
+    """The expected number of leases of one key."""
 
     image: Image
     spec: SandboxSpec
@@ -49,11 +49,11 @@ class DemandEntry:
 
 @dataclass(slots=True)
 class DemandSummary:
-    """All that is expected, the first to be asked for first."""
+    """All expected leases, the earliest first."""
 
     by_key: dict[PoolKey, DemandEntry] = field(default_factory=dict[PoolKey, DemandEntry])
     unknown: int = 0
-    """Expected of images that are not known yet."""
+    """Expected leases whose image is not known yet."""
 
     def count(self, key: PoolKey) -> int:
         return self.by_key[key].count if key in self.by_key else 0
@@ -61,40 +61,52 @@ class DemandSummary:
 
 @dataclass(slots=True)
 class Demand:
-    """Every expectation that is not yet met."""
+    """The expectations that are not met yet."""
 
     _changed: Callable[[], None]
     _expectations: list[Expectation] = field(default_factory=list[Expectation])
     _images: dict[str, Image] = field(default_factory=dict[str, Image])
 
     def expect(self, source: ImageSource, spec: SandboxSpec, count: int) -> Expectation:
-        made = Expectation(source_key(source), spec, count, self._changed)
+        expectation = Expectation(source_key(source), spec, count, self._changed)
         if count:
-            self._expectations.append(made)
+            self._expectations.append(expectation)
             self._changed()
-        return made
+        return expectation
 
     def built(self, source: ImageSource, image: Image) -> None:
         self._images[source_key(source)] = image
 
     def serve(self, key: PoolKey, labels: Labels) -> None:
-        """Somebody asks for this key: the expectation with their labels, or the oldest, is met."""
-        fitting = [one for one in self._expectations if one.remaining and self._key(one) == key]
-        own = (one for one in fitting if one.spec.labels.ticket == labels.ticket)
-        if fitting:
-            next(own, fitting[0]).remaining -= 1
+        """Count a lease against the expectation of its ticket, or else the oldest one."""
+        matching = [
+            expectation
+            for expectation in self._expectations
+            if expectation.remaining and self._key(expectation) == key
+        ]
+        own = (
+            expectation
+            for expectation in matching
+            if expectation.spec.labels.ticket == labels.ticket
+        )
+        if matching:
+            next(own, matching[0]).remaining -= 1
 
-    def wants(self) -> DemandSummary:
-        self._expectations = [one for one in self._expectations if one.remaining]
-        wants = DemandSummary()
-        for one in self._expectations:
-            if (image := self._images.get(one.source)) is None:
-                wants.unknown += one.remaining
+    def summary(self) -> DemandSummary:
+        self._expectations = [
+            expectation for expectation in self._expectations if expectation.remaining
+        ]
+        summary = DemandSummary()
+        for expectation in self._expectations:
+            if (image := self._images.get(expectation.source)) is None:
+                summary.unknown += expectation.remaining
             else:
-                key = PoolKey(image.key, one.spec_key)
-                wants.by_key.setdefault(key, DemandEntry(image, one.spec)).count += one.remaining
-        return wants
+                key = PoolKey(image.key, expectation.spec_key)
+                summary.by_key.setdefault(
+                    key, DemandEntry(image, expectation.spec)
+                ).count += expectation.remaining
+        return summary
 
-    def _key(self, one: Expectation) -> PoolKey | None:
-        image = self._images.get(one.source)
-        return None if image is None else PoolKey(image.key, one.spec_key)
+    def _key(self, expectation: Expectation) -> PoolKey | None:
+        image = self._images.get(expectation.source)
+        return None if image is None else PoolKey(image.key, expectation.spec_key)

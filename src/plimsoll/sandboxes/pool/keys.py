@@ -1,7 +1,7 @@
-"""Which sandboxes stand in for each other.
+"""Keys of interchangeable sandboxes.
 
-Two specs are the same to a pool where all of them but the labels is equal. Every field counts
-by itself, so that one added to the spec later is never forgotten here.
+Two specifications have the same key if all fields except the labels are equal. Every field is
+included by default, so a field added later is never forgotten.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ __all__ = ["PoolKey", "pool_key", "source_key", "spec_key"]
 
 @dataclass(frozen=True, slots=True)
 class PoolKey:
-    """A sandbox of one key serves whoever asks for that key."""
+    """Sandboxes with equal keys are interchangeable."""
 
     image: str
     spec: str
@@ -39,7 +39,7 @@ def _digest(value: object) -> str:
 
 
 def _to_tuples(value: object, *, without: str = "") -> object:
-    """Nested tuples, whose text is the same where the values are equal."""
+    """Nested tuples, whose representation is equal for equal values."""
     if is_dataclass(value):
         names = (field.name for field in fields(value) if field.name != without)
         return tuple((name, _to_tuples(getattr(value, name))) for name in names)

@@ -1,4 +1,4 @@
-"""A sandbox for as long as a trial has it. To close it is to give it back."""
+"""A lease: the use of a sandbox by one trial. Closing it returns the sandbox to the pool."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,14 +29,14 @@ _T = TypeVar("_T")
 
 
 class Lease:
-    """Made by `Pool.create`. Nothing gets through to the sandbox after it was closed."""
+    """A leased sandbox, made by `Pool.create`. After `close` no call reaches the sandbox."""
 
     def __init__(
         self, pooled: PooledSandbox, spec: SandboxSpec, on_close: Callable[["Lease"], None]
     ) -> None:
         self.pooled = pooled
         self.network: NetworkPolicy | None = spec.network
-        """What the sandbox has now; None where a change failed half-way."""
+        """The sandbox's current policy; None after a failed change."""
         self.served: list[Served] = []
         self._labels = spec.labels
         self._on_close = on_close
@@ -57,7 +57,7 @@ class Lease:
 
     @property
     def calls(self) -> int:
-        """How many calls have not come back yet."""
+        """The number of calls in flight."""
         return self._calls
 
     @property
@@ -66,7 +66,7 @@ class Lease:
             raise SandboxUnavailable(_CLOSED)
         return self.pooled.sandbox
 
-    async def _counted(self, call: Awaitable[_T]) -> _T:
+    async def _count_call(self, call: Awaitable[_T]) -> _T:
         self._calls += 1
         try:
             return await call
@@ -95,44 +95,44 @@ class Lease:
             on_output=on_output,
             keep=keep,
         )
-        return await self._counted(call)
+        return await self._count_call(call)
 
     async def upload(self, source: Path, target: str) -> Transfer:
-        return await self._counted(self._open.upload(source, target))
+        return await self._count_call(self._open.upload(source, target))
 
     async def download(
         self, source: str, target: Path, *, limit: int | None = None, entries: int | None = None
     ) -> Transfer:
-        carried = self._open.download(source, target, limit=limit, entries=entries)
-        return await self._counted(carried)
+        transfer = self._open.download(source, target, limit=limit, entries=entries)
+        return await self._count_call(transfer)
 
     async def empty(self, path: str, *, mode: int = 0o755) -> None:
-        await self._counted(self._open.empty(path, mode=mode))
+        await self._count_call(self._open.empty(path, mode=mode))
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         sandbox, self.network = self._open, None
-        await self._counted(sandbox.set_network(policy))
+        await self._count_call(sandbox.set_network(policy))
         self.network = policy
 
     async def serve(self, port: int, on_connection: OnConnection) -> Served:
-        served = await self._counted(self._open.serve(port, on_connection))
+        served = await self._count_call(self._open.serve(port, on_connection))
         self.served.append(served)
         return served
 
     async def kill_all(self) -> None:
-        await self._counted(self._open.kill_all())
+        await self._count_call(self._open.kill_all())
 
     async def status(self) -> SandboxStatus:
-        """As the sandbox says, less what happened in it before the lease."""
+        """The status of the sandbox, without the OOM kills before the lease."""
         if self._closed:
             return SandboxStatus(alive=False, reason=_CLOSED)
-        said = await self._counted(self.pooled.sandbox.status())
-        if said.oom_kills is None:
-            return said
-        return replace(said, oom_kills=said.oom_kills - self.pooled.oom_kills)
+        status = await self._count_call(self.pooled.sandbox.status())
+        if status.oom_kills is None:
+            return status
+        return replace(status, oom_kills=status.oom_kills - self.pooled.oom_kills)
 
     async def close(self) -> None:
-        """Give the sandbox back; what becomes of it is the pool's business."""
+        """Return the sandbox to the pool, which resets or closes it."""
         if not self._closed:
             self._closed = True
             self._on_close(self)

@@ -1,4 +1,4 @@
-"""What a pool may do, and how much of it."""
+"""The options of a pool."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,32 +9,32 @@ DEFAULT_USES = 50
 
 
 class Reuse(StrEnum):
-    """How often a sandbox serves."""
+    """The reuse of sandboxes."""
 
     NONE = "none"
-    """Nothing is started ahead: each trial waits for its own sandbox."""
+    """No prewarming: each trial waits for its own sandbox."""
     FRESH = "fresh"
-    """Started ahead, used once."""
+    """Prewarmed, used once."""
     RESET = "reset"
-    """Started ahead; put back to its image's state after each use, and retired at any doubt."""
+    """Prewarmed; reset to the image's state after each use, and retired if that is in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """`concurrency` is how many trials the run has at once."""
+    """The limits of a pool. `concurrency` is the number of concurrent trials."""
 
     concurrency: int
     reuse: Reuse = Reuse.FRESH
     ahead: int | None = None
-    """The most sandboxes that wait for a trial; None is as many as run at once."""
+    """The most prewarmed sandboxes; None means `concurrency`."""
     uses: int = DEFAULT_USES
-    """After so many uses a sandbox is retired, whatever its reset says."""
+    """The number of uses after which a sandbox is retired."""
 
     @property
-    def most_idle(self) -> int:
+    def max_idle(self) -> int:
         return self.concurrency if self.ahead is None else self.ahead
 
     @property
-    def most_alive(self) -> int:
-        """What the pool starts ahead never takes the host beyond this."""
-        return self.concurrency + self.most_idle
+    def max_alive(self) -> int:
+        """Prewarming never exceeds this number of sandboxes."""
+        return self.concurrency + self.max_idle

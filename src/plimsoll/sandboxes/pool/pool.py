@@ -1,15 +1,15 @@
-"""The pool: a backend whose sandboxes are started before they are asked for.
+"""The pool: a backend that starts sandboxes before they are requested (prewarming).
 
 Invariants:
 
-* A sandbox that was used is handed out again only under `reset`, and only where its reset
-  proved it clean; at any doubt it is closed.
-* A lease waits for a sandbox that is on its way, or starts one; never for one that is not
-  coming. Where starts keep failing everybody who waits is told why.
-* What is started ahead never takes the pool beyond `PoolOptions.most_alive` sandboxes, and
-  what nobody expects any more is closed.
-* When the pool is left, each sandbox that it started is closed: leased, warm or half started.
-* What goes wrong in the background is counted, and said in `warnings`.
+* A used sandbox is leased again only under `reset`, and only if its reset proved it clean;
+  otherwise it is closed.
+* A request waits for a sandbox that is starting or resetting, or starts one. If starts keep
+  failing, all waiters fail with the reason.
+* Prewarming never exceeds `PoolOptions.max_alive` sandboxes, and sandboxes without demand are
+  closed.
+* When the pool is left, every sandbox that it started is closed: leased, warm or half started.
+* Background failures are counted and reported in `warnings`.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, OnOutput, S
 __all__ = ["Pool"]
 
 TICKET = "pool"
-"""Whose a pool's sandboxes are by their labels, whichever trials they serve."""
+"""The ticket in the labels of a pool's sandboxes, whichever trials they serve."""
 
 _DAY = 24 * 3600.0
-"""So long a sandbox is handed out. By its labels it lives longer, for the last trial it serves."""
+"""Seconds for which a sandbox is leased out. Its labels expire later, after its last trial."""
 _RESET_WAIT_SECONDS = 1.0
-"""A reset that takes longer than this, and than a start, is not waited for."""
-_RESETS_AT_ONCE = max(2, os.cpu_count() or 1)
-"""A reset is a walk over all files: more at once than there are cores make each come later."""
-_MOST_STARTS = 3
-"""How many sandboxes one start may use up that die before their baseline is taken."""
-_MOST_WARNINGS = 20
+"""A reset that takes longer than this and than a usual start is not waited for."""
+_MAX_RESETS = max(2, os.cpu_count() or 1)
+"""Concurrent resets: each walks all files, so more than one per core delays them all."""
+_MAX_ATTEMPTS = 3
+"""Attempts of one start if sandboxes die before their baseline is taken."""
+_MAX_WARNINGS = 20
 _POOL_CLOSED = "the pool was closed"
 
 _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """Made around a backend, which it enters and leaves."""
+    """A pool around a backend, which it enters and leaves."""
 
     def __init__(self, backend: Backend, options: PoolOptions) -> None:
         self._backend = backend
@@ -64,10 +64,10 @@ class Pool:
         self._stock = Stock(options, self.warn, self._pump)
         self._leases: set[Lease] = set()
         self._used_once: set[str] = set()
-        """Images whose sandboxes bring along what a reset does not reach."""
-        self._working = BackgroundTasks(self.warn)
+        """Images whose sandboxes have services that a reset does not reach."""
+        self._background = BackgroundTasks(self.warn)
         """Starts and resets."""
-        self._resets = asyncio.Semaphore(_RESETS_AT_ONCE)
+        self._resets = asyncio.Semaphore(_MAX_RESETS)
         self._warnings: dict[str, None] = {}
         self._own_warnings = 0
         self._closed = False
@@ -78,7 +78,7 @@ class Pool:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """The backend's and the pool's own, each new one behind those that were there."""
+        """The backend's and the pool's own warnings, in order of their first occurrence."""
         for warning in self._backend.warnings:
             self._warnings.setdefault(warning)
         return tuple(self._warnings)
@@ -89,12 +89,12 @@ class Pool:
 
     @property
     def stats(self) -> PoolStats:
-        """What was measured so far."""
+        """The statistics so far."""
         return self._meter.stats(self._options.reuse)
 
     @property
     def readings(self) -> Readings:
-        """The same as counts, which can be added to those of other pools."""
+        """The measurements so far as counts, which can be added to those of other pools."""
         return self._meter.readings
 
     async def __aenter__(self) -> Self:
@@ -113,7 +113,7 @@ class Pool:
             await self._backend.__aexit__(exc_type, exc, traceback)
 
     def expect(self, source: ImageSource, spec: SandboxSpec, count: int = 1) -> Expectation:
-        """So many sandboxes will be asked for soon, until they are or it is withdrawn."""
+        """Announce that `count` sandboxes will be leased soon."""
         passes_through = self._options.reuse is Reuse.NONE
         return self._demand.expect(source, spec, 0 if passes_through else count)
 
@@ -127,7 +127,7 @@ class Pool:
         return image
 
     async def create(self, image: Image, spec: SandboxSpec) -> Sandbox:
-        """Lease a sandbox. To close it is to give it back."""
+        """Lease a sandbox. Closing it returns it to the pool."""
         asked = time.monotonic()
         if self._options.reuse is Reuse.NONE:
             sandbox = await self._timed_create(image, spec)
@@ -135,19 +135,19 @@ class Pool:
             return sandbox
         if self._closed:
             raise SandboxUnavailable(_POOL_CLOSED)
-        shelf = self._stock.shelf(pool_key(image, spec), image, spec)
-        self._demand.serve(shelf.key, spec.labels)
-        pooled = await self._take_warm(shelf)
+        key_stock = self._stock.key_stock(pool_key(image, spec), image, spec)
+        self._demand.serve(key_stock.key, spec.labels)
+        pooled = await self._take_warm(key_stock)
         warm = pooled is not None
         if pooled is None:
-            pooled = await self._wait_for_one(shelf)
+            pooled = await self._wait_for_sandbox(key_stock)
         if pooled.closing:
             raise SandboxUnavailable(_POOL_CLOSED)
         self._meter.leased(time.monotonic() - asked, warm=warm)
         pooled.uses += 1
-        # Its labels cannot say so: an engine does not let them be changed.
-        _log.info("sandbox %s serves %s", pooled.sandbox.id, spec.labels.ticket)
-        lease = Lease(pooled, spec, self._give_back)
+        # A container's labels cannot be changed, so the ticket is only logged.
+        _log.info("sandbox %s is leased to %s", pooled.sandbox.id, spec.labels.ticket)
+        lease = Lease(pooled, spec, self._return_lease)
         self._leases.add(lease)
         self._pump()
         return lease
@@ -162,10 +162,10 @@ class Pool:
         self._meter.started(time.monotonic() - began)
         return sandbox
 
-    async def _take_warm(self, shelf: KeyStock) -> PooledSandbox | None:
-        """One that waits and still lives."""
-        while shelf.warm:
-            pooled = shelf.warm.popleft()
+    async def _take_warm(self, key_stock: KeyStock) -> PooledSandbox | None:
+        """A warm sandbox that is alive; None if there is none."""
+        while key_stock.warm:
+            pooled = key_stock.warm.popleft()
             try:
                 dead = _too_old(pooled) or await liveness_error(pooled.sandbox)
             except BaseException:
@@ -176,183 +176,183 @@ class Pool:
             self._retire(pooled, dead)
         return None
 
-    async def _wait_for_one(self, shelf: KeyStock) -> PooledSandbox:
-        """The next of its key that is ready, whoever it was begun for."""
+    async def _wait_for_sandbox(self, key_stock: KeyStock) -> PooledSandbox:
+        """Wait for the next ready sandbox of this key."""
         if self._closed:
             raise SandboxUnavailable(_POOL_CLOSED)
-        if (refusal := shelf.refusal(time.monotonic())) is not None:
+        if (refusal := key_stock.refusal(time.monotonic())) is not None:
             raise refusal
-        shelf = self._stock.still(shelf)
+        key_stock = self._stock.current(key_stock)
         waiter: asyncio.Future[PooledSandbox] = asyncio.get_running_loop().create_future()
-        shelf.waiters.append(waiter)
+        key_stock.waiters.append(waiter)
         self._pump()
         try:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._offer(waiter.result())
-            elif waiter in shelf.waiters:
-                shelf.waiters.remove(waiter)
+            elif waiter in key_stock.waiters:
+                key_stock.waiters.remove(waiter)
             self._pump()
             raise
 
-    def _give_back(self, lease: Lease) -> None:
+    def _return_lease(self, lease: Lease) -> None:
         self._leases.discard(lease)
         pooled = lease.pooled
-        shelf = pooled.shelf = self._stock.still(pooled.shelf)
-        if self._closed or not pooled.reusable or not self._has_use_for(shelf):
+        key_stock = pooled.key_stock = self._stock.current(pooled.key_stock)
+        if self._closed or not pooled.reusable or not self._is_needed(key_stock):
             self._stock.close(pooled)
-        elif reason := self._spent(lease):
+        elif reason := self._retirement_reason(lease):
             self._retire(pooled, reason)
         else:
-            shelf.resetting += 1
-            self._working.begin(self._reset(lease))
+            key_stock.resetting += 1
+            self._background.start(self._reset(lease))
         self._pump()
 
-    def _spent(self, lease: Lease) -> str:
+    def _retirement_reason(self, lease: Lease) -> str:
         if lease.calls:
-            return "it was given back in the middle of a call"
+            return "it was returned during a call"
         if lease.pooled.uses >= self._options.uses:
             return f"it was used {self._options.uses} times"
         return _too_old(lease.pooled)
 
-    def _has_use_for(self, shelf: KeyStock) -> bool:
-        """Whether somebody waits for one more of these, or may be about to."""
-        wants = self._demand.wants()
-        worth = len(shelf.waiters) + self._worth_keeping(wants, shelf.key) + wants.unknown
-        return worth > len(shelf.warm) + shelf.coming
+    def _is_needed(self, key_stock: KeyStock) -> bool:
+        """Whether another sandbox of this key is needed now or may be soon."""
+        demand = self._demand.summary()
+        needed = len(key_stock.waiters) + self._keep_warm(demand, key_stock.key) + demand.unknown
+        return needed > len(key_stock.warm) + key_stock.pending
 
-    def _worth_keeping(self, wants: DemandSummary, key: PoolKey) -> int:
-        """How many of a key are worth keeping warm.
+    def _keep_warm(self, demand: DemandSummary, key: PoolKey) -> int:
+        """The number of sandboxes of a key to keep warm.
 
-        A trial that has just ended makes way for another. Until that one has its lease, what
-        was given back would seem to be one too many, and each trial would cost a start.
+        A trial that has just ended makes room for another. Without the free slots, a returned
+        sandbox would be closed before the next trial leases it, and each trial would cost a start.
         """
-        wanted = wants.count(key)
-        if not wanted or self._options.reuse is not Reuse.RESET:
-            return wanted
-        return wanted + max(0, self._options.concurrency - len(self._leases))
+        entry = demand.count(key)
+        if not entry or self._options.reuse is not Reuse.RESET:
+            return entry
+        return entry + max(0, self._options.concurrency - len(self._leases))
 
     async def _reset(self, lease: Lease) -> None:
-        """Make a used sandbox ready for its next use, or close it."""
-        pooled, shelf = lease.pooled, lease.pooled.shelf
-        work = asyncio.ensure_future(self._put_back(lease, shelf.spec.network))
+        """Reset a used sandbox and offer it, or retire it."""
+        pooled, key_stock = lease.pooled, lease.pooled.key_stock
+        work = asyncio.ensure_future(self._timed_reset(lease, key_stock.spec.network))
         try:
             try:
                 patience = max(_RESET_WAIT_SECONDS, self._meter.usual_start)
                 done, _ = await asyncio.wait([work], timeout=patience)
             finally:
-                shelf.resetting -= 1
+                key_stock.resetting -= 1
             if not done:
                 self._pump()
-            doubt = await work
+            reason = await work
         except asyncio.CancelledError:
-            # The pool is being closed. The sandbox is closed when nothing is done in it any more.
+            # The pool is closing. The sandbox is closed after the reset has stopped.
             work.cancel()
             await asyncio.wait([work])
             self._stock.close(pooled)
             raise
-        if doubt:
-            self._retire(pooled, doubt)
+        if reason:
+            self._retire(pooled, reason)
         else:
             self._offer(pooled)
         self._pump()
 
-    async def _put_back(self, lease: Lease, network: NetworkPolicy) -> str:
+    async def _timed_reset(self, lease: Lease, network: NetworkPolicy) -> str:
         async with self._resets:
             began = time.monotonic()
-            doubt = await reset_sandbox(lease, network)
-        if not doubt:
+            reason = await reset_sandbox(lease, network)
+        if not reason:
             self._meter.reset(time.monotonic() - began)
-        return doubt
+        return reason
 
     def _offer(self, pooled: PooledSandbox) -> None:
-        """Hand out a sandbox that is ready, or keep it warm."""
+        """Give a ready sandbox to a waiter, or keep it warm."""
         if self._closed or pooled.closing:
             self._stock.close(pooled)
             return
-        pooled.shelf = self._stock.still(pooled.shelf)
-        pooled.shelf.hand_out(pooled)
+        pooled.key_stock = self._stock.current(pooled.key_stock)
+        pooled.key_stock.offer(pooled)
 
     def _retire(self, pooled: PooledSandbox, reason: str) -> None:
-        """Close a sandbox that was meant to be used, and count why it is not."""
-        _log.info("sandbox %s is not used again: %s", pooled.sandbox.id, reason)
+        """Close a sandbox that cannot be reused, and count the reason."""
+        _log.info("sandbox %s is retired: %s", pooled.sandbox.id, reason)
         self._meter.retired(reason)
         self._stock.close(pooled)
 
-    # What is started and closed follows from the books. Whatever changes them calls _pump.
+    # Starts and closes follow from the state. Every change of the state calls _pump.
 
     def _pump(self) -> None:
-        """Start what is missing and close what is not needed."""
+        """Start missing sandboxes and close unneeded ones."""
         if self._closed or self._options.reuse is Reuse.NONE:
             return
-        wants = self._demand.wants()
-        for shelf in self._stock.shelves.values():
-            for _ in range(shelf.missing):
-                self._begin(shelf, ahead=False)
-        self._trim(wants)
-        self._start_ahead(wants)
+        demand = self._demand.summary()
+        for key_stock in self._stock.by_key.values():
+            for _ in range(key_stock.missing):
+                self._start_one(key_stock, prewarm=False)
+        self._close_unneeded(demand)
+        self._prewarm(demand)
 
-    def _trim(self, wants: DemandSummary) -> None:
-        """Close warm sandboxes that nobody expects. Whoever's image is not known may want any."""
-        spare = wants.unknown
-        for key, shelf in list(self._stock.shelves.items()):
-            for _ in range(len(shelf.warm) - self._worth_keeping(wants, key)):
+    def _close_unneeded(self, demand: DemandSummary) -> None:
+        """Close warm sandboxes without demand; unknown images count as demand for any key."""
+        spare = demand.unknown
+        for key, key_stock in list(self._stock.by_key.items()):
+            for _ in range(len(key_stock.warm) - self._keep_warm(demand, key)):
                 if spare:
                     spare -= 1
                 else:
-                    self._stock.close(shelf.warm.pop())
-            if shelf.is_empty and not wants.count(key):
-                del self._stock.shelves[key]
+                    self._stock.close(key_stock.warm.pop())
+            if key_stock.is_empty and not demand.count(key):
+                del self._stock.by_key[key]
 
-    def _start_ahead(self, wants: DemandSummary) -> None:
+    def _prewarm(self, demand: DemandSummary) -> None:
         now = time.monotonic()
-        for key, wanted in wants.by_key.items():
-            shelf = self._stock.shelf(key, wanted.image, wanted.spec)
-            ready = len(shelf.warm) + shelf.coming - len(shelf.waiters)
-            for _ in range(wanted.count - ready):
-                if not self._stock.has_room or not shelf.may_start_ahead(now):
+        for key, entry in demand.by_key.items():
+            key_stock = self._stock.key_stock(key, entry.image, entry.spec)
+            ready = len(key_stock.warm) + key_stock.pending - len(key_stock.waiters)
+            for _ in range(entry.count - ready):
+                if not self._stock.can_prewarm or not key_stock.may_prewarm(now):
                     break
-                self._begin(shelf, ahead=True)
+                self._start_one(key_stock, prewarm=True)
 
-    def _begin(self, shelf: KeyStock, *, ahead: bool) -> None:
-        shelf.starting += 1
-        self._working.begin(self._bring(shelf, ahead=ahead))
+    def _start_one(self, key_stock: KeyStock, *, prewarm: bool) -> None:
+        key_stock.starting += 1
+        self._background.start(self._start_and_offer(key_stock, prewarm=prewarm))
 
-    async def _bring(self, shelf: KeyStock, *, ahead: bool) -> None:
-        """Start a sandbox for whoever is first to take it."""
+    async def _start_and_offer(self, key_stock: KeyStock, *, prewarm: bool) -> None:
+        """Start a sandbox and offer it."""
         try:
-            if not ahead:
+            if not prewarm:
                 await self._stock.make_room()
-            pooled = await self._start(shelf)
+            pooled = await self._start_sandbox(key_stock)
         except SandboxUnavailable as error:
-            self._start_failed(shelf, str(error))
-        except Exception as error:  # noqa: BLE001 - the boundary: told to whoever waits for it
-            self._start_refused(shelf, error)
+            self._start_failed(key_stock, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: raised in the first waiter
+            self._start_refused(key_stock, error)
         else:
-            shelf.start_succeeded()
+            key_stock.start_succeeded()
             self._offer(pooled)
         finally:
-            shelf.starting -= 1
+            key_stock.starting -= 1
         self._pump()
 
-    async def _start(self, shelf: KeyStock) -> PooledSandbox:
-        # Whoever is expected may have said so long ago.
-        expires = max(shelf.spec.labels.expires, time.time() + _DAY) + _DAY
-        labels = replace(shelf.spec.labels, ticket=TICKET, expires=expires)
-        spec = replace(shelf.spec, labels=labels)
-        for attempt in range(1, _MOST_STARTS + 1):
-            pooled = PooledSandbox(await self._timed_create(shelf.image, spec), shelf)
+    async def _start_sandbox(self, key_stock: KeyStock) -> PooledSandbox:
+        # The labels of an expectation may be old.
+        expires = max(key_stock.spec.labels.expires, time.time() + _DAY) + _DAY
+        labels = replace(key_stock.spec.labels, ticket=TICKET, expires=expires)
+        spec = replace(key_stock.spec, labels=labels)
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            pooled = PooledSandbox(await self._timed_create(key_stock.image, spec), key_stock)
             self._stock.add(pooled)
             try:
                 if self._options.reuse is Reuse.RESET:
                     pooled.reusable = await self._can_be_reset(pooled)
                 return pooled
             except SandboxUnavailable:
-                # It died before its first use, as with a daemon that restarts. The backend waits
-                # for the daemon when the next one is started.
+                # It died before its first use, e.g. because the daemon restarted. The backend waits
+                # for the daemon at the next start.
                 self._stock.close(pooled)
-                if attempt == _MOST_STARTS:
+                if attempt == _MAX_ATTEMPTS:
                     raise
             except BaseException:
                 self._stock.close(pooled)
@@ -360,57 +360,57 @@ class Pool:
         raise AssertionError("unreachable")
 
     async def _can_be_reset(self, pooled: PooledSandbox) -> bool:
-        if pooled.shelf.image.key in self._used_once:
-            why = "it brings along services that a reset does not reach"
+        if pooled.key_stock.image.key in self._used_once:
+            why = "it has services that a reset does not reach"
         else:
             why = await take_baseline(pooled.sandbox)
         if why:
             self.warn(f"a sandbox is used once, not reset: {why} ({self.name})")
         return not why
 
-    def _start_failed(self, shelf: KeyStock, reason: str) -> None:
+    def _start_failed(self, key_stock: KeyStock, reason: str) -> None:
         now = time.monotonic()
-        again = shelf.start_failed(reason, now)
-        if again is not None:
-            asyncio.get_running_loop().call_later(again, self._pump)
-        if (refusal := shelf.refusal(now)) is not None:
+        backoff = key_stock.start_failed(reason, now)
+        if backoff is not None:
+            asyncio.get_running_loop().call_later(backoff, self._pump)
+        if (refusal := key_stock.refusal(now)) is not None:
             self.warn(str(refusal))
-            shelf.tell(str(refusal))
+            key_stock.fail_waiters(str(refusal))
 
-    def _start_refused(self, shelf: KeyStock, error: Exception) -> None:
-        """The backend does not do it, or a fault of ours: whoever waited longest is told."""
-        shelf.refused = True
-        waiter = next((one for one in shelf.waiters if not one.done()), None)
+    def _start_refused(self, key_stock: KeyStock, error: Exception) -> None:
+        """Pass a refusal of the backend, or a bug, to the first waiter."""
+        key_stock.refused = True
+        waiter = next((one for one in key_stock.waiters if not one.done()), None)
         if waiter is not None:
-            shelf.waiters.remove(waiter)
+            key_stock.waiters.remove(waiter)
             waiter.set_exception(error)
         elif not isinstance(error, PlimsollError):
-            _log.error("a sandbox could not be started ahead", exc_info=error)
+            _log.error("a sandbox could not be prewarmed", exc_info=error)
 
     async def _drain(self) -> None:
-        """Close everything, and wait for it."""
+        """Close all leases and sandboxes, and wait for their removal."""
         self._closed = True
-        for shelf in self._stock.shelves.values():
-            shelf.tell(_POOL_CLOSED)
-            shelf.warm.clear()
-        self._working.cancel()
+        for key_stock in self._stock.by_key.values():
+            key_stock.fail_waiters(_POOL_CLOSED)
+            key_stock.warm.clear()
+        self._background.cancel()
         for lease in tuple(self._leases):
             await lease.close()
-        await self._working.all_end()
+        await self._background.wait_all()
         await self._stock.clear()
 
     def warn(self, text: str) -> None:
-        """Have it be said, once."""
+        """Add a warning, once."""
         if text in self._warnings:
             return
         self._own_warnings += 1
-        if self._own_warnings <= _MOST_WARNINGS:
+        if self._own_warnings <= _MAX_WARNINGS:
             self._warnings.setdefault(text)
         else:
             _log.warning("%s", text)
 
 
 def _too_old(pooled: PooledSandbox) -> str:
-    """Whether it would expire before the trial of whoever asked last."""
-    wanted = pooled.shelf.spec.labels.expires
-    return "it is too old" if pooled.sandbox.labels.expires < wanted else ""
+    """A reason to retire a sandbox that would expire before the last request's trial; else ""."""
+    entry = pooled.key_stock.spec.labels.expires
+    return "it is too old" if pooled.sandbox.labels.expires < entry else ""

@@ -1,4 +1,4 @@
-"""Putting a used sandbox back, with proof; whatever is short of proof is a reason against it."""
+"""The reset of a used sandbox, with proof that it is clean; without proof it is not reused."""
 
 import asyncio
 import logging
@@ -23,21 +23,21 @@ def _is_resettable(sandbox: Sandbox) -> TypeGuard[Resettable]:
 
 
 async def take_baseline(sandbox: Sandbox) -> str:
-    """Why a new sandbox cannot be put back to what it is now; "" where it can."""
+    """Take the baseline of a new sandbox. Returns why it cannot be reset; "" if it can."""
     if not _is_resettable(sandbox):
         return "its backend has no reset"
     try:
         async with asyncio.timeout(_RESET_SECONDS):
             await sandbox.baseline()
     except TimeoutError:
-        return f"its manifest took longer than {_RESET_SECONDS:g} s"
+        return f"its baseline took longer than {_RESET_SECONDS:g} s"
     except SandboxUnsupported as error:
         return str(error)
     return ""
 
 
 async def reset_sandbox(lease: Lease, network: NetworkPolicy) -> str:
-    """Why the sandbox must not be used again; "" where it is proven to be as it was."""
+    """Reset a sandbox. Returns why it must not be reused; "" if it is proven clean."""
     try:
         async with asyncio.timeout(_RESET_SECONDS):
             return await _reset_sandbox(lease, network)
@@ -45,7 +45,7 @@ async def reset_sandbox(lease: Lease, network: NetworkPolicy) -> str:
         return f"its reset took longer than {_RESET_SECONDS:g} s"
     except PlimsollError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - the boundary: a fault of ours costs a sandbox
+    except Exception as error:  # noqa: BLE001 - the boundary: a bug costs one sandbox
         _log.exception("a sandbox could not be reset")
         return f"its reset failed: {type(error).__name__}"
 
@@ -57,7 +57,7 @@ async def _reset_sandbox(lease: Lease, network: NetworkPolicy) -> str:
     for served in lease.served:
         await served.close()
     if lease.network != network:
-        # First, or what still runs would have the network that it is put back to.
+        # First, so that running processes do not get the restored network.
         await sandbox.kill_all()
         await sandbox.set_network(network)
     if doubt := await sandbox.reset():
@@ -66,18 +66,18 @@ async def _reset_sandbox(lease: Lease, network: NetworkPolicy) -> str:
     if not status.alive:
         return f"it died: {status.reason}"
     if status.processes:
-        return "processes were left in it"
+        return "processes are left in it"
     lease.pooled.oom_kills = status.oom_kills or 0
     return ""
 
 
 async def liveness_error(sandbox: Sandbox) -> str:
-    """Why a sandbox that waited cannot be handed out; "" where it can."""
+    """Why a warm sandbox cannot be leased; "" if it can."""
     try:
         async with asyncio.timeout(_STATUS_SECONDS):
             status = await sandbox.status()
     except TimeoutError:
         return f"it did not answer within {_STATUS_SECONDS:g} s"
     except PlimsollError as error:
-        return f"it died while it waited: {error}"
-    return "" if status.alive else f"it died while it waited: {status.reason}"
+        return f"it died while idle: {error}"
+    return "" if status.alive else f"it died while idle: {status.reason}"

@@ -1,6 +1,6 @@
-"""What a pool measured, in memory that does not grow with the run.
+"""Measurements of a pool, in memory that does not grow with the run.
 
-Seconds are kept as counts in buckets 5 % wide, so that a quantile is off by 2.5 % at most.
+Durations are counted in buckets 5 % wide, so the error of a quantile is at most 2.5 %.
 """
 
 import math
@@ -20,13 +20,13 @@ _K = TypeVar("_K", bound=Hashable)
 
 _SMALLEST = 1e-4
 _GROWTH = math.log(1.05)
-_MOST_SPANS = 120
-_MOST_REASONS = 20
+_MAX_SPANS = 120
+_MAX_REASONS = 20
 _OTHER = "other reasons"
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """How long something took, in seconds."""
+    """Quantiles of durations in seconds."""
 
     count: int
     p50: float
@@ -34,10 +34,10 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """How long starts took in one part of the run."""
+    """Start durations in one part of the run."""
 
     since: float
-    """Seconds from the pool's own start."""
+    """Seconds since the pool's own start."""
     seconds: float
     starts: int
     p50: float
@@ -45,16 +45,16 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The statistics of a run's sandboxes. What was not measured is left out."""
+    """The statistics of a run's sandboxes. Values that were not measured are left out."""
 
     reuse: Reuse
     hits: int
-    """Leases that found a sandbox ready."""
+    """Leases that found a warm sandbox."""
     cold_starts: int
-    """Leases that had to wait for a sandbox to start, or to be put back."""
+    """Leases that waited for a start or a reset."""
     resets: int = 0
     retired: dict[str, int] = {}
-    """Sandboxes that were not used again, by reason."""
+    """Retired sandboxes by reason."""
     failed_starts: int = 0
     start: Quantiles | None = None
     start_over_time: list[Span] = []
@@ -64,9 +64,9 @@ class PoolStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a pool measured in a part of its time, as counts: those of many pools can be added.
+    """A pool's measurements in a period, as counts, which can be added across pools.
 
-    Durations are counts by the number of their bucket.
+    Durations are counts by bucket number.
     """
 
     start: dict[int, int] = {}
@@ -77,24 +77,24 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed_starts: int = 0
 
     def since(self, before: "Readings") -> "Readings":
-        """What was measured after these were."""
+        """The measurements since earlier readings."""
         return Readings(
-            start=_more(self.start, before.start),
-            reset=_more(self.reset, before.reset),
-            warm=_more(self.warm, before.warm),
-            cold=_more(self.cold, before.cold),
-            retired=_more(self.retired, before.retired),
+            start=_difference(self.start, before.start),
+            reset=_difference(self.reset, before.reset),
+            warm=_difference(self.warm, before.warm),
+            cold=_difference(self.cold, before.cold),
+            retired=_difference(self.retired, before.retired),
             failed_starts=self.failed_starts - before.failed_starts,
         )
 
 
-def _more(counts: Mapping[_K, int], before: Mapping[_K, int]) -> dict[_K, int]:
+def _difference(counts: Mapping[_K, int], before: Mapping[_K, int]) -> dict[_K, int]:
     return {key: more for key, count in counts.items() if (more := count - before.get(key, 0)) > 0}
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of durations."""
+    """A histogram of durations."""
 
     count: int = 0
     _buckets: Counter[int] = field(default_factory=Counter[int])
@@ -116,16 +116,16 @@ class Histogram:
         self._buckets.update(other._buckets)
 
     def quantile(self, share: float) -> float:
-        """The duration that so large a share of them does not exceed."""
+        """The duration that this share of the measurements does not exceed."""
         rank = max(1, math.ceil(share * self.count))
         for bucket in sorted(self._buckets):
             rank -= self._buckets[bucket]
             if rank <= 0:
                 return float(f"{_SMALLEST * math.exp((bucket + 0.5) * _GROWTH):.3g}")
-        raise ValueError("nothing was measured")
+        raise ValueError("the histogram is empty")
 
     @property
-    def figures(self) -> Quantiles | None:
+    def quantiles(self) -> Quantiles | None:
         if not self.count:
             return None
         return Quantiles(self.count, self.quantile(0.5), self.quantile(0.99))
@@ -133,7 +133,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Trend:
-    """Durations by the minute; in a long run the minutes are joined two by two."""
+    """Durations by time span; in a long run adjacent spans are merged."""
 
     width: float = 60.0
     _spans: dict[int, Histogram] = field(default_factory=dict[int, Histogram])
@@ -145,7 +145,7 @@ class Trend:
 
     def merge(self, at: float, measured: Histogram) -> None:
         self._spans.setdefault(int(at / self.width), Histogram()).merge(measured)
-        if len(self._spans) > _MOST_SPANS:
+        if len(self._spans) > _MAX_SPANS:
             before, self._spans = self._spans, {}
             self.width *= 2
             for index, one in before.items():
@@ -167,7 +167,7 @@ class Trend:
 
 @dataclass(slots=True)
 class Meter:
-    """Where a pool notes what it does."""
+    """Collects the measurements of a pool."""
 
     _failed_starts: int = 0
     _began: float = field(default_factory=time.monotonic)
@@ -192,11 +192,11 @@ class Meter:
         self._reset.add(seconds)
 
     def retired(self, reason: str, count: int = 1) -> None:
-        known = reason in self._retired or len(self._retired) < _MOST_REASONS
-        self._retired[reason if known else _OTHER] += count
+        separate = reason in self._retired or len(self._retired) < _MAX_REASONS
+        self._retired[reason if separate else _OTHER] += count
 
     def add(self, readings: Readings) -> None:
-        """Note what another pool measured until now."""
+        """Add the readings of another pool."""
         started = Histogram.of(readings.start)
         self._start.merge(started)
         if started.count:
@@ -210,7 +210,7 @@ class Meter:
 
     @property
     def readings(self) -> Readings:
-        """All that was measured so far."""
+        """All measurements so far."""
         return Readings(
             start=self._start.buckets,
             reset=self._reset.buckets,
@@ -232,9 +232,9 @@ class Meter:
             resets=self._reset.count,
             retired=dict(self._retired.most_common()),
             failed_starts=self._failed_starts,
-            start=self._start.figures,
+            start=self._start.quantiles,
             start_over_time=self._trend.spans,
-            reset=self._reset.figures,
-            wait_warm=self._warm.figures,
-            wait_cold=self._cold.figures,
+            reset=self._reset.quantiles,
+            wait_warm=self._warm.quantiles,
+            wait_cold=self._cold.quantiles,
         )

@@ -1,4 +1,4 @@
-"""Compose tasks on a real engine: services beside the sandbox, and nothing left of them."""
+"""Compose tasks on a real daemon: services beside the sandbox, removed completely."""
 
 import asyncio
 import contextlib
@@ -49,14 +49,14 @@ services:
 
 
 @pytest.fixture
-async def docker(docker_engine: str) -> AsyncIterator[DockerBackend]:
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+async def docker(docker_daemon: str) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as docker:
         yield docker
 
 
 @pytest.fixture
 def run() -> str:
-    """A run of this test's own, by which its things on the engine are told from others."""
+    """The name of a run of this test, which identifies its objects on the daemon."""
     return f"compose-{secrets.token_hex(4)}"
 
 
@@ -84,20 +84,19 @@ async def build(docker: DockerBackend, folder: Path, text: str) -> ComposeImage:
     return image
 
 
-async def left(docker: DockerBackend, run: str) -> list[str]:
-    """What the engine still has of a run, by name. The run's own network ends with the docker,
-    and so does what holds on to it."""
-    engine, label = docker.engine, f"plimsoll.run={run}"
-    containers = [name for row in await engine.containers(label) for name in row.names]
+async def remaining(docker: DockerBackend, run: str) -> list[str]:
+    """The objects of a run on the daemon, by name, without the run's network and its holder."""
+    daemon, label = docker.daemon, f"plimsoll.run={run}"
+    containers = [name for row in await daemon.containers(label) for name in row.names]
     return [
         *(name for name in containers if not name.startswith("/plimsoll-holds-")),
-        *(row.name for row in await engine.networks(label, f"plimsoll.ticket={run}.1")),
-        *(row.name for row in await engine.volumes(label)),
+        *(row.name for row in await daemon.networks(label, f"plimsoll.ticket={run}.1")),
+        *(row.name for row in await daemon.volumes(label)),
     ]
 
 
 async def fetch(sandbox: Sandbox, url: str) -> str:
-    """What a URL answers inside the sandbox; "" where it cannot be had."""
+    """The response of a URL inside the sandbox; "" on failure."""
     program = (
         "import sys, urllib.request\n"
         "try: print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())\n"
@@ -107,32 +106,32 @@ async def fetch(sandbox: Sandbox, url: str) -> str:
     return done.stdout.text.strip()
 
 
-async def test_services_are_reached_by_name_and_torn_down_together(docker, folder, own, run):
+async def test_services_are_reachable_by_name_and_removed_together(docker, folder, own, run):
     image = await build(docker, folder, MAIN + WEB)
     sandbox = await docker.create(image, own())
     try:
         assert await fetch(sandbox, "http://web/") == "served"
         seen = await sandbox.exec("getent hosts main")
         assert seen.ok
-        assert len(await left(docker, run)) == 3
+        assert len(await remaining(docker, run)) == 3
     finally:
         await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_two_projects_at_once_do_not_meet(docker, folder, own, run):
+async def test_concurrent_projects_are_isolated(docker, folder, own, run):
     image = await build(docker, folder, MAIN + WEB)
     one, two = await asyncio.gather(*(docker.create(image, own()) for _ in range(2)))
     assert await fetch(one, "http://web/") == await fetch(two, "http://web/") == "served"
     seen = {(await sandbox.exec("getent hosts web")).stdout.text for sandbox in (one, two)}
     assert len(seen) == 2
     await asyncio.gather(one.close(), two.close())
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
 @pytest.fixture
 def address() -> str:
-    """An address of this host, which containers with a network reach."""
+    """An address of this host that containers with a network can reach."""
     told = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
     addresses = [word for word in told.stdout.split() if "." in word]
     need("network", None if addresses else "this host has no address of its own")
@@ -141,7 +140,7 @@ def address() -> str:
 
 @pytest.fixture
 async def here(address: str) -> AsyncIterator[str]:
-    """A page of this host."""
+    """The URL of a page served by this host."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -155,13 +154,13 @@ async def here(address: str) -> AsyncIterator[str]:
 
 
 async def in_web(docker: DockerBackend, run: str, url: str) -> str:
-    """What a URL answers inside the service `web`."""
-    rows = await docker.engine.containers(f"plimsoll.run={run}", "com.docker.compose.service=web")
+    """The response of a URL inside the service `web`."""
+    rows = await docker.daemon.containers(f"plimsoll.run={run}", "com.docker.compose.service=web")
     program = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=30).read())"
     done = await asyncio.to_thread(
         subprocess.run,
         ["docker", "exec", rows[0].id, "python3", "-c", program],
-        env=os.environ | docker.engine.endpoint.environment(),
+        env=os.environ | docker.daemon.endpoint.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -169,15 +168,13 @@ async def in_web(docker: DockerBackend, run: str, url: str) -> str:
     return done.stdout.strip()
 
 
-async def test_without_a_network_nothing_but_the_services_is_reached(
-    docker, folder, own, run, here
-):
+async def test_without_a_network_only_the_services_are_reachable(docker, folder, own, run, here):
     image = await build(docker, folder, MAIN + WEB)
     sandbox = await docker.create(image, own(network=NO_NETWORK))
     assert await fetch(sandbox, "http://web/") == "served"
     assert await fetch(sandbox, here) == ""
     assert await in_web(docker, run, here) == ""
-    # Not even the engine's host, at the address that it usually has in a network.
+    # Nor the daemon's host, at its usual address in a network.
     gateway = "ip=$(getent hosts web | cut -d' ' -f1); echo ${ip%.*}.1"
     address = (await sandbox.exec(gateway)).stdout.text.strip()
     knock = f"timeout 2 bash -c ': < /dev/tcp/{address}/1' 2>&1"
@@ -186,10 +183,10 @@ async def test_without_a_network_nothing_but_the_services_is_reached(
     assert not (await sandbox.exec("getent hosts files.example")).ok
     assert time.monotonic() - began < 15
     await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_a_public_network_is_for_services_too_and_can_be_taken_back(
+async def test_a_public_network_includes_services_and_can_be_withdrawn(
     docker, folder, own, run, here
 ):
     image = await build(docker, folder, MAIN + WEB)
@@ -204,10 +201,10 @@ async def test_a_public_network_is_for_services_too_and_can_be_taken_back(
         assert bool(await in_web(docker, run, here)) == bool(expected)
         assert await fetch(sandbox, "http://web/") == "served"
     await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_a_service_on_an_internal_network_has_no_way_out_under_any_policy(
+async def test_a_service_on_an_internal_network_has_no_route_outside(
     docker, folder, own, run, here
 ):
     web = WEB + "    networks: [inner]\n    cpus: 999\nnetworks: {inner: {internal: true}}\n"
@@ -220,10 +217,10 @@ async def test_a_service_on_an_internal_network_has_no_way_out_under_any_policy(
         await sandbox.set_network(policy)
     assert await in_web(docker, run, here) == ""
     await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_an_allowlist_is_kept_beside_services(docker, folder, own, here, address):
+async def test_an_allowlist_is_enforced_with_services(docker, folder, own, here, address):
     image = await build(docker, folder, MAIN + WEB)
     policy = NetworkPolicy(NetworkMode.ALLOWLIST, (address,))
     sandbox = await docker.create(image, own(network=policy))
@@ -234,7 +231,7 @@ async def test_an_allowlist_is_kept_beside_services(docker, folder, own, here, a
     await sandbox.close()
 
 
-async def test_what_the_file_says_of_main_is_kept(docker, folder, own):
+async def test_the_files_settings_of_main_are_applied(docker, folder, own):
     text = """
 services:
   main:
@@ -272,14 +269,14 @@ touch /vol/x /anonymous/x /memory/x && echo writable
     assert (folder / "data/file").read_text() == "carried"
 
 
-async def test_what_services_write_does_not_reach_the_task(docker, folder, own):
+async def test_writes_of_services_do_not_reach_the_task(docker, folder, own):
     (folder / "data").mkdir()
     (folder / "data/file").write_text("mine")
     web = WEB + '    volumes: ["./data:/srv", "./data:/again"]\n'
     image = await build(docker, folder, MAIN + '    volumes: ["./data:/data"]' + web)
     sandbox = await docker.create(image, own())
     assert await fetch(sandbox, "http://web/file") == "mine"
-    # One folder of the task is one folder for all its services.
+    # A folder of the task is one volume for all its services.
     assert (await sandbox.exec("cat /data/index.html")).stdout.text == "served\n"
     await sandbox.close()
     assert sorted(path.name for path in (folder / "data").iterdir()) == ["file"]
@@ -308,7 +305,7 @@ services:
     await sandbox.close()
 
 
-async def test_a_service_that_must_have_ended_first_has_ended(docker, folder, own):
+async def test_main_waits_for_a_service_to_complete(docker, folder, own):
     text = """
 services:
   main:
@@ -342,7 +339,7 @@ volumes: {vol: {}}
     ],
     ids=["ends", "cannot start", "unhealthy"],
 )
-async def test_a_service_that_fails_is_named_with_what_it_said(
+async def test_a_failed_service_is_reported_with_its_output(
     docker, folder, own, run, service, words
 ):
     text = f"services:\n  web:\n    image: debian:bookworm-slim\n    {service}\n"
@@ -351,14 +348,14 @@ async def test_a_service_that_fails_is_named_with_what_it_said(
         await docker.create(image, own())
     for word in words:
         assert word in str(caught.value)
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_services_are_walled_in_like_the_sandbox(docker, folder, own, run):
+async def test_services_are_hardened_like_the_sandbox(docker, folder, own, run):
     image = await build(docker, folder, MAIN + WEB)
     sandbox = await docker.create(image, own())
-    rows = await docker.engine.containers(f"plimsoll.run={run}", "com.docker.compose.service=web")
-    told = await docker.engine.get(f"/containers/{rows[0].id}/json", dict, "inspect")
+    rows = await docker.daemon.containers(f"plimsoll.run={run}", "com.docker.compose.service=web")
+    told = await docker.daemon.get(f"/containers/{rows[0].id}/json", dict, "inspect")
     host = told["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
     assert "NET_RAW" not in host["CapAdd"]
@@ -374,7 +371,7 @@ async def test_services_are_walled_in_like_the_sandbox(docker, folder, own, run)
 
 
 @pytest.mark.parametrize("after", [0.05, 0.4, 1.0, 2.0])
-async def test_a_start_that_is_cancelled_leaves_nothing(docker, folder, own, run, after):
+async def test_a_cancelled_start_leaves_nothing(docker, folder, own, run, after):
     (folder / "data").mkdir()
     (folder / "data/file").write_text("x")
     image = await build(docker, folder, MAIN + WEB + '    volumes: ["./data:/data", "/x"]\n')
@@ -383,7 +380,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(docker, folder, own, run
     starting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await (await starting).close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
 KILLED = """
@@ -406,28 +403,28 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_what_a_killed_owner_left_is_gone_at_the_next_start(docker_engine, folder, run):
+async def test_the_next_start_removes_the_objects_of_a_killed_owner(docker_daemon, folder, run):
     text = MAIN + WEB + '    volumes: ["vol:/vol"]\nvolumes: {vol: {}}\n'
     (folder / "docker-compose.yaml").write_text(text)
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    argv = [sys.executable, "-c", KILLED, docker_engine, folder, run]
+    argv = [sys.executable, "-c", KILLED, docker_daemon, folder, run]
     ended = await asyncio.to_thread(subprocess.run, argv, env=env, check=False, timeout=100)
     assert ended.returncode == -9
-    async with DockerBackend(DockerOptions(host=docker_engine)) as backend:
-        assert await left(backend, run) == []
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as backend:
+        assert await remaining(backend, run) == []
 
 
 class Outage:
-    """Takes the engine away, as far as a backend can see, when services are about to be ready."""
+    """Makes the daemon unreachable for a backend when services are about to be ready."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         self.is_on, self.times = False, 1
         stream, until_ready = Daemon.stream, ComposeProject._until_ready
 
-        def gone(engine: Daemon, *args, **more):
+        def gone(daemon: Daemon, *args, **more):
             if self.is_on:
-                raise DaemonUnreachable("the engine restarts")
-            return stream(engine, *args, **more)
+                raise DaemonUnreachable("the daemon restarts")
+            return stream(daemon, *args, **more)
 
         async def ready(project: ComposeProject) -> None:
             if self.times:
@@ -442,21 +439,17 @@ class Outage:
         self.is_on = False
 
 
-async def test_a_project_that_starts_while_the_engine_restarts_waits_for_it(
-    docker, folder, own, run, monkeypatch
-):
+async def test_a_project_start_waits_for_a_restarting_daemon(docker, folder, own, run, monkeypatch):
     image = await build(docker, folder, MAIN + WEB)
     Outage(monkeypatch, seconds=2)
     sandbox = await docker.create(image, own())
     assert await fetch(sandbox, "http://web/") == "served"
-    assert len(await left(docker, run)) == 3  # nothing of the first try
+    assert len(await remaining(docker, run)) == 3  # nothing remains of the first attempt
     await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_an_engine_that_restarts_while_services_start_is_waited_for(
-    dockerd, folder, own, run, monkeypatch
-):
+async def test_a_restart_while_services_start_is_waited_for(dockerd, folder, own, run, monkeypatch):
     first, begun, is_ready = list[ComposeProject](), asyncio.Event(), ComposeProject._is_ready
 
     async def never_at_first(project: ComposeProject, *args: str) -> bool:
@@ -473,53 +466,51 @@ async def test_an_engine_that_restarts_while_services_start_is_waited_for(
         await asyncio.to_thread(dockerd.restart)
         sandbox = await starting
         assert await fetch(sandbox, "http://web/") == "served"
-        assert len(await left(docker, run)) == 3
+        assert len(await remaining(docker, run)) == 3
         await sandbox.close()
-        assert await left(docker, run) == []
+        assert await remaining(docker, run) == []
 
 
-async def test_a_project_that_could_not_be_removed_is_removed_at_the_end(
-    docker_engine, engine, folder, own, run, monkeypatch
+async def test_a_failed_project_removal_is_repeated_at_the_end(
+    docker_daemon, daemon, folder, own, run, monkeypatch
 ):
-    async with DockerBackend(DockerOptions(host=docker_engine, wait_seconds=0.5)) as docker:
+    async with DockerBackend(DockerOptions(host=docker_daemon, wait_seconds=0.5)) as docker:
         image = await build(docker, folder, MAIN + WEB)
         outage = Outage(monkeypatch, seconds=60)
         with pytest.raises(DaemonUnreachable):
             await docker.create(image, own())
         outage.end()
-        assert await left(docker, run) != []
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
-        assert await left(docker, run) == []
+        assert await remaining(docker, run) != []
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as docker:
+        assert await remaining(docker, run) == []
 
 
-async def test_a_public_network_that_somebody_removed_is_made_anew_for_a_project(
-    docker, folder, own, run
-):
+async def test_a_removed_public_network_is_created_again_for_a_project(docker, folder, own, run):
     image = await build(docker, folder, MAIN + WEB)
     await (await docker.create(image, own(network=PUBLIC))).close()
-    (network,) = await docker.engine.networks(f"plimsoll.run={run}")
-    await docker.engine.remove_network(network.name)
+    (network,) = await docker.daemon.networks(f"plimsoll.run={run}")
+    await docker.daemon.remove_network(network.name)
     sandbox = await docker.create(image, own(network=PUBLIC))
     assert await fetch(sandbox, "http://web/") == "served"
     await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_a_task_with_main_alone_needs_no_network_of_its_own(docker, folder, own, run):
+async def test_a_task_with_only_main_needs_no_project_network(docker, folder, own, run):
     image = await build(docker, folder, "services: {main: {environment: {A: b}}}")
     sandbox = await docker.create(image, own())
     assert (await sandbox.exec("echo $A; ls /sys/class/net")).stdout.text == "b\nlo\n"
-    assert len(await left(docker, run)) == 1
+    assert len(await remaining(docker, run)) == 1
     await sandbox.close()
-    assert await left(docker, run) == []
+    assert await remaining(docker, run) == []
 
 
-async def test_files_of_the_task_reach_services_on_another_host(tls_engine, folder, own, run):
+async def test_files_of_the_task_reach_services_of_a_remote_daemon(tls_daemon, folder, own, run):
     (folder / "data").mkdir()
     (folder / "data/file").write_text("carried")
     (folder / "one.txt").write_text("one")
     web = WEB + '    volumes: ["./data:/srv", "./one.txt:/srv/one.txt"]\n'
-    options = DockerOptions(host=tls_engine.url, certificates=tls_engine.certificates)
+    options = DockerOptions(host=tls_daemon.url, certificates=tls_daemon.certificates)
     async with DockerBackend(options) as docker:
         image = await build(docker, folder, MAIN + '    volumes: ["./one.txt:/one.txt"]' + web)
         sandbox = await docker.create(image, own())
@@ -527,10 +518,10 @@ async def test_files_of_the_task_reach_services_on_another_host(tls_engine, fold
         assert await fetch(sandbox, "http://web/one.txt") == "one"
         assert (await sandbox.exec("cat /one.txt")).stdout.text == "one"
         await sandbox.close()
-        assert await left(docker, run) == []
+        assert await remaining(docker, run) == []
 
 
-async def test_a_sandbox_with_services_is_never_taken_for_new(docker, folder, own):
+async def test_a_sandbox_with_services_cannot_be_reset(docker, folder, own):
     image = await build(docker, folder, MAIN + WEB)
     sandbox = await docker.create(image, own())
     await sandbox.baseline()

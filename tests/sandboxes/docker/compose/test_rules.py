@@ -1,4 +1,4 @@
-"""What a compose file may not ask for, as Compose itself reads it."""
+"""The rules for compose files, applied to the model that Compose makes of them."""
 
 import os
 import time
@@ -20,9 +20,9 @@ SLIM = "debian:bookworm-slim"
 
 
 @pytest.fixture
-async def projects(docker_engine: str, compose: None) -> AsyncIterator[ComposeLauncher]:
-    async with Daemon(find_endpoint(docker_engine, None, os.environ)) as engine:
-        yield ComposeLauncher(engine, ImageStore(engine, os.environ), os.environ)
+async def launcher(docker_daemon: str, compose: None) -> AsyncIterator[ComposeLauncher]:
+    async with Daemon(find_endpoint(docker_daemon, None, os.environ)) as daemon:
+        yield ComposeLauncher(daemon, ImageStore(daemon, os.environ), os.environ)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def source(tmp_path: Path) -> Callable[[str], ImageSource]:
 
 
 def web(*lines: str) -> str:
-    """A file with a service `web`; the first of the lines is the file's fourth."""
+    """A file with a service `web`; the first given line is the fourth of the file."""
     return "\n".join(["services:", "  web:", f"    image: {SLIM}", *lines, ""])
 
 
@@ -59,15 +59,15 @@ def web(*lines: str) -> str:
         (web("    cgroup_parent: /x"), 4, "cgroup_parent"),
         (web("    runtime: other"), 4, "runtime"),
         (web("    devices: [/dev/kvm]"), 4, "devices"),
-        (web("    cap_add: [SYS_ADMIN]"), 4, "SYS_ADMIN is more than a sandbox may do"),
+        (web("    cap_add: [SYS_ADMIN]"), 4, "SYS_ADMIN is not allowed in a sandbox"),
         (web("    cap_add: [cap_net_raw]"), 4, "NET_RAW"),
         (web("    cap_add: [ALL]"), 4, "ALL"),
-        (web("    security_opt: [seccomp:unconfined]"), 4, "takes away a wall"),
-        (web("    security_opt: [apparmor=unconfined]"), 4, "takes away a wall"),
+        (web("    security_opt: [seccomp:unconfined]"), 4, "weakens the sandbox"),
+        (web("    security_opt: [apparmor=unconfined]"), 4, "weakens the sandbox"),
         (web("    oom_kill_disable: true"), 4, "oom_kill_disable"),
-        (web("    volumes: [/var/run/docker.sock:/s]"), 4, "whoever reaches the engine's socket"),
-        (web("    volumes: [/run:/run]"), 4, "whoever reaches the engine's socket"),
-        (web("    volumes: [/:/host]"), 4, "whoever reaches the engine's socket"),
+        (web("    volumes: [/var/run/docker.sock:/s]"), 4, "access to the daemon's socket"),
+        (web("    volumes: [/run:/run]"), 4, "access to the daemon's socket"),
+        (web("    volumes: [/:/host]"), 4, "access to the daemon's socket"),
         (web("    volumes: [/etc:/host]"), 4, "outside of the task's environment folder"),
         (web("    volumes: [../tests:/t]"), 4, "outside of the task's environment folder"),
         (web("    volumes: [./link:/t]"), 4, "outside of the task's environment folder"),
@@ -76,12 +76,19 @@ def web(*lines: str) -> str:
         (web("    env_file: ${HOME}/x"), 4, "variables in its path"),
         (web("    extends: {file: /x, service: y}"), 4, "extends: services of other files"),
         (web('    "extends" : {file: /x, service: y}'), 4, "extends: services of other files"),
-        (web('    "ext\\x65nds": {file: /x, service: y}'), 4, "a key written with escapes"),
+        (web('    "ext\\x65nds": {file: /x, service: y}'), 4, "extends: services of other"),
         (web("    ? extends", "    : {file: /x, service: y}"), 4, "extends: services of other"),
-        (web("    x-a: &a extends", "    *a : {file: /x, service: y}"), 5, "a key written with"),
+        (web("    x-a: &a extends", "    *a : {file: /x, service: y}"), 4, "extends: services of"),
+        (f"x-a: &a {{privileged: true}}\n{web('    <<: *a')}", 1, "services.web.privileged"),
+        (f"{web()}---\nservices: {{web: {{pid: host}}}}\n", 5, "services.web.pid"),
+        (f"x-a: &a {{env_file: /etc/hostname}}\n{web('    <<: *a')}", 1, "env_file: /etc/hostname"),
+        (web("    env_file: !!binary L2V0Yy9ob3N0bmFtZQ=="), 4, "env_file: /etc/hostname"),
+        (web("    env_file: &f /etc/hostname"), 4, "env_file: /etc/hostname"),
+        (web('    "volumes": ["/etc\\x3a/host"]'), 4, "outside of the task's environment folder"),
+        (web("    cap_add: &c [!!binary U1lTX0FETUlO]"), 4, "SYS_ADMIN is not allowed"),
         ("include: [/x]\n" + web(), 1, "include: services of other files"),
         (web("    build: ../.."), 4, "outside of the task's environment folder"),
-        (web("    build: https://files.example/x.git"), 4, "a context has to be a folder"),
+        (web("    build: https://files.example/x.git"), 4, "the context must be a folder"),
         (web("    build: {context: ., dockerfile: ../../x}"), 4, "outside of the task's"),
         (web("    build: {context: ., network: host}"), 4, "services.web.build.network"),
         (web("    build: {context: ., ssh: [default]}"), 4, "services.web.build.ssh"),
@@ -124,18 +131,18 @@ def web(*lines: str) -> str:
         (
             web("  main:", "    command: nginx"),
             5,
-            "main is the sandbox, and runs nothing by itself",
+            "main is the sandbox and runs no command",
         ),
         (web("  main:", "    entrypoint: [/start.sh]"), 5, "main is the sandbox"),
         (web("  main:", "    network_mode: none"), 5, "main is the sandbox itself"),
     ],
 )
-async def test_what_would_open_a_wall_is_refused_by_name_and_line(
-    projects, source, tmp_path, text, line, words
+async def test_keys_that_weaken_the_sandbox_are_refused_with_name_and_line(
+    launcher, source, tmp_path, text, line, words
 ):
     (tmp_path / "task/environment/link").symlink_to("/etc")
     with pytest.raises(SandboxUnsupported) as caught:
-        await projects.build(source(text))
+        await launcher.build(source(text))
     assert f"docker-compose.yaml:{line}: " in str(caught.value), caught.value
     assert words in str(caught.value)
 
@@ -155,58 +162,58 @@ async def test_what_would_open_a_wall_is_refused_by_name_and_line(
         web("    configs: [c]", "configs: {c: {content: hello}}"),
     ],
 )
-async def test_what_opens_none_is_taken(projects, source, text):
-    image = await projects.build(source(text))
+async def test_harmless_keys_are_supported(launcher, source, text):
+    image = await launcher.build(source(text))
     assert isinstance(image, ComposeImage)
     assert list(image.services) == ["web"]
     assert image.warnings == ()
 
 
-async def test_what_would_collide_is_left_out_with_a_warning(projects, source):
+async def test_keys_that_would_collide_are_ignored_with_a_warning(launcher, source):
     lines: list[bytes] = []
     text = web("    ports: ['80:80']", "    container_name: web")
-    image = await projects.build(source(text), lambda _, data: lines.append(data))
+    image = await launcher.build(source(text), lambda _, data: lines.append(data))
     assert len(image.warnings) == 2
     assert any(":4: services.web.ports: " in warning for warning in image.warnings)
     assert all(warning.encode() in b"".join(lines) for warning in image.warnings)
 
 
-async def test_a_file_that_compose_cannot_read_is_a_build_error(projects, source):
+async def test_a_file_that_compose_cannot_read_is_a_build_error(launcher, source):
     with pytest.raises(BuildError, match=r"docker-compose\.yaml: .*"):
-        await projects.build(source("services: {web: {image: x, nonsense: 1}}"))
+        await launcher.build(source("services: {web: {image: x, nonsense: 1}}"))
     with pytest.raises(BuildError):
-        await projects.build(source("services: ["))
+        await launcher.build(source("services: ["))
 
 
-async def test_main_needs_an_image(projects, source):
+async def test_main_needs_an_image(launcher, source):
     named = source(web())
     bare = ImageSource(named.context, compose=named.compose)
     with pytest.raises(BuildError, match="main has no image"):
-        await projects.build(bare)
+        await launcher.build(bare)
     given = source(web("  main:", f"    image: {SLIM}"))
-    image = await projects.build(ImageSource(given.context, compose=given.compose))
+    image = await launcher.build(ImageSource(given.context, compose=given.compose))
     assert image.main.key.startswith("sha256:")
 
 
-async def test_the_key_changes_with_what_services_are_made_of(projects, source, tmp_path):
+async def test_the_image_key_depends_on_the_services_content(launcher, source, tmp_path):
     text = web("    volumes: ['./data:/data']")
     (tmp_path / "task/environment/data").mkdir()
-    first = (await projects.build(source(text))).key
-    assert (await projects.build(source(text))).key == first
-    assert (await projects.build(source(text + "    environment: {A: b}\n"))).key != first
+    first = (await launcher.build(source(text))).key
+    assert (await launcher.build(source(text))).key == first
+    assert (await launcher.build(source(text + "    environment: {A: b}\n"))).key != first
     source(text)
     (tmp_path / "task/environment/data/new").write_text("new")
-    assert (await projects.build(source(text))).key != first
+    assert (await launcher.build(source(text))).key != first
 
 
-def test_without_compose_the_error_says_what_to_install(tmp_path):
+def test_a_missing_compose_names_the_package_to_install(tmp_path):
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     with pytest.raises(SandboxUnsupported, match="need Docker Compose V2: install") as caught:
         find_compose(env, system_folders=())
     assert "tasks of one container need no Compose" in str(caught.value)
 
 
-def test_the_old_compose_will_not_do(tmp_path):
+def test_compose_version_1_is_refused(tmp_path):
     old = tmp_path / "docker-compose"
     old.write_text("#!/bin/sh\necho 1.29.2\n")
     old.chmod(0o755)
@@ -214,9 +221,9 @@ def test_the_old_compose_will_not_do(tmp_path):
         find_compose({"PATH": str(tmp_path), "HOME": str(tmp_path)}, system_folders=())
 
 
-@pytest.mark.parametrize("place", ["plugins/cli-plugins", "extra", "system", "bin"])
-def test_compose_is_found_where_docker_looks_for_it(tmp_path, place):
-    folder = tmp_path / place
+@pytest.mark.parametrize("location", ["plugins/cli-plugins", "extra", "system", "bin"])
+def test_compose_is_found_where_docker_looks_for_it(tmp_path, location):
+    folder = tmp_path / location
     folder.mkdir(parents=True)
     (folder / "docker-compose").write_text("#!/bin/sh\necho v2.40.0-desktop\n")
     (folder / "docker-compose").chmod(0o755)
@@ -229,7 +236,7 @@ def test_compose_is_found_where_docker_looks_for_it(tmp_path, place):
     assert found.version == "2.40.0"
 
 
-def test_a_compose_that_hangs_is_given_up(tmp_path, monkeypatch):
+def test_a_hanging_compose_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(compose_command, "_VERSION_SECONDS", 0.3)
     slow = tmp_path / "docker-compose"
     slow.write_text("#!/bin/sh\n/bin/sleep 60\n")

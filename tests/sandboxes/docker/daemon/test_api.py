@@ -1,4 +1,4 @@
-"""Calls to a real engine: what they answer, and the words for what goes wrong."""
+"""Calls to a real daemon: their results, and the messages of their errors."""
 
 import asyncio
 import io
@@ -17,16 +17,16 @@ import pytest
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
-from plimsoll.sandboxes.docker.daemon import api as engine_module
+from plimsoll.sandboxes.docker.daemon import api as daemon_module
 from plimsoll.sandboxes.docker.daemon import client
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
 from plimsoll.sandboxes.docker.daemon.errors import DaemonError, DaemonUnreachable, response_error
-from plimsoll.sandboxes.docker.daemon.ssh import Ssh
+from plimsoll.sandboxes.docker.daemon.ssh import SshConnector
 from plimsoll.sandboxes.docker.labels import from_docker, to_docker
 from plimsoll.sandboxes.host.owners import this_process
 
-LABELS = to_docker(Labels("engine-test", "1", this_process(), time.time() + 600))
+LABELS = to_docker(Labels("daemon-test", "1", this_process(), time.time() + 600))
 
 
 def config(*command: str) -> dict[str, object]:
@@ -41,167 +41,173 @@ def config(*command: str) -> dict[str, object]:
 
 
 @pytest.fixture
-async def container(engine: Daemon) -> AsyncIterator[str]:
-    """A container that gives back what it gets; not yet started."""
-    made = await engine.create_container(config("cat"), f"plimsoll-test-{short_id()}")
+async def container(daemon: Daemon) -> AsyncIterator[str]:
+    """A container that echoes its input; not yet started."""
+    made = await daemon.create_container(config("cat"), f"plimsoll-test-{short_id()}")
     yield made
-    await engine.remove(made)
+    await daemon.remove(made)
 
 
-async def test_a_container_is_spoken_to_and_removed(engine: Daemon, container: str):
-    wire = await engine.attach(container)
-    await engine.start(container)
-    await wire.write(b"hello")
-    assert await wire.read() == (1, b"hello")
-    seen = await engine.inspect(container)
+async def test_a_container_echoes_over_an_attached_stream_and_is_removed(
+    daemon: Daemon, container: str
+):
+    stream = await daemon.attach(container)
+    await daemon.start(container)
+    await stream.write(b"hello")
+    assert await stream.read() == (1, b"hello")
+    seen = await daemon.inspect(container)
     assert seen is not None
     assert seen.state.running
     assert from_docker(seen.config.labels) == from_docker(LABELS)
-    assert container in [row.id for row in await engine.containers("plimsoll.run=engine-test")]
-    await engine.kill(container)
-    assert await wire.read() is None
-    assert await engine.wait(container, 10) == 137
+    assert container in [row.id for row in await daemon.containers("plimsoll.run=daemon-test")]
+    await daemon.kill(container)
+    assert await stream.read() is None
+    assert await daemon.wait(container, 10) == 137
     with pytest.raises(SandboxUnavailable, match="has ended"):
-        for _ in range(100):  # the first write may still find the connection
-            await wire.write(b"more")
+        for _ in range(100):  # the first writes may still succeed
+            await stream.write(b"more")
             await asyncio.sleep(0.01)
-    await wire.close()
-    assert await engine.remove(container) is True
-    assert await engine.remove(container) is False
-    assert await engine.inspect(container) is None
+    await stream.close()
+    assert await daemon.remove(container) is True
+    assert await daemon.remove(container) is False
+    assert await daemon.inspect(container) is None
 
 
-async def test_stdout_and_stderr_are_told_apart_and_large_output_is_whole(engine: Daemon):
+async def test_stdout_and_stderr_are_separate_and_large_output_is_complete(daemon: Daemon):
     script = "head -c 3000000 /dev/zero; echo oops >&2"
-    made = await engine.create_container(config("sh", "-c", script), f"plimsoll-test-{short_id()}")
-    wire = await engine.attach(made)
-    await engine.start(made)
+    made = await daemon.create_container(config("sh", "-c", script), f"plimsoll-test-{short_id()}")
+    stream = await daemon.attach(made)
+    await daemon.start(made)
     sizes = {1: 0, 2: 0}
-    while (piece := await wire.read()) is not None:
+    while (piece := await stream.read()) is not None:
         sizes[piece[0]] += len(piece[1])
-    await wire.close()
-    await engine.remove(made)
+    await stream.close()
+    await daemon.remove(made)
     assert sizes == {1: 3_000_000, 2: 5}
 
 
-async def test_closing_the_wire_ends_what_reads_from_it(engine: Daemon, container: str):
-    wire = await engine.attach(container)
-    await engine.start(container)
-    await wire.close()
-    assert await engine.wait(container, 10) == 0
+async def test_closing_the_attached_stream_ends_the_process_that_reads_it(
+    daemon: Daemon, container: str
+):
+    stream = await daemon.attach(container)
+    await daemon.start(container)
+    await stream.close()
+    assert await daemon.wait(container, 10) == 0
 
 
-async def test_files_go_in_and_out_of_a_container_that_never_ran(engine: Daemon, container: str):
+async def test_files_are_copied_to_and_from_a_container_that_never_ran(
+    daemon: Daemon, container: str
+):
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as writing:
         info = tarfile.TarInfo("a.txt")
         info.size = 2
         writing.addfile(info, io.BytesIO(b"hi"))
-    await engine.put_archive(container, "/tmp", tar.getvalue())
-    async with engine.get_archive(container, "/tmp/a.txt") as pieces:
+    await daemon.put_archive(container, "/tmp", tar.getvalue())
+    async with daemon.get_archive(container, "/tmp/a.txt") as pieces:
         got = b"".join([piece async for piece in pieces])
     with tarfile.open(fileobj=io.BytesIO(got)) as reading:
         file = reading.extractfile("a.txt")
         assert file is not None
         assert file.read() == b"hi"
-    folder = await engine.stat_archive(container, "/tmp")
-    link = await engine.stat_archive(container, "/bin")
+    folder = await daemon.stat_archive(container, "/tmp")
+    link = await daemon.stat_archive(container, "/bin")
     assert folder is not None and folder.is_folder and not folder.is_link
     assert link is not None and link.is_link
-    assert await engine.stat_archive(container, "/nothing/here") is None
+    assert await daemon.stat_archive(container, "/nothing/here") is None
 
 
-async def test_an_image_is_imported_named_and_removed(engine: Daemon):
+async def test_an_image_is_imported_tagged_and_removed(daemon: Daemon):
     name = f"plimsoll/test:{short_id()}"
     tar = io.BytesIO()
     tarfile.open(fileobj=tar, mode="w").close()
     labels = {**LABELS, "odd": 'quotes " and $dollars and \\'}
-    made = await engine.import_image(tar.getvalue(), name, labels)
-    found = await engine.image(name)
+    made = await daemon.import_image(tar.getvalue(), name, labels)
+    found = await daemon.image(name)
     assert found is not None
     assert found.id == made
     assert found.labels == labels
-    assert name in [tag for row in await engine.images("odd") for tag in row.repo_tags or []]
-    assert await engine.remove_image(name) is True
-    assert await engine.remove_image(name) is False
-    assert await engine.image(name) is None
+    assert name in [tag for row in await daemon.images("odd") for tag in row.repo_tags or []]
+    assert await daemon.remove_image(name) is True
+    assert await daemon.remove_image(name) is False
+    assert await daemon.image(name) is None
 
 
-async def test_networks_and_volumes_are_made_listed_and_removed(engine: Daemon, container: str):
+async def test_networks_and_volumes_are_created_listed_and_removed(daemon: Daemon, container: str):
     name = f"plimsoll-test-{short_id()}"
-    network = await engine.create_network(name, LABELS, internal=True)
-    await engine.disconnect("none", container)
-    await engine.connect(name, container)
-    await engine.start(container)
-    seen = await engine.network(name)
+    network = await daemon.create_network(name, LABELS, internal=True)
+    await daemon.disconnect("none", container)
+    await daemon.connect(name, container)
+    await daemon.start(container)
+    seen = await daemon.network(name)
     assert seen is not None
     assert seen.internal
     assert set(seen.containers or {}) == {container}
-    await engine.disconnect(name, container)
-    assert network in [row.id for row in await engine.networks("plimsoll.run=engine-test")]
-    assert await engine.remove_network(name) is True
-    assert await engine.remove_network(name) is False
-    await engine.create_volume(name, LABELS)
-    assert name in [volume.name for volume in await engine.volumes("plimsoll.run=engine-test")]
-    assert await engine.remove_volume(name) is True
-    assert await engine.volume(name) is None
+    await daemon.disconnect(name, container)
+    assert network in [row.id for row in await daemon.networks("plimsoll.run=daemon-test")]
+    assert await daemon.remove_network(name) is True
+    assert await daemon.remove_network(name) is False
+    await daemon.create_volume(name, LABELS)
+    assert name in [volume.name for volume in await daemon.volumes("plimsoll.run=daemon-test")]
+    assert await daemon.remove_volume(name) is True
+    assert await daemon.volume(name) is None
 
 
-async def test_what_the_engine_refuses_is_told_with_its_words(engine: Daemon, container: str):
+async def test_a_refused_call_is_an_error_with_the_daemons_message(daemon: Daemon, container: str):
     with pytest.raises(DaemonError, match="cannot create a container: No such image") as caught:
-        await engine.create_container({"Image": "no-such-image:1"}, f"x{short_id()}")
+        await daemon.create_container({"Image": "no-such-image:1"}, f"x{short_id()}")
     assert caught.value.status == 404
     with pytest.raises(DaemonError) as caught:
-        await engine.kill(container)
+        await daemon.kill(container)
     assert caught.value.status == 409
     with pytest.raises(DaemonError, match="attach to a container: No such container"):
-        await engine.attach("nosuchcontainer")
+        await daemon.attach("nosuchcontainer")
 
 
-def test_a_full_disk_is_the_engine_s_and_says_so():
-    said = b'{"message": "write /x/layer.tar: no space left on device"}'
-    error = response_error("tcp://far:2376", 500, said, "create a container")
+def test_a_full_disk_names_the_daemon():
+    message = b'{"message": "write /x/layer.tar: no space left on device"}'
+    error = response_error("tcp://far:2376", 500, message, "create a container")
     assert isinstance(error, SandboxUnavailable)
-    assert "the disk of the Docker engine at tcp://far:2376 is full" in str(error)
+    assert "the disk of the Docker daemon at tcp://far:2376 is full" in str(error)
 
 
-async def test_an_engine_behind_tls_is_the_same(tls_engine):
-    endpoint = find_endpoint(tls_engine.url, None, {}, certificates=tls_engine.certificates)
-    async with Daemon(endpoint) as engine:
-        made = await engine.create_container(config("cat"), f"plimsoll-test-{short_id()}")
-        wire = await engine.attach(made)
-        await engine.start(made)
-        await wire.write(b"hello" * 100_000)
+async def test_a_daemon_behind_tls_works_the_same(tls_daemon):
+    endpoint = find_endpoint(tls_daemon.url, None, {}, certificates=tls_daemon.certificates)
+    async with Daemon(endpoint) as daemon:
+        made = await daemon.create_container(config("cat"), f"plimsoll-test-{short_id()}")
+        stream = await daemon.attach(made)
+        await daemon.start(made)
+        await stream.write(b"hello" * 100_000)
         got = 0
-        while got < 500_000 and (piece := await wire.read()):
+        while got < 500_000 and (piece := await stream.read()):
             got += len(piece[1])
-        await wire.close()
-        await engine.remove(made)
+        await stream.close()
+        await daemon.remove(made)
     assert got == 500_000
 
 
-async def test_an_engine_that_others_signed_for_is_not_trusted(tls_engine, tmp_path: Path):
+async def test_a_daemon_with_an_untrusted_certificate_is_refused(tls_daemon, tmp_path: Path):
     for name in ("cert.pem", "key.pem"):  # without its ca.pem: the system's authorities
-        (tmp_path / name).write_bytes((tls_engine.certificates / name).read_bytes())
-    endpoint = find_endpoint(tls_engine.url, None, {}, certificates=tmp_path)
-    with pytest.raises(SandboxUnavailable, match="not who it should be"):
+        (tmp_path / name).write_bytes((tls_daemon.certificates / name).read_bytes())
+    endpoint = find_endpoint(tls_daemon.url, None, {}, certificates=tmp_path)
+    with pytest.raises(SandboxUnavailable, match="untrusted certificate"):
         async with Daemon(endpoint):
             pass
 
 
-async def test_an_engine_that_wants_a_certificate_gets_no_call_without_one(
-    tls_engine, tmp_path: Path
+async def test_a_daemon_that_requires_a_client_certificate_refuses_calls_without_one(
+    tls_daemon, tmp_path: Path
 ):
-    (tmp_path / "ca.pem").write_bytes((tls_engine.certificates / "ca.pem").read_bytes())
-    endpoint = find_endpoint(tls_engine.url, None, {}, certificates=tmp_path)
+    (tmp_path / "ca.pem").write_bytes((tls_daemon.certificates / "ca.pem").read_bytes())
+    endpoint = find_endpoint(tls_daemon.url, None, {}, certificates=tmp_path)
     with pytest.raises(SandboxUnavailable):
         async with Daemon(endpoint):
             pass
 
 
 @contextmanager
-def answering(path: Path, answer: bytes) -> Iterator[Endpoint]:
-    """Something else than an engine that listens on a socket, and says one thing."""
+def fake_server(path: Path, answer: bytes) -> Iterator[Endpoint]:
+    """A server on a unix socket that is no daemon and sends one fixed response."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -226,30 +232,33 @@ def answering(path: Path, answer: bytes) -> Iterator[Endpoint]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "does not speak like a Docker"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "is not a Docker daemon"),
         (
             b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"ApiVersion":"abc"}',
-            "like a Docker.*'abc'",
+            "invalid response.*'abc'",
         ),
-        (b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n{"ApiVersion":"1"}', "like a Docker.*'1'"),
-        (b"SSH-2.0-x\r\n", "is gone or restarted"),
-        (b"", "hangs: no answer within 1 s"),
+        (
+            b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n{"ApiVersion":"1"}',
+            "invalid response.*'1'",
+        ),
+        (b"SSH-2.0-x\r\n", "closed the connection"),
+        (b"", "hangs: no response within 1 s"),
     ],
 )
-async def test_what_is_no_engine_or_hangs_is_one_message(
-    tmp_path: Path, answer: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_that_is_no_daemon_or_hangs_is_one_clear_error(
+    tmp_path: Path, answer: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(client, "CONNECT_SECONDS", 30.0 if answer else 1.0)
     with (
-        answering(tmp_path / "sock", answer) as endpoint,
-        pytest.raises(SandboxUnavailable, match=said),
+        fake_server(tmp_path / "sock", answer) as endpoint,
+        pytest.raises(SandboxUnavailable, match=message),
     ):
         await Daemon(endpoint).__aenter__()
 
 
-async def test_nobody_at_the_socket_is_one_message(tmp_path: Path):
+async def test_a_socket_without_a_listener_is_one_clear_error(tmp_path: Path):
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "sock"))
         with pytest.raises(SandboxUnavailable, match="Connection refused; is it running"):
@@ -257,47 +266,45 @@ async def test_nobody_at_the_socket_is_one_message(tmp_path: Path):
                 pass
 
 
-async def test_an_engine_that_dies_ends_streams_and_calls(dockerd):
-    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
-        made = await engine.create_container(config("cat"), f"plimsoll-test-{short_id()}")
-        wire = await engine.attach(made)
-        await engine.start(made)
-        waiting = asyncio.create_task(engine.wait(made, 600))
+async def test_a_daemon_that_dies_ends_streams_and_calls(dockerd):
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
+        made = await daemon.create_container(config("cat"), f"plimsoll-test-{short_id()}")
+        stream = await daemon.attach(made)
+        await daemon.start(made)
+        waiting = asyncio.create_task(daemon.wait(made, 600))
         await asyncio.sleep(0.2)
         dockerd.signal(signal.SIGKILL)
         async with asyncio.timeout(60):
-            assert await wire.read() is None
-            with pytest.raises(SandboxUnavailable, match="gone or restarted"):
+            assert await stream.read() is None
+            with pytest.raises(SandboxUnavailable, match="closed the connection"):
                 await waiting
             with pytest.raises(SandboxUnavailable, match="cannot be reached"):
-                await engine.inspect(made)
-        await wire.close()
+                await daemon.inspect(made)
+        await stream.close()
         dockerd.restart()
-        assert await engine.remove(made) is True
+        assert await daemon.remove(made) is True
 
 
-async def test_an_engine_that_freezes_while_files_are_put_there_is_given_up(
-    dockerd, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(engine_module, "PUT_SECONDS", 1.0)
-    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
-        made = await engine.create_container(config("cat"), f"plimsoll-test-{short_id()}")
+async def test_copying_files_to_a_frozen_daemon_times_out(dockerd, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(daemon_module, "PUT_SECONDS", 1.0)
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
+        made = await daemon.create_container(config("cat"), f"plimsoll-test-{short_id()}")
         dockerd.signal(signal.SIGSTOP)
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(SandboxUnavailable, match="hangs: no answer within 1 s"):
-                    await engine.put_archive(made, "/", b"\0" * 1024)
+                with pytest.raises(SandboxUnavailable, match="hangs: no response within 1 s"):
+                    await daemon.put_archive(made, "/", b"\0" * 1024)
         finally:
             dockerd.signal(signal.SIGCONT)
-        await engine.remove(made)
+        await daemon.remove(made)
 
 
-def test_a_full_disk_is_no_reason_to_prune_what_runs_use():
-    said = str(
+def test_the_full_disk_message_does_not_suggest_pruning_volumes_or_networks():
+    message = str(
         response_error("here", 500, b"write /x: no space left on device", "start a container")
     )
-    assert "plimsoll clean --expired" in said
-    assert "system prune" not in said
+    assert "plimsoll clean --expired" in message
+    assert "system prune" not in message
 
 
 @pytest.fixture
@@ -308,7 +315,7 @@ def known_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("known_hosts")
-async def test_an_engine_that_ssh_does_not_reach_is_gone_in_one_line(
+async def test_a_daemon_unreachable_over_ssh_is_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def refuse(**_: object) -> None:
@@ -324,8 +331,8 @@ async def test_an_engine_that_ssh_does_not_reach_is_gone_in_one_line(
 
 
 @pytest.mark.usefixtures("known_hosts")
-async def test_ssh_takes_any_number_of_connections(monkeypatch: pytest.MonkeyPatch):
+async def test_ssh_has_no_connection_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(aiodocker.ssh, "asyncssh", SimpleNamespace())
-    connector = Ssh("ssh://me@there")
+    connector = SshConnector("ssh://me@there")
     assert connector.limit == 0
     await connector.close()

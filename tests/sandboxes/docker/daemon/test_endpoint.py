@@ -1,4 +1,4 @@
-"""Which engine is meant, and that an unsafe way to it is refused in one clear message."""
+"""The daemon that is selected, and the refusal of unsafe addresses with a clear message."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """An environment without any engine in it."""
+    """An environment that names no daemon."""
     return {"HOME": str(tmp_path)}
 
 
 @pytest.fixture
 def sock(tmp_path: Path) -> Iterator[str]:
-    """The address of a socket that somebody listens on."""
-    path = tmp_path / "engine.sock"
+    """The address of a unix socket with a listener."""
+    path = tmp_path / "daemon.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         yield f"unix://{path}"
@@ -48,14 +48,14 @@ def write_context(tmp_path: Path) -> Callable[..., None]:
     return write
 
 
-def refused(kind: type[PlimsollError], *args: object, **more: object) -> str:
+def refusal(kind: type[PlimsollError], *args: object, **more: object) -> str:
     with pytest.raises(kind) as caught:
         find_endpoint(*args, **more)  # pyright: ignore[reportArgumentType]
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_the_first_that_is_named_is_meant(
+def test_host_comes_before_context_and_environment(
     env: dict[str, str], sock: str, write_context: Callable[..., None], tmp_path: Path
 ):
     write_context("given", "tcp://127.0.0.1:1")
@@ -76,7 +76,7 @@ def test_the_first_that_is_named_is_meant(
     assert find_endpoint(None, None, elsewhere).url == "tcp://127.0.0.1:3"
 
 
-def test_a_rootless_engine_is_found_by_its_usual_socket(env: dict[str, str], tmp_path: Path):
+def test_a_rootless_daemon_is_found_by_its_default_socket(env: dict[str, str], tmp_path: Path):
     if Path("/var/run/docker.sock").exists():
         assert find_endpoint(None, None, env).url == "unix:///var/run/docker.sock"
         return
@@ -84,7 +84,7 @@ def test_a_rootless_engine_is_found_by_its_usual_socket(env: dict[str, str], tmp
         listening.bind(str(tmp_path / "docker.sock"))
         found = find_endpoint(None, None, {**env, "XDG_RUNTIME_DIR": str(tmp_path)})
     assert found.url == f"unix://{tmp_path}/docker.sock"
-    assert "no Docker engine was found" in refused(SandboxUnavailable, None, None, env)
+    assert "no Docker daemon was found" in refusal(SandboxUnavailable, None, None, env)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "[::1]"])
@@ -96,74 +96,72 @@ def test_plain_tcp_to_this_host_is_allowed(env: dict[str, str], host: str):
 
 
 @pytest.mark.parametrize("url", ["tcp://build.example.org:2375", "http://10.0.0.7:2375"])
-def test_plain_tcp_to_another_host_is_refused_unless_it_is_named(env: dict[str, str], url: str):
-    said = refused(UsageError, url, None, env)
+def test_plain_tcp_to_another_host_is_refused_unless_allowed_by_name(env: dict[str, str], url: str):
+    message = refusal(UsageError, url, None, env)
     host = url.removeprefix("tcp://").removeprefix("http://").removesuffix(":2375")
-    assert f"root on {host}" in said
-    assert "DOCKER_TLS_VERIFY" in said
-    assert f'allow_plain = ["{host}"]' in said
+    assert f"root access to {host}" in message
+    assert "DOCKER_TLS_VERIFY" in message
+    assert f'allow_plain = ["{host}"]' in message
     assert find_endpoint(url, None, env, allow_plain=[host]).url == f"tcp://{host}:2375"
-    refused(UsageError, url, None, env, allow_plain=["other.example.org"])
-    refused(UsageError, None, None, {**env, "DOCKER_HOST": url})
+    refusal(UsageError, url, None, env, allow_plain=["other.example.org"])
+    refusal(UsageError, None, None, {**env, "DOCKER_HOST": url})
 
 
-def test_names_that_only_look_like_this_host_are_refused(env: dict[str, str]):
+def test_names_that_only_resemble_localhost_are_refused(env: dict[str, str]):
     for host in ("127.0.0.1.example.org", "localhost.example.org", "0.0.0.0", "2130706433"):
-        refused(UsageError, f"tcp://{host}:2375", None, env)
+        refusal(UsageError, f"tcp://{host}:2375", None, env)
 
 
-def test_a_context_is_refused_for_the_same_reasons(
-    env: dict[str, str], write_context: Callable[..., None]
-):
+def test_an_unsafe_context_is_refused(env: dict[str, str], write_context: Callable[..., None]):
     write_context("plain", "tcp://10.0.0.7:2375")
     write_context("unverified", "tcp://10.0.0.7:2376", skip=True)
-    assert "root on 10.0.0.7" in refused(UsageError, None, "plain", env)
-    assert "does not verify" in refused(UsageError, None, "unverified", env)
+    assert "root access to 10.0.0.7" in refusal(UsageError, None, "plain", env)
+    assert "does not verify" in refusal(UsageError, None, "unverified", env)
     plain = {**env, "DOCKER_TLS": "1", "DOCKER_HOST": "tcp://10.0.0.7:2376"}
-    assert "without verification" in refused(UsageError, None, None, plain)
+    assert "without verification" in refusal(UsageError, None, None, plain)
 
 
-def test_an_unknown_context_is_told_with_the_known(
+def test_an_unknown_context_lists_the_contexts(
     env: dict[str, str], write_context: Callable[..., None]
 ):
     write_context("north", "tcp://127.0.0.1:1")
     write_context("east", "tcp://127.0.0.1:1")
-    said = refused(UsageError, None, "nroth", env)
-    assert "'nroth'" in said
-    assert said.endswith("east, north")
+    message = refusal(UsageError, None, "nroth", env)
+    assert "'nroth'" in message
+    assert message.endswith("east, north")
 
 
-def test_broken_configuration_names_its_file(env: dict[str, str], tmp_path: Path):
+def test_an_invalid_configuration_names_its_file(env: dict[str, str], tmp_path: Path):
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker/config.json").write_text("{")
-    assert "config.json" in refused(UsageError, None, None, env)
+    assert "config.json" in refusal(UsageError, None, None, env)
 
 
 @pytest.mark.parametrize(
-    "url", ["engine.example.org:2375", "tcp://", "tcp://host:port", "npipe:////./pipe/x", "/run/x"]
+    "url", ["daemon.example.org:2375", "tcp://", "tcp://host:port", "npipe:////./pipe/x", "/run/x"]
 )
-def test_what_is_no_address_is_said_to_be_none(env: dict[str, str], url: str):
-    assert "no address of a Docker engine" in refused(UsageError, url, None, env)
+def test_an_invalid_address_is_refused(env: dict[str, str], url: str):
+    assert "not the address of a Docker daemon" in refusal(UsageError, url, None, env)
 
 
-def test_a_socket_that_cannot_be_used_is_told_why(env: dict[str, str], tmp_path: Path):
-    assert "no such socket" in refused(SandboxUnavailable, f"unix://{tmp_path}/none", None, env)
+def test_an_unusable_socket_says_why(env: dict[str, str], tmp_path: Path):
+    assert "no such socket" in refusal(SandboxUnavailable, f"unix://{tmp_path}/none", None, env)
     (tmp_path / "file").touch()
-    assert "is not a socket" in refused(UsageError, f"unix://{tmp_path}/file", None, env)
+    assert "is not a socket" in refusal(UsageError, f"unix://{tmp_path}/file", None, env)
 
 
-def test_a_socket_of_others_says_how_to_be_let_in(
+def test_a_socket_without_permission_says_how_to_get_it(
     env: dict[str, str], sock: str, monkeypatch: pytest.MonkeyPatch
 ):
-    # Root may use any socket, so the kernel's answer is played.
+    # Root may use any socket, so the kernel's refusal is simulated.
     monkeypatch.setattr(endpoints.os, "access", lambda *_: False)
-    assert "add the user to the socket's group" in refused(SandboxUnavailable, sock, None, env)
+    assert "add the user to the socket's group" in refusal(SandboxUnavailable, sock, None, env)
 
 
-def test_tls_takes_its_certificates_from_where_docker_does(
-    env: dict[str, str], tls_engine, write_context: Callable[..., None], tmp_path: Path
+def test_tls_certificates_are_found_as_docker_finds_them(
+    env: dict[str, str], tls_daemon, write_context: Callable[..., None], tmp_path: Path
 ):
-    url, folder = tls_engine.url, tls_engine.certificates
+    url, folder = tls_daemon.url, tls_daemon.certificates
     by_env = {**env, "DOCKER_HOST": url, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
     write_context("remote", url, certificates=folder)
     (tmp_path / "certs").symlink_to(folder)
@@ -178,18 +176,18 @@ def test_tls_takes_its_certificates_from_where_docker_does(
         assert (Path(found.environment()["DOCKER_CERT_PATH"]) / "ca.pem").exists()
 
 
-def test_certificates_that_cannot_be_used_are_named(env: dict[str, str], tmp_path: Path):
+def test_unusable_certificates_are_named(env: dict[str, str], tmp_path: Path):
     url = "tcp://10.0.0.7:2376"
-    assert "has none of ca.pem" in refused(UsageError, url, None, env, certificates=tmp_path)
+    assert "has none of ca.pem" in refusal(UsageError, url, None, env, certificates=tmp_path)
     (tmp_path / "cert.pem").write_text("x")
-    assert "only one of" in refused(UsageError, url, None, env, certificates=tmp_path)
+    assert "only one of" in refusal(UsageError, url, None, env, certificates=tmp_path)
     (tmp_path / "key.pem").write_text("x")
-    assert "cannot be used" in refused(UsageError, url, None, env, certificates=tmp_path)
+    assert "cannot be used" in refusal(UsageError, url, None, env, certificates=tmp_path)
 
 
-def test_ssh_needs_a_package_and_says_which(env: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+def test_ssh_names_the_package_it_needs(env: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(endpoints.importlib.util, "find_spec", lambda _: None)
-    assert "pip install asyncssh" in refused(UsageError, "ssh://me@host", None, env)
+    assert "pip install asyncssh" in refusal(UsageError, "ssh://me@host", None, env)
     monkeypatch.setattr(endpoints.importlib.util, "find_spec", lambda _: object())
     assert find_endpoint("ssh://me:pass@host:22", None, env).url == "ssh://me:pass@host:22"
 
@@ -200,7 +198,7 @@ def test_an_address_is_shown_without_its_password():
     assert str(Endpoint("unix:///var/run/x.sock")) == "unix:///var/run/x.sock"
 
 
-def test_the_environment_of_the_process_is_not_looked_at(
+def test_the_environment_of_the_process_is_ignored(
     env: dict[str, str], sock: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(os.environ, "DOCKER_HOST", "tcp://10.0.0.7:2375")

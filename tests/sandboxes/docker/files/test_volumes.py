@@ -1,4 +1,4 @@
-"""Files for an engine that does not see this host's: copied once, whole, and for all."""
+"""Files for a daemon that does not see this host's: copied once and completely."""
 
 import asyncio
 import time
@@ -17,14 +17,14 @@ from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import Image, ImageSource, Mount, Sandbox, Supplies
 
 
-class TlsEngine(Protocol):
+class TlsDaemon(Protocol):
     url: str
     certificates: Path
 
 
 @pytest.fixture
-def options(tls_engine: TlsEngine) -> DockerOptions:
-    return DockerOptions(host=tls_engine.url, certificates=tls_engine.certificates)
+def options(tls_daemon: TlsDaemon) -> DockerOptions:
+    return DockerOptions(host=tls_daemon.url, certificates=tls_daemon.certificates)
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ async def image(docker: DockerBackend) -> Image:
 
 @pytest.fixture
 async def assets(docker: DockerBackend, tmp_path: Path) -> AsyncIterator[Path]:
-    """A folder with content that no other test has; what was copied of it goes afterwards."""
-    before = await _volumes(docker.engine)
+    """A folder with unique content; its volumes are removed after the test."""
+    before = await _volumes(docker.daemon)
     folder = tmp_path / "assets"
     (folder / "sub").mkdir(parents=True)
     (folder / "unique").write_text(short_id())
@@ -50,15 +50,15 @@ async def assets(docker: DockerBackend, tmp_path: Path) -> AsyncIterator[Path]:
     (folder / "link").symlink_to("sub/run.sh")
     (folder / "big").write_bytes(b"x" * 3_000_001)
     yield folder
-    for name in await _volumes(docker.engine) - before:
-        for row in await docker.engine.containers():
+    for name in await _volumes(docker.daemon) - before:
+        for row in await docker.daemon.containers():
             if any(mount.name == name for mount in row.mounts):
-                await docker.engine.remove(row.id)
-        await docker.engine.remove_volume(name)
+                await docker.daemon.remove(row.id)
+        await docker.daemon.remove_volume(name)
 
 
-async def _volumes(engine: Daemon) -> set[str]:
-    return {row.name for row in await engine.volumes() if row.name.startswith("plimsoll-assets-")}
+async def _volumes(daemon: Daemon) -> set[str]:
+    return {row.name for row in await daemon.volumes() if row.name.startswith("plimsoll-assets-")}
 
 
 async def _said(sandbox: Sandbox, command: str) -> str:
@@ -76,7 +76,7 @@ async def _check(sandbox: Sandbox, assets: Path) -> None:
 async def test_a_folder_is_copied_once_and_is_read_only(
     docker: DockerBackend, image: Image, assets: Path
 ):
-    before = await _volumes(docker.engine)
+    before = await _volumes(docker.daemon)
     for _ in range(2):
         made = await docker.create(image, spec(mounts=(Mount(assets, "/a"),)))
         try:
@@ -86,14 +86,14 @@ async def test_a_folder_is_copied_once_and_is_read_only(
                 assert "Read-only" in done.stderr.text
         finally:
             await made.close()
-    (name,) = await _volumes(docker.engine) - before
-    volume = await docker.engine.volume(name)
+    (name,) = await _volumes(docker.daemon) - before
+    volume = await docker.daemon.volume(name)
     assert volume is not None
     assert is_shared(volume.labels)
     assert from_docker(volume.labels) is not None
 
 
-async def test_what_is_staged_is_named_by_its_key_and_a_file_is_copied_too(
+async def test_staged_assets_are_named_by_their_key_and_files_are_copied(
     docker: DockerBackend, image: Image, assets: Path
 ):
     supplies = Supplies(
@@ -125,7 +125,7 @@ async def test_other_content_is_another_volume(docker: DockerBackend, image: Ima
             await made.close()
 
 
-async def test_two_backends_that_fill_one_volume_at_once_both_end_well(
+async def test_two_backends_may_fill_one_volume_concurrently(
     docker: DockerBackend, image: Image, options: DockerOptions, assets: Path
 ):
     async with DockerBackend(options) as other:
@@ -138,20 +138,20 @@ async def test_two_backends_that_fill_one_volume_at_once_both_end_well(
             await sandbox.close()
 
 
-async def test_a_volume_that_a_dead_process_left_half_filled_is_filled(
+async def test_a_volume_half_filled_by_a_dead_process_is_filled(
     docker: DockerBackend, image: Image, assets: Path
 ):
-    before = await _volumes(docker.engine)
+    before = await _volumes(docker.daemon)
     wanted = spec(mounts=(Mount(assets, "/a"),))
     await (await docker.create(image, wanted)).close()
-    (name,) = await _volumes(docker.engine) - before
+    (name,) = await _volumes(docker.daemon) - before
     await docker.__aexit__(None, None, None)
     await docker.__aenter__()
-    engine = docker.engine
-    await engine.remove_volume(name)
+    daemon = docker.daemon
+    await daemon.remove_volume(name)
     owner = Owner(this_process().host, 2**22 + 1, "long ago")
     labels = to_docker(Labels("shared", name, owner, time.time() + 600))
-    await engine.create_volume(name, {**labels, "plimsoll.shared": "yes"})
+    await daemon.create_volume(name, {**labels, "plimsoll.shared": "yes"})
     mount = {"Type": "volume", "Source": name, "Target": "/held"}
     lock = {
         "Image": "debian:12",
@@ -159,7 +159,7 @@ async def test_a_volume_that_a_dead_process_left_half_filled_is_filled(
         "Labels": labels,
         "HostConfig": {"Mounts": [mount]},
     }
-    await engine.create_container(lock, f"{name}-filling")
+    await daemon.create_container(lock, f"{name}-filling")
     made = await docker.create(image, wanted)
     try:
         await _check(made, assets)
@@ -167,66 +167,66 @@ async def test_a_volume_that_a_dead_process_left_half_filled_is_filled(
         await made.close()
 
 
-async def test_a_volume_in_use_is_held_and_let_go(options: DockerOptions, assets: Path):
+async def test_a_volume_in_use_is_held_and_released(options: DockerOptions, assets: Path):
     async with DockerBackend(options) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
-        before = await _volumes(docker.engine)
+        before = await _volumes(docker.daemon)
         made = await docker.create(image, spec(mounts=(Mount(assets, "/a"),)))
         await made.close()
-        new = await _volumes(docker.engine) - before
-        holders = await _holders(docker.engine, new)
-        assert holders  # though no sandbox is there, nobody may remove it
-    async with Daemon(docker.engine.endpoint) as engine:
-        assert not await _holders(engine, new)
+        new = await _volumes(docker.daemon) - before
+        holders = await _holders(docker.daemon, new)
+        assert holders  # without a sandbox, it must still be kept
+    async with Daemon(docker.daemon.endpoint) as daemon:
+        assert not await _holders(daemon, new)
 
 
-async def test_a_volume_removed_in_mid_run_is_filled_again(
+async def test_a_volume_removed_during_a_run_is_filled_again(
     docker: DockerBackend, image: Image, assets: Path
 ):
-    """As by who prunes the engine: the engine itself would put an empty one in its place."""
-    before = await _volumes(docker.engine)
+    """As by a prune: the daemon itself would create an empty volume in its place."""
+    before = await _volumes(docker.daemon)
     wanted = spec(mounts=(Mount(assets, "/a"),))
     await (await docker.create(image, wanted)).close()
-    (name,) = await _volumes(docker.engine) - before
-    for holder in await _holders(docker.engine, {name}):
-        await docker.engine.remove(holder)
-    assert await docker.engine.remove_volume(name)
+    (name,) = await _volumes(docker.daemon) - before
+    for holder in await _holders(docker.daemon, {name}):
+        await docker.daemon.remove(holder)
+    assert await docker.daemon.remove_volume(name)
     made = await asyncio.gather(*(docker.create(image, wanted) for _ in range(3)))
     for sandbox in made:
         await _check(sandbox, assets)
         await sandbox.close()
-    volume = await docker.engine.volume(name)
+    volume = await docker.daemon.volume(name)
     assert volume is not None
-    assert is_shared(volume.labels)  # so it is reaped one day
-    assert await _holders(docker.engine, {name})
+    assert is_shared(volume.labels)  # so it is reaped after expiry
+    assert await _holders(docker.daemon, {name})
 
 
-async def test_a_volume_that_the_engine_made_gets_labels_as_soon_as_nobody_uses_it(
+async def test_a_volume_without_labels_is_replaced_when_unused(
     options: DockerOptions, docker: DockerBackend, image: Image, assets: Path
 ):
-    before = await _volumes(docker.engine)
+    before = await _volumes(docker.daemon)
     wanted = spec(mounts=(Mount(assets, "/a"),))
     await (await docker.create(image, wanted)).close()
-    (name,) = await _volumes(docker.engine) - before
-    for holder in await _holders(docker.engine, {name}):
-        await docker.engine.remove(holder)
-    await docker.engine.remove_volume(name)
+    (name,) = await _volumes(docker.daemon) - before
+    for holder in await _holders(docker.daemon, {name}):
+        await docker.daemon.remove(holder)
+    await docker.daemon.remove_volume(name)
     mount = {"Type": "volume", "Source": name, "Target": "/held"}
     config = {"Image": "debian:12", "Cmd": ["true"], "HostConfig": {"Mounts": [mount]}}
-    user = await docker.engine.create_container(config, f"plimsoll-test-{short_id()}")
+    user = await docker.daemon.create_container(config, f"plimsoll-test-{short_id()}")
     async with DockerBackend(options) as other:
         asyncio.get_running_loop().call_later(
-            1, lambda: asyncio.ensure_future(docker.engine.remove(user))
+            1, lambda: asyncio.ensure_future(docker.daemon.remove(user))
         )
         made = await other.create(image, wanted)
         await _check(made, assets)
         await made.close()
-        volume = await docker.engine.volume(name)
+        volume = await docker.daemon.volume(name)
         assert volume is not None
         assert is_shared(volume.labels)
 
 
-async def test_a_place_that_is_a_link_in_the_image_is_no_lost_volume(
+async def test_a_mount_point_that_is_a_link_is_no_lost_volume(
     docker: DockerBackend, image: Image, assets: Path
 ):
     made = await docker.create(image, spec(mounts=(Mount(assets, "/var/lock"),)))
@@ -236,6 +236,6 @@ async def test_a_place_that_is_a_link_in_the_image_is_no_lost_volume(
         await made.close()
 
 
-async def _holders(engine: Daemon, volumes: set[str]) -> list[str]:
-    rows = await engine.containers()
+async def _holders(daemon: Daemon, volumes: set[str]) -> list[str]:
+    rows = await daemon.containers()
     return [row.id for row in rows if any(mount.name in volumes for mount in row.mounts)]

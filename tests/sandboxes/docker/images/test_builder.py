@@ -1,4 +1,4 @@
-"""A Dockerfile is built once for what goes into it, and its errors name its own lines."""
+"""A Dockerfile is built once for equal inputs, and its errors name its own lines."""
 
 import asyncio
 import os
@@ -28,11 +28,11 @@ from plimsoll.testing.waiting import until
 
 
 class Kit:
-    """A build context, the engine that builds it, and what was said."""
+    """A build context, the daemon that builds it, and the output."""
 
-    def __init__(self, engine: Daemon, context: Path) -> None:
-        self.engine = engine
-        self.images = ImageStore(engine, {"HOME": "/nowhere"})
+    def __init__(self, daemon: Daemon, context: Path) -> None:
+        self.daemon = daemon
+        self.images = ImageStore(daemon, {"HOME": "/nowhere"})
         self.context = context
         self.log = b""
         context.mkdir()
@@ -61,26 +61,26 @@ class Kit:
 
     async def order(self, **more: object) -> DockerImage:
         order = BuildRequest(self.context, self.context / "Dockerfile", **more)  # pyright: ignore[reportArgumentType]
-        return await self.images.build_order(order, self.hear)
+        return await self.images.build_request(order, self.hear)
 
 
 @pytest.fixture
-async def kit(engine: Daemon, tmp_path: Path) -> AsyncIterator[Kit]:
-    made = Kit(engine, tmp_path / "context")
+async def kit(daemon: Daemon, tmp_path: Path) -> AsyncIterator[Kit]:
+    made = Kit(daemon, tmp_path / "context")
     yield made
-    for row in await engine.images("plimsoll.shared=yes"):
+    for row in await daemon.images("plimsoll.shared=yes"):
         labels = from_docker(row.labels)
         if labels and labels.owner == this_process() and labels.ticket in ("assets", "image"):
-            await engine.remove_image(row.id, force=True)
+            await daemon.remove_image(row.id, force=True)
 
 
 @pytest.fixture
 def once() -> str:
-    """A RUN that no build before this one had."""
+    """A RUN instruction that no earlier build had."""
     return f"RUN echo {short_id()}\n"
 
 
-async def test_an_image_has_what_its_file_says(kit: Kit, once: str):
+async def test_an_image_has_the_content_of_its_dockerfile(kit: Kit, once: str):
     kit.write("src/a.txt", "hello")
     image = await kit.build(
         f"FROM debian:12\n{once}WORKDIR /app\nCOPY src .\nENV A='b c'\nRUN cat a.txt\nUSER daemon\n"
@@ -88,7 +88,7 @@ async def test_an_image_has_what_its_file_says(kit: Kit, once: str):
     assert b"hello" in kit.log
     assert (image.workdir, image.user, image.env["A"]) == ("/app", "daemon", "b c")
     assert "/usr/bin" in image.env["PATH"]
-    found = await kit.engine.image(image.reference)
+    found = await kit.daemon.image(image.reference)
     assert found is not None
     assert found.id == image.key
     assert is_shared(found.labels)
@@ -96,7 +96,7 @@ async def test_an_image_has_what_its_file_says(kit: Kit, once: str):
     assert found.labels[BUILD_LABEL] == "yes"
 
 
-async def test_an_equal_source_is_built_once_and_another_one_anew(kit: Kit, once: str):
+async def test_an_equal_source_is_built_once_and_a_changed_one_again(kit: Kit, once: str):
     text = f"FROM debian:12\n{once}COPY . /app\n"
     kit.write("a", "1")
     first = await kit.build(text)
@@ -112,7 +112,7 @@ async def test_an_equal_source_is_built_once_and_another_one_anew(kit: Kit, once
     assert len({first.key, changed.key, mode.key, added.key}) == 4
 
 
-async def test_what_dockerignore_leaves_out_changes_nothing_and_is_not_sent(kit: Kit, once: str):
+async def test_ignored_files_do_not_change_the_tag_and_are_not_sent(kit: Kit, once: str):
     kit.write(".dockerignore", "*.log\nout\n!out/keep\n")
     kit.write("out/keep", "")
     kit.write("out/drop", "")
@@ -124,12 +124,12 @@ async def test_what_dockerignore_leaves_out_changes_nothing_and_is_not_sent(kit:
     assert (await kit.build(text)).key == first.key
 
 
-async def test_without_a_dockerignore_the_context_gets_none(kit: Kit, once: str):
+async def test_a_context_without_dockerignore_gets_none(kit: Kit, once: str):
     await kit.build(f"FROM debian:12\n{once}WORKDIR /app\nCOPY . .\nRUN find . -type f | sort\n")
     assert b"\n./Dockerfile\nRemoving" in kit.log
 
 
-async def test_links_and_modes_arrive_as_they_are(kit: Kit, once: str):
+async def test_links_and_modes_are_preserved(kit: Kit, once: str):
     kit.write("run.sh", "#!/bin/sh\necho ran\n").chmod(0o755)
     (kit.context / "link").symlink_to("run.sh")
     os.link(kit.context / "run.sh", kit.context / "second")
@@ -139,7 +139,7 @@ async def test_links_and_modes_arrive_as_they_are(kit: Kit, once: str):
     assert b"\nran\nrun.sh\nran\n" in kit.log
 
 
-async def test_a_group_that_builds_at_once_builds_once(kit: Kit, once: str):
+async def test_concurrent_builds_of_a_group_are_one_build(kit: Kit, once: str):
     source = kit.source(f"FROM debian:12\n{once}RUN sleep 1\n")
     logs = [bytearray() for _ in range(8)]
 
@@ -158,14 +158,14 @@ WORKER = """
 import asyncio, sys
 from pathlib import Path
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.daemon.api import Engine
-from plimsoll.sandboxes.docker.images.image_store import Images
-from plimsoll.sandboxes.docker.single_flight import Turns
+from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.images.image_store import ImageStore
+from plimsoll.sandboxes.docker.single_flight import HostLocks
 from plimsoll.sandboxes.protocol import ImageSource
 
 async def main(url, home, context):
-    async with Engine(find_endpoint(url, None, {})) as engine:
-        images = Images(engine, {"HOME": "/nowhere"}, Turns(url, Path(home)))
+    async with Daemon(find_endpoint(url, None, {})) as daemon:
+        images = ImageStore(daemon, {"HOME": "/nowhere"}, HostLocks(url, Path(home)))
         hear = lambda _, data: print(data.decode(), end="", flush=True)
         source = ImageSource(Path(context), Path(context, "Dockerfile"))
         print("key", (await images.build(source, hear)).key)
@@ -174,11 +174,11 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_processes_that_build_at_once_build_once(
-    kit: Kit, once: str, docker_engine: str, tmp_path: Path
+async def test_concurrent_builds_of_processes_are_one_build(
+    kit: Kit, once: str, docker_daemon: str, tmp_path: Path
 ):
     kit.write("Dockerfile", f"FROM debian:12\n{once}RUN sleep 3; head -c 32 /dev/urandom > /x\n")
-    words = [sys.executable, "-c", WORKER, docker_engine, str(tmp_path / "home"), str(kit.context)]
+    words = [sys.executable, "-c", WORKER, docker_daemon, str(tmp_path / "home"), str(kit.context)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     workers = [
         await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, env=env)
@@ -187,39 +187,37 @@ async def test_processes_that_build_at_once_build_once(
     said = [(await worker.communicate())[0] for worker in workers]
     assert sum(log.count(b"Successfully built") for log in said) == 1
     assert len({log.rpartition(b"key ")[2] for log in said}) == 1
-    assert sum(b"another process of this host is at it" in log for log in said) == 2
+    assert sum(b"waiting for another process of this host" in log for log in said) == 2
 
 
-async def test_who_waits_for_a_build_that_fails_fails_of_the_same(
-    kit: Kit, once: str, tmp_path: Path
-):
-    """Otherwise eight processes would try a broken Dockerfile one after another."""
+async def test_waiters_of_a_failed_build_fail_with_its_error(kit: Kit, once: str, tmp_path: Path):
+    """Otherwise eight processes would build a broken Dockerfile one by one."""
     source = kit.source(f"FROM debian:12\n{once}RUN sleep 2; echo $$; exit 3\n")
     logs = [bytearray() for _ in range(3)]
 
     async def build(log: bytearray) -> None:
-        turns = HostLocks(str(kit.engine.endpoint), tmp_path / "home")
-        images = ImageStore(kit.engine, {"HOME": "/nowhere"}, turns)
+        locks = HostLocks(str(kit.daemon.endpoint), tmp_path / "home")
+        images = ImageStore(kit.daemon, {"HOME": "/nowhere"}, locks)
         with pytest.raises(BuildError, match=r"Dockerfile:3: .* failed .exit 3."):
             await images.build(source, lambda _, data: log.extend(data))
 
     await asyncio.gather(*map(build, logs))
     assert sum(log.count(b"Running in") for log in logs) == 2  # one build, of two steps
     await build(logs[0])
-    assert logs[0].count(b"RUN sleep 2")  # who comes later tries anew
+    assert logs[0].count(b"RUN sleep 2")  # a later build tries again
 
 
-async def test_a_build_whose_process_is_killed_is_done_by_who_waits_for_it(
-    kit: Kit, docker_engine: str, tmp_path: Path
+async def test_a_waiter_takes_over_the_build_of_a_killed_process(
+    kit: Kit, docker_daemon: str, tmp_path: Path
 ):
     word, home = short_id(), tmp_path / "home"
     kit.write("Dockerfile", f"FROM debian:12\nRUN : {word}; sleep 4\n")
-    words = [sys.executable, "-c", WORKER, docker_engine, str(home), str(kit.context)]
+    words = [sys.executable, "-c", WORKER, docker_daemon, str(home), str(kit.context)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     worker = await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL, env=env)
-    assert await becomes(True, kit.engine, word)
+    assert await becomes(True, kit.daemon, word)
     source = ImageSource(kit.context, kit.context / "Dockerfile")
-    images = ImageStore(kit.engine, {"HOME": "/nowhere"}, HostLocks(docker_engine, home))
+    images = ImageStore(kit.daemon, {"HOME": "/nowhere"}, HostLocks(docker_daemon, home))
     building = asyncio.create_task(images.build(source, kit.hear))
     await until(lambda: b"another process" in kit.log, 60)
     worker.kill()
@@ -228,7 +226,7 @@ async def test_a_build_whose_process_is_killed_is_done_by_who_waits_for_it(
     assert b"Successfully built" in kit.log
 
 
-async def test_whoever_leaves_a_build_does_not_end_it_for_others(kit: Kit, once: str):
+async def test_a_caller_that_leaves_does_not_end_the_build_for_others(kit: Kit, once: str):
     source = kit.source(f"FROM debian:12\n{once}RUN sleep 3; echo slept\n")
     early, log = bytearray(), bytearray()
     first = asyncio.create_task(kit.images.build(source, lambda _, data: early.extend(data)))
@@ -241,34 +239,34 @@ async def test_whoever_leaves_a_build_does_not_end_it_for_others(kit: Kit, once:
     assert b"Step 1/" in log and b"slept" in log
 
 
-async def is_running(engine: Daemon, word: str) -> bool:
-    """Whether a container has a word in its command."""
-    rows = await engine.get("/containers/json", list[dict[str, object]], "list")
+async def is_running(daemon: Daemon, word: str) -> bool:
+    """Whether the command of a running container contains a word."""
+    rows = await daemon.get("/containers/json", list[dict[str, object]], "list")
     return any(word in str(row["Command"]) for row in rows)
 
 
-async def becomes(running: bool, engine: Daemon, word: str) -> bool:
+async def becomes(running: bool, daemon: Daemon, word: str) -> bool:
     for _ in range(1200):
-        if await is_running(engine, word) is running:
+        if await is_running(daemon, word) is running:
             return True
         await asyncio.sleep(0.05)
     return False
 
 
-async def test_a_build_that_is_cancelled_or_too_slow_leaves_no_container(kit: Kit):
+async def test_a_cancelled_or_timed_out_build_leaves_no_container(kit: Kit):
     word = short_id()
     text = f"FROM debian:12\n\nRUN : {word}; sleep 600\n"
     task = asyncio.create_task(kit.build(text))
-    assert await becomes(True, kit.engine, word)
+    assert await becomes(True, kit.daemon, word)
     task.cancel()
     await asyncio.wait([task])
-    assert await becomes(False, kit.engine, word)
+    assert await becomes(False, kit.daemon, word)
 
     began = time.monotonic()
     said = await kit.fails(text, build_timeout=8.0)
     assert time.monotonic() - began < 60
     assert said.endswith("Dockerfile:3: the build took longer than 8 s (build_timeout_sec)")
-    assert await becomes(False, kit.engine, word)
+    assert await becomes(False, kit.daemon, word)
 
 
 @pytest.mark.parametrize(
@@ -282,12 +280,12 @@ async def test_a_build_that_is_cancelled_or_too_slow_leaves_no_container(kit: Ki
         ("USER nosuch\nRUN true", ":4: RUN true: unable to find user nosuch"),
     ],
 )  # fmt: skip
-async def test_what_fails_is_told_with_its_line(kit: Kit, text: str, said: str):
+async def test_a_failing_instruction_is_reported_with_its_line(kit: Kit, text: str, said: str):
     error = await kit.fails(f"# a comment\nFROM debian:12\n{text}\nRUN never\n")
     assert f"{kit.context}/Dockerfile{said}" in error
 
 
-async def test_a_file_that_is_no_dockerfile_is_told_with_its_line(kit: Kit):
+async def test_an_invalid_dockerfile_is_reported_with_its_line(kit: Kit):
     assert "Dockerfile:2: unknown instruction RUNN" in await kit.fails("FROM debian:12\nRUNN x\n")
     with pytest.raises(BuildError, match="nothing: No such file"):
         await kit.images.build(ImageSource(kit.context, kit.context / "nothing"))
@@ -297,17 +295,17 @@ async def test_a_file_that_is_no_dockerfile_is_told_with_its_line(kit: Kit):
         await kit.images.build(ImageSource(kit.context, kit.context / "Dockerfile"))
 
 
-async def test_a_base_that_cannot_be_had_is_told_with_what_to_do(kit: Kit):
+async def test_a_missing_base_image_is_reported_with_the_remedy(kit: Kit):
     name = "registry.invalid/no/such:1"
     error = await kit.fails(f"FROM debian:12 AS first\nRUN true\nFROM {name}\n")
-    assert f"Dockerfile:3: FROM {name}: the Docker engine at" in error
+    assert f"Dockerfile:3: FROM {name}: the Docker daemon at" in error
     assert "could not pull it" in error
     assert "docker load" in error
     error = await kit.fails(f"FROM debian:12\nCOPY --from={name} /a /b\n")
     assert "Dockerfile:2: COPY" in error
 
 
-async def test_stages_and_arguments_mean_what_they_say(kit: Kit, once: str):
+async def test_stages_and_arguments_work(kit: Kit, once: str):
     text = (
         "ARG BASE=12\nARG UNUSED\nFROM debian:${BASE} AS build\n"
         f"ARG WORD=plain\nARG TARGETARCH\n{once}RUN echo $WORD-$TARGETARCH > /made\n"
@@ -315,7 +313,7 @@ async def test_stages_and_arguments_mean_what_they_say(kit: Kit, once: str):
         "RUN cat /made\n"
     )
     kit.write("Dockerfile", text)
-    arch = kit.engine.version.arch
+    arch = kit.daemon.version.arch
     last = await kit.order()
     assert f"\nplain-{arch}\n".encode() in kit.log
     kit.log = b""
@@ -329,7 +327,7 @@ async def test_stages_and_arguments_mean_what_they_say(kit: Kit, once: str):
 
 @pytest.fixture
 def supplies(tmp_path: Path) -> Supplies:
-    """A folder with a program that stands before the system's `id`."""
+    """A folder with a program that shadows the system's `id`."""
     folder = tmp_path / "supplies"
     (folder / "shims").mkdir(parents=True)
     (folder / "shims/id").write_text("#!/bin/sh\necho supplied $WORD\n")
@@ -393,7 +391,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("text", "named"), NEEDS)
-async def test_what_needs_buildkit_is_named_where_there_is_none(
+async def test_a_buildkit_feature_is_named_if_buildx_is_missing(
     kit: Kit, text: str, named: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", "/nowhere")
@@ -404,7 +402,7 @@ async def test_what_needs_buildkit_is_named_where_there_is_none(
     assert "buildx" in error
 
 
-async def test_the_usual_syntax_line_needs_nothing(kit: Kit, once: str):
+async def test_the_standard_syntax_line_needs_no_buildkit(kit: Kit, once: str):
     await kit.build(f"# syntax=docker/dockerfile:1\nFROM debian:12\n{once}")
     monkey = f"# syntax=example.org/other\nFROM debian:12\n{once}"
     if not has_buildx():
@@ -418,7 +416,7 @@ def buildx() -> None:
     need("buildx", None if there else "`docker buildx` is not installed")
 
 
-async def test_buildx_builds_what_only_buildkit_does(
+async def test_buildx_builds_buildkit_features(
     kit: Kit, buildx: None, once: str, supplies: Supplies
 ):
     kit.write("a", "hello")
@@ -433,7 +431,7 @@ async def test_buildx_builds_what_only_buildkit_does(
     assert b" supplied a " in kit.log
     assert b" secret\n" not in kit.log
     assert image.workdir == "/app"
-    found = await kit.engine.image(image.key)
+    found = await kit.daemon.image(image.key)
     assert found is not None
     assert is_shared(found.labels)
     assert await kit.build(text, supplies=supplies) == image
@@ -449,14 +447,14 @@ async def test_buildx_builds_what_only_buildkit_does(
         ("COPY nothing /", ":4: COPY nothing /: "),
     ],
 )
-async def test_buildx_tells_what_fails_with_its_line(
+async def test_buildx_failures_are_reported_with_their_line(
     kit: Kit, buildx: None, once: str, text: str, said: str
 ):
     start = f"FROM debian:12\n{once}RUN --mount=type=tmpfs,target=/t true\n"
     assert f"Dockerfile{said}" in await kit.fails(f"{start}{text}\nRUN never\n")
 
 
-async def test_buildx_is_ended_with_its_build(kit: Kit, buildx: None):
+async def test_a_cancelled_build_ends_buildx(kit: Kit, buildx: None):
     seconds = long_time()
     text = f"FROM debian:12\nRUN --mount=type=tmpfs,target=/t sleep {seconds}\n"
     said = await kit.fails(text, build_timeout=15.0)

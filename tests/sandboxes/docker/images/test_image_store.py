@@ -1,4 +1,4 @@
-"""Images that are used as they are, how they are pulled, and what is known of them."""
+"""Images used by name: found, pulled, and with their settings; and tar streams."""
 
 import asyncio
 import base64
@@ -28,21 +28,21 @@ from plimsoll.sandboxes.protocol import ImageSource
 
 
 @pytest.fixture
-def images(engine: Daemon) -> ImageStore:
-    return ImageStore(engine, {"HOME": "/nowhere"})
+def images(daemon: Daemon) -> ImageStore:
+    return ImageStore(daemon, {"HOME": "/nowhere"})
 
 
-async def test_a_name_is_used_as_given(engine: Daemon, images: ImageStore):
+async def test_an_image_is_found_by_name(daemon: Daemon, images: ImageStore):
     image = await images.build(ImageSource(reference="debian:12"))
-    found = await engine.image("debian:12")
+    found = await daemon.image("debian:12")
     assert found is not None
     assert image.key == image.reference == found.id
     assert (image.name, image.workdir, image.user) == ("debian:12", "/", "root")
-    assert {"debian:12", found.id} <= images.held
+    assert {"debian:12", found.id} <= images.in_use
     assert (await images.build(ImageSource(reference=found.id))).key == found.id
 
 
-async def test_a_name_that_cannot_be_had_is_told_with_what_to_do(images: ImageStore):
+async def test_a_missing_image_is_reported_with_the_remedy(images: ImageStore):
     name = "registry.invalid/no/such:1"
     with pytest.raises(BuildError, match="does not have the image registry") as caught:
         await images.build(ImageSource(reference=name))
@@ -51,26 +51,26 @@ async def test_a_name_that_cannot_be_had_is_told_with_what_to_do(images: ImageSt
         await images.build(ImageSource())
 
 
-async def test_using_a_built_image_is_told_to_the_engine(
-    engine: Daemon, tmp_path: Path, images: ImageStore
+async def test_the_use_of_a_built_image_is_recorded_on_the_daemon(
+    daemon: Daemon, tmp_path: Path, images: ImageStore
 ):
     (tmp_path / "Dockerfile").write_text(f"FROM debian:12\nENV A={short_id()}\n")
     source = ImageSource(tmp_path, tmp_path / "Dockerfile")
     image = await images.build(source)
-    built = await engine.image(image.name)
+    built = await daemon.image(image.name)
     await asyncio.sleep(0.01)
     await images.build(source)
-    soon = await engine.image(image.name)
-    await ImageStore(engine, {"HOME": "/nowhere"}).build(source)
-    other = await engine.image(image.name)
-    await engine.remove_image(image.name)
+    soon = await daemon.image(image.name)
+    await ImageStore(daemon, {"HOME": "/nowhere"}).build(source)
+    other = await daemon.image(image.name)
+    await daemon.remove_image(image.name)
     assert built is not None and soon is not None and other is not None
     assert built.metadata == soon.metadata
     assert soon.metadata.last_tag_time < other.metadata.last_tag_time
 
 
 class FakeEngine:
-    """Answers as an engine that has no image and a registry to pull from."""
+    """A fake daemon without images, with a registry to pull from."""
 
     def __init__(self) -> None:
         self.pulls: list[dict[str, str]] = []
@@ -108,8 +108,8 @@ async def fake(tmp_path: Path) -> AsyncIterator[tuple[FakeEngine, Daemon]]:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "sock")).start()
-    async with Daemon(Endpoint(f"unix://{tmp_path}/sock")) as engine:
-        yield made, engine
+    async with Daemon(Endpoint(f"unix://{tmp_path}/sock")) as daemon:
+        yield made, daemon
     await runner.cleanup()
 
 
@@ -121,9 +121,9 @@ def config_with(folder: Path, auths: dict[str, str]) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder)}
 
 
-async def test_what_is_wanted_by_many_is_pulled_once(fake: tuple[FakeEngine, Daemon]):
-    registry, engine = fake
-    images = ImageStore(engine, {"HOME": "/nowhere"})
+async def test_concurrent_pulls_of_an_image_are_one_pull(fake: tuple[FakeEngine, Daemon]):
+    registry, daemon = fake
+    images = ImageStore(daemon, {"HOME": "/nowhere"})
     log = bytearray()
     wanted = [images.find("far/image:1", on_output=lambda _, d: log.extend(d)) for _ in range(5)]
     found = await asyncio.gather(*wanted)
@@ -141,22 +141,26 @@ async def test_what_is_wanted_by_many_is_pulled_once(fake: tuple[FakeEngine, Dae
         (f"a@sha256:{'0' * 64}", f"a@sha256:{'0' * 64}", ""),
     ],
 )
-async def test_a_name_is_split_as_docker_does(
+async def test_a_name_is_split_like_docker_does(
     fake: tuple[FakeEngine, Daemon], name: str, image: str, tag: str
 ):
-    registry, engine = fake
-    with pytest.raises(BuildError, match="is not there") if tag == "latest" else nullcontext():
-        await ImageStore(engine, {"HOME": "/nowhere"}).find(name)
+    registry, daemon = fake
+    with (
+        pytest.raises(BuildError, match="ended without the image")
+        if tag == "latest"
+        else nullcontext()
+    ):
+        await ImageStore(daemon, {"HOME": "/nowhere"}).find(name)
     assert registry.pulls == [{"fromImage": image, "tag": tag, "platform": ""}]
 
 
-async def test_passwords_of_the_docker_command_are_used_for_their_registry_alone(
+async def test_docker_logins_are_used_only_for_their_registry(
     fake: tuple[FakeEngine, Daemon], tmp_path: Path
 ):
-    registry, engine = fake
+    registry, daemon = fake
     auths = {"far.example.org:5000": "me:secret", "https://index.docker.io/v1/": "hub:word:s"}
     env = config_with(tmp_path, auths)
-    images = ImageStore(engine, env)
+    images = ImageStore(daemon, env)
     for name in ("far.example.org:5000/x:1", "some/image:1", "other.example.org/x:1"):
         await images.find(name)
     first, second, third = registry.auths
@@ -167,42 +171,42 @@ async def test_passwords_of_the_docker_command_are_used_for_their_registry_alone
     assert set(DockerCliConfig(env).logins()) == set(auths)
 
 
-async def test_a_registry_that_refuses_is_told_with_its_words(fake: tuple[FakeEngine, Daemon]):
-    _, engine = fake
+async def test_a_refusal_of_the_registry_is_reported(fake: tuple[FakeEngine, Daemon]):
+    _, daemon = fake
     with pytest.raises(BuildError, match="could not pull it: denied;"):
-        await ImageStore(engine, {"HOME": "/nowhere"}).find("private/image:1")
+        await ImageStore(daemon, {"HOME": "/nowhere"}).find("private/image:1")
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"credsStore": "desktop"}, "docker-credential-desktop is not asked"),
-        ({"credHelpers": {"https://index.docker.io/v1/": "x"}}, "docker-credential-x is not asked"),
+        ({"credsStore": "desktop"}, "docker-credential-desktop is not used"),
+        ({"credHelpers": {"https://index.docker.io/v1/": "x"}}, "docker-credential-x is not used"),
         (
             {"auths": {"https://index.docker.io/v1/": {"identitytoken": "t"}}},
-            "an identity token is not asked",
+            "an identity token is not used",
         ),
         ({"credHelpers": {"other.example.org": "x"}}, None),
         ({}, None),
     ],
 )
-async def test_a_password_that_a_helper_keeps_is_said_not_to_be_used(
+async def test_an_unused_credential_helper_is_named(
     fake: tuple[FakeEngine, Daemon], tmp_path: Path, config: dict[str, object], said: str | None
 ):
-    _, engine = fake
+    _, daemon = fake
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(BuildError, match="denied") as caught:
-        await ImageStore(engine, {"DOCKER_CONFIG": str(tmp_path)}).find("private/image:1")
-    assert (said or "check the name, or get") in str(caught.value)
+        await ImageStore(daemon, {"DOCKER_CONFIG": str(tmp_path)}).find("private/image:1")
+    assert (said or "check the name, or load") in str(caught.value)
 
 
 async def test_a_pull_that_takes_too_long_is_an_error(fake: tuple[FakeEngine, Daemon]):
-    _, engine = fake
+    _, daemon = fake
     with pytest.raises(BuildError, match="pulling it took longer than"):
-        await ImageStore(engine, {"HOME": "/nowhere"}).find("slow/image:1", timeout=0.05)
+        await ImageStore(daemon, {"HOME": "/nowhere"}).find("slow/image:1", timeout=0.05)
 
 
-async def test_a_tar_is_made_while_it_is_read():
+async def test_a_tar_is_written_while_it_is_read():
     def write(tar: Tar) -> None:
         for number in range(50):
             add_text(tar, f"{number}", b"x" * 100_000)
@@ -214,9 +218,7 @@ async def test_a_tar_is_made_while_it_is_read():
         assert len(tar.getnames()) == 50
 
 
-async def test_a_file_that_cannot_be_read_is_named_and_not_taken_for_a_lost_engine(
-    engine: Daemon, tmp_path: Path
-):
+async def test_an_unreadable_file_is_named_instead_of_a_lost_daemon(daemon: Daemon, tmp_path: Path):
     file = tmp_path / "vanished"
 
     def write(tar: Tar) -> None:
@@ -224,10 +226,10 @@ async def test_a_file_that_cannot_be_read_is_named_and_not_taken_for_a_lost_engi
 
     with pytest.raises(TransferError, match="vanished: No such file"):
         async with tar_stream(write) as tar:
-            await engine.import_image(tar, f"plimsoll/test:{short_id()}", {})
+            await daemon.import_image(tar, f"plimsoll/test:{short_id()}", {})
 
 
-async def test_a_tar_that_nobody_reads_to_its_end_stops_its_thread():
+async def test_an_abandoned_tar_stops_its_thread():
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""Images of ours are collected by age and size, and never one that is in use."""
+"""Images of Plimsoll are pruned by age and size, never while in use."""
 
 import io
 import tarfile
@@ -24,13 +24,13 @@ MB = 1_000_000
 
 @pytest.fixture
 async def own(dockerd: Any) -> AsyncIterator[Daemon]:
-    """An engine with no images of ours, on which nobody else builds."""
-    async with Daemon(find_endpoint(dockerd.url, None, {})) as engine:
-        yield engine
-        for container in await engine.containers():
-            await engine.remove(container.id)
-        await prune_images(engine, keep_bytes=0, keep_days=0, now=time.time() + 900 * DAY)
-        assert not await engine.images(OWNER_LABEL)
+    """A daemon without images of Plimsoll, used by this test only."""
+    async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
+        yield daemon
+        for container in await daemon.containers():
+            await daemon.remove(container.id)
+        await prune_images(daemon, keep_bytes=0, keep_days=0, now=time.time() + 900 * DAY)
+        assert not await daemon.images(OWNER_LABEL)
 
 
 @pytest.fixture
@@ -45,23 +45,23 @@ def build(own: Daemon, tmp_path: Path) -> Callable[..., Any]:
     return build
 
 
-async def in_days(engine: Daemon, days: float, **more: Any) -> list[str]:
+async def in_days(daemon: Daemon, days: float, **more: Any) -> list[str]:
     limits = {"keep_bytes": 1e12, "keep_days": 14, "now": time.time() + days * DAY, **more}
-    return [gone.name for gone in await prune_images(engine, **limits)]
+    return [gone.name for gone in await prune_images(daemon, **limits)]
 
 
-async def test_what_nobody_used_for_long_goes_and_the_rest_stays(own: Daemon, build: Any):
+async def test_images_unused_for_long_are_pruned(own: Daemon, build: Any):
     image = await build("ENV A=1")
     assert await in_days(own, 13) == []
-    assert await in_days(own, 15, held={image.name}) == []
-    assert await in_days(own, 15, held={image.key}) == []
+    assert await in_days(own, 15, in_use={image.name}) == []
+    assert await in_days(own, 15, in_use={image.key}) == []
     assert await in_days(own, 15) == [image.name]
     assert await own.image(image.key) is None
     assert await own.image("debian:12") is not None
     assert await in_days(own, 15) == []
 
 
-async def test_what_a_container_is_made_from_stays(own: Daemon, build: Any):
+async def test_an_image_with_a_container_is_kept(own: Daemon, build: Any):
     image = await build("ENV A=2")
     config = {"Image": image.reference, "Cmd": ["true"]}
     container = await own.create_container(config, f"plimsoll-test-{short_id()}")
@@ -70,7 +70,7 @@ async def test_what_a_container_is_made_from_stays(own: Daemon, build: Any):
     assert await in_days(own, 900) == [image.name]
 
 
-async def test_what_somebody_gave_a_name_stays(own: Daemon, build: Any):
+async def test_an_image_with_a_users_tag_is_kept(own: Daemon, build: Any):
     image = await build("ENV A=3")
     await own.tag(image.key, "mine:1")
     assert await in_days(own, 900) == []
@@ -78,10 +78,10 @@ async def test_what_somebody_gave_a_name_stays(own: Daemon, build: Any):
     assert await in_days(own, 900) == [image.name]
 
 
-async def test_beyond_the_size_those_used_longest_ago_go_first(own: Daemon, build: Any):
+async def test_beyond_the_size_limit_the_least_recently_used_are_pruned(own: Daemon, build: Any):
     write = "RUN head -c 4000000 /dev/urandom > /{}"
     first = await build(write.format("a"))
-    # Both have the layers of the one before, which count once.
+    # Both have the layers of the one before, which are counted once.
     second = await build(write.format("a"), write.format("b"))
     third = await build(write.format("a"), "RUN echo x > /c")
     await own.tag(first.key, first.name)
@@ -92,7 +92,7 @@ async def test_beyond_the_size_those_used_longest_ago_go_first(own: Daemon, buil
     assert set(await in_days(own, 1, keep_bytes=0)) == {first.name, third.name}
 
 
-async def test_what_a_failed_build_left_goes_too(own: Daemon, build: Any):
+async def test_images_of_failed_builds_are_pruned(own: Daemon, build: Any):
     with pytest.raises(Exception, match="exit 3"):
         await build("RUN head -c 1000000 /dev/urandom > /left", "RUN exit 3")
     left = [
@@ -101,12 +101,12 @@ async def test_what_a_failed_build_left_goes_too(own: Daemon, build: Any):
         if OWNER_LABEL not in (row.labels or {})
     ]
     assert left
-    assert await in_days(own, 0.1) == []  # a build may still be at it
+    assert await in_days(own, 0.1) == []  # a build may still be using it
     assert await in_days(own, 0.5) == [""]
     assert not await own.images(BUILD_LABEL, all=True)
 
 
-async def test_an_imported_image_is_one_of_ours_by_its_label(own: Daemon):
+async def test_an_imported_image_is_recognized_by_its_label(own: Daemon):
     tar = io.BytesIO()
     tarfile.open(fileobj=tar, mode="w").close()
     for name, labels in (("plimsoll/assets:x", {OWNER_LABEL: "h 1 x"}), ("foreign:x", {"a": "b"})):

@@ -1,4 +1,4 @@
-"""What an allowlist lets through, as text and as addresses."""
+"""The hosts that an allowlist permits, as text and as addresses."""
 
 from ipaddress import ip_address
 
@@ -31,7 +31,7 @@ from plimsoll.sandboxes.docker.network.allowlist import Allowlist, parse_host
         ("::1", "::1"),
     ],
 )
-def test_what_is_listed_is_let_through(listed, asked):
+def test_listed_hosts_are_allowed(listed, asked):
     assert Allowlist([listed]).allows(parse_host(asked))
 
 
@@ -60,7 +60,7 @@ def test_what_is_listed_is_let_through(listed, asked):
         ("localhost", "127.0.0.1"),
     ],
 )
-def test_what_is_not_listed_is_not_let_through(listed, asked):
+def test_unlisted_hosts_are_refused(listed, asked):
     assert not Allowlist([listed]).allows(parse_host(asked))
 
 
@@ -88,7 +88,7 @@ def test_what_is_not_listed_is_not_let_through(listed, asked):
         ".".join(["abcdefgh"] * 40),
     ],
 )
-def test_what_is_no_usual_host_is_nothing(asked):
+def test_unusual_spellings_are_invalid(asked):
     with pytest.raises(ValueError):
         parse_host(asked)
 
@@ -108,12 +108,12 @@ def test_what_is_no_usual_host_is_nothing(asked):
         "fd00:ec2::254",
     ],
 )
-def test_a_name_does_not_stand_for_the_host_unless_that_is_listed(address):
+def test_a_name_may_not_resolve_to_a_guarded_address_unless_listed(address):
     assert not Allowlist(["files.example"]).may_resolve_to(ip_address(address))
     assert not Allowlist(["files.example", "0.0.0.0/0", "::/0"]).may_resolve_to(ip_address(address))
     assert Allowlist(["files.example", address]).may_resolve_to(ip_address(address))
 
 
-def test_a_name_may_stand_for_any_other_address():
+def test_a_name_may_resolve_to_any_other_address():
     assert Allowlist(["files.example"]).may_resolve_to(ip_address("10.1.2.3"))
     assert Allowlist(["files.example"]).may_resolve_to(ip_address("2001:db8::1"))

@@ -1,4 +1,4 @@
-"""Networks: one a run, apart from each other, and an allowlist that nothing gets past."""
+"""Networks: one for each run, isolated sandboxes, and an allowlist without a way around."""
 
 import asyncio
 import socket
@@ -42,14 +42,14 @@ RUN = f"networks-{short_id()}"
 
 
 def spec(**more: Any) -> SandboxSpec:
-    """A run of this test session alone: others may use the engine at the same time."""
+    """A specification in a run of this test session: other sessions may use the daemon."""
     plain = plain_spec(**more)
     return replace(plain, labels=replace(plain.labels, run=RUN))
 
 
 @pytest.fixture
-async def docker(docker_engine: str) -> AsyncIterator[DockerBackend]:
-    async with DockerBackend(DockerOptions(host=docker_engine)) as started:
+async def docker(docker_daemon: str) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as started:
         yield started
 
 
@@ -59,7 +59,7 @@ async def image(docker: DockerBackend) -> Image:
 
 
 def _address_of_this_host() -> str:
-    """One that is not loopback; no packet is sent."""
+    """An address of this host other than loopback; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         with suppress(OSError):
             end.connect(("192.0.2.1", 9))
@@ -68,7 +68,7 @@ def _address_of_this_host() -> str:
 
 @pytest.fixture
 async def server() -> AsyncIterator[tuple[str, int]]:
-    """A web server on an address of this host that is not its loopback."""
+    """A web server on an address of this host other than loopback."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
@@ -96,15 +96,15 @@ def _connect(host: str, port: int, seconds: int = 3) -> list[str]:
     return ["python3", "-c", code]
 
 
-async def _networks(engine: Daemon) -> list[str]:
-    return [row.name for row in await engine.networks(f"plimsoll.run={RUN}")]
+async def _networks(daemon: Daemon) -> list[str]:
+    return [row.name for row in await daemon.networks(f"plimsoll.run={RUN}")]
 
 
 def _listed(*hosts: str) -> NetworkPolicy:
     return NetworkPolicy(NetworkMode.ALLOWLIST, hosts)
 
 
-async def test_a_public_sandbox_reaches_out_and_one_without_a_network_does_not(
+async def test_only_a_public_sandbox_reaches_the_outside(
     docker: DockerBackend, image: Image, server: tuple[str, int]
 ):
     made = await docker.create(image, spec(network=PUBLIC))
@@ -120,82 +120,76 @@ async def test_a_public_sandbox_reaches_out_and_one_without_a_network_does_not(
         await made.close()
 
 
-async def test_a_run_has_one_network_which_goes_with_the_backend(
-    docker_engine: str, engine: Daemon
-):
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+async def test_a_run_has_one_network_removed_with_the_backend(docker_daemon: str, daemon: Daemon):
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
-        assert not await _networks(engine)  # none before somebody wants it
+        assert not await _networks(daemon)  # none before the first use
         made = await asyncio.gather(
             *(docker.create(image, spec(network=PUBLIC)) for _ in range(3)),
             docker.create(image, spec()),
         )
         await made[3].set_network(PUBLIC)
-        assert len(await _networks(engine)) == 1
+        assert len(await _networks(daemon)) == 1
         await asyncio.gather(*(one.close() for one in made))
-    assert not await _networks(engine)
+    assert not await _networks(daemon)
 
 
-async def test_processes_of_one_run_have_one_network_which_goes_with_the_last(
-    docker_engine: str, engine: Daemon
+async def test_processes_of_a_run_share_one_network_removed_with_the_last(
+    docker_daemon: str, daemon: Daemon
 ):
-    options = DockerOptions(host=docker_engine)
+    options = DockerOptions(host=docker_daemon)
     async with DockerBackend(options) as last:
         async with DockerBackend(options) as one, DockerBackend(options) as other:
             image = await one.build(ImageSource(reference="debian:12"))
             backends = (one, other, last)
             made = await asyncio.gather(*(b.create(image, spec(network=PUBLIC)) for b in backends))
-            assert len(await _networks(engine)) == 1
+            assert len(await _networks(daemon)) == 1
             await asyncio.gather(*(sandbox.close() for sandbox in made))
-        (network,) = await _networks(engine)  # though nobody is in it just now
+        (network,) = await _networks(daemon)  # although it has no sandbox now
         made = [await last.create(image, spec(network=PUBLIC))]
-        assert await _networks(engine) == [network]
+        assert await _networks(daemon) == [network]
         assert "eth" in (await made[0].exec(INTERFACES)).stdout.text
         await made[0].close()
-    assert not await _networks(engine)
-    assert not await engine.containers(f"plimsoll.run={RUN}")
+    assert not await _networks(daemon)
+    assert not await daemon.containers(f"plimsoll.run={RUN}")
 
 
-async def test_a_network_whose_maker_was_killed_stays_while_others_of_its_run_live(
-    docker_engine: str, engine: Daemon
+async def test_a_network_outlives_its_killed_creator_while_its_run_uses_it(
+    docker_daemon: str, daemon: Daemon
 ):
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         maker = Labels(RUN, "network", _dead(), time.time() + 3600)
         network = f"plimsoll-{short_id()}"
-        await engine.create_network(network, to_docker(maker))
+        await daemon.create_network(network, to_docker(maker))
         await (await docker.create(image, spec(network=PUBLIC))).close()
-        assert await _networks(engine) == [network]
-        await reap(DockerInventory(engine))
-        assert await _networks(engine) == [network]
-    assert not await _networks(engine)
+        assert await _networks(daemon) == [network]
+        await reap(DockerInventory(daemon))
+        assert await _networks(daemon) == [network]
+    assert not await _networks(daemon)
 
 
 def _dead() -> Owner:
-    """A process of this host that is gone."""
+    """A dead process of this host."""
     ended = subprocess.Popen(["true"])
     ended.wait()
     return replace(this_process(), pid=ended.pid, started="long ago")
 
 
-async def test_a_network_does_not_last_as_long_as_its_sandboxes_may(
-    docker: DockerBackend, image: Image
-):
+async def test_a_network_expires_before_its_sandboxes(docker: DockerBackend, image: Image):
     day = 24 * 3600.0
     plain = spec(network=PUBLIC)
     labels = replace(plain.labels, expires=time.time() + 30 * day)
     made = await docker.create(image, replace(plain, labels=labels))
-    items = await DockerInventory(docker.engine).items()
+    items = await DockerInventory(docker.daemon).items()
     expiry = {item.name: item.labels.expires for item in items if item.labels.run == RUN}
     assert expiry.pop(made.id) > time.time() + 29 * day
-    assert len(expiry) == 2  # the network, and what holds on to it
+    assert len(expiry) == 2  # the network and its holder
     assert all(time.time() + 6 * day < each < time.time() + 8 * day for each in expiry.values())
     await made.close()
 
 
-async def test_sandboxes_with_a_network_do_not_reach_each_other(
-    docker: DockerBackend, image: Image
-):
+async def test_sandboxes_cannot_reach_each_other(docker: DockerBackend, image: Image):
     one, other = await asyncio.gather(
         *(docker.create(image, spec(network=PUBLIC)) for _ in range(2))
     )
@@ -210,7 +204,7 @@ async def test_sandboxes_with_a_network_do_not_reach_each_other(
         await asyncio.gather(one.close(), other.close())
 
 
-async def test_an_allowlist_lets_only_its_hosts_through(
+async def test_an_allowlist_permits_only_its_hosts(
     docker: DockerBackend, image: Image, server: tuple[str, int]
 ):
     host, port = server
@@ -226,7 +220,7 @@ async def test_an_allowlist_lets_only_its_hosts_through(
         await made.close()
 
 
-async def test_past_the_proxy_of_an_allowlist_there_is_nothing(
+async def test_there_is_no_way_around_the_proxy_of_an_allowlist(
     docker: DockerBackend, image: Image, server: tuple[str, int]
 ):
     made = await docker.create(image, spec(network=_listed(server[0])))
@@ -260,7 +254,7 @@ async def test_an_allowlist_applies_from_the_next_command_on(
         await made.close()
 
 
-async def test_policies_set_at_once_end_as_one_of_them(docker: DockerBackend, image: Image):
+async def test_concurrent_policies_end_as_one_of_them(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec())
     try:
         for _ in range(3):
@@ -272,7 +266,7 @@ async def test_policies_set_at_once_end_as_one_of_them(docker: DockerBackend, im
         await made.close()
 
 
-async def test_a_change_of_network_that_is_cancelled_leaves_a_sandbox_that_works(
+async def test_a_cancelled_change_of_network_leaves_a_working_sandbox(
     docker: DockerBackend, image: Image
 ):
     made = await docker.create(image, spec())
@@ -289,10 +283,10 @@ async def test_a_change_of_network_that_is_cancelled_leaves_a_sandbox_that_works
         await made.close()
 
 
-async def test_a_sandbox_closed_while_its_network_changes_leaves_no_network(
-    docker_engine: str, engine: Daemon
+async def test_closing_a_sandbox_during_a_change_of_network_leaves_no_network(
+    docker_daemon: str, daemon: Daemon
 ):
-    async with DockerBackend(DockerOptions(host=docker_engine)) as docker:
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         for step in range(6):
             made = await docker.create(image, spec())
@@ -301,16 +295,16 @@ async def test_a_sandbox_closed_while_its_network_changes_leaves_no_network(
             await made.close()
             with suppress(SandboxUnavailable):
                 await changing
-    assert not await _networks(engine)
+    assert not await _networks(daemon)
 
 
-async def test_a_network_that_somebody_removed_is_made_anew(
-    docker: DockerBackend, image: Image, engine: Daemon
+async def test_a_removed_network_is_created_again(
+    docker: DockerBackend, image: Image, daemon: Daemon
 ):
     made = await docker.create(image, spec(network=PUBLIC))
     await made.close()
-    (name,) = await _networks(engine)
-    await engine.remove_network(name)
+    (name,) = await _networks(daemon)
+    await daemon.remove_network(name)
     made = await docker.create(image, spec(network=PUBLIC))
     try:
         assert "eth" in (await made.exec(INTERFACES)).stdout.text
@@ -318,43 +312,43 @@ async def test_a_network_that_somebody_removed_is_made_anew(
         await made.close()
 
 
-async def test_a_network_removed_before_a_sandbox_changes_to_it_is_made_anew(
-    docker: DockerBackend, image: Image, engine: Daemon
+async def test_a_network_removed_before_a_change_to_it_is_created_again(
+    docker: DockerBackend, image: Image, daemon: Daemon
 ):
     made = await docker.create(image, spec(network=PUBLIC))
     await made.close()
-    (name,) = await _networks(engine)
-    await engine.remove_network(name)
+    (name,) = await _networks(daemon)
+    await daemon.remove_network(name)
     made = await asyncio.gather(*(docker.create(image, spec()) for _ in range(2)))
     try:
         await asyncio.gather(*(sandbox.set_network(PUBLIC) for sandbox in made))
         for sandbox in made:
             assert "eth" in (await sandbox.exec(INTERFACES)).stdout.text
-        assert len(await _networks(engine)) == 1
+        assert len(await _networks(daemon)) == 1
     finally:
         await asyncio.gather(*(sandbox.close() for sandbox in made))
 
 
-async def test_no_range_of_addresses_left_says_what_to_do(dockerd: Dockerd):
+async def test_exhausted_address_ranges_name_the_remedy(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         filled: list[str] = []
         try:
             with suppress(DaemonError):
                 for number in range(200):
-                    await docker.engine.create_network(f"fill-{number}", {})
+                    await docker.daemon.create_network(f"fill-{number}", {})
                     filled.append(f"fill-{number}")
             with pytest.raises(SandboxUnavailable, match="default-address-pools"):
                 await docker.create(image, spec(network=PUBLIC))
-            plain = await docker.create(image, spec())  # what needs none goes on
+            plain = await docker.create(image, spec())  # a sandbox without a network still works
             await plain.close()
         finally:
             for name in filled:
-                await docker.engine.remove_network(name)
+                await docker.daemon.remove_network(name)
 
 
-def test_a_name_server_on_the_hosts_loopback_is_not_asked():
-    assert name_servers("nameserver 127.0.0.1\nnameserver ::1\n") == ("127.0.0.1",)  # nobody
+def test_a_name_server_on_loopback_is_not_used():
+    assert name_servers("nameserver 127.0.0.1\nnameserver ::1\n") == ("127.0.0.1",)  # no server
     assert name_servers("search x\nnameserver 127.0.0.53\nnameserver 192.0.2.7") == ("192.0.2.7",)
     assert name_servers("nameserver\nnameserver nonsense\n") == ("127.0.0.1",)
 
@@ -367,21 +361,19 @@ class _Container(msgspec.Struct, rename="pascal"):
     host_config: _Host
 
 
-async def test_every_sandbox_is_told_by_address_who_is_asked_for_names(
-    docker: DockerBackend, image: Image
-):
+async def test_every_sandbox_gets_name_servers_by_address(docker: DockerBackend, image: Image):
     for network in (NO_NETWORK, PUBLIC):
         made = await docker.create(image, spec(network=network))
         try:
             path = f"/containers/{made.id}/json"
-            found = await docker.engine.get(path, _Container, "inspect a container")
+            found = await docker.daemon.get(path, _Container, "inspect a container")
             assert found.host_config.dns
         finally:
             await made.close()
 
 
-async def test_name_servers_of_the_config_are_the_ones_asked(docker_engine: str):
-    options = DockerOptions(host=docker_engine, dns=("192.0.2.53",))
+async def test_configured_name_servers_are_used(docker_daemon: str):
+    options = DockerOptions(host=docker_daemon, dns=("192.0.2.53",))
     async with DockerBackend(options) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())

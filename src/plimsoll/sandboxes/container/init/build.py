@@ -1,7 +1,7 @@
-"""Builds the init's binaries: static, for each machine, the same bytes every time.
+"""Builds the init's static binaries, reproducibly, for each machine type.
 
 python build.py            builds them into bin/
-python build.py --check    fails where bin/ is not what the sources give
+python build.py --check    fails if bin/ differs from a build of the sources
 """
 
 import argparse
@@ -34,7 +34,7 @@ def _sources(*endings: str) -> list[Path]:
 
 
 def source_digest() -> str:
-    """What the binaries depend on: sources, flags, compiler."""
+    """A digest of the inputs of the binaries: sources, flags, compiler."""
     version = subprocess.run([*ZIG, "version"], check=True, capture_output=True).stdout
     digest = hashlib.sha256(b"\0".join([*(flag.encode() for flag in FLAGS), version.strip()]))
     for path in _sources(".c", ".h"):
@@ -44,7 +44,7 @@ def source_digest() -> str:
 
 
 def build(machine: str, folder: Path) -> Path:
-    """Build for one machine into `folder`."""
+    """Build the binary of one machine type into `folder`."""
     out = folder / f"plimsoll-init-{machine}"
     names = [path.name for path in _sources(".c")]
     target = f"{machine}-linux-musl"
@@ -66,7 +66,9 @@ def _check() -> int:
     if not source.exists() or source.read_text().strip() != source_digest():
         stale.append("SOURCE")
     if stale:
-        print(f"not what the sources give: {', '.join(stale)}; run `make init`", file=sys.stderr)
+        print(
+            f"not up to date with the sources: {', '.join(stale)}; run `make init`", file=sys.stderr
+        )
     return 1 if stale else 0
 
 
@@ -80,7 +82,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=folder) as made:
         for machine in MACHINES:
             built = build(machine, Path(made))
-            built.replace(folder / built.name)  # at once: a container may be starting with it
+            built.replace(folder / built.name)  # atomic: a container may be starting with it
     (folder / "SOURCE").write_text(source_digest() + "\n")
     return 0
 

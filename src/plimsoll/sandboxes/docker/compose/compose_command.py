@@ -1,7 +1,7 @@
-"""The `docker compose` command: found, its version checked, and run with nothing but an engine.
+"""The `docker compose` command: located, version-checked, and run with a minimal environment.
 
 The plugin is started directly, so the `docker` command itself is not needed. It gets an empty
-Docker configuration: no contexts, no passwords, no proxies of whoever runs Plimsoll.
+Docker configuration: no contexts, passwords or proxies of the user.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ _SYSTEM_FOLDERS = (
     "/usr/libexec/docker/cli-plugins",
 )
 _VERSION_SECONDS = 20.0
-_KEPT_LINES = 20
-_NEEDED = (
+_MAX_LINES = 20
+_REQUIREMENT = (
     "tasks with a docker-compose.yaml need Docker Compose V2: install the package "
     "docker-compose-plugin (docker-compose-v2 or docker-compose in some distributions), so that "
-    "`docker compose version` says 2 or more; tasks of one container need no Compose"
+    "`docker compose version` prints 2 or later; tasks of one container need no Compose"
 )
 
 
 class ComposeError(Exception):
-    """The command failed; what it said last."""
+    """The command failed; the message is its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComposeCommand:
-    """One Compose V2 on this host."""
+    """A Compose V2 executable of this host."""
 
     path: Path
     version: str
@@ -57,7 +57,7 @@ class ComposeCommand:
         env: Mapping[str, str] | None = None,
         seconds: float,
     ) -> bytes:
-        """Run it; what it printed on stdout. It never outlives this call."""
+        """Run the command and return its stdout. It never outlives this call."""
         with temporary_folder() as empty:
             full = {**_minimal_env(endpoint, str(empty)), **(env or {})}
             process = await asyncio.create_subprocess_exec(
@@ -72,22 +72,22 @@ class ComposeCommand:
             )
             try:
                 async with asyncio.timeout(seconds):
-                    out, said = await process.communicate()
+                    out, output = await process.communicate()
             except TimeoutError:
-                raise ComposeError(f"it took more than {seconds:.0f} s") from None
+                raise ComposeError(f"it took longer than {seconds:.0f} s") from None
             finally:
                 await run_to_completion(_kill(process))
         if process.returncode:
-            raise ComposeError(_last_lines(said) or f"exit {process.returncode}")
+            raise ComposeError(_last_lines(output) or f"exit {process.returncode}")
         return out
 
 
 def find_compose(
     env: Mapping[str, str], *, system_folders: Sequence[str] = _SYSTEM_FOLDERS
 ) -> ComposeCommand:
-    """The newest kind of Compose there is: a plugin of the `docker` command, or one by itself.
+    """Find Compose V2: a plugin of the `docker` command, or a standalone executable.
 
-    `SandboxUnsupported` says what to install where there is none, or only the old one.
+    Raises `SandboxUnsupported` with what to install if there is none or only version 1.
     """
     found: list[str] = []
     for path in _candidates(env, system_folders):
@@ -95,7 +95,7 @@ def find_compose(
         if version and int(version.split(".")[0]) >= 2:
             return ComposeCommand(path, version)
         found.append(f"{path} is version {version}" if version else f"{path} does not start")
-    raise SandboxUnsupported("; ".join([_NEEDED, *found]))
+    raise SandboxUnsupported("; ".join([_REQUIREMENT, *found]))
 
 
 def _candidates(env: Mapping[str, str], system_folders: Sequence[str]) -> Iterator[Path]:
@@ -104,15 +104,15 @@ def _candidates(env: Mapping[str, str], system_folders: Sequence[str]) -> Iterat
     for path in (folder / _PLUGIN for folder in folders):
         if os.access(path, os.X_OK) and path.is_file():
             yield path
-    alone = shutil.which(_PLUGIN, path=env.get("PATH", ""))
-    if alone:
-        yield Path(alone)
+    standalone = shutil.which(_PLUGIN, path=env.get("PATH", ""))
+    if standalone:
+        yield Path(standalone)
 
 
 def _extra_folders(config: Path) -> list[Path]:
     try:
-        told = json.loads((config / "config.json").read_bytes())
-        return [Path(folder) for folder in told["cliPluginsExtraDirs"]]
+        settings = json.loads((config / "config.json").read_bytes())
+        return [Path(folder) for folder in settings["cliPluginsExtraDirs"]]
     except (OSError, ValueError, TypeError, KeyError):
         return []
 
@@ -130,13 +130,13 @@ def _version(path: Path) -> str:
         return ""
     with process:
         try:
-            said, _ = process.communicate(timeout=_VERSION_SECONDS)
+            output, _ = process.communicate(timeout=_VERSION_SECONDS)
         except subprocess.TimeoutExpired:
             return ""
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    number = re.match(r"v?(\d+(?:\.\d+)*)", said.decode("utf-8", "replace").strip())
+    number = re.match(r"v?(\d+(?:\.\d+)*)", output.decode("utf-8", "replace").strip())
     return number[1] if number else ""
 
 
@@ -146,7 +146,7 @@ def _minimal_env(endpoint: Endpoint, folder: str) -> dict[str, str]:
         "DOCKER_CONFIG": folder,
         "HOME": folder,
         "PATH": os.environ.get("PATH", ""),
-        # A file may name others only within its own folder, never somewhere on the network.
+        # Compose must not fetch files from the network.
         "COMPOSE_EXPERIMENTAL_GIT_REMOTE": "false",
         "COMPOSE_EXPERIMENTAL_OCI_REMOTE": "false",
         "COMPOSE_PROFILES": "",
@@ -158,14 +158,14 @@ def _minimal_env(endpoint: Endpoint, folder: str) -> dict[str, str]:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left of it, with whatever it started."""
+    """Kill the process group and wait for the process."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
-def _last_lines(said: bytes) -> str:
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
-    told = [line for line in lines if line and not line.startswith("time=")]
-    return "\n".join((told or lines)[-_KEPT_LINES:])
+def _last_lines(output: bytes) -> str:
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
+    messages = [line for line in lines if line and not line.startswith("time=")]
+    return "\n".join((messages or lines)[-_MAX_LINES:])

@@ -1,9 +1,8 @@
-"""Tasks with a docker-compose.yaml: its service `main` is the sandbox, the others stand by it.
+"""Builds and starts compose projects. The service `main` is the sandbox, the others run beside it.
 
-Compose V2 reads the file and starts the services; main itself is a container like that of any
-other task, put into the project's networks. Those networks lead nowhere: not outside, and not
-to the engine's host. Services have a way out only while the task's network policy is public,
-by the run's own network.
+Compose V2 reads the file and starts the services. Main is a container like that of any other task,
+connected to the project's networks. These have no route outside, nor to the daemon's host.
+Services have a route outside only while the network policy is public, through the run's network.
 """
 
 import asyncio
@@ -47,22 +46,22 @@ __all__ = ["ComposeImage", "ComposeLauncher"]
 log = logging.getLogger(__name__)
 
 _MAIN_IMAGE = "plimsoll-main"
-"""Stands for the image that the task's own Dockerfile or docker_image gives."""
+"""Placeholder for the image of the task's own Dockerfile or docker_image."""
 _CONFIG_SECONDS = 60.0
-_KEEPS_NAMES_IN = 26
-"""From this version on an engine does not resolve outside names for internal networks."""
+_ISOLATES_NAMES_SINCE = 26
+"""First daemon version that does not resolve outside names in internal networks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComposeImage:
-    """The images of a project, with its checked file."""
+    """The images of a compose project, with its checked file."""
 
     key: str
     main: DockerImage
     file: ComposeFile
     model: Tree
     services: Mapping[str, str]
-    """The image of each other service, as the engine has it."""
+    """The image of each other service, as a reference for the daemon."""
     warnings: tuple[str, ...]
 
     @property
@@ -79,29 +78,29 @@ class ComposeImage:
 
 
 class ComposeLauncher:
-    """Builds and starts the compose projects of one engine."""
+    """Builds the images of compose projects and starts them on one daemon."""
 
     def __init__(
-        self, engine: Daemon, images: ImageStore, env: Mapping[str, str], runtime: str | None = None
+        self, daemon: Daemon, images: ImageStore, env: Mapping[str, str], runtime: str | None = None
     ) -> None:
-        self._engine = engine
+        self._daemon = daemon
         self._images = images
         self._env = env
         self._runtime = runtime
-        self._found: ComposeCommand | None = None
-        self._left: list[ComposeProject] = []
-        """Those that could not be removed when they were to."""
+        self._command: ComposeCommand | None = None
+        self._unremoved: list[ComposeProject] = []
+        """Projects that could not be removed."""
 
     async def compose(self) -> ComposeCommand:
-        """Compose V2 on this host; `SandboxUnsupported` says how to get it."""
-        if self._found is None:
-            self._found = await asyncio.to_thread(find_compose, self._env)
-        return self._found
+        """Compose V2 on this host. Raises `SandboxUnsupported` with how to install it."""
+        if self._command is None:
+            self._command = await asyncio.to_thread(find_compose, self._env)
+        return self._command
 
     async def build(self, source: ImageSource, on_output: OnOutput | None = None) -> ComposeImage:
-        """Check the file, and build or find the image of every service."""
+        """Check the file, then build or find the image of every service."""
         assert source.compose is not None
-        file = ComposeFile.read(source.compose)
+        file = await asyncio.to_thread(ComposeFile.read, source.compose)
         model = await self._model(file, _variables(file, Limits()))
         warnings = check_model(file, model)
         if on_output is not None and warnings:
@@ -119,9 +118,9 @@ class ComposeLauncher:
     async def start(
         self, image: ComposeImage, spec: SandboxSpec, *, public: str | None
     ) -> ComposeProject:
-        """Start all services but main, in the network `public` where there is one."""
+        """Start all services except main, connected to the network `public` if given."""
         model = image.model
-        if "$" in image.file.text:
+        if image.file.has_variables:
             variables = {**spec.env, **_variables(image.file, spec.limits)}
             model = await self._model(image.file, variables)
             check_model(image.file, model)
@@ -130,17 +129,18 @@ class ComposeLauncher:
                 file=image.file,
                 model=model,
                 project=f"plimsoll-{short_id()}",
-                # A built image has labels of its own, which containers of it would take over.
+                # Containers inherit the labels of a built image, so they are overridden.
                 labels={**to_docker(spec.labels), SHARED: "no"},
                 images=image.services,
-                no_names=self._leaks_names() and spec.network.mode is not NetworkMode.PUBLIC,
-                start_interval=self._engine.api >= (1, 44),
-                cpus=(await self._engine.info()).cpus,
+                block_names=self._resolves_outside_names()
+                and spec.network.mode is not NetworkMode.PUBLIC,
+                start_interval=self._daemon.api >= (1, 44),
+                cpus=(await self._daemon.info()).cpus,
                 runtime=self._runtime,
             )
         )
         compose = await self.compose() if layout.services else None
-        project = ComposeProject(self._engine, compose, layout, image.main.reference, spec.labels)
+        project = ComposeProject(self._daemon, compose, layout, image.main.reference, spec.labels)
         try:
             await project.start(public)
         except BaseException:
@@ -149,39 +149,39 @@ class ComposeLauncher:
         return project
 
     async def discard(self, project: ComposeProject, *, hurried: bool = False) -> None:
-        """Remove a project that is not to be used; see `ComposeProject.remove`.
+        """Remove a project; see `ComposeProject.remove`.
 
-        What cannot be removed now, as while the engine is gone, is left to `sweep`.
+        A project that cannot be removed now, e.g. while the daemon restarts, is left to `sweep`.
         """
         try:
             await project.remove(hurried=hurried)
         except SandboxError as error:
-            log.info("project %s is left for now: %s", project.name, error)
-            self._left.append(project)
+            log.info("project %s could not be removed yet: %s", project.name, error)
+            self._unremoved.append(project)
 
     async def sweep(self) -> None:
-        """Try once more to remove what is left of projects."""
-        for _ in range(len(self._left)):
-            if self._left:  # others may do the same
-                await run_to_completion(self.discard(self._left.pop(0)))
+        """Retry the removal of projects."""
+        for _ in range(len(self._unremoved)):
+            if self._unremoved:  # sweeps may run concurrently
+                await run_to_completion(self.discard(self._unremoved.pop(0)))
 
     async def close(self) -> None:
-        """Remove what is left. Raises where that cannot be done."""
+        """Remove the remaining projects. Raises if one cannot be removed."""
         await self.sweep()
-        if self._left:
-            names = ", ".join(project.name for project in self._left)
+        if self._unremoved:
+            names = ", ".join(project.name for project in self._unremoved)
             raise SandboxUnavailable(
-                f"services of the projects {names} are left on the Docker engine at "
-                f"{self._engine.endpoint}"
+                f"services of the projects {names} could not be removed from the Docker daemon at "
+                f"{self._daemon.endpoint}"
             )
 
-    def _leaks_names(self) -> bool:
-        """Whether a container without a way out could still ask outside for names."""
-        major = self._engine.version.version.partition(".")[0]
-        return not major.isdigit() or int(major) < _KEEPS_NAMES_IN
+    def _resolves_outside_names(self) -> bool:
+        """Whether a container without a route outside can still resolve outside names."""
+        major = self._daemon.version.version.partition(".")[0]
+        return not major.isdigit() or int(major) < _ISOLATES_NAMES_SINCE
 
     async def _model(self, file: ComposeFile, variables: Mapping[str, str]) -> Tree:
-        """The file as Compose understands it, once it is known to read nothing outside."""
+        """The model that Compose makes of the file, after the check of its file references."""
         raw = await self._config(
             file,
             variables,
@@ -190,7 +190,7 @@ class ComposeLauncher:
             "--no-consistency",
             "--no-path-resolution",
         )
-        file.check_files_of_variables(raw)
+        file.check_variable_files(raw)
         return await self._config(file, variables)
 
     async def _config(self, file: ComposeFile, variables: Mapping[str, str], *options: str) -> Tree:
@@ -207,8 +207,8 @@ class ComposeLauncher:
                     "config",
                     "--format=json",
                     *options,
-                    endpoint=self._engine.endpoint,
-                    env={**_own_variables(file), **variables},
+                    endpoint=self._daemon.endpoint,
+                    env={**_env_file_variables(file), **variables},
                     seconds=_CONFIG_SECONDS,
                 )
                 return msgspec.json.decode(raw, type=dict[str, object])
@@ -223,7 +223,7 @@ class ComposeLauncher:
             return await self._image(source, file, MAIN, service, on_output)
         if source.reference is None and source.dockerfile is None:
             raise BuildError(
-                f"{file.path}: main has no image: give it one here, or add a Dockerfile beside it"
+                f"{file.path}: main has no image: set one here, or add a Dockerfile beside it"
             )
         return await self._images.build(source, on_output)
 
@@ -240,23 +240,23 @@ class ComposeLauncher:
             return await self._images.find(
                 unescape(service["image"]), source.build_timeout, on_output
             )
-        place = ("services", name, "build")
-        context = file.inside(unescape(build.get("context") or "."), *place)
+        keys = ("services", name, "build")
+        context = file.inside(unescape(build.get("context") or "."), *keys)
         dockerfile = context / unescape(build.get("dockerfile") or "Dockerfile")
         args = table(build.get("args"))
-        order = BuildRequest(
+        request = BuildRequest(
             context=context,
-            dockerfile=file.inside(str(dockerfile), *place, "dockerfile"),
+            dockerfile=file.inside(str(dockerfile), *keys, "dockerfile"),
             timeout=source.build_timeout,
             supplies=source.supplies,
             args={key: unescape(value) for key, value in args.items() if value is not None},
             target=unescape(build.get("target") or ""),
         )
-        return await self._images.build_order(order, on_output)
+        return await self._images.build_request(request, on_output)
 
 
-def _own_variables(file: ComposeFile) -> dict[str, str]:
-    """Variables of the task's own `.env` are read only where that is a file of the task."""
+def _env_file_variables(file: ComposeFile) -> dict[str, str]:
+    """Disable the `.env` file unless it is a file of the task."""
     env = file.folder / ".env"
     inside = env.is_file() and env.resolve().is_relative_to(file.folder.resolve())
     return {} if inside else {"COMPOSE_DISABLE_ENV_FILE": "true"}
@@ -278,19 +278,19 @@ def _variables(file: ComposeFile, limits: Limits) -> dict[str, str]:
 
 
 def _key(file: ComposeFile, model: Tree, main: str, others: Mapping[str, str]) -> str:
-    """Names all that a project's file systems are made of."""
+    """A digest of everything that the project's file systems are made of."""
     sums = hashlib.sha256(json.dumps([model, main, others], sort_keys=True).encode())
     for _, service in tables(model.get("services")):
         if not service.get("volumes"):
             continue
-        # Files of the folder may be mounted: which ones does not matter for a name.
+        # Files of the folder may be mounted; hashing all of them is simpler than finding which.
         for folder, folders, names in os.walk(file.folder):
             folders.sort()
             for path in (Path(folder, name) for name in sorted(names)):
                 if path == file.path:
                     continue
                 info = path.lstat()
-                told = f"{path.relative_to(file.folder)} {info.st_size} {info.st_mtime_ns}\n"
-                sums.update(os.fsencode(told))
+                entry = f"{path.relative_to(file.folder)} {info.st_size} {info.st_mtime_ns}\n"
+                sums.update(os.fsencode(entry))
         break
     return f"compose-{sums.hexdigest()}"

@@ -1,8 +1,8 @@
-"""What becomes of a checked compose file in one trial: what Compose starts, and what main gets.
+"""The layout of a checked compose file for one trial: the file for Compose, and main's settings.
 
-Networks and volumes are made by the backend and only named to Compose, so that all that is
-made carries labels. Files of the task are carried into volumes and containers: the engine may
-be elsewhere, and what a trial writes must not reach the task's folder.
+The backend creates networks and volumes and only names them to Compose, so that every object has
+labels. Files of the task are copied into volumes and containers: the daemon may be on another
+host, and a trial must not write to the task's folder.
 """
 
 import hashlib
@@ -40,15 +40,15 @@ _NOT_FOR_COMPOSE = frozenset(
 )
 _LOGGING: Tree = {"driver": "json-file", "options": {"max-size": "10m", "max-file": "1"}}
 _NO_NAME_SERVER = "127.0.0.1"
-"""The container itself, which answers no questions about names."""
+"""The container itself, where no name server listens."""
 _FAST_DNS_FAILURE = ("timeout:1", "attempts:1")
-"""Engines that have to be told so do not answer either, so that programs would wait long."""
+"""Options for daemons that do not answer name queries at all, so that programs do not wait long."""
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file of the task, or a text in its compose file, and where a container has it."""
+    """A file of the task or text of its compose file, and its path in a container."""
 
     content: Path | bytes
     target: str
@@ -56,41 +56,41 @@ class FileCopy:
 
 @dataclass(slots=True)
 class MainLayout:
-    """What the compose file says of the sandbox's own container."""
+    """The settings of the compose file for main, the sandbox's own container."""
 
     env: dict[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     user: str | None = None
     limits: Limits = field(default_factory=Limits)
     networks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """Names of networks, with the names that main has in them."""
+    """Networks by name, with main's aliases."""
     mounts: list[Tree] = field(default_factory=list[Tree])
     copies: list[FileCopy] = field(default_factory=list[FileCopy])
     host: Tree = field(default_factory=dict[str, object])
-    """What else goes into the engine's HostConfig."""
+    """Further fields of HostConfig."""
     hostname: str | None = None
     waits_for: dict[str, str] = field(default_factory=dict[str, str])
-    """Services, with what they must have come to."""
+    """Services that main depends on, with the condition."""
 
 
 @dataclass(slots=True)
 class Layout:
-    """One project."""
+    """The layout of one project."""
 
     project: str
     compose: Tree = field(default_factory=dict[str, object])
-    """The file that Compose gets, without main; empty where main is alone."""
+    """The file for Compose, without main; empty if main is the only service."""
     main: MainLayout = field(default_factory=MainLayout)
     networks: list[str] = field(default_factory=list[str])
     volumes: list[str] = field(default_factory=list[str])
     folders: dict[str, Path] = field(default_factory=dict[str, Path])
-    """Volumes that are filled from folders of the task."""
+    """Volumes to fill, with the folders of the task."""
     copies: dict[str, list[FileCopy]] = field(default_factory=dict[str, list[FileCopy]])
-    """Files for services other than main."""
-    shut: set[str] = field(default_factory=set[str])
-    """Services that have no way out under any policy: the file wants it so."""
-    patience: float = 0.0
-    """Seconds within which all services are ready by their own healthchecks' rules."""
+    """Files to copy into services other than main."""
+    internal: set[str] = field(default_factory=set[str])
+    """Services without a route outside under any policy, by the file's own networks."""
+    ready_seconds: float = 0.0
+    """Seconds within which all healthchecks have passed or failed."""
 
     @property
     def services(self) -> list[str]:
@@ -99,46 +99,46 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class LayoutRequest:
-    """What is laid out."""
+    """The inputs of a layout."""
 
     file: ComposeFile
     model: Tree
     project: str
     labels: Mapping[str, str]
     images: Mapping[str, str]
-    """The image of each service, as the engine has it."""
-    no_names: bool
-    """Names outside of the project are not to be resolved."""
+    """The image of each service, as a reference for the daemon."""
+    block_names: bool
+    """Whether names outside of the project must not be resolved."""
     start_interval: bool
-    """Whether the engine knows that part of healthchecks."""
+    """Whether the daemon supports this field of healthchecks."""
     cpus: int
-    """How many the engine has; it refuses to give more."""
+    """The CPUs of the daemon's host; it refuses higher limits."""
     runtime: str | None = None
-    """The OCI runtime of all services; the daemon's default otherwise."""
+    """The OCI runtime of all services; default: the daemon's."""
 
 
 def unescape(value: object) -> str:
-    """A text of Compose's output without its escapes."""
+    """A string of Compose's output without `$$` escapes."""
     return str(value).replace("$$", "$")
 
 
-def make_layout(order: LayoutRequest) -> Layout:
-    """Lay out one project."""
-    layout = Layout(order.project)
+def make_layout(request: LayoutRequest) -> Layout:
+    """Make the layout of one project."""
+    layout = Layout(request.project)
     services: Tree = {}
-    for name, service in tables(order.model.get("services")):
+    for name, service in tables(request.model.get("services")):
         if name == MAIN:
-            _lay_out_main(order, layout, service)
+            _fill_main_layout(request, layout, service)
         else:
-            services[name] = _lay_out_service(order, layout, name, service)
+            services[name] = _service_layout(request, layout, name, service)
             check = table(service.get("healthcheck"))
-            layout.patience = max(layout.patience, _healthcheck_seconds(check))
+            layout.ready_seconds = max(layout.ready_seconds, _healthcheck_seconds(check))
     if services:
         names = {*layout.networks}
         layout.compose = {
-            "name": order.project,
+            "name": request.project,
             "services": services,
-            "networks": {_key(order, n): {"name": n, "external": True} for n in sorted(names)},
+            "networks": {_key(request, n): {"name": n, "external": True} for n in sorted(names)},
             "volumes": {v: {"name": v, "external": True} for v in layout.volumes},
         }
     else:
@@ -146,20 +146,20 @@ def make_layout(order: LayoutRequest) -> Layout:
     return layout
 
 
-def _lay_out_service(order: LayoutRequest, layout: Layout, name: str, service: Tree) -> Tree:
+def _service_layout(request: LayoutRequest, layout: Layout, name: str, service: Tree) -> Tree:
     copies = layout.copies.setdefault(name, [])
-    mounts = [_for_compose(mount) for mount in _mounts(order, layout, service, copies)]
-    kept = {k: v for k, v in service.items() if k not in _NOT_FOR_COMPOSE and v is not None}
+    mounts = [_for_compose(mount) for mount in _mounts(request, layout, service, copies)]
+    copied = {k: v for k, v in service.items() if k not in _NOT_FOR_COMPOSE and v is not None}
     deploy = table(service.get("deploy"))
     limits = table(table(deploy.get("resources")).get("limits"))
     memory = service.get("mem_limit") or limits.get("memory")
-    made: Tree = {
-        **kept,
-        "image": order.images[name],
+    result: Tree = {
+        **copied,
+        "image": request.images[name],
         "pull_policy": "never",
         "labels": {
             **table(service.get("labels")),
-            **{k: _escape(v) for k, v in order.labels.items()},
+            **{k: _escape(v) for k, v in request.labels.items()},
         },
         "cap_drop": ["ALL"],
         "cap_add": _capabilities(service),
@@ -170,42 +170,42 @@ def _lay_out_service(order: LayoutRequest, layout: Layout, name: str, service: T
         "volumes": mounts,
     }
     if not service.get("network_mode"):
-        made["networks"] = _networks(order, layout, service)
+        result["networks"] = _networks(request, layout, service)
     if memory:
-        made |= {"mem_limit": memory, "memswap_limit": memory}
+        result |= {"mem_limit": memory, "memswap_limit": memory}
     if cpus := float(str(service.get("cpus") or limits.get("cpus") or 0)):
-        made["cpus"] = min(cpus, order.cpus)
-    if order.runtime:
-        made["runtime"] = order.runtime
+        result["cpus"] = min(cpus, request.cpus)
+    if request.runtime:
+        result["runtime"] = request.runtime
     if deploy.get("replicas"):
-        made["scale"] = deploy["replicas"]
-    if _is_internal(order, service):
-        layout.shut.add(name)
-    if order.no_names and not service.get("network_mode"):
-        made |= {"dns": [_NO_NAME_SERVER], "dns_opt": list(_FAST_DNS_FAILURE)}
+        result["scale"] = deploy["replicas"]
+    if _is_internal(request, service):
+        layout.internal.add(name)
+    if request.block_names and not service.get("network_mode"):
+        result |= {"dns": [_NO_NAME_SERVER], "dns_opt": list(_FAST_DNS_FAILURE)}
     check = table(service.get("healthcheck"))
-    if check and not order.start_interval:
-        made["healthcheck"] = {k: v for k, v in check.items() if k != "start_interval"}
-    return made
+    if check and not request.start_interval:
+        result["healthcheck"] = {k: v for k, v in check.items() if k != "start_interval"}
+    return result
 
 
-def _is_internal(order: LayoutRequest, service: Tree) -> bool:
-    networks = table(order.model.get("networks"))
+def _is_internal(request: LayoutRequest, service: Tree) -> bool:
+    networks = table(request.model.get("networks"))
     inner = (table(networks.get(key)).get("internal") for key in table(service.get("networks")))
     return bool(service.get("network_mode")) or all(inner)
 
 
-def _lay_out_main(order: LayoutRequest, layout: Layout, service: Tree) -> None:
+def _fill_main_layout(request: LayoutRequest, layout: Layout, service: Tree) -> None:
     main = layout.main
     env = table(service.get("environment"))
     main.env = {key: unescape(value) for key, value in env.items() if value is not None}
     main.workdir = unescape(service["working_dir"]) if service.get("working_dir") else None
     main.user = unescape(service["user"]) if service.get("user") else None
     main.hostname = unescape(service["hostname"]) if service.get("hostname") else None
-    main.mounts = [_for_engine(mount) for mount in _mounts(order, layout, service, main.copies)]
+    main.mounts = [_for_daemon(mount) for mount in _mounts(request, layout, service, main.copies)]
     main.networks = {
-        f"{order.project}_{key}": [MAIN, *words(table(options).get("aliases"))]
-        for key, options in _networks(order, layout, service).items()
+        f"{request.project}_{key}": [MAIN, *words(table(options).get("aliases"))]
+        for key, options in _networks(request, layout, service).items()
     }
     main.limits = _limits(service)
     main.waits_for = {
@@ -214,7 +214,7 @@ def _lay_out_main(order: LayoutRequest, layout: Layout, service: Tree) -> None:
         if needs.get("required", True)
     }
     main.host = _host_config(service)
-    if order.no_names:
+    if request.block_names:
         main.host |= {"Dns": [_NO_NAME_SERVER], "DnsOptions": list(_FAST_DNS_FAILURE)}
 
 
@@ -249,76 +249,76 @@ def _limits(service: Tree) -> Limits:
     )
 
 
-def merge_limits(asked: Limits, file: Limits) -> Limits:
-    """A task's limits; those of its compose file where it says nothing."""
+def merge_limits(requested: Limits, file: Limits) -> Limits:
+    """The limits of the task; those of its compose file where the task sets none."""
     return replace(
-        asked,
-        cpus=asked.cpus or file.cpus,
-        memory_mb=asked.memory_mb or file.memory_mb,
-        pids=asked.pids or file.pids,
+        requested,
+        cpus=requested.cpus or file.cpus,
+        memory_mb=requested.memory_mb or file.memory_mb,
+        pids=requested.pids or file.pids,
     )
 
 
-def _networks(order: LayoutRequest, layout: Layout, service: Tree) -> Tree:
-    """The networks that a service is in, which are then to be made."""
+def _networks(request: LayoutRequest, layout: Layout, service: Tree) -> Tree:
+    """The networks of a service; they are added to the layout."""
     found: Tree = {}
     for key, options in table(service.get("networks")).items():
-        name = f"{order.project}_{key}"
+        name = f"{request.project}_{key}"
         if name not in layout.networks:
             layout.networks.append(name)
         found[key] = {"aliases": words(table(options).get("aliases"))}
     return found
 
 
-def _key(order: LayoutRequest, network: str) -> str:
-    return network.removeprefix(f"{order.project}_")
+def _key(request: LayoutRequest, network: str) -> str:
+    return network.removeprefix(f"{request.project}_")
 
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mount that is a volume, named or not, or memory."""
+    """A mount of a volume, named or anonymous, or of a tmpfs."""
 
     target: str
     volume: str | None = None
     read_only: bool = False
     no_copy: bool = False
-    """What the image has there is not copied into the volume first."""
+    """The image's content at the target is not copied into the volume."""
     memory: bool = False
 
 
 def _mounts(
-    order: LayoutRequest, layout: Layout, service: Tree, copies: list[FileCopy]
+    request: LayoutRequest, layout: Layout, service: Tree, copies: list[FileCopy]
 ) -> list[_Mount]:
     mounts: list[_Mount] = []
     for mount in map(table, rows(service.get("volumes"))):
-        found = _mount(order, layout, mount)
+        found = _mount(request, layout, mount)
         if isinstance(found, FileCopy):
             copies.append(found)
         elif found is not None:
             mounts.append(found)
     for kind in ("secrets", "configs"):
         for row in rows(service.get(kind)):
-            copies.append(_file_copy(order, kind, table(row)))
+            copies.append(_file_copy(request, kind, table(row)))
     return mounts
 
 
-def _mount(order: LayoutRequest, layout: Layout, mount: Tree) -> _Mount | FileCopy | None:
+def _mount(request: LayoutRequest, layout: Layout, mount: Tree) -> _Mount | FileCopy | None:
     source, target = unescape(mount.get("source") or ""), unescape(mount.get("target"))
     read_only = bool(mount.get("read_only"))
     if mount.get("type") == "tmpfs":
         return _Mount(target, memory=True)
     if mount.get("type") == "volume":
-        name = f"{order.project}_{source}" if source else None
+        name = f"{request.project}_{source}" if source else None
         if name is not None and name not in layout.volumes:
             layout.volumes.append(name)
         no_copy = bool(table(mount.get("volume")).get("nocopy"))
         return _Mount(target, name, read_only, no_copy)
     if is_log_mount(source):
         return None
-    path = order.file.inside(source, "volumes")
+    path = request.file.inside(source, "volumes")
     if path.is_file():
         return FileCopy(path, target)
-    name = f"{order.project}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"{request.project}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name not in layout.volumes:
         layout.volumes.append(name)
     if path.is_dir():
@@ -326,40 +326,40 @@ def _mount(order: LayoutRequest, layout: Layout, mount: Tree) -> _Mount | FileCo
     return _Mount(target, name, read_only, no_copy=True)
 
 
-def _file_copy(order: LayoutRequest, kind: str, row: Tree) -> FileCopy:
+def _file_copy(request: LayoutRequest, kind: str, row: Tree) -> FileCopy:
     name = str(row.get("source"))
-    entry = table(table(order.model.get(kind)).get(name))
+    entry = table(table(request.model.get(kind)).get(name))
     target = unescape(row.get("target") or name)
     if not target.startswith("/"):
         target = f"/run/secrets/{target}" if kind == "secrets" else f"/{target}"
     if entry.get("file"):
-        return FileCopy(order.file.inside(unescape(entry["file"]), kind, name, "file"), target)
+        return FileCopy(request.file.inside(unescape(entry["file"]), kind, name, "file"), target)
     return FileCopy(unescape(entry.get("content") or "").encode(), target)
 
 
 def _for_compose(mount: _Mount) -> Tree:
     if mount.memory:
         return {"type": "tmpfs", "target": _escape(mount.target)}
-    made: Tree = {"type": "volume", "target": _escape(mount.target), "read_only": mount.read_only}
+    result: Tree = {"type": "volume", "target": _escape(mount.target), "read_only": mount.read_only}
     if mount.volume is not None:
-        made |= {"source": mount.volume, "volume": {"nocopy": mount.no_copy}}
-    return made
+        result |= {"source": mount.volume, "volume": {"nocopy": mount.no_copy}}
+    return result
 
 
-def _for_engine(mount: _Mount) -> Tree:
+def _for_daemon(mount: _Mount) -> Tree:
     if mount.memory:
         return {"Type": "tmpfs", "Target": mount.target}
-    made: Tree = {"Type": "volume", "Target": mount.target, "ReadOnly": mount.read_only}
+    result: Tree = {"Type": "volume", "Target": mount.target, "ReadOnly": mount.read_only}
     if mount.volume is not None:
-        made |= {"Source": mount.volume, "VolumeOptions": {"NoCopy": mount.no_copy}}
-    return made
+        result |= {"Source": mount.volume, "VolumeOptions": {"NoCopy": mount.no_copy}}
+    return result
 
 
 def _capabilities(service: Tree) -> list[str]:
-    """Those of every sandbox, less what the service itself drops."""
+    """The capabilities of every sandbox without those that the service drops."""
     dropped = _upper(service.get("cap_drop"))
-    kept = set[str]() if "ALL" in dropped else set(CAPABILITIES) - dropped
-    return sorted(kept | _upper(service.get("cap_add")))
+    copied = set[str]() if "ALL" in dropped else set(CAPABILITIES) - dropped
+    return sorted(copied | _upper(service.get("cap_add")))
 
 
 def _upper(value: object) -> set[str]:
@@ -367,13 +367,13 @@ def _upper(value: object) -> set[str]:
 
 
 def _restart(service: Tree) -> str:
-    """A service may be started again when it failed, but not when the engine is."""
-    asked = str(service.get("restart") or "no")
-    return asked if asked.startswith("on-failure") or asked == "no" else "on-failure"
+    """A restart policy that never restarts the service with the daemon."""
+    requested = str(service.get("restart") or "no")
+    return requested if requested.startswith("on-failure") or requested == "no" else "on-failure"
 
 
 def _healthcheck_seconds(check: Tree) -> float:
-    """Seconds after which a healthcheck has given up."""
+    """Seconds after which a healthcheck has failed for good."""
     if not check or check.get("disable"):
         return 0.0
     once = _duration(check.get("interval"), 30) + _duration(check.get("timeout"), 30)

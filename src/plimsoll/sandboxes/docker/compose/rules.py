@@ -1,7 +1,6 @@
-"""What a compose file may ask for. What would open a wall of the sandbox is refused by name.
+"""The rules for compose files: keys that would weaken the sandbox are refused by name.
 
-Rules list what is taken, not only what is refused: a key that nobody has thought about is
-refused as well.
+Supported keys are listed, not only refused ones, so an unlisted key is refused as well.
 """
 
 import re
@@ -22,9 +21,9 @@ __all__ = ["HOST_LOGS", "MAIN", "check_model", "is_log_mount"]
 MAIN = "main"
 
 HOST_LOGS = "/plimsoll-host-logs"
-"""Stands for the host's log folders, which other runners mount and sandboxes here do not need."""
+"""Placeholder of the host's log folders, which other runners mount; they are not needed here."""
 
-_ANY_SERVICE = frozenset(
+_SERVICE_KEYS = frozenset(
     """annotations attach build cap_add cap_drop command configs cpu_count cpu_percent cpu_period
     cpu_quota cpu_shares cpus cpuset depends_on deploy dns_opt dns_search domainname entrypoint
     env_file environment expose extra_hosts group_add healthcheck hostname image init ipc
@@ -33,47 +32,47 @@ _ANY_SERVICE = frozenset(
     restart scale secrets security_opt shm_size stdin_open stop_grace_period stop_signal sysctls
     tmpfs tty ulimits user volumes working_dir""".split()  # noqa: SIM905
 )
-_MAIN_SERVICE = frozenset(
+_MAIN_KEYS = frozenset(
     """annotations attach build cap_add cap_drop command configs cpus depends_on deploy entrypoint
     env_file environment expose extra_hosts hostname image init label_file labels logging mem_limit
     memswap_limit networks pids_limit platform profiles pull_policy restart secrets security_opt
     shm_size stdin_open stop_grace_period stop_signal sysctls tmpfs tty ulimits user volumes
     working_dir""".split()  # noqa: SIM905
 )
-_DROPPED = {
-    "container_name": "trials run side by side, so the name is not used",
-    "ports": "trials run side by side, so nothing is published on the host; "
+_IGNORED = {
+    "container_name": "trials run in parallel, so the name is not used",
+    "ports": "trials run in parallel, so no port is published on the host; "
     "services reach each other by name",
     "develop": "files are not watched",
     "oom_score_adj": "it is not used",
 }
-_DROPPED_OF_MAIN = {
+_IGNORED_FOR_MAIN = {
     "healthcheck": "it is not used for main: environment.healthcheck of task.toml is",
 }
 _REFUSED = {
     "privileged": "a privileged container is root on the host",
     "devices": "devices of the host are not given to sandboxes",
     "device_cgroup_rules": "devices of the host are not given to sandboxes",
-    "gpus": "GPUs are asked for in task.toml (environment.gpus), for main alone",
-    "cgroup_parent": "the host's control groups are not a task's to choose",
-    "oom_kill_disable": "a service that cannot be killed for memory stops the host",
+    "gpus": "GPUs are requested in task.toml (environment.gpus), only for main",
+    "cgroup_parent": "a task must not choose the host's control groups",
+    "oom_kill_disable": "a service that the kernel cannot kill for memory can stop the host",
     "pid": "it would see the processes of the host or of another container",
-    "uts": "it would share the host's name",
-    "userns_mode": "it would leave the engine's user namespace",
+    "uts": "it would share the host's UTS namespace",
+    "userns_mode": "it would leave the daemon's user namespace",
     "cgroup": "it would see the host's control groups",
-    "runtime": "[docker] runtime of the config names it, for all containers of a run",
+    "runtime": "it is set for all containers of a run: [docker] runtime in the config",
     "volumes_from": "name the volumes instead",
-    "external_links": "containers outside of the task are not reached",
-    "use_api_socket": "whoever reaches the engine's socket is root on the host",
+    "external_links": "containers outside of the task are not reachable",
+    "use_api_socket": "access to the daemon's socket is root access to the host",
     "provider": "it would run a command on the host",
     "credential_spec": "it would read the host's credentials",
 }
-_TOP = frozenset({"name", "version", "services", "networks", "volumes", "secrets", "configs"})
-_BUILD = frozenset(
+_TOP_LEVEL = frozenset({"name", "version", "services", "networks", "volumes", "secrets", "configs"})
+_BUILD_KEYS = frozenset(
     """context dockerfile args target labels tags cache_from cache_to no_cache pull""".split()  # noqa: SIM905
 )
 _SHELL = r"(?:/(?:\w+/)*)?(?:ba|da|z)?sh"
-_SLEEPS = re.compile(
+_IDLE_COMMAND = re.compile(
     rf"(?:{_SHELL} -l?c )?(?:exec )?(?:sleep \S+|tail -f /dev/null|{_SHELL}|cat|"
     r"while (?:true|:) ?; do sleep \S+ ?; done)?;?"
 )
@@ -81,13 +80,13 @@ _SOCKETS = re.compile(r"(?:docker|containerd|podman|crio)\S*\.sock$|^/(?:var/)?r
 
 
 def check_model(file: ComposeFile, model: Tree) -> list[str]:
-    """Check what Compose made of the file; the warnings.
+    """Check the model that Compose made of the file. Returns warnings.
 
-    `SandboxUnsupported` names the first thing that is refused.
+    Raises `SandboxUnsupported` for the first refused key.
     """
     for key, value in model.items():
-        if key not in _TOP and not key.startswith("x-") and value:
-            file.refuse(key, why="not known here")
+        if key not in _TOP_LEVEL and not key.startswith("x-") and value:
+            file.refuse(key, why="unknown key")
     warnings: list[str] = []
     for name, service in tables(model.get("services")):
         warnings += _check_service(file, name, service)
@@ -99,26 +98,26 @@ def check_model(file: ComposeFile, model: Tree) -> list[str]:
 
 
 def is_log_mount(source: str) -> bool:
-    """Whether a bind mount is of the logs, which stay in the sandbox."""
+    """Whether a bind mount is one of the log folders, which stay in the sandbox."""
     return source == HOST_LOGS or source.startswith(f"{HOST_LOGS}/")
 
 
 def _check_service(file: ComposeFile, name: str, service: Tree) -> list[str]:
-    place = ("services", name)
-    dropped = _DROPPED | (_DROPPED_OF_MAIN if name == MAIN else {})
-    taken = _MAIN_SERVICE if name == MAIN else _ANY_SERVICE
+    path = ("services", name)
+    ignored = _IGNORED | (_IGNORED_FOR_MAIN if name == MAIN else {})
+    supported = _MAIN_KEYS if name == MAIN else _SERVICE_KEYS
     warnings: list[str] = []
-    # Compose derives depends_on from other keys, and those say more.
+    # Compose derives depends_on from other keys, whose messages are clearer.
     for key, value in sorted(service.items(), key=lambda pair: pair[0] == "depends_on"):
         if value in (None, False, "", [], {}) or key.startswith("x-"):
             continue
         if key in _REFUSED:
-            file.refuse(*place, key, why=_REFUSED[key])
-        if key in dropped:
-            warnings.append(f"{file.where(*place, key)}: {dropped[key]}")
-        elif key not in taken:
-            why = "main is the sandbox itself" if key in _ANY_SERVICE else "not known here"
-            file.refuse(*place, key, why=why)
+            file.refuse(*path, key, why=_REFUSED[key])
+        if key in ignored:
+            warnings.append(f"{file.where(*path, key)}: {ignored[key]}")
+        elif key not in supported:
+            why = "main is the sandbox itself" if key in _SERVICE_KEYS else "unknown key"
+            file.refuse(*path, key, why=why)
         elif key in _CHECKS:
             _CHECKS[key](file, name, value)
     if name == MAIN:
@@ -128,42 +127,42 @@ def _check_service(file: ComposeFile, name: str, service: Tree) -> list[str]:
 
 def _check_main_command(file: ComposeFile, service: Tree) -> None:
     argv = [*words(service.get("entrypoint")), *words(service.get("command"))]
-    if not _SLEEPS.fullmatch(" ".join(argv).strip()):
+    if not _IDLE_COMMAND.fullmatch(" ".join(argv).strip()):
         key = "command" if service.get("command") else "entrypoint"
         file.refuse(
             "services",
             MAIN,
             key,
-            why="main is the sandbox, and runs nothing by itself: make it a service of its own, "
+            why="main is the sandbox and runs no command: move it to another service, "
             "or start it in a step's workdir/setup.sh",
         )
 
 
 def _check_build(file: ComposeFile, name: str, value: object) -> None:
-    place = ("services", name, "build")
+    path = ("services", name, "build")
     build = table(value)
     for key, given in build.items():
-        if given and key not in _BUILD:
-            file.refuse(*place, key, why="not supported here")
+        if given and key not in _BUILD_KEYS:
+            file.refuse(*path, key, why="not supported here")
     context = str(build.get("context") or ".")
     if re.match(r"[\w+.-]+://|git@|github\.com/", context):
-        file.refuse(*place, "context", why="a context has to be a folder of the task")
-    folder = file.inside(context, *place, "context")
-    file.inside(str(folder / str(build.get("dockerfile") or "Dockerfile")), *place, "dockerfile")
+        file.refuse(*path, "context", why="the context must be a folder of the task")
+    folder = file.inside(context, *path, "context")
+    file.inside(str(folder / str(build.get("dockerfile") or "Dockerfile")), *path, "dockerfile")
 
 
 def _check_capabilities(file: ComposeFile, name: str, value: object) -> None:
-    wanted = {word.upper().removeprefix("CAP_") for word in words(value)}
-    if beyond := sorted(wanted - set(CAPABILITIES)):
-        kept = ", ".join(CAPABILITIES)
-        why = f"{', '.join(beyond)} is more than a sandbox may do ({kept})"
+    requested = {word.upper().removeprefix("CAP_") for word in words(value)}
+    if beyond := sorted(requested - set(CAPABILITIES)):
+        allowed = ", ".join(CAPABILITIES)
+        why = f"{', '.join(beyond)} is not allowed in a sandbox ({allowed})"
         file.refuse("services", name, "cap_add", why=why)
 
 
 def _check_security(file: ComposeFile, name: str, value: object) -> None:
     for option in words(value):
         if not re.fullmatch(r"no-new-privileges(?:[:=]true)?", option):
-            why = f"{option} takes away a wall of the sandbox"
+            why = f"{option} weakens the sandbox"
             file.refuse("services", name, "security_opt", why=why)
 
 
@@ -204,38 +203,38 @@ def _check_service_networks(file: ComposeFile, name: str, value: object) -> None
     for network, options in tables(value):
         for key in options:
             if key not in ("aliases", "priority"):
-                why = "trials run side by side, so addresses cannot be fixed"
+                why = "trials run in parallel, so addresses cannot be fixed"
                 file.refuse("services", name, "networks", network, key, why=why)
 
 
 def _check_mounts(file: ComposeFile, name: str, value: object) -> None:
-    place = ("services", name, "volumes")
+    path = ("services", name, "volumes")
     for mount in map(table, rows(value)):
         kind, source = mount.get("type"), str(mount.get("source") or "")
         if kind not in ("bind", "volume", "tmpfs"):
-            file.refuse(*place, why=f"a mount of type {kind}")
+            file.refuse(*path, why=f"mounts of type {kind} are not supported")
         if table(mount.get("volume")).get("subpath"):
-            file.refuse(*place, "subpath", why="not supported here")
+            file.refuse(*path, "subpath", why="not supported here")
         if kind != "bind" or is_log_mount(source):
             continue
         if _SOCKETS.search(source):
             file.refuse(
-                *place, why=f"{source}: whoever reaches the engine's socket is root on the host"
+                *path, why=f"{source}: access to the daemon's socket is root access to the host"
             )
         if table(mount.get("bind")).get("propagation"):
-            file.refuse(*place, "propagation", why="mounts are not shared with the host")
-        file.inside(source, *place)
+            file.refuse(*path, "propagation", why="mounts are not shared with the host")
+        file.inside(source, *path)
 
 
 def _check_networks(file: ComposeFile, networks: object) -> None:
     for name, network in tables(networks):
         for key, value in network.items():
             if key == "external" and value:
-                file.refuse("networks", name, key, why="networks outside of the task are not used")
+                file.refuse("networks", name, key, why="external networks are not supported")
             if key == "driver" and value not in ("bridge", "default"):
-                file.refuse("networks", name, key, why=f"{value} is not a network of its own")
+                file.refuse("networks", name, key, why=f"{value} is not an isolated network")
             if key == "ipam" and table(value).get("config"):
-                why = "trials run side by side, so addresses cannot be fixed"
+                why = "trials run in parallel, so addresses cannot be fixed"
                 file.refuse("networks", name, key, why=why)
             if key == "driver_opts" and value:
                 file.refuse("networks", name, key, why="not supported here")
@@ -245,9 +244,9 @@ def _check_volumes(file: ComposeFile, volumes: object) -> None:
     for name, volume in tables(volumes):
         for key, value in volume.items():
             if key == "external" and value:
-                file.refuse("volumes", name, key, why="volumes outside of the task are not used")
+                file.refuse("volumes", name, key, why="external volumes are not supported")
             if key == "driver" and value != "local":
-                file.refuse("volumes", name, key, why=f"{value} is not a driver of every engine")
+                file.refuse("volumes", name, key, why=f"the driver {value} is not supported")
             if key == "driver_opts" and value:
                 file.refuse("volumes", name, key, why="it could mount folders of the host")
 
@@ -257,7 +256,7 @@ def _check_files(file: ComposeFile, kind: str, files: object) -> None:
         if entry.get("file"):
             file.inside(str(entry["file"]), kind, name, "file")
         elif "content" not in entry:
-            file.refuse(kind, name, why="only a file of the task, or content, can be given")
+            file.refuse(kind, name, why="only a file of the task or content is supported")
 
 
 _CHECKS: Mapping[str, Callable[[ComposeFile, str, object], None]] = {

@@ -1,6 +1,6 @@
-"""The calls to a Docker engine that Plimsoll needs, each a line or two; see `client`.
+"""The calls of the Docker API that Plimsoll uses, and the check that the daemon answers.
 
-Notices an engine that hangs. One that ends is noticed by itself: its streams end.
+A daemon that ends needs no check: its streams end. A daemon that hangs is found by pings.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ __all__ = ["PUT_SECONDS", "Daemon", "watch_daemon"]
 
 Labels = Mapping[str, str]
 PUT_SECONDS = 900.0
-"""How long an engine may take to unpack what is put into a container."""
+"""Time limit in seconds for the daemon to unpack a tar into a container."""
 _T = TypeVar("_T")
 
 
@@ -52,22 +52,22 @@ class _WaitResponse(msgspec.Struct):
 
 
 class Daemon(Client):
-    """One Docker engine. What is not there to be removed counts as removed: False says so."""
+    """One Docker daemon. Removals return False for an object that does not exist."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._info: DaemonInfo | None = None
 
     async def info(self) -> DaemonInfo:
-        """What its host is and can do; asked once."""
+        """The daemon's host and features; asked once."""
         if self._info is None:
-            self._info = await self.get("/info", DaemonInfo, "say what it can do")
+            self._info = await self.get("/info", DaemonInfo, "report its features")
         return self._info
 
     # Containers
 
     async def create_container(self, config: Mapping[str, object], name: str) -> str:
-        """Create a container, not yet running; its id."""
+        """Create a container without starting it. Returns its id."""
         made = await self.post(
             "/containers/create", Created, "create a container", config, {"name": name}
         )
@@ -77,7 +77,7 @@ class Daemon(Client):
         await self.call("POST", f"/containers/{container}/start", "start a container")
 
     async def inspect(self, container: str) -> ContainerInspect | None:
-        """How a container is; None where there is none."""
+        """The state of a container; None if it does not exist."""
         path = f"/containers/{_quoted(container)}/json"
         return await self._get_or_none(path, ContainerInspect, "inspect a container")
 
@@ -86,30 +86,30 @@ class Daemon(Client):
         await self.call("POST", f"/containers/{container}/kill", "kill a container", params=params)
 
     async def wait(self, container: str, seconds: float) -> int:
-        """Wait until a container has ended; its exit code."""
+        """Wait until a container has exited. Returns its exit code."""
         path = f"/containers/{container}/wait"
         raw = await self.call("POST", path, "wait for a container", seconds=seconds)
         return msgspec.json.decode(raw, type=_WaitResponse).code
 
     async def remove(self, container: str) -> bool:
-        """Kill and remove a container with its own volumes."""
+        """Kill and remove a container with its anonymous volumes."""
         params = {"force": "1", "v": "1"}
         path = f"/containers/{container}"
         return await self._remove(path, "remove a container", params)
 
     async def containers(self, *labels: str, all: bool = True) -> list[ContainerSummary]:
-        """Containers with all these labels, `key` or `key=value`; ended ones too with `all`."""
+        """Containers with all these labels, `key` or `key=value`; with `all` also exited ones."""
         params = {"all": "1" if all else "0", "filters": _filters(label=labels)}
         return await self.get("/containers/json", list[ContainerSummary], "list containers", params)
 
     # Files of a container
 
     async def put_archive(self, container: str, path: str, tar: Body) -> None:
-        """Unpack a tar into a folder of a container, running or not."""
+        """Unpack a tar into a folder of a container, which need not be running."""
         where = f"/containers/{container}/archive"
-        doing = f"put files into {path} of a container"
+        action = f"put files into {path} of a container"
         async with self.stream(
-            "PUT", where, doing, params={"path": path}, body=tar, seconds=PUT_SECONDS
+            "PUT", where, action, params={"path": path}, body=tar, seconds=PUT_SECONDS
         ) as response:
             await response.read()
 
@@ -117,19 +117,19 @@ class Daemon(Client):
     async def get_archive(
         self, container: str, path: str
     ) -> AsyncGenerator[AsyncIterator[bytes], None]:
-        """What stands at a path of a container, as the pieces of a tar."""
+        """The file or folder at a path of a container, as the chunks of a tar."""
         where = f"/containers/{container}/archive"
-        doing = f"read {path} of a container"
-        async with self.stream("GET", where, doing, params={"path": path}) as response:
+        action = f"read {path} of a container"
+        async with self.stream("GET", where, action, params={"path": path}) as response:
             yield response.content.iter_any()
 
     async def stat_archive(self, container: str, path: str) -> PathStat | None:
-        """What stands at a path of a container; None where nothing does."""
+        """The file or folder at a path of a container; None if there is none."""
         where = f"/containers/{container}/archive"
-        doing = f"look at {path} of a container"
+        action = f"look at {path} of a container"
         try:
             async with self.stream(
-                "HEAD", where, doing, params={"path": path}, seconds=CALL_SECONDS
+                "HEAD", where, action, params={"path": path}, seconds=CALL_SECONDS
             ) as response:
                 stat = base64.b64decode(response.headers["X-Docker-Container-Path-Stat"])
                 return msgspec.json.decode(stat, type=PathStat)
@@ -141,29 +141,29 @@ class Daemon(Client):
     # Images
 
     async def image(self, name: str) -> ImageInspect | None:
-        """An image by its name or id; None where the engine does not have it."""
+        """An image by its name or id; None if the daemon does not have it."""
         return await self._get_or_none(
             f"/images/{_quoted(name)}/json", ImageInspect, "inspect an image"
         )
 
     async def images(self, *labels: str, all: bool = False) -> list[ImageSummary]:
-        """Images with all these labels; with `all` also those that only others are built on."""
+        """Images with all these labels; with `all` also intermediate ones."""
         params = {"all": "1" if all else "0", "filters": _filters(label=labels)}
         return await self.get("/images/json", list[ImageSummary], "list images", params)
 
     async def tag(self, image: str, name: str) -> None:
-        """Give an image a name, `repository:tag`."""
+        """Tag an image as `repository:tag`."""
         repository, _, tag = name.rpartition(":")
         params = {"repo": repository, "tag": tag}
         await self.call("POST", f"/images/{_quoted(image)}/tag", "tag an image", params=params)
 
     async def remove_image(self, name: str, *, force: bool = False) -> bool:
-        """Take away a name, or an image that has no other; one in use is an `DaemonError` 409."""
+        """Remove a tag, or the image if it has no other. One in use is a `DaemonError` 409."""
         params = {"force": "1" if force else "0"}
         return await self._remove(f"/images/{_quoted(name)}", "remove an image", params)
 
     def pull(self, name: str, auth: str = "", platform: str = "") -> AsyncGenerator[Progress, None]:
-        """Fetch an image from its registry; `auth` is what the header X-Registry-Auth takes."""
+        """Pull an image from its registry. `auth` is the value of the header X-Registry-Auth."""
         at = name.rfind(":")
         tagged = at > name.rfind("/") and "@" not in name
         params = {
@@ -175,15 +175,15 @@ class Daemon(Client):
         return self.progress("/images/create", f"pull {name}", params=params, headers=headers)
 
     async def import_image(self, tar: Body, name: str, labels: Labels) -> str:
-        """Make an image of a file system's tar; its id."""
+        """Create an image from the tar of a file system. Returns its id."""
         repository, _, tag = name.rpartition(":")
         changes = [f"LABEL {quoted(key)}={quoted(value)}" for key, value in labels.items()]
         params = {"fromSrc": "-", "repo": repository, "tag": tag, "changes": changes}
         last = ""
-        async for told in self.progress(
+        async for progress in self.progress(
             "/images/create", f"import {name}", params=params, body=tar
         ):
-            last = told.status or last
+            last = progress.status or last
         return last
 
     # Networks
@@ -196,7 +196,7 @@ class Daemon(Client):
         internal: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a bridge network; its id. One without a way out is `internal`."""
+        """Create a bridge network. An `internal` one has no route outside. Returns its id."""
         body = {
             "Name": name,
             "CheckDuplicate": True,
@@ -208,7 +208,7 @@ class Daemon(Client):
         return (await self.post("/networks/create", Created, "create a network", body)).id
 
     async def network(self, name: str) -> NetworkInspect | None:
-        """A network by its name or id, with who is in it."""
+        """A network by its name or id, with its containers."""
         return await self._get_or_none(
             f"/networks/{_quoted(name)}", NetworkInspect, "inspect a network"
         )
@@ -218,12 +218,12 @@ class Daemon(Client):
         return await self.get("/networks", list[NetworkSummary], "list networks", params)
 
     async def connect(self, network: str, container: str) -> None:
-        """Put a container into a network."""
+        """Connect a container to a network."""
         path, body = f"/networks/{_quoted(network)}/connect", {"Container": container}
         await self.call("POST", path, "connect a container to a network", json=body)
 
     async def disconnect(self, network: str, container: str) -> None:
-        """Take a container out of a network."""
+        """Disconnect a container from a network."""
         path, body = (
             f"/networks/{_quoted(network)}/disconnect",
             {"Container": container, "Force": True},
@@ -236,7 +236,7 @@ class Daemon(Client):
     # Volumes
 
     async def create_volume(self, name: str, labels: Labels) -> None:
-        """Create a volume; one of this name that is there already stays as it is."""
+        """Create a volume. An existing volume of this name is left unchanged."""
         body = {"Name": name, "Labels": labels}
         await self.call("POST", "/volumes/create", "create a volume", json=body)
 
@@ -251,21 +251,23 @@ class Daemon(Client):
         return await self._remove(f"/volumes/{_quoted(name)}", "remove a volume")
 
     async def usage(self) -> DiskUsage:
-        """What takes up its disk. This may take the engine a while."""
-        raw = await self.call("GET", "/system/df", "say what takes up its disk", seconds=300)
+        """The disk usage of images and volumes. The daemon may need minutes."""
+        raw = await self.call("GET", "/system/df", "report its disk usage", seconds=300)
         return msgspec.json.decode(raw, type=DiskUsage)
 
-    async def _get_or_none(self, path: str, kind: type[_T], doing: str) -> _T | None:
+    async def _get_or_none(self, path: str, kind: type[_T], action: str) -> _T | None:
         try:
-            return await self.get(path, kind, doing)
+            return await self.get(path, kind, action)
         except DaemonError as error:
             if error.status == 404:
                 return None
             raise
 
-    async def _remove(self, path: str, doing: str, params: Mapping[str, str] | None = None) -> bool:
+    async def _remove(
+        self, path: str, action: str, params: Mapping[str, str] | None = None
+    ) -> bool:
         try:
-            await self.call("DELETE", path, doing, params=params)
+            await self.call("DELETE", path, action, params=params)
         except DaemonError as error:
             if error.status == 404:
                 return False
@@ -274,7 +276,7 @@ class Daemon(Client):
 
 
 def _quoted(name: str) -> str:
-    """A name in a path. The engine wants an image's slashes and colons as they are."""
+    """A name for use in a URL path. The daemon expects slashes and colons unquoted."""
     return quote(name, safe="/:@")
 
 
@@ -289,18 +291,18 @@ _PING_SECONDS = 10.0
 _MISSED_PINGS = 3
 
 
-async def watch_daemon(engine: Daemon, on_hang: Callable[[str], Awaitable[None]]) -> None:
-    """Ask the engine now and then whether it lives, for ever; tell when it does not for long."""
+async def watch_daemon(daemon: Daemon, on_hang: Callable[[str], Awaitable[None]]) -> None:
+    """Ping the daemon until cancelled; call `on_hang` after several pings without a response."""
     missed = 0
     while True:
         await asyncio.sleep(_PING_INTERVAL)
         try:
-            await engine.call("GET", "/_ping", "answer", seconds=_PING_SECONDS)
+            await daemon.call("GET", "/_ping", "answer a ping", seconds=_PING_SECONDS)
             missed = 0
         except SandboxError as error:
             missed += 1
             log.info("%s (%d of %d)", error, missed, _MISSED_PINGS)
             if missed == _MISSED_PINGS:
                 with contextlib.suppress(SandboxError):
-                    await on_hang(f"{error}; asked {_MISSED_PINGS} times")
+                    await on_hang(f"{error}; {_MISSED_PINGS} pings failed")
                 missed = 0

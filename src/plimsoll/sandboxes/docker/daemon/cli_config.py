@@ -1,4 +1,4 @@
-"""What the Docker command's own configuration says: contexts, and passwords of registries."""
+"""The configuration of the `docker` command: contexts, and registry logins."""
 
 import base64
 import binascii
@@ -15,24 +15,24 @@ from plimsoll.core.errors import UsageError
 __all__ = ["Context", "DockerCliConfig", "Login"]
 
 DEFAULT = "default"
-"""A name that no context has: it stands for the environment and the usual sockets."""
+"""The name that stands for no context: the environment and the usual sockets are used."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """An engine that somebody gave a name with `docker context create`."""
+    """A daemon with a name, as `docker context create` stores it."""
 
     name: str
     host: str
     skips_verification: bool
     certificates: Path | None
-    """The folder with its ca.pem, cert.pem and key.pem, where it has any."""
+    """The folder with ca.pem, cert.pem and key.pem, if the context has any."""
 
 
 class Login(msgspec.Struct, frozen=True):
-    """What a registry wants to know, as the engine's API spells it."""
+    """Credentials for a registry, in the format of the Docker API."""
 
     username: str
     password: str
@@ -53,7 +53,7 @@ class _Config(msgspec.Struct):
 
 class _ContextEndpoint(msgspec.Struct):
     host: str = msgspec.field(default="", name="Host")
-    skips: bool = msgspec.field(default=False, name="SkipTLSVerify")
+    skips_verification: bool = msgspec.field(default=False, name="SkipTLSVerify")
 
 
 class _Meta(msgspec.Struct):
@@ -64,7 +64,7 @@ class _Meta(msgspec.Struct):
 
 
 class DockerCliConfig:
-    """The folder `~/.docker`, or the one that DOCKER_CONFIG names. It need not be there."""
+    """The folder `~/.docker`, or the one in DOCKER_CONFIG. It need not exist."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         own = env.get("DOCKER_CONFIG")
@@ -72,33 +72,35 @@ class DockerCliConfig:
 
     @property
     def current_context(self) -> str:
-        """The context that `docker context use` chose; "" where there is none."""
+        """The context selected by `docker context use`; "" if there is none."""
         name = self._config().current
         return "" if name == DEFAULT else name
 
     def context(self, name: str) -> Context:
-        """A context by its name. An unknown one is a `UsageError` that lists the known."""
+        """A context by its name. An unknown one is a `UsageError` that lists the contexts."""
         digest = hashlib.sha256(name.encode()).hexdigest()
         file = self.folder / "contexts/meta" / digest / "meta.json"
         if not file.is_file():
-            known = ", ".join(self.contexts()) or "none"
+            names = ", ".join(self.contexts()) or "none"
             raise UsageError(
-                f"no Docker context is called {name!r}; known in {self.folder}: {known}"
+                f"there is no Docker context {name!r}; contexts in {self.folder}: {names}"
             )
-        place = _read(file, _Meta).endpoints.get("docker", _ContextEndpoint())
-        if not place.host:
-            raise UsageError(f"{file}: the Docker context {name!r} names no engine")
+        endpoint = _read(file, _Meta).endpoints.get("docker", _ContextEndpoint())
+        if not endpoint.host:
+            raise UsageError(f"{file}: the Docker context {name!r} names no daemon")
         certificates = self.folder / "contexts/tls" / digest / "docker"
         has_any = certificates.is_dir() and any(certificates.iterdir())
-        return Context(name, place.host, place.skips, certificates if has_any else None)
+        return Context(
+            name, endpoint.host, endpoint.skips_verification, certificates if has_any else None
+        )
 
     def contexts(self) -> list[str]:
-        """Every context's name."""
+        """The names of all contexts."""
         files = (self.folder / "contexts/meta").glob("*/meta.json")
         return sorted(_read(file, _Meta).name for file in files)
 
     def logins(self) -> dict[str, Login]:
-        """User and password by registry, as far as they stand in the file itself."""
+        """User and password by registry, for the passwords stored in the file itself."""
         found: dict[str, Login] = {}
         for registry, entry in self._config().auths.items():
             try:
@@ -109,8 +111,8 @@ class DockerCliConfig:
                 found[registry] = Login(user, password.rstrip("\0"), registry)
         return found
 
-    def not_used(self, registry: str) -> str:
-        """Where else a password of this registry may be kept, which nobody here asks; or ""."""
+    def unsupported_login(self, registry: str) -> str:
+        """The credential helper or token of this registry, which Plimsoll does not use; or ""."""
         config = self._config()
         if helper := config.helpers.get(registry) or config.store:
             return f"the helper docker-credential-{helper}"

@@ -1,8 +1,8 @@
-"""A connection to one Docker engine: calls with their limits in time, errors in our words.
+"""The connection to one Docker daemon: calls with time limits, and errors as `SandboxError`.
 
-It stands on aiodocker, which the aio-libs project maintains: it speaks over unix sockets, TLS
-and ssh, and takes over the connection of an attached container; no `docker` command is needed.
-The ordinary calls go to its session directly, for answers with types and limits in time.
+The client is built on aiodocker, which speaks over unix sockets, TLS and ssh and takes over the
+connection of an attached container; no `docker` command is needed. Ordinary calls use aiodocker's
+session directly, for typed responses and time limits.
 """
 
 import asyncio
@@ -27,37 +27,37 @@ from plimsoll.sandboxes.docker.daemon.errors import (
     full_disk_error,
     is_full_disk,
     response_error,
-    trimmed,
+    shorten,
 )
 from plimsoll.sandboxes.docker.daemon.responses import DaemonVersion
 
 __all__ = ["CALL_SECONDS", "AttachStream", "Body", "Client", "Params", "Progress"]
 
 CONNECT_SECONDS = 10.0
-"""How long an engine may take to answer at all."""
+"""Time limit in seconds for a connection and the first response."""
 CALL_SECONDS = 60.0
-"""How long it may take to do what it was asked to, where it is nothing long."""
+"""Time limit in seconds for an ordinary call."""
 _NEWEST_API = (1, 44)
-"""The newest version of the API that this code was written for; every engine since has it."""
+"""The newest API version that this code uses; later daemons support it."""
 
 _T = TypeVar("_T")
 Params = Mapping[str, str | Sequence[str]]
 Body = bytes | AsyncIterable[bytes]
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
-"""What a call ends with that got no answer."""
+"""Exceptions of a call that got no response."""
 _NO_CONNECTION = 900
-"""aiodocker's own status, among HTTP's: as where ssh does not come through."""
+"""Status that aiodocker sets when there is no connection, for example when ssh fails."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """More about what failed: the exit code, where it was a command."""
+    """Details of a failed step: the exit code of its command, if it ran one."""
 
     code: int | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """One line of what the engine tells while it builds, pulls or imports."""
+    """One progress line of a build, a pull or an import."""
 
     stream: str = ""
     status: str = ""
@@ -69,14 +69,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class AttachStream:
-    """The stdin, stdout and stderr of a container, attached."""
+    """The attached stdin, stdout and stderr of a container."""
 
-    def __init__(self, stream: Stream, where: str) -> None:
+    def __init__(self, stream: Stream, endpoint: str) -> None:
         self._stream = stream
-        self._where = where
+        self._endpoint = endpoint
 
     async def read(self) -> tuple[int, bytes] | None:
-        """The next piece, with 1 for stdout and 2 for stderr; None at the end, however it came."""
+        """The next chunk, with 1 for stdout and 2 for stderr; None at the end or on an error."""
         try:
             return await self._stream.read_out()
         except (aiohttp.ClientError, OSError):
@@ -85,10 +85,10 @@ class AttachStream:
     async def write(self, data: bytes) -> None:
         try:
             await self._stream.write_in(data)
-        # aiodocker asserts that the connection still stands, and it may have ended just now.
+        # aiodocker asserts that the connection is open; it may just have been closed.
         except (aiohttp.ClientError, OSError, RuntimeError, AssertionError) as error:
             raise SandboxUnavailable(
-                f"the container's stream from the Docker engine at {self._where} has ended"
+                f"the container's stream from the Docker daemon at {self._endpoint} has ended"
             ) from error
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class AttachStream:
 
 
 class Client:
-    """Talks to one engine, from `async with` on."""
+    """A client of one daemon. Use it as an async context manager."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -105,18 +105,18 @@ class Client:
         self._docker: aiodocker.Docker | None = None
 
     async def __aenter__(self) -> Self:
-        """Connect, and agree on a version of the API."""
+        """Connect and negotiate the API version."""
         url, connector = _connector(self.endpoint)
-        # The session closes what it did not open only when told to.
-        session = aiohttp.ClientSession(connector=connector, timeout=_limit(CALL_SECONDS))
+        # aiodocker does not close a session that it did not open; `close` does.
+        session = aiohttp.ClientSession(connector=connector, timeout=_timeout(CALL_SECONDS))
         self._docker = aiodocker.Docker(url, connector=connector, session=session)
         self._base = url
         try:
-            doing = "say its version"
-            raw = await self.call("GET", "/version", doing, seconds=CONNECT_SECONDS)
-            self.version = self._decoded(raw, DaemonVersion, doing)
+            action = "report its version"
+            raw = await self.call("GET", "/version", action, seconds=CONNECT_SECONDS)
+            self.version = self._decode(raw, DaemonVersion, action)
             if not re.fullmatch(r"\d{1,6}\.\d{1,6}", self.version.api, re.ASCII):
-                raise self._speaks_otherwise(doing, f"no version of an API: {self.version.api!r}")
+                raise self._invalid_response(action, f"bad API version {self.version.api!r}")
         except BaseException:
             await self.close()
             raise
@@ -140,36 +140,36 @@ class Client:
 
     @property
     def api(self) -> tuple[int, int]:
-        """The version of the API that is spoken."""
+        """The negotiated API version."""
         major, _, minor = self.version.api.partition(".")
         newest = int(major), int(minor)
         return min(newest, _NEWEST_API)
 
-    async def get(self, path: str, kind: type[_T], doing: str, params: Params | None = None) -> _T:
-        """A `GET`, its answer read as `kind`."""
-        return self._decoded(await self.call("GET", path, doing, params=params), kind, doing)
+    async def get(self, path: str, kind: type[_T], action: str, params: Params | None = None) -> _T:
+        """Send a `GET` and decode the response as `kind`."""
+        return self._decode(await self.call("GET", path, action, params=params), kind, action)
 
     async def post(
-        self, path: str, kind: type[_T], doing: str, body: object, params: Params | None = None
+        self, path: str, kind: type[_T], action: str, body: object, params: Params | None = None
     ) -> _T:
-        """A `POST` of JSON, its answer read as `kind`."""
-        raw = await self.call("POST", path, doing, params=params, json=body)
-        return self._decoded(raw, kind, doing)
+        """Send a `POST` with a JSON body and decode the response as `kind`."""
+        raw = await self.call("POST", path, action, params=params, json=body)
+        return self._decode(raw, kind, action)
 
     async def call(
         self,
         method: str,
         path: str,
-        doing: str,
+        action: str,
         *,
         params: Params | None = None,
         json: object = None,
         seconds: float = CALL_SECONDS,
     ) -> bytes:
-        """Any call with an answer that fits in memory. `doing` completes "the engine cannot …"."""
+        """Send a request and read the whole response. `action` completes "the daemon cannot …"."""
         body = b"" if json is None else msgspec.json.encode(json)
         async with self.stream(
-            method, path, doing, params=params, body=body, seconds=seconds
+            method, path, action, params=params, body=body, seconds=seconds
         ) as response:
             return await response.read()
 
@@ -178,63 +178,63 @@ class Client:
         self,
         method: str,
         path: str,
-        doing: str,
+        action: str,
         *,
         params: Params | None = None,
         body: Body = b"",
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        """A call whose body or answer may be long; without `seconds` it may take for ever."""
+        """Send a request with a streamed body or response; there is no limit without `seconds`."""
         if self._docker is None:
             raise SandboxUnavailable(f"the connection to {self.endpoint} is closed")
-        kind = "application/json" if isinstance(body, bytes) else "application/x-tar"
+        content_type = "application/json" if isinstance(body, bytes) else "application/x-tar"
         try:
             async with self._docker.session.request(
                 method,
                 URL(self._base + path, encoded=True),
                 params=params,
                 data=body or None,
-                headers={"Content-Type": kind, **(headers or {})},
-                timeout=_limit(seconds),
+                headers={"Content-Type": content_type, **(headers or {})},
+                timeout=_timeout(seconds),
             ) as response:
                 if response.status >= 400:
-                    said = await response.read()
-                    raise response_error(str(self.endpoint), response.status, said, doing)
+                    text = await response.read()
+                    raise response_error(str(self.endpoint), response.status, text, action)
                 yield response
         except aiodocker.DockerError as error:
-            raise self._refused(error, doing) from None
+            raise self._docker_error(error, action) from None
         except _CONNECTION_ERRORS as error:
-            raise connection_error(str(self.endpoint), error, doing, seconds or 0) from error
+            raise connection_error(str(self.endpoint), error, action, seconds or 0) from error
 
     async def progress(
         self,
         path: str,
-        doing: str,
+        action: str,
         *,
         params: Params,
         body: Body = b"",
         headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Progress, None]:
-        """A `POST` that is answered line by line while the engine works.
+        """Send a `POST` and yield the progress lines of the response.
 
-        A line that says that it failed is raised; its `DaemonError` has the status 0. Whoever
-        may leave before the end closes the generator, and with it the connection.
+        A line that reports a failure is raised as a `DaemonError` with status 0. A caller that
+        stops early must close the generator, which closes the connection.
         """
         async with self.stream(
-            "POST", path, doing, params=params, body=body, headers=headers
+            "POST", path, action, params=params, body=body, headers=headers
         ) as response:
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     if line.strip():
-                        yield self._worked(line, doing)
+                        yield self._progress_line(line, action)
             if rest.strip():
-                yield self._worked(rest, doing)
+                yield self._progress_line(rest, action)
 
     async def attach(self, container: str) -> AttachStream:
-        """Take over a connection as the stdin, stdout and stderr of a container."""
+        """Attach to the stdin, stdout and stderr of a container."""
         if self._docker is None:
             raise SandboxUnavailable(f"the connection to {self.endpoint} is closed")
 
@@ -247,59 +247,59 @@ class Client:
             async with asyncio.timeout(CALL_SECONDS):
                 await stream.__aenter__()
         except aiodocker.DockerError as error:
-            raise self._refused(error, "attach to a container") from None
+            raise self._docker_error(error, "attach to a container") from None
         except _CONNECTION_ERRORS as error:
-            doing = "attach to a container"
-            raise connection_error(str(self.endpoint), error, doing, CALL_SECONDS) from error
+            action = "attach to a container"
+            raise connection_error(str(self.endpoint), error, action, CALL_SECONDS) from error
         return AttachStream(stream, str(self.endpoint))
 
-    def _refused(self, error: aiodocker.DockerError, doing: str) -> SandboxError:
+    def _docker_error(self, error: aiodocker.DockerError, action: str) -> SandboxError:
         if error.status == _NO_CONNECTION:
             return DaemonUnreachable(
-                f"the Docker engine at {self.endpoint} cannot be reached: {trimmed(error.message)}"
+                f"the Docker daemon at {self.endpoint} cannot be reached: {shorten(error.message)}"
             )
-        # What it said is not read before a connection is taken over.
-        said = (error.message or ("No such container" if error.status == 404 else "")).encode()
-        return response_error(str(self.endpoint), error.status, said, doing)
+        # aiodocker does not read the body of a response to an attach request.
+        text = (error.message or ("No such container" if error.status == 404 else "")).encode()
+        return response_error(str(self.endpoint), error.status, text, action)
 
-    def _worked(self, line: bytes, doing: str) -> Progress:
-        told = self._decoded(line, Progress, doing)
-        if not told.error:
-            return told
-        said = trimmed(told.error)
-        if is_full_disk(said):
-            raise full_disk_error(str(self.endpoint), said)
-        message = f"the Docker engine at {self.endpoint} cannot {doing}: {said}"
-        raise DaemonError(message, 0, said, told.detail.code)
+    def _progress_line(self, line: bytes, action: str) -> Progress:
+        progress = self._decode(line, Progress, action)
+        if not progress.error:
+            return progress
+        reason = shorten(progress.error)
+        if is_full_disk(reason):
+            raise full_disk_error(str(self.endpoint), reason)
+        message = f"the Docker daemon at {self.endpoint} cannot {action}: {reason}"
+        raise DaemonError(message, 0, reason, progress.detail.code)
 
-    def _decoded(self, raw: bytes, kind: type[_T], doing: str) -> _T:
+    def _decode(self, raw: bytes, kind: type[_T], action: str) -> _T:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.DecodeError as error:
-            raise self._speaks_otherwise(doing, str(error)) from None
+            raise self._invalid_response(action, str(error)) from None
 
-    def _speaks_otherwise(self, doing: str, why: str) -> SandboxUnavailable:
+    def _invalid_response(self, action: str, reason: str) -> SandboxUnavailable:
         return SandboxUnavailable(
-            f"what answers at {self.endpoint} does not speak like a Docker engine when asked "
-            f"to {doing}: {trimmed(why)}"
+            f"the server at {self.endpoint} is not a Docker daemon: invalid response when asked "
+            f"to {action}: {shorten(reason)}"
         )
 
 
-def _limit(seconds: float | None) -> aiohttp.ClientTimeout:
+def _timeout(seconds: float | None) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds, connect=CONNECT_SECONDS)
 
 
 def _connector(endpoint: Endpoint) -> tuple[str, aiohttp.BaseConnector]:
-    """A base for addresses, and what opens connections: any number, one is kept per sandbox."""
+    """The base URL, and a connector without a connection limit: each sandbox keeps one open."""
     url = endpoint.url
     if endpoint.is_local:
         path = url.removeprefix("unix://")
         return "unix://localhost", aiohttp.UnixConnector(path, limit=0)
     if url.startswith("ssh://"):
-        from plimsoll.sandboxes.docker.daemon.ssh import Ssh
+        from plimsoll.sandboxes.docker.daemon.ssh import SshConnector
 
         try:
-            return "unix://localhost", Ssh(url)
+            return "unix://localhost", SshConnector(url)
         except aiodocker.DockerError as error:
             raise UsageError(f"{endpoint}: {error.message}") from None
     if endpoint.certificates is None:

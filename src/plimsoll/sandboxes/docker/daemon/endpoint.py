@@ -1,7 +1,7 @@
-"""Which Docker engine is meant, and whether it may be talked to the way that was asked for.
+"""The address of a Docker daemon, and the check that it is safe to use.
 
-Whoever reaches an engine is root on its host. So an engine across a network is spoken to over
-TLS with its certificate verified, or over ssh; anything else must be allowed by name.
+Access to a daemon is root access to its host. So a daemon on the network is reached over TLS with
+a verified certificate, or over ssh; any other host must be allowed by name in the config.
 """
 
 import importlib.util
@@ -26,13 +26,13 @@ _FILES = ("ca.pem", "cert.pem", "key.pem")
 class Certificates:
     """A folder with `ca.pem`, `cert.pem` and `key.pem`, as DOCKER_CERT_PATH names it.
 
-    Without ca.pem the engine's certificate is checked against the system's authorities.
+    Without ca.pem the daemon's certificate is verified against the system's authorities.
     """
 
     folder: Path | None
 
     def ssl_context(self) -> ssl.SSLContext:
-        """TLS that verifies the engine, and proves who we are where there is a certificate."""
+        """TLS that verifies the daemon, with a client certificate if there is one."""
         context = ssl.create_default_context(cafile=self._file("ca.pem"))
         certificate = self._file("cert.pem")
         if certificate:
@@ -46,25 +46,25 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an engine is. Made by `find_endpoint`, which refuses what is not safe."""
+    """The address of a daemon. Made by `find_endpoint`, which refuses unsafe addresses."""
 
     url: str
     certificates: Certificates | None = None
 
     @property
     def is_local(self) -> bool:
-        """Whether it listens on a socket of this host."""
+        """Whether the daemon listens on a unix socket of this host."""
         return self.url.startswith("unix://")
 
     def __str__(self) -> str:
-        """The address for people, without a password that may stand in it."""
+        """The address for messages, without a password."""
         parts = urlsplit(self.url)
         user = parts.username if parts.scheme == "ssh" else None
-        place = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{f'{user}@' if user else ''}{place}{parts.path}"
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{f'{user}@' if user else ''}{host}{parts.path}"
 
     def environment(self) -> dict[str, str]:
-        """What tells the `docker` command to use this engine."""
+        """Variables that make the `docker` command use this daemon."""
         env = {"DOCKER_HOST": self.url}
         if self.certificates is not None:
             env["DOCKER_TLS_VERIFY"] = "1"
@@ -81,9 +81,10 @@ def find_endpoint(
     certificates: Path | None = None,
     allow_plain: Sequence[str] = (),
 ) -> Endpoint:
-    """The engine that is meant: the host or context that was given, or what Docker's own rules say.
+    """The given host or context, else the daemon that Docker's own rules select.
 
-    A `UsageError` says what cannot be used as it is, `SandboxUnavailable` what is not there.
+    Raises `UsageError` for an unusable or unsafe address, `SandboxUnavailable` for a daemon that
+    does not exist.
     """
     given = host or (None if context else env.get("DOCKER_HOST"))
     if given:
@@ -94,13 +95,13 @@ def find_endpoint(
         found = config.context(name)
         if found.skips_verification:
             raise UsageError(
-                f"the Docker context {name!r} does not verify the engine's certificate, so anybody "
-                "on the way can take its place: give the context the ca.pem of the engine"
+                f"the Docker context {name!r} does not verify the daemon's certificate, so "
+                "anyone on the network can impersonate it: give the context the daemon's ca.pem"
             )
         return _from_url(found.host, certificates or found.certificates, allow_plain, {})
     if env.get("DOCKER_HOST"):
         return _from_url(env["DOCKER_HOST"], certificates or _from_env(env), allow_plain, env)
-    return _usual(env)
+    return _default_socket(env)
 
 
 def _from_env(env: Mapping[str, str]) -> Path | None:
@@ -118,13 +119,13 @@ def _from_url(
     if parts.scheme == "ssh":
         if importlib.util.find_spec("asyncssh") is None:
             raise UsageError(
-                f"{Endpoint(url)}: engines over ssh need the package asyncssh: pip install asyncssh"
+                f"{Endpoint(url)}: daemons over ssh need the package asyncssh: pip install asyncssh"
             )
         return Endpoint(url)
     if parts.scheme not in ("tcp", "http", "https"):
         raise UsageError(
-            f"{url!r} is no address of a Docker engine: expected unix:///path, tcp://host:port "
-            "or ssh://user@host"
+            f"{url!r} is not the address of a Docker daemon: expected unix:///path, "
+            "tcp://host:port or ssh://user@host"
         )
     return _tcp(url, parts, certificates, allow_plain, env)
 
@@ -133,12 +134,12 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         complete = parts.scheme == "unix" or bool(parts.hostname)
-        _ = parts.port  # a port that is no number is found out only when asked for
+        _ = parts.port  # raises for an invalid port
     except ValueError as error:
-        raise UsageError(f"{url!r} is no address of a Docker engine: {error}") from None
+        raise UsageError(f"{url!r} is not the address of a Docker daemon: {error}") from None
     if not complete:
         raise UsageError(
-            f"{url!r} is no address of a Docker engine: it names no host; expected "
+            f"{url!r} is not the address of a Docker daemon: it names no host; expected "
             "unix:///path, tcp://host:port or ssh://user@host"
         )
     return parts
@@ -152,20 +153,20 @@ def _tcp(
     env: Mapping[str, str],
 ) -> Endpoint:
     host = parts.hostname or ""
-    said = str(Endpoint(url))
+    address = str(Endpoint(url))
     if certificates is not None or parts.scheme == "https":
         checked = Certificates(certificates)
-        _check(checked, said)
+        _check(checked, address)
         return Endpoint(_with_port(parts, 2376), checked)
     if env.get("DOCKER_TLS"):
         raise UsageError(
-            f"{said}: DOCKER_TLS asks for TLS without verification, so anybody on the way can "
-            "take the engine's place: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH"
+            f"{address}: DOCKER_TLS asks for TLS without verification, so anyone on the network "
+            "can impersonate the daemon: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH"
         )
     if not _is_loopback(host) and host not in (name.lower() for name in allow_plain):
         raise UsageError(
-            f"{said} is a Docker engine without TLS, and whoever reaches it is root on {host}: "
-            "give it TLS (DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH), or allow it by name "
+            f"{address} is a Docker daemon without TLS, and access to it is root access to {host}: "
+            "use TLS (DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH), or allow it by name "
             f'(allow_plain = ["{host}"] in [docker])'
         )
     return Endpoint(_with_port(parts, 2375))
@@ -184,26 +185,28 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check(certificates: Certificates, said: str) -> None:
-    """Unreadable or wrong files are found out here, each with a message of its own."""
+def _check(certificates: Certificates, address: str) -> None:
+    """Raise `UsageError` for missing, unreadable or invalid files."""
     folder = certificates.folder
     if folder is not None:
-        there = [name for name in _FILES if (folder / name).exists()]
-        if not there:
-            raise UsageError(f"{said}: {folder} has none of {', '.join(_FILES)} for TLS")
-        for name in there:
+        found = [name for name in _FILES if (folder / name).exists()]
+        if not found:
+            raise UsageError(f"{address}: {folder} has none of {', '.join(_FILES)} for TLS")
+        for name in found:
             if not os.access(folder / name, os.R_OK):
-                raise UsageError(f"{said}: {folder / name} cannot be read")
-        if ("cert.pem" in there) != ("key.pem" in there):
-            raise UsageError(f"{said}: {folder} has only one of cert.pem and key.pem")
+                raise UsageError(f"{address}: {folder / name} cannot be read")
+        if ("cert.pem" in found) != ("key.pem" in found):
+            raise UsageError(f"{address}: {folder} has only one of cert.pem and key.pem")
     try:
         certificates.ssl_context()
     except (ssl.SSLError, OSError) as error:
-        raise UsageError(f"{said}: the certificates in {folder} cannot be used: {error}") from None
+        raise UsageError(
+            f"{address}: the certificates in {folder} cannot be used: {error}"
+        ) from None
 
 
-def _usual(env: Mapping[str, str]) -> Endpoint:
-    """The socket that an engine of this host has as a rule."""
+def _default_socket(env: Mapping[str, str]) -> Endpoint:
+    """The first of the usual sockets that exists on this host."""
     home, runtime = env.get("HOME"), env.get("XDG_RUNTIME_DIR")
     paths = ["/var/run/docker.sock"]
     paths += [f"{runtime}/docker.sock"] if runtime else []
@@ -214,31 +217,31 @@ def _usual(env: Mapping[str, str]) -> Endpoint:
         if Path(path).exists():
             return _socket(path)
     raise SandboxUnavailable(
-        f"no Docker engine was found: there is no {' and no '.join(paths)}; start one, or name "
+        f"no Docker daemon was found: there is no {' and no '.join(paths)}; start one, or set "
         "one with DOCKER_HOST, a Docker context, or host in [docker]"
     )
 
 
 def _socket(path: str) -> Endpoint:
-    """A socket that is there and that this user may use."""
+    """The endpoint of a socket that exists and that this user may use."""
     found = Endpoint(f"unix://{path}")
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
     except PermissionError:
-        raise _not_allowed(path) from None
+        raise _permission_error(path) from None
     except OSError:
         raise SandboxUnavailable(
-            f"there is no Docker engine at {found}: no such socket; is the engine running?"
+            f"there is no Docker daemon at {found}: no such socket; is the daemon running?"
         ) from None
     if not stat.S_ISSOCK(mode):
         raise UsageError(f"{found}: {path} is not a socket")
     if not os.access(path, os.R_OK | os.W_OK):
-        raise _not_allowed(path)
+        raise _permission_error(path)
     return found
 
 
-def _not_allowed(path: str) -> SandboxUnavailable:
+def _permission_error(path: str) -> SandboxUnavailable:
     return SandboxUnavailable(
-        f"this user may not use the Docker engine at unix://{path}: add the user to the socket's "
-        "group (as a rule docker; who is in it is root on this host), or run a rootless engine"
+        f"this user may not use the Docker daemon at unix://{path}: add the user to the socket's "
+        "group (usually docker; its members are root on this host), or run a rootless daemon"
     )

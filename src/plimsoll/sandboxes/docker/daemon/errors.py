@@ -1,9 +1,9 @@
-"""Errors of the engine in our words.
+"""Errors of the Docker daemon as `SandboxError`.
 
-SandboxUnavailable    the engine hangs, is not who it should be, or its disk is full
-├── EngineGone        it cannot be reached or is gone, as while it restarts
-└── Lost              somebody removed a network or a volume of ours
-EngineError           the engine answered that it cannot: a status, and its own words
+SandboxUnavailable     the daemon hangs, has a wrong certificate, or its disk is full
+├── DaemonUnreachable  the daemon does not accept or keep a connection, e.g. while it restarts
+└── ResourceRemoved    a network or volume of the run was removed by someone else
+DaemonError            the daemon refused a call: an HTTP status and a message
 """
 
 import asyncio
@@ -22,95 +22,99 @@ __all__ = [
     "full_disk_error",
     "is_full_disk",
     "response_error",
-    "trimmed",
+    "shorten",
 ]
 
-_LONGEST = 400
+_MAX_LENGTH = 400
 
 
 class DaemonUnreachable(SandboxUnavailable):
-    """The engine cannot be reached. It may be back in a moment."""
+    """The daemon cannot be reached; it may only be restarting."""
 
 
 class ResourceRemoved(SandboxUnavailable):
-    """Networks or volumes of ours are not what they were: once forgotten, they are made anew."""
+    """Networks or volumes of the run were removed. Forget them, and they are created again."""
 
-    def __init__(self, where: str, *names: str) -> None:
+    def __init__(self, endpoint: str, *names: str) -> None:
         super().__init__(
-            f"somebody removed {', '.join(names)} from the Docker engine at {where} while the run "
-            "that uses it was under way"
+            f"{', '.join(names)} was removed from the Docker daemon at {endpoint} while a run "
+            "was using it"
         )
         self.names: Sequence[str] = names
 
 
 class DaemonError(SandboxError):
-    """The engine refused a call. `status` is HTTP's: 404 not there, 409 in the way, 500 failed."""
+    """The daemon refused a call. `status` is the HTTP status: 404 not found, 409 conflict, 500."""
 
-    def __init__(self, message: str, status: int, said: str, exit_code: int | None = None) -> None:
+    def __init__(
+        self, message: str, status: int, reason: str, exit_code: int | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.said = said
-        """The engine's own message, trimmed."""
+        self.reason = reason
+        """The daemon's own message, shortened."""
         self.exit_code = exit_code
-        """How a command ended that the engine ran in a build."""
+        """The exit code of a build step's command."""
 
 
 class _Message(msgspec.Struct):
     message: str = ""
 
 
-def trimmed(text: str) -> str:
-    """An engine's message as one line of bounded length."""
+def shorten(text: str) -> str:
+    """A daemon's message as one line of bounded length."""
     line = " ".join(text.split()).removeprefix("Error response from daemon: ")
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…"
 
 
 def is_full_disk(text: str) -> bool:
     return "no space left on device" in text.lower() or "disk quota exceeded" in text.lower()
 
 
-def response_error(where: str, status: int, body: bytes, doing: str) -> SandboxError:
-    """The error for an answer of the engine at `where`: a status and a JSON message, or a text."""
+def response_error(endpoint: str, status: int, body: bytes, action: str) -> SandboxError:
+    """The error for an error response: its body is a JSON message or plain text."""
     try:
-        said = msgspec.json.decode(body, type=_Message).message
+        message = msgspec.json.decode(body, type=_Message).message
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = body.decode("utf-8", "replace")
-    said = trimmed(said) or f"HTTP status {status}"
-    if is_full_disk(said):
-        return full_disk_error(where, said)
-    return DaemonError(f"the Docker engine at {where} cannot {doing}: {said}", status, said)
+        message = body.decode("utf-8", "replace")
+    reason = shorten(message) or f"HTTP status {status}"
+    if is_full_disk(reason):
+        return full_disk_error(endpoint, reason)
+    return DaemonError(f"the Docker daemon at {endpoint} cannot {action}: {reason}", status, reason)
 
 
-def full_disk_error(where: str, said: str) -> SandboxUnavailable:
-    """The error for a full disk, which is the engine's, wherever that is."""
+def full_disk_error(endpoint: str, reason: str) -> SandboxUnavailable:
+    """The error for a full disk of the daemon's host."""
     return SandboxUnavailable(
-        f"the disk of the Docker engine at {where} is full; make room there (plimsoll clean "
-        f"--expired, docker image prune, docker builder prune): {said}"
+        f"the disk of the Docker daemon at {endpoint} is full; free space there (plimsoll clean "
+        f"--expired, docker image prune, docker builder prune): {reason}"
     )
 
 
 def connection_error(
-    where: str, error: BaseException, doing: str, seconds: float
+    endpoint: str, error: BaseException, action: str, seconds: float
 ) -> SandboxUnavailable:
-    """The error for a call that got no answer."""
+    """The error for a call that got no response."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return DaemonUnreachable(f"the Docker engine at {where} cannot be reached: no connection")
+        return DaemonUnreachable(
+            f"the Docker daemon at {endpoint} cannot be reached: no connection"
+        )
     if isinstance(error, asyncio.TimeoutError):
         return SandboxUnavailable(
-            f"the Docker engine at {where} hangs: no answer within {seconds:g} s when asked "
-            f"to {doing}"
+            f"the Docker daemon at {endpoint} hangs: no response within {seconds:g} s when asked "
+            f"to {action}"
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return SandboxUnavailable(
-            f"the Docker engine at {where} is not who it should be: "
-            f"{trimmed(str(error.certificate_error))}; is its ca.pem the right one?"
+            f"the Docker daemon at {endpoint} has an untrusted certificate: "
+            f"{shorten(str(error.certificate_error))}; check its ca.pem"
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         return DaemonUnreachable(
-            f"the Docker engine at {where} cannot be reached: "
-            f"{error.os_error.strerror or trimmed(str(error.os_error))}; is it running?"
+            f"the Docker daemon at {endpoint} cannot be reached: "
+            f"{error.os_error.strerror or shorten(str(error.os_error))}; is it running?"
         )
-    why = trimmed(str(error)) or type(error).__name__
+    reason = shorten(str(error)) or type(error).__name__
     return DaemonUnreachable(
-        f"the Docker engine at {where} is gone or restarted when asked to {doing}: {why}"
+        f"the Docker daemon at {endpoint} closed the connection when asked to {action}: {reason}"
     )

@@ -1,4 +1,4 @@
-"""What the engine's API answers, as far as it is read here."""
+"""Responses of the Docker API, with the fields that Plimsoll reads."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ Labels = dict[str, str]
 
 
 class _Response(msgspec.Struct, frozen=True, rename="pascal"):
-    """The API's names begin with capital letters; what is not named here is passed over."""
+    """Field names are in pascal case on the wire; unlisted fields are ignored."""
 
 
 class DaemonVersion(_Response, frozen=True):
-    """The engine's version."""
+    """The daemon's version."""
 
     version: str = ""
     api: str = msgspec.field(default="1.24", name="ApiVersion")
@@ -37,7 +37,7 @@ class DaemonVersion(_Response, frozen=True):
 
 
 class DaemonInfo(_Response, frozen=True):
-    """What the engine's host can do."""
+    """The daemon's host and its features."""
 
     architecture: str = ""
     os_type: str = msgspec.field(default="", name="OSType")
@@ -58,14 +58,14 @@ class DaemonInfo(_Response, frozen=True):
 
 
 class Created(_Response, frozen=True):
-    """The id of something that was created."""
+    """The id of a created object."""
 
     id: str
     warnings: list[str] | None = None
 
 
 class ContainerState(_Response, frozen=True):
-    """How a container is, or how it ended."""
+    """The state of a container, and how it exited."""
 
     status: str = ""
     running: bool = False
@@ -77,7 +77,7 @@ class ContainerState(_Response, frozen=True):
 
 
 class NetworkEndpoint(_Response, frozen=True):
-    """A container's place in a network."""
+    """A container's endpoint in a network."""
 
     network: str = msgspec.field(default="", name="NetworkID")
     address: str = msgspec.field(default="", name="IPAddress")
@@ -101,7 +101,7 @@ class ContainerConfig(_Response, frozen=True):
 
 
 class ContainerInspect(_Response, frozen=True):
-    """One container, looked at closely."""
+    """One container, inspected."""
 
     id: str
     name: str = ""
@@ -144,7 +144,7 @@ class ImageMetadata(_Response, frozen=True):
 
 
 class ImageInspect(_Response, frozen=True):
-    """One image, looked at closely."""
+    """One image, inspected."""
 
     id: str
     repo_tags: list[str] | None = None
@@ -191,7 +191,7 @@ class NetworkMember(_Response, frozen=True):
 
 
 class NetworkInspect(NetworkSummary, frozen=True):
-    """One network, with who is in it, by the containers' ids."""
+    """One network, with its containers by id."""
 
     containers: dict[str, NetworkMember] | None = None
 
@@ -215,7 +215,7 @@ class VolumeList(_Response, frozen=True):
 
 
 class DiskUsage(_Response, frozen=True):
-    """What takes up the engine's disk."""
+    """Disk usage of the daemon."""
 
     layers_size: int = 0
     images: list[ImageSummary] | None = None
@@ -223,12 +223,12 @@ class DiskUsage(_Response, frozen=True):
 
 
 class PathStat(msgspec.Struct, frozen=True):
-    """What stands at a path in a container."""
+    """The file or folder at a path in a container."""
 
     name: str
     size: int
     mode: int
-    """As Go has it: the permissions, with bits of its own above them."""
+    """Go's file mode: the permission bits, and Go's own type bits above them."""
     link_target: str = msgspec.field(default="", name="linkTarget")
 
     @property

@@ -1,9 +1,7 @@
-"""How the engine comes by files of this host: the init, staged assets, other mounts.
+"""Files of this host for containers: the init, staged assets, other mounts.
 
-An engine that sees this host's files mounts them as they are. For any other they are copied
-once into named volumes.
-
-What images have at paths, for mounts that give way to what an image brings.
+A daemon that sees this host's files mounts them. For any other daemon they are copied once into
+named volumes.
 """
 
 import asyncio
@@ -49,82 +47,82 @@ _IMAGE_LIFETIME = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:
-    """What a container gets of this host."""
+    """The files of this host for one container."""
 
     mounts: tuple[dict[str, object], ...]
     copies: tuple[Mount, ...] = ()
-    """Files to be put into the container before it starts: no volume is a single file."""
+    """Files to copy into the container before it starts; a volume cannot be a single file."""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The names of those among the mounts that are volumes, by their places."""
+    """The names of the volumes among the mounts, by mount point."""
 
 
 class HostFiles:
-    """This host's files, for one engine."""
+    """Makes files of this host available to one daemon's containers."""
 
-    def __init__(self, engine: Daemon, init: InitBinary, home: Path | None) -> None:
-        self._engine = engine
+    def __init__(self, daemon: Daemon, init: InitBinary, home: Path | None) -> None:
+        self._daemon = daemon
         self._init = init
         self._home = home
-        self._shared: Path | None = None
-        """The init where the engine sees it; None where it does not see this host's files."""
-        self._volumes = ContentVolumes(engine, self.ensure_image)
-        self._targets = ImagePaths(engine)
-        self._turn = asyncio.Lock()
+        self._shared_init: Path | None = None
+        """The path of the init on this host; None if the daemon does not see this host's files."""
+        self._volumes = ContentVolumes(daemon, self.ensure_image)
+        self._targets = ImagePaths(daemon)
+        self._storage_lock = asyncio.Lock()
         self._limits_storage: bool | None = None
 
     @property
-    def are_shared(self) -> bool:
-        """Whether the engine sees this host's files."""
-        return self._shared is not None
+    def sees_host(self) -> bool:
+        """Whether the daemon sees this host's files."""
+        return self._shared_init is not None
 
     async def open(self) -> None:
-        """Find out what the engine sees. Until then nothing can be carried to it."""
+        """Find out whether the daemon sees this host's files. Call it before `prepare`."""
         await self.ensure_image()
-        info = await self._engine.info()
-        # Under SELinux a container may use only files that were made for containers.
+        info = await self._daemon.info()
+        # Under SELinux a container may only use files labelled for containers.
         closed = any("selinux" in option for option in info.security_options or ())
-        if self._engine.endpoint.is_local and not closed:
-            self._shared = await self._find_shared()
+        if self._daemon.endpoint.is_local and not closed:
+            self._shared_init = await self._find_shared()
 
     async def close(self) -> None:
         await self._volumes.close()
 
     def forget(self, volume: str) -> None:
-        """Somebody removed a volume: the next sandbox that gets it has it filled again."""
+        """Forget a volume that was removed; the next sandbox that needs it fills it again."""
         self._volumes.forget(volume)
 
     async def ensure_image(self) -> str:
-        """An image with nothing in it but the init."""
+        """The image that contains only the init; created if missing. Returns its name."""
         name = f"plimsoll/init:{self._init.digest}"
-        if await self._engine.image(name) is None:
+        if await self._daemon.image(name) is None:
             labels = Labels("shared", "init", this_process(), time.time() + _IMAGE_LIFETIME)
             source = self._init.path
             async with tar_stream(lambda tar: add_file(tar, source, INIT, 0o555)) as tar:
-                await self._engine.import_image(tar, name, to_docker(labels, shared=True))
+                await self._daemon.import_image(tar, name, to_docker(labels, shared=True))
         return name
 
     async def _find_shared(self) -> Path | None:
-        """The init in our own folder, if the engine finds a file there by its name."""
+        """The init in Plimsoll's home, if the daemon can mount a new file from there."""
         try:
             folder = Home.open(self._home).path / "docker"
-            init = await asyncio.to_thread(_put_init, self._init, folder)
+            init = await asyncio.to_thread(_install_init, self._init, folder)
         except (SandboxError, OSError):
             return None
         with tempfile.NamedTemporaryFile(dir=folder, prefix=temporary_prefix()) as nonce:
             return init if await self._sees(nonce.name) else None
 
     async def _sees(self, path: str) -> bool:
-        return await self._takes({"Mounts": [bind_mount(path, "/seen")]})
+        return await self._accepts({"Mounts": [bind_mount(path, "/seen")]})
 
-    async def limit_storage(self) -> bool:
-        """Whether the engine's storage driver can limit what a container writes; asked once."""
-        async with self._turn:
+    async def limits_storage(self) -> bool:
+        """Whether the daemon's storage driver can limit a container's disk usage; asked once."""
+        async with self._storage_lock:
             if self._limits_storage is None:
-                self._limits_storage = await self._takes({"StorageOpt": {"size": "1g"}})
+                self._limits_storage = await self._accepts({"StorageOpt": {"size": "1g"}})
             return self._limits_storage
 
-    async def _takes(self, setting: dict[str, object]) -> bool:
-        """Whether the engine creates a container with a setting. It never runs."""
+    async def _accepts(self, setting: dict[str, object]) -> bool:
+        """Whether the daemon creates a container with this HostConfig; it is never started."""
         name = f"plimsoll-looks-{short_id()}"
         labels = Labels("shared", "looks", this_process(), time.time() + 600)
         config = {
@@ -134,31 +132,31 @@ class HostFiles:
             "HostConfig": {"NetworkMode": "none", **setting},
         }
         try:
-            await run_to_completion(self._engine.create_container(config, name))
+            await run_to_completion(self._daemon.create_container(config, name))
         except DaemonError:
             return False
         finally:
-            await run_to_completion(self._engine.remove(name))
+            await run_to_completion(self._daemon.remove(name))
         return True
 
-    async def carry(self, image: str, spec: SandboxSpec) -> ContainerFiles:
-        """What a sandbox of this image gets: the init, and the mounts that apply."""
-        wanted = [(mount, mount.key) for mount in spec.mounts]
-        wanted += [(mount, spec.supplies.key) for mount in spec.supplies.mounts]
-        modest = {mount.target for mount, _ in wanted if mount.unless_there}
-        taken = await self._targets.taken(image, modest)
+    async def prepare(self, image: str, spec: SandboxSpec) -> ContainerFiles:
+        """The files for a sandbox of this image: the init, and the mounts that apply."""
+        requested = [(mount, mount.key) for mount in spec.mounts]
+        requested += [(mount, spec.supplies.key) for mount in spec.supplies.mounts]
+        optional = {mount.target for mount, _ in requested if mount.unless_there}
+        occupied = await self._targets.occupied(image, optional)
         mounts, copies = list[dict[str, object]](), list[Mount]()
         volumes: dict[str, str] = {}
-        if self._shared is not None:
-            mounts.append(bind_mount(str(self._shared), INIT))
+        if self._shared_init is not None:
+            mounts.append(bind_mount(str(self._shared_init), INIT))
         else:
             volumes[str(PurePosixPath(INIT).parent)] = await self._init_volume()
-        for mount, key in wanted:
-            if mount.unless_there and mount.target in taken:
+        for mount, key in requested:
+            if mount.unless_there and mount.target in occupied:
                 continue
             if not mount.source.exists():
-                raise SandboxUnavailable(f"{mount.source} is not there, so it cannot be mounted")
-            if self.are_shared:
+                raise SandboxUnavailable(f"{mount.source} does not exist, so it cannot be mounted")
+            if self.sees_host:
                 mounts.append(bind_mount(str(mount.source.absolute()), mount.target))
             elif mount.source.is_dir():
                 volumes[mount.target] = await self._volume(mount, key)
@@ -168,34 +166,34 @@ class HostFiles:
         return ContainerFiles(tuple(mounts), tuple(copies), volumes)
 
     async def _init_volume(self) -> str:
-        place = PurePosixPath(INIT)
+        path = PurePosixPath(INIT)
         name = f"plimsoll-init-{self._init.digest[:24]}"
 
-        def make(tar: Tar, folder: str) -> None:
-            add_file(tar, self._init.path, f"{folder}/{place.name}", 0o555)
+        def write(tar: Tar, folder: str) -> None:
+            add_file(tar, self._init.path, f"{folder}/{path.name}", 0o555)
 
-        await self._volumes.ensure(name, make)
+        await self._volumes.ensure(name, write)
         return name
 
     async def _volume(self, mount: Mount, key: str) -> str:
-        """The volume with a folder's content; the key names that where there is one."""
+        """The volume with a folder's content, named by the key or else by a digest."""
 
-        def make(tar: Tar, folder: str) -> None:
+        def write(tar: Tar, folder: str) -> None:
             add_tree(tar, ((f"{folder}/{name}", path) for name, path in walk_tree(mount.source)))
 
         if key:
-            # What is staged comes with files of our own making, which change with our version.
+            # Staged assets include generated files, which may change with the version.
             content = f"{__version__} {key} {mount.target}"
             digest = hashlib.sha256(content.encode()).hexdigest()[:24]
         else:
-            digest = await asyncio.to_thread(_content_digest, make)
+            digest = await asyncio.to_thread(_content_digest, write)
         name = f"plimsoll-assets-{digest}"
-        await self._volumes.ensure(name, make)
+        await self._volumes.ensure(name, write)
         return name
 
 
 def add_file(tar: Tar, source: Path, name: str, mode: int) -> None:
-    """Put a file into a tar, as root's, with a mode of its own."""
+    """Add a file to a tar, owned by root, with the given mode."""
     member = tarfile.TarInfo(name.lstrip("/"))
     with source.open("rb") as file:
         member.size, member.mode = source.stat().st_size, mode
@@ -203,7 +201,7 @@ def add_file(tar: Tar, source: Path, name: str, mode: int) -> None:
 
 
 class _DigestFile(io.RawIOBase):
-    """A file that keeps nothing of what is written to it but its digest."""
+    """A file object that only computes the digest of the written data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,27 +212,27 @@ class _DigestFile(io.RawIOBase):
         return memoryview(data).nbytes
 
 
-def _content_digest(make: WriteTar) -> str:
+def _content_digest(write: WriteTar) -> str:
     digest = _DigestFile()
     with tarfile.open(fileobj=digest, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        make(tar, "")
+        write(tar, "")
     return digest.sha.hexdigest()[:24]
 
 
-def _put_init(init: InitBinary, folder: Path) -> Path:
-    """A copy of the init in our own folder, which stays the same while containers use it."""
+def _install_init(init: InitBinary, folder: Path) -> Path:
+    """Copy the init into Plimsoll's home, under a name with its digest."""
     folder.mkdir(exist_ok=True)
     remove_leftovers(folder)
-    place = folder / f"init-{init.digest[:24]}"
-    if not place.exists():
+    path = folder / f"init-{init.digest[:24]}"
+    if not path.exists():
         with tempfile.NamedTemporaryFile(
             dir=folder, prefix=temporary_prefix(), delete=False
         ) as made:
             made.write(init.path.read_bytes())
         new = Path(made.name)
         new.chmod(0o555)
-        new.replace(place)
-    return place
+        new.replace(path)
+    return path
 
 
 _PROBE_LIFETIME = 3600.0
@@ -243,23 +241,23 @@ _MAX_READ = 64 << 10
 
 
 class ImagePaths:
-    """Asks the engine once for each image and path, by a container that never runs."""
+    """Checks paths of images, once each, through a container that never runs."""
 
-    def __init__(self, engine: Daemon) -> None:
-        self._engine = engine
-        self._known: dict[str, dict[str, bool]] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._results: dict[str, dict[str, bool]] = {}
+        self._image_locks: dict[str, asyncio.Lock] = {}
 
-    async def taken(self, image: str, targets: Iterable[str]) -> frozenset[str]:
-        """Those of the paths where the image has a file, or a folder that is not empty."""
-        wanted = set(targets)
-        if not wanted:
+    async def occupied(self, image: str, targets: Iterable[str]) -> frozenset[str]:
+        """The given paths at which the image has a file or a folder that is not empty."""
+        requested = set(targets)
+        if not requested:
             return frozenset()
-        async with self._turns.setdefault(image, asyncio.Lock()):
-            known = self._known.setdefault(image, {})
-            if missing := wanted - known.keys():
-                known |= await self._ask(image, missing)
-        return frozenset(target for target in wanted if known[target])
+        async with self._image_locks.setdefault(image, asyncio.Lock()):
+            results = self._results.setdefault(image, {})
+            if missing := requested - results.keys():
+                results |= await self._ask(image, missing)
+        return frozenset(target for target in requested if results[target])
 
     async def _ask(self, image: str, targets: Iterable[str]) -> dict[str, bool]:
         name = f"plimsoll-looks-{short_id()}"
@@ -271,14 +269,14 @@ class ImagePaths:
             "HostConfig": {"NetworkMode": "none"},
         }
         try:
-            await run_to_completion(self._engine.create_container(config, name))
+            await run_to_completion(self._daemon.create_container(config, name))
             return {target: await self._holds_something(name, target) for target in targets}
         finally:
-            await run_to_completion(self._engine.remove(name))
+            await run_to_completion(self._daemon.remove(name))
 
     async def _holds_something(self, container: str, path: str) -> bool:
         for _ in range(_MAX_LINKS):
-            found = await self._engine.stat_archive(container, path)
+            found = await self._daemon.stat_archive(container, path)
             if found is None:
                 return False
             if not found.is_link:
@@ -287,9 +285,9 @@ class ImagePaths:
         return False
 
     async def _is_full(self, container: str, path: str) -> bool:
-        """Whether the tar of a folder has a second member; no more of it is read than that."""
+        """Whether the tar of a folder has a second member; the rest is not read."""
         seen = b""
-        async with self._engine.get_archive(container, f"{path.rstrip('/')}/") as pieces:
+        async with self._daemon.get_archive(container, f"{path.rstrip('/')}/") as pieces:
             async for piece in pieces:
                 seen += piece
                 if (count := _count_members(seen)) > 1 or len(seen) > _MAX_READ:
@@ -298,7 +296,7 @@ class ImagePaths:
 
 
 def _count_members(start: bytes) -> int:
-    """How many members begin in the first bytes of a tar, counted to two."""
+    """The number of members that start in the first bytes of a tar, at most two."""
     count = 0
     try:
         with tarfile.open(fileobj=io.BytesIO(start), mode="r|") as tar:

@@ -1,4 +1,4 @@
-"""Tars that are made while they are sent, so that none is ever held whole."""
+"""Tars that are sent while they are written, so that none is held in memory."""
 
 import asyncio
 import io
@@ -23,62 +23,62 @@ __all__ = [
 
 Tar = tarfile.TarFile
 Entry = tuple[str, Path]
-"""A name in a tar, and the file or folder of this host that it stands for."""
+"""A name in a tar, and the path of its file or folder on this host."""
 
-_PIECE = 1 << 18
+_CHUNK = 1 << 18
 _KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 
 
 @asynccontextmanager
 async def tar_stream(
-    make: Callable[[Tar], None],
+    write: Callable[[Tar], None],
 ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
-    """The pieces of a tar that `make` writes in a thread, which waits for whoever reads them.
+    """The chunks of a tar that `write` writes in a thread, no faster than they are read.
 
-    Whoever sends it sees only that it ended early: a file that could not be read is a
-    `TransferError` here.
+    The sender of an aborted tar fails with a `SandboxError`; if a file could not be read, that
+    error is replaced by a `TransferError` with the reason.
     """
     failures: list[OSError | tarfile.TarError] = []
-    pieces = _pieces(make, failures)
+    chunks = _chunks(write, failures)
     try:
-        yield pieces
+        yield chunks
     except SandboxError:
         if not failures:
             raise
         raise TransferError(_unreadable(failures[0])) from failures[0]
     finally:
-        await pieces.aclose()
+        await chunks.aclose()
 
 
-async def _pieces(
-    make: Callable[[Tar], None], failures: list[OSError | tarfile.TarError]
+async def _chunks(
+    write: Callable[[Tar], None], failures: list[OSError | tarfile.TarError]
 ) -> AsyncGenerator[bytes, None]:
     reading, writing = os.pipe()
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_PIECE)
+    reader = asyncio.StreamReader(limit=_CHUNK)
     file = os.fdopen(reading, "rb", 0)
-    work = asyncio.ensure_future(asyncio.to_thread(_write_tar, make, writing))
+    work = asyncio.ensure_future(asyncio.to_thread(_write_tar, write, writing))
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
     try:
-        while piece := await reader.read(_PIECE):
-            yield piece
+        while chunk := await reader.read(_CHUNK):
+            yield chunk
         await work
     except (OSError, tarfile.TarError) as error:
         failures.append(error)
         raise
     finally:
-        # A thread that still writes now finds nobody at the other end, and stops.
+        # A thread that is still writing gets a broken pipe and stops.
         transport.close()
         if not work.done():
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-def _write_tar(make: Callable[[Tar], None], writing: int) -> None:
+def _write_tar(write: Callable[[Tar], None], writing: int) -> None:
     with (
         os.fdopen(writing, "wb") as file,
-        tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_PIECE) as tar,
+        tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as tar,
     ):
-        make(tar)
+        write(tar)
 
 
 def _unreadable(error: OSError | tarfile.TarError) -> str:
@@ -88,13 +88,13 @@ def _unreadable(error: OSError | tarfile.TarError) -> str:
 
 
 def sorted_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name."""
+    """The entries of a folder, by name."""
     with os.scandir(folder) as found:
         return sorted(found, key=lambda entry: entry.name)
 
 
 def walk_tree(folder: Path) -> Iterable[Entry]:
-    """Everything below a folder, in an order that is always the same."""
+    """Everything below a folder, in a stable order."""
     for entry in sorted_entries(folder):
         path = Path(entry.path)
         yield entry.name, path
@@ -103,7 +103,7 @@ def walk_tree(folder: Path) -> Iterable[Entry]:
 
 
 def add_tree(tar: Tar, entries: Iterable[Entry]) -> None:
-    """Put files and folders into a tar as root's; what is neither file, folder nor link is not."""
+    """Add files, folders and links to a tar, owned by root; other kinds are skipped."""
     for name, path in entries:
         if stat.S_IFMT(path.lstat().st_mode) not in _KINDS:
             continue
@@ -111,7 +111,7 @@ def add_tree(tar: Tar, entries: Iterable[Entry]) -> None:
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if info.islnk():
-            # A second name of a file: whoever unpacks it gets a file of its own.
+            # A hard link is stored as a file of its own.
             info.type, info.linkname = tarfile.REGTYPE, ""
             info.size = path.lstat().st_size
         if info.isreg():
@@ -122,7 +122,7 @@ def add_tree(tar: Tar, entries: Iterable[Entry]) -> None:
 
 
 def add_text(tar: Tar, name: str, text: bytes) -> None:
-    """Put a small file into a tar."""
+    """Add a small file to a tar."""
     info = tarfile.TarInfo(name)
     info.size = len(text)
     tar.addfile(info, io.BytesIO(text))

@@ -1,10 +1,12 @@
-"""Files of this host for an engine that cannot see them: copied once, into named volumes.
+"""Folders of this host for a daemon that cannot see them: copied once into named volumes.
 
-A volume is named after its content. It is complete once its topmost folder has the mode that
-comes last in what fills it. Nobody uses one before, and only one process at a time fills it: the
-engine gives a name to one container only, so a container's name is the lock. While a backend
-uses a volume, a container that never runs holds on to it, so that nobody removes it. Who prunes
-an engine may remove that container too: so each sandbox's volumes are looked at before it starts.
+* A volume is named after its content.
+* It is complete when its root folder has the mode `_COMPLETE`, which is the last entry of the tar
+  that fills it. Incomplete volumes are not used.
+* One process at a time fills it. Container names are unique on a daemon, so a container's name is
+  the lock.
+* While a backend uses a volume, a container that never runs refers to it, so that pruning keeps
+  it. A prune may remove that container too, so each sandbox's volumes are checked before it starts.
 """
 
 import asyncio
@@ -35,84 +37,84 @@ _FILL_SECONDS = PUT_SECONDS
 _RELEASE_SECONDS = 10.0
 
 WriteTar = Callable[[Tar, str], None]
-"""Puts files into a tar, below a folder of this name."""
+"""Writes files into a tar, below a folder of this name."""
 
 
 class ContentVolumes:
-    """The volumes that one backend uses."""
+    """The volumes of one backend."""
 
-    def __init__(self, engine: Daemon, image: Callable[[], Awaitable[str]]) -> None:
-        self._engine = engine
+    def __init__(self, daemon: Daemon, image: Callable[[], Awaitable[str]]) -> None:
+        self._daemon = daemon
         self._image = image
-        """Makes sure of the image that containers which never run are made from."""
-        self._wanted: dict[str, asyncio.Task[None]] = {}
+        """Ensures the image of the containers that never run; returns its name."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._holders: list[str] = []
 
-    async def ensure(self, name: str, make: WriteTar) -> None:
-        """Wait until a volume of this name has what `make` puts into a tar."""
-        if name not in self._wanted:
-            self._wanted[name] = asyncio.create_task(self._ensure(name, make))
-        task = self._wanted[name]
+    async def ensure(self, name: str, write: WriteTar) -> None:
+        """Wait until the volume of this name has the files that `write` adds to a tar."""
+        if name not in self._tasks:
+            self._tasks[name] = asyncio.create_task(self._ensure(name, write))
+        task = self._tasks[name]
         await asyncio.wait([task])
         if task.cancelled() or task.exception() is not None:
-            self._wanted.pop(name, None)  # the next one tries again
+            self._tasks.pop(name, None)  # the next call tries again
         task.result()
 
     def forget(self, name: str) -> None:
-        """It is not what it was: the next one who wants it makes sure of it again."""
-        if name in self._wanted and self._wanted[name].done():
-            del self._wanted[name]
+        """Forget a volume, so that the next `ensure` checks it again."""
+        if name in self._tasks and self._tasks[name].done():
+            del self._tasks[name]
 
     async def close(self) -> None:
-        """Let go of the volumes, which stay for the next run."""
-        for task in self._wanted.values():
+        """Release the volumes; they stay for the next run."""
+        for task in self._tasks.values():
             task.cancel()
-        if self._wanted:
-            await asyncio.wait(self._wanted.values())
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
         for holder in self._holders:
             try:
-                await self._engine.remove(holder)
+                await self._daemon.remove(holder)
             except SandboxError as error:
-                log.warning("the container %s is left: %s", holder, error)
+                log.warning("container %s could not be removed: %s", holder, error)
         self._holders.clear()
 
-    async def _ensure(self, name: str, make: WriteTar) -> None:
+    async def _ensure(self, name: str, write: WriteTar) -> None:
         holder = await self._hold(name)
         deadline = time.monotonic() + _FILL_SECONDS
-        while not await _is_complete(self._engine, holder, _MOUNT_POINT):
-            if await self._fill(name, make):
+        while not await _is_complete(self._daemon, holder, _MOUNT_POINT):
+            if await self._fill(name, write):
                 continue
             if time.monotonic() > deadline:
                 raise SandboxUnavailable(
-                    f"the volume {name} is not filled after {_FILL_SECONDS:.0f} s by the process "
-                    f"whose container {_lock(name)} is; remove that container"
+                    f"the volume {name} was not filled within {_FILL_SECONDS:.0f} s by the process "
+                    f"that holds the container {_lock(name)}; remove that container"
                 )
             await asyncio.sleep(0.2)
 
     async def _hold(self, name: str) -> str:
-        """Hold on to a volume, made if there is none; the container that does.
+        """Create a volume if it is missing, and a container that refers to it; returns its name.
 
-        Where a container wants a volume that is missing the engine makes one, without labels:
-        nobody would ever reap it. It goes as soon as nobody uses it, and is made by us.
+        If the volume is removed in between, the daemon creates one without labels, which would
+        never be reaped. Such a volume is removed and created again.
         """
         deadline = time.monotonic() + _RELEASE_SECONDS
         while True:
-            await self._engine.create_volume(name, to_docker(_labels(name), shared=True))
+            await self._daemon.create_volume(name, to_docker(_labels(name), shared=True))
             holder = f"plimsoll-holds-{short_id()}"
             self._holders.append(holder)
-            await run_to_completion(self._make(name, holder, _VOLUME_LIFETIME))
-            held = await self._engine.volume(name)
+            await run_to_completion(self._create_holder(name, holder, _VOLUME_LIFETIME))
+            held = await self._daemon.volume(name)
             is_ours = held is not None and from_docker(held.labels) is not None
             if is_ours or time.monotonic() > deadline:
                 return holder
-            await self._engine.remove(holder)
+            await self._daemon.remove(holder)
             self._holders.remove(holder)
             with suppress(DaemonError):
-                await self._engine.remove_volume(name)
+                await self._daemon.remove_volume(name)
             await asyncio.sleep(0.2)
 
-    async def _make(self, volume: str, container: str, life: float) -> None:
-        """A container that never runs, with the volume in it."""
+    async def _create_holder(self, volume: str, container: str, life: float) -> None:
+        """Create a container that never runs, with the volume mounted."""
         mount = {"Type": "volume", "Source": volume, "Target": _MOUNT_POINT}
         config = {
             "Image": await self._image(),
@@ -120,52 +122,51 @@ class ContentVolumes:
             "Labels": to_docker(_labels(volume, life)),
             "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
         }
-        await self._engine.create_container(config, container)
+        await self._daemon.create_container(config, container)
 
-    async def _fill(self, name: str, make: WriteTar) -> bool:
-        """Fill it, or see that another does; False where there is nothing to do but wait."""
+    async def _fill(self, name: str, write: WriteTar) -> bool:
+        """Fill the volume if no other process does. Returns False if the caller has to wait."""
         lock = _lock(name)
         try:
-            await run_to_completion(self._make(name, lock, _FILL_SECONDS))
+            await run_to_completion(self._create_holder(name, lock, _FILL_SECONDS))
         except DaemonError as error:
             if error.status != 409:
                 raise
-            return await self._break_lock(await self._engine.inspect(lock))
+            return await self._break_lock(await self._daemon.inspect(lock))
         try:
-            async with asyncio.timeout(_FILL_SECONDS), tar_stream(_contents(make)) as tar:
-                await self._engine.put_archive(lock, "/", tar)
+            async with asyncio.timeout(_FILL_SECONDS), tar_stream(_contents(write)) as tar:
+                await self._daemon.put_archive(lock, "/", tar)
         except TimeoutError:
             raise SandboxUnavailable(
                 f"the volume {name} could not be filled within {_FILL_SECONDS:.0f} s"
             ) from None
         finally:
-            await run_to_completion(self._engine.remove(lock))
+            await run_to_completion(self._daemon.remove(lock))
         return True
 
     async def _break_lock(self, held: ContainerInspect | None) -> bool:
-        """Take away the lock of a process that died while it filled the volume."""
+        """Remove the lock of a process that died while filling the volume."""
         if held is None:
             return True
         labels = from_docker(held.config.labels)
         if labels is not None and is_alive(labels.owner) and labels.expires > time.time():
             return False
-        return await self._engine.remove(held.id)
+        return await self._daemon.remove(held.id)
 
 
-async def check_volumes(engine: Daemon, container: str, volumes: Mapping[str, str]) -> None:
-    """Check the volumes of a new container; raise `ResourceRemoved` where one is incomplete.
+async def check_volumes(daemon: Daemon, container: str, volumes: Mapping[str, str]) -> None:
+    """Raise `ResourceRemoved` if a volume of a new container is incomplete.
 
-    `volumes` are the names by the places where they are mounted. From now on the container
-    holds on to them.
+    `volumes` are names by mount point. The container refers to them from now on.
     """
-    lost = [name for at, name in volumes.items() if not await _is_complete(engine, container, at)]
+    lost = [name for at, name in volumes.items() if not await _is_complete(daemon, container, at)]
     if lost:
-        raise ResourceRemoved(str(engine.endpoint), *lost)
+        raise ResourceRemoved(str(daemon.endpoint), *lost)
 
 
-async def _is_complete(engine: Daemon, container: str, place: str) -> bool:
-    # What an image may have at this place as a link is followed.
-    found = await engine.stat_archive(container, f"{place}/.")
+async def _is_complete(daemon: Daemon, container: str, mount_point: str) -> bool:
+    # A link that the image has at this path is followed.
+    found = await daemon.stat_archive(container, f"{mount_point}/.")
     return found is not None and found.mode & 0o777 == _COMPLETE
 
 
@@ -177,11 +178,11 @@ def _lock(name: str) -> str:
     return f"{name}-filling"
 
 
-def _contents(make: WriteTar) -> Callable[[Tar], None]:
-    """What fills a volume: last of all comes the mode which says that the rest is there."""
+def _contents(write: WriteTar) -> Callable[[Tar], None]:
+    """The tar that fills a volume; its last entry sets the mode that marks completion."""
 
     def contents(tar: Tar) -> None:
-        make(tar, _MOUNT_POINT.strip("/"))
+        write(tar, _MOUNT_POINT.strip("/"))
         top = tarfile.TarInfo(_MOUNT_POINT.strip("/"))
         top.type, top.mode = tarfile.DIRTYPE, _COMPLETE
         tar.addfile(top)

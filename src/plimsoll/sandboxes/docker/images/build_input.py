@@ -1,10 +1,8 @@
-"""A task's Dockerfile as it is given to the engine: what it needs, and what is put into it.
+"""The input of a build: the Dockerfile as sent to the daemon, and the context.
 
-After each FROM of an image come a label that marks all that is built, and the supplies: the
-engine's classic builder mounts nothing, so a build gets them as a copy, which what is mounted
-at run time covers. What is put in is mapped back, so that an error names the file's own line.
-
-A build's context: the files that `.dockerignore` lets through, their digest, their tar.
+After each FROM of an image come a label and the supplies. The classic builder cannot mount, so
+supplies are copied in; the mounts of the running sandbox cover the copies. Inserted lines are
+mapped back, so that an error names the line of the task's own file.
 """
 
 import hashlib
@@ -40,7 +38,7 @@ __all__ = [
 ]
 
 BUILD_LABEL = "plimsoll.build"
-"""A label on every image that a build leaves, also on those that a failed one does."""
+"""Label of every image that a build leaves, including those of a failed build."""
 
 _SYNTAX = re.compile(r"^#\s*syntax\s*=\s*(\S+)", re.IGNORECASE)
 _PLAIN_SYNTAX = re.compile(r"(docker\.io/)?docker/dockerfile(:|$)")
@@ -65,30 +63,30 @@ class BaseImage:
 
 @dataclass(frozen=True, slots=True)
 class RenderedDockerfile:
-    """A Dockerfile for the engine, and which instruction of the file each of its steps is."""
+    """A Dockerfile as sent to the daemon, with the source instruction of each step."""
 
     text: str
     steps: tuple[Instruction | None, ...]
     lines: tuple[int, ...]
-    """For each line of the text, the line of the file that it is, or that it follows."""
+    """For each line of the text, the line of the task's file that it is or follows."""
     escape: str
 
     def labelled(self, labels: Mapping[str, str]) -> str:
-        """The text with labels on what it builds; one instruction, since each costs time."""
+        """The text with labels on its result, in one instruction because each costs time."""
         pairs = (f"{key}={quoted(value, self.escape)}" for key, value in labels.items())
         return f"{self.text}\nLABEL {' '.join(pairs)}\n"
 
-    def failed(self, at: Instruction, file: str, said: str, code: int | None, last: str) -> str:
-        """What is told of an instruction that failed: a command with its end, or what was said."""
+    def failure(self, at: Instruction, file: str, reason: str, code: int | None, last: str) -> str:
+        """The message for a failed instruction: its exit code and last output, or the reason."""
         text = f"{file}:{at.line}: {at.keyword} {' '.join(at.args.split())[:120]}"
         if code is None:
-            return f"{text}: {said}"
+            return f"{text}: {reason}"
         return f"{text} failed (exit {code}){f': {last[:200]}' if last else ''}"
 
 
 @dataclass(slots=True)
 class _Insertions:
-    """Instructions that are put in, by the line that they follow."""
+    """Inserted instructions, by the line that they follow."""
 
     after: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
@@ -97,7 +95,7 @@ class _Insertions:
 
 
 class BuildDockerfile:
-    """A Dockerfile that can be built for a platform such as linux/amd64."""
+    """A parsed Dockerfile, to be built for a platform such as linux/amd64."""
 
     def __init__(
         self,
@@ -107,7 +105,7 @@ class BuildDockerfile:
         args: Mapping[str, str] | None = None,
         target: str = "",
     ) -> None:
-        """`target` names the stage to build; what comes after it is left out."""
+        """`target` names the stage to build; later stages are left out."""
         self.file = file
         try:
             parsed = parse_dockerfile(text, file)
@@ -118,7 +116,7 @@ class BuildDockerfile:
             self._platforms = _platform_args(platform)
             self.args = {**self._declared(), **(args or {})}
             self._stages: dict[int, str] = {}
-            """By the line of each FROM, the image it starts from; "" where that is a stage."""
+            """The base image of each FROM by line; "" if the base is a stage."""
             self.images = tuple(self._find_images())
         except TaskError as error:
             raise BuildError(str(error)) from None
@@ -126,8 +124,8 @@ class BuildDockerfile:
     def where(self, instruction: Instruction) -> str:
         return f"{self.file}:{instruction.line}"
 
-    def buildkit_need(self) -> str:
-        """What in it the classic builder does not do, with its line; "" where there is nothing."""
+    def buildkit_feature(self) -> str:
+        """The first feature that needs BuildKit, with its line; "" if there is none."""
         for number, line in enumerate(self._lines, start=1):
             if not line.startswith("#"):
                 break
@@ -135,12 +133,12 @@ class BuildDockerfile:
             if syntax and not _PLAIN_SYNTAX.match(syntax[1]):
                 return f"{self.file}:{number}: # syntax={syntax[1]}"
         for instruction in self._instructions:
-            if need := _buildkit_feature(instruction):
-                return f"{self.where(instruction)}: {need}"
+            if feature := _buildkit_feature(instruction):
+                return f"{self.where(instruction)}: {feature}"
         return ""
 
-    def written(self, supplies: Supplies, assets: str) -> RenderedDockerfile:
-        """The Dockerfile with the label and the supplies, which the image `assets` holds."""
+    def render(self, supplies: Supplies, assets: str) -> RenderedDockerfile:
+        """The Dockerfile with the label and the supplies, copied from the image `assets`."""
         lines = _Insertions()
         mark = f"LABEL {BUILD_LABEL}=yes"
         supplied = [mark, *self._supply(supplies, assets)]
@@ -186,7 +184,7 @@ class BuildDockerfile:
         return any(key == "PATH" for key, _ in pairs)
 
     def _declared(self) -> dict[str, str]:
-        """Values for the ARGs that BuildKit knows by itself, as far as the file asks for them."""
+        """Values of the platform ARGs that the file declares; BuildKit defines them itself."""
         found: dict[str, str] = {}
         for instruction in self._instructions:
             if instruction.keyword == "ARG":
@@ -196,42 +194,42 @@ class BuildDockerfile:
         return found
 
     def _global_args(self) -> list[tuple[str, str]]:
-        """What a FROM takes from BuildKit without an ARG of its own."""
+        """The platform variables that FROM instructions use without an ARG."""
         starts = [x for x in self._instructions if x.keyword == "FROM"]
         text = " ".join(f"{start.args} {start.flag('platform') or ''}" for start in starts)
         names = sorted(set(_PLATFORM_ARGS.findall(text)) - self.args.keys())
         return [(name, self._platforms[name]) for name in names]
 
     def _find_images(self) -> Iterator[BaseImage]:
-        known = dict(self._platforms)
+        values = dict(self._platforms)
         stages: list[str] = []
         started = False
         for instruction in self._instructions:
             source = instruction.flag("from") or ""
             if instruction.keyword == "FROM":
                 started = True
-                yield from self._start(instruction, known, stages)
+                yield from self._start(instruction, values, stages)
             elif instruction.keyword == "ARG" and not started:
-                known |= self._global_arg(instruction, known)
+                values |= self._global_arg(instruction, values)
             elif source and source.lower() not in stages and not source.isdigit():
                 yield BaseImage(source, instruction)
 
-    def _global_arg(self, instruction: Instruction, known: Mapping[str, str]) -> dict[str, str]:
+    def _global_arg(self, instruction: Instruction, values: Mapping[str, str]) -> dict[str, str]:
         where = self.where(instruction)
         found: dict[str, str] = {}
         for key, default in parse_arg(instruction.args, self._escape, where):
             if key in self.args:
                 found[key] = self.args[key]
             elif default is not None:
-                found[key] = expand_words(default, known, self._escape, where)
+                found[key] = expand_words(default, values, self._escape, where)
         return found
 
     def _start(
-        self, instruction: Instruction, known: Mapping[str, str], stages: list[str]
+        self, instruction: Instruction, values: Mapping[str, str], stages: list[str]
     ) -> Iterator[BaseImage]:
-        """The image of a FROM, where it is none of the stages before it; takes in its own."""
+        """Yield the base image of a FROM unless it is an earlier stage; record its own stage."""
         where, words = self.where(instruction), instruction.args.split()
-        base = expand_words(words[0], known, self._escape, where)
+        base = expand_words(words[0], values, self._escape, where)
         if not base:
             raise BuildError(f"{where}: FROM {words[0]} names no image")
         is_stage = base.lower() in stages
@@ -239,12 +237,12 @@ class BuildDockerfile:
         if len(words) == 3:
             stages.append(words[2].lower())
         if not is_stage and base != "scratch":
-            platform = expand_words(instruction.flag("platform") or "", known, self._escape, where)
+            platform = expand_words(instruction.flag("platform") or "", values, self._escape, where)
             yield BaseImage(base, instruction, platform)
 
 
 def quoted(text: str, escape: str = "\\") -> str:
-    """A word of an instruction that stands for just this text."""
+    """A quoted word of an instruction, with this literal text."""
     for special in (escape, '"', "$"):
         text = text.replace(special, escape + special)
     return f'"{text}"'
@@ -253,7 +251,7 @@ def quoted(text: str, escape: str = "\\") -> str:
 def _up_to(
     instructions: tuple[Instruction, ...], target: str, file: str
 ) -> tuple[Instruction, ...]:
-    """The instructions of a stage, and those before it."""
+    """The instructions up to the end of a stage."""
     if not target:
         return instructions
     starts = [n for n, x in enumerate(instructions) if x.keyword == "FROM"]
@@ -283,12 +281,12 @@ def _platform_args(platform: str) -> dict[str, str]:
 
 
 DOCKERFILE = ".plimsoll.Dockerfile"
-"""The name that the Dockerfile goes by in what the engine gets."""
+"""The name of the Dockerfile in the context that is sent."""
 _IGNORE = ".dockerignore"
 
 _FileState = tuple[str, int, int, int, int]
 _digests: dict[_FileState, bytes] = {}
-"""Digests of files by path, inode, size and times: a group of trials reads a context once."""
+"""Digests of files by path, inode, size and times: the trials of a group hash a context once."""
 _MAX_DIGESTS = 100_000
 
 
@@ -299,18 +297,18 @@ def ignore_file(context: Path, dockerfile: Path) -> Path:
 
 
 class BuildContext:
-    """The folder that a Dockerfile copies from. Reads files: to be used in a thread."""
+    """The folder that a Dockerfile copies from. Its methods read files: call them in a thread."""
 
     def __init__(self, folder: Path, dockerfile: Path) -> None:
         self._folder = folder
         self._rules = IgnoreRules.from_file(ignore_file(folder, dockerfile))
 
     def entries(self) -> Iterator[Entry]:
-        """What is in it, in an order that is always the same."""
+        """The files and folders that `.dockerignore` keeps, in a stable order."""
         return self._below(self._folder, "")
 
     def digest(self) -> str:
-        """Names, modes, links and contents of everything in it."""
+        """A digest of the names, modes, links and contents."""
         sums = hashlib.sha256()
         for name, path in self.entries():
             info = path.lstat()
@@ -320,10 +318,9 @@ class BuildContext:
         return sums.hexdigest()
 
     def write(self, tar: Tar, dockerfile: str) -> None:
-        """Write it with the Dockerfile that is to be built.
+        """Write the context and the Dockerfile into a tar.
 
-        The engine takes out of a context what its `.dockerignore` names of these two, so the
-        Dockerfile's name is added to that file: `COPY . .` does not see it.
+        The Dockerfile's name is added to `.dockerignore`, so that `COPY . .` does not copy it.
         """
         others = (entry for entry in self.entries() if entry[0] not in (_IGNORE, DOCKERFILE))
         add_tree(tar, others)
@@ -341,7 +338,7 @@ class BuildContext:
             ignored = self._rules.ignored(name)
             if not ignored:
                 yield name, path
-            # Something in an ignored folder may be brought back.
+            # An exception may include a file of an ignored folder.
             if entry.is_dir(follow_symlinks=False) and (not ignored or self._rules.has_exceptions):
                 yield from self._below(path, f"{name}/")
 
@@ -351,10 +348,10 @@ def _content(path: Path, info: os.stat_result) -> bytes:
         return os.fsencode(path.readlink())
     if not stat.S_ISREG(info.st_mode):
         return b""
-    known = (str(path), info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-    if known not in _digests:
+    values = (str(path), info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+    if values not in _digests:
         if len(_digests) >= _MAX_DIGESTS:
             _digests.clear()
         with path.open("rb") as file:
-            _digests[known] = hashlib.file_digest(file, "sha256").digest()
-    return _digests[known]
+            _digests[values] = hashlib.file_digest(file, "sha256").digest()
+    return _digests[values]

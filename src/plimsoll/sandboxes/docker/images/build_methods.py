@@ -1,7 +1,4 @@
-"""A build by the engine's own, classic builder.
-
-A build by `docker buildx`, for what only BuildKit does.
-"""
+"""The two ways to run a build: the daemon's classic builder, and `docker buildx` for BuildKit."""
 
 import asyncio
 import functools
@@ -23,7 +20,7 @@ from plimsoll.sandboxes.docker.daemon.errors import (
     DaemonError,
     full_disk_error,
     is_full_disk,
-    trimmed,
+    shorten,
 )
 from plimsoll.sandboxes.docker.files.tar_stream import tar_stream
 from plimsoll.sandboxes.docker.images.build_input import (
@@ -45,61 +42,61 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ClassicBuild:
-    """One build; knows at any time which instruction is being worked on."""
+    """One build by the classic builder. `at` is the instruction in progress."""
 
-    def __init__(self, recipe: BuildDockerfile, written: RenderedDockerfile) -> None:
+    def __init__(self, dockerfile: BuildDockerfile, rendered: RenderedDockerfile) -> None:
         self.at: Instruction | None = None
-        self._recipe = recipe
-        self._written = written
-        self._last = {"stdout": "", "stderr": ""}
-        """The last line that the instruction's command printed."""
+        self._dockerfile = dockerfile
+        self._rendered = rendered
+        self._last_output = {"stdout": "", "stderr": ""}
+        """The last line printed by the instruction's command, by stream."""
 
     async def run(
         self,
-        engine: Daemon,
+        daemon: Daemon,
         context: BuildContext,
         tag: str,
         labels: Mapping[str, str],
-        say: OnOutput,
+        emit: OnOutput,
     ) -> None:
-        """Build and tag. Raises `BuildError` with the line at fault."""
+        """Build and tag. Raises `BuildError` with the failing line."""
         params = {
             "t": tag,
             "dockerfile": DOCKERFILE,
-            "buildargs": msgspec.json.encode(self._recipe.args).decode(),
+            "buildargs": msgspec.json.encode(self._dockerfile.args).decode(),
             "rm": "1",
             "forcerm": "1",
         }
-        text = self._written.labelled(labels)
+        text = self._rendered.labelled(labels)
         try:
             async with (
                 tar_stream(lambda tar: context.write(tar, text)) as tar,
-                aclosing(engine.progress("/build", "build", params=params, body=tar)) as lines,
+                aclosing(daemon.progress("/build", "build", params=params, body=tar)) as lines,
             ):
-                async for told in lines:
-                    self._told(told.stream, say)
+                async for line in lines:
+                    self._read_line(line.stream, emit)
         except DaemonError as error:
             raise self._error(error) from None
 
-    def _told(self, text: str, say: OnOutput) -> None:
+    def _read_line(self, text: str, emit: OnOutput) -> None:
         plain = _COLOUR.sub("", text)
         stream = "stdout" if plain == text else "stderr"
         if plain:
-            say(stream, plain.encode())
+            emit(stream, plain.encode())
         if step := _CLASSIC_STEP.match(plain):
             number = int(step[1]) - 1
-            steps = self._written.steps
+            steps = self._rendered.steps
             self.at = (steps[number] if number < len(steps) else None) or self.at
-            self._last = {"stdout": "", "stderr": ""}
+            self._last_output = {"stdout": "", "stderr": ""}
         elif plain.strip() and not _CLASSIC_NOTICE.match(plain):
-            self._last[stream] = plain.strip().splitlines()[-1]
+            self._last_output[stream] = plain.strip().splitlines()[-1]
 
     def _error(self, error: DaemonError) -> BuildError:
         if self.at is None:
-            return BuildError(f"{self._recipe.file}: {error.said}")
-        last = self._last["stderr"] or self._last["stdout"]
-        file, code = self._recipe.file, error.exit_code
-        return BuildError(self._written.failed(self.at, file, error.said, code, last))
+            return BuildError(f"{self._dockerfile.file}: {error.reason}")
+        last = self._last_output["stderr"] or self._last_output["stdout"]
+        file, code = self._dockerfile.file, error.exit_code
+        return BuildError(self._rendered.failure(self.at, file, error.reason, code, last))
 
 
 _TERMINATE_SECONDS = 10.0
@@ -114,7 +111,7 @@ _PARSE_ERROR = re.compile(r"parse error (?:on )?line (\d+)")
 
 @functools.cache
 def has_buildx() -> bool:
-    """Whether there is a `docker buildx` command here."""
+    """Whether this host has a `docker buildx` command."""
     docker = shutil.which("docker")
     if docker is None:
         return False
@@ -126,17 +123,17 @@ def has_buildx() -> bool:
 
 
 class BuildxBuild:
-    """One build; the engine gets the image when it is done."""
+    """One build by buildx, which loads the image into the daemon at the end."""
 
-    def __init__(self, recipe: BuildDockerfile, written: RenderedDockerfile) -> None:
+    def __init__(self, dockerfile: BuildDockerfile, rendered: RenderedDockerfile) -> None:
         self.at: Instruction | None = None
-        self._recipe = recipe
-        self._written = written
+        self._dockerfile = dockerfile
+        self._rendered = rendered
         self._steps: dict[str, Instruction] = {}
         self._printed: dict[str, str] = {}
         self._failed_at: Instruction | None = None
-        self._said = ""
-        self._last = ""
+        self._error_text = ""
+        self._last_output = ""
 
     async def run(
         self,
@@ -145,25 +142,25 @@ class BuildxBuild:
         dockerfile: Path,
         tag: str,
         labels: Mapping[str, str],
-        say: OnOutput,
+        emit: OnOutput,
     ) -> None:
-        """Build, load and tag. Raises `BuildError` with the line at fault."""
+        """Build, load and tag. Raises `BuildError` with the failing line."""
         with temporary_folder() as folder:
             own = folder / "Dockerfile"
-            own.write_text(self._written.labelled(labels))
+            own.write_text(self._rendered.labelled(labels))
             rules = ignore_file(context, dockerfile)
             if rules.is_file():
                 shutil.copy(rules, own.with_name("Dockerfile.dockerignore"))
             words = ["--file", str(own), "--tag", tag]
-            words += [f"--build-arg={key}={value}" for key, value in self._recipe.args.items()]
-            code = await self._follow([*words, str(context)], endpoint, say)
-        if code != 0 and is_full_disk(self._said):
-            raise full_disk_error(str(endpoint), trimmed(self._said))
+            words += [f"--build-arg={key}={value}" for key, value in self._dockerfile.args.items()]
+            code = await self._follow([*words, str(context)], endpoint, emit)
+        if code != 0 and is_full_disk(self._error_text):
+            raise full_disk_error(str(endpoint), shorten(self._error_text))
         if code != 0:
             raise self._error(code)
 
-    async def _follow(self, words: list[str], endpoint: Endpoint, say: OnOutput) -> int:
-        # What points to another engine is left out of the environment.
+    async def _follow(self, words: list[str], endpoint: Endpoint, emit: OnOutput) -> int:
+        # DOCKER_CONTEXT could select another daemon.
         env = {key: value for key, value in os.environ.items() if key != "DOCKER_CONTEXT"}
         process = await asyncio.create_subprocess_exec(
             "docker", "buildx", "build", "--load", "--progress=plain", *words,
@@ -174,18 +171,18 @@ class BuildxBuild:
         try:
             rest = b""
             while piece := await process.stdout.read(_LONGEST_LINE):
-                say("stdout", piece)
+                emit("stdout", piece)
                 *lines, rest = (rest + piece).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
                 for line in lines:
-                    self._told(line.decode("utf-8", "replace"))
-            self._told(rest.decode("utf-8", "replace"))
+                    self._read_line(line.decode("utf-8", "replace"))
+            self._read_line(rest.decode("utf-8", "replace"))
             return await process.wait()
         finally:
             if process.returncode is None:
                 await run_to_completion(_terminate(process))
 
-    def _told(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         if step := _BUILDX_STEP.match(line):
             self.at = self._find(step[2]) or self.at
             if self.at is not None:
@@ -193,38 +190,38 @@ class BuildxBuild:
         elif printed := _BUILDX_OUTPUT.match(line):
             self._printed[printed[1]] = printed[2]
         elif failed := _BUILDX_STEP_FAILED.match(line):
-            # Others that run at the same time may still be told of after it.
+            # Output of steps that run in parallel may follow.
             self._failed_at = self._steps.get(failed[1], self.at)
-            self._said, self._last = failed[2], self._printed.get(failed[1], "")
+            self._error_text, self._last_output = failed[2], self._printed.get(failed[1], "")
         elif failed := _BUILDX_FAILED.match(line):
-            self._said = self._said or failed[1]
+            self._error_text = self._error_text or failed[1]
 
     def _find(self, text: str) -> Instruction | None:
-        """The instruction of a step, by its words."""
-        said = " ".join(text.split())
-        for step in self._written.steps:
-            if step is not None and said.startswith(f"{step.keyword} "):
+        """The instruction of a step, found by its text."""
+        text = " ".join(text.split())
+        for step in self._rendered.steps:
+            if step is not None and text.startswith(f"{step.keyword} "):
                 words = " ".join(step.args.split())
-                if words[:80] in said:
+                if words[:80] in text:
                     return step
         return None
 
     def _error(self, code: int) -> BuildError:
-        file, said = self._recipe.file, trimmed(self._said)
+        file, text = self._dockerfile.file, shorten(self._error_text)
         if self._failed_at is not None:
-            ended = _EXIT_CODE.search(said)
+            ended = _EXIT_CODE.search(text)
             exit_code = int(ended[1]) if ended else None
             return BuildError(
-                self._written.failed(self._failed_at, file, said, exit_code, self._last)
+                self._rendered.failure(self._failed_at, file, text, exit_code, self._last_output)
             )
-        if line := _PARSE_ERROR.search(said):
-            number = self._written.lines[min(int(line[1]), len(self._written.lines)) - 1]
-            return BuildError(f"{file}:{number}: {said[line.end() :].lstrip(': ')}")
-        return BuildError(f"{file}: docker buildx failed (exit {code}): {said}")
+        if line := _PARSE_ERROR.search(text):
+            number = self._rendered.lines[min(int(line[1]), len(self._rendered.lines)) - 1]
+            return BuildError(f"{file}:{number}: {text[line.end() :].lstrip(': ')}")
+        return BuildError(f"{file}: docker buildx failed (exit {code}): {text}")
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:
-    """Let the command tell the engine to stop, and see that it is gone."""
+    """Terminate the command, which cancels the build; kill it if it does not end."""
     process.terminate()
     try:
         await asyncio.wait_for(process.wait(), _TERMINATE_SECONDS)

@@ -1,8 +1,8 @@
-"""Builds a Dockerfile on an engine, once: a build's tag is a hash of all that goes into it.
+"""Builds Dockerfiles on a daemon. The tag of an image is a hash of all build inputs.
 
-The engine's classic builder is used, which needs nothing but the engine, and `docker buildx` for
-what it does not do. The context is sent while it is read. When the connection closes, the engine
-stops the build and removes its containers: a build that is cancelled or takes too long is gone.
+The daemon's classic builder is used, and `docker buildx` for Dockerfiles that need BuildKit. The
+context is streamed. When the connection closes, the daemon stops the build and removes its
+containers, so a cancelled or timed out build leaves nothing.
 """
 
 import asyncio
@@ -41,22 +41,22 @@ from plimsoll.sandboxes.protocol import OnOutput, Supplies
 __all__ = ["BuildRequest", "Builder", "cache_labels"]
 
 _FORMAT = "build 1"
-"""Part of every tag; changes when images are built differently."""
+"""Part of every tag's hash; changes when the build procedure changes."""
 _TASK = "plimsoll/task"
 _ASSETS = "plimsoll/assets"
 _IMAGE_LIFETIME = 90 * 86400.0
-"""Seconds after which an image is nobody's, even where nobody collects."""
+"""Seconds after which an image expires, even if it is never pruned."""
 
 
 def cache_labels(ticket: str) -> dict[str, str]:
-    """Labels of an image that serves many runs."""
+    """Labels of an image that is shared by runs."""
     labels = Labels("shared", ticket, this_process(), time.time() + _IMAGE_LIFETIME)
     return to_docker(labels, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What is to be built."""
+    """The inputs of a build."""
 
     context: Path
     dockerfile: Path
@@ -69,137 +69,137 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An order that has been read: all that the engine is told."""
+    """A parsed request, with the tag and the build method."""
 
-    order: BuildRequest
-    recipe: BuildDockerfile
+    request: BuildRequest
+    parsed: BuildDockerfile
     context: BuildContext
-    written: RenderedDockerfile
+    rendered: RenderedDockerfile
     assets: str
     tag: str
-    work: ClassicBuild | BuildxBuild
+    method: ClassicBuild | BuildxBuild
 
 
 class Builder:
-    """Builds for one engine."""
+    """Builds images on one daemon."""
 
-    def __init__(self, engine: Daemon, puller: Puller, turns: HostLocks) -> None:
-        self._engine = engine
+    def __init__(self, daemon: Daemon, puller: Puller, locks: HostLocks) -> None:
+        self._daemon = daemon
         self._puller = puller
-        self._turns = turns
+        self._locks = locks
         self._builds = SingleFlight[None]()
         self._assets = SingleFlight[None]()
-        self._busy: set[str] = set()
-        self._works = WeakValueDictionary[str, ClassicBuild | BuildxBuild]()
-        """Builds by their tag, for those who wait for one that another began."""
+        self._building: set[str] = set()
+        self._running_builds = WeakValueDictionary[str, ClassicBuild | BuildxBuild]()
+        """Builds in progress by tag, for callers that joined one."""
 
     @property
-    def under_way(self) -> frozenset[str]:
-        """Tags that are being built, and of what is used for that."""
-        return frozenset(self._busy)
+    def building(self) -> frozenset[str]:
+        """The tags being built, and those of their assets."""
+        return frozenset(self._building)
 
-    async def build(self, order: BuildRequest, on_output: OnOutput | None = None) -> str:
-        """Build, or find what an equal order was built into; its tag.
+    async def build(self, request: BuildRequest, on_output: OnOutput | None = None) -> str:
+        """Build an image, or find the one that an equal request built. Returns its tag.
 
-        Raises `BuildError` with the line at fault. Whoever orders what is being built already
-        waits for it, gets its output from the beginning, and may leave without ending it.
+        Raises `BuildError` with the failing line. A request that is being built already joins that
+        build, gets its output from the start, and may leave without ending it.
         """
         plan: _Plan | None = None
-        limit = asyncio.timeout(order.timeout)
+        limit = asyncio.timeout(request.timeout)
         try:
             async with limit:
-                plan = await self._plan(order, on_output)
-                if await self._engine.image(plan.tag) is None:
+                plan = await self._plan(request, on_output)
+                if await self._daemon.image(plan.tag) is None:
                     build = functools.partial(self._build_once, plan)
-                    await self._builds.join(plan.tag, build, on_output)
+                    await self._builds.run(plan.tag, build, on_output)
                 return plan.tag
         except TimeoutError:
             if not limit.expired():
                 raise
-            work = self._works.get(plan.tag) if plan else None
-            at = work.at if work else None
-            where = f"{order.dockerfile}:{at.line}" if at else order.dockerfile
+            method = self._running_builds.get(plan.tag) if plan else None
+            at = method.at if method else None
+            where = f"{request.dockerfile}:{at.line}" if at else request.dockerfile
             raise BuildError(
-                f"{where}: the build took longer than {order.timeout:g} s (build_timeout_sec)"
+                f"{where}: the build took longer than {request.timeout:g} s (build_timeout_sec)"
             ) from None
 
-    async def _plan(self, order: BuildRequest, on_output: OnOutput | None) -> _Plan:
-        version = self._engine.version
+    async def _plan(self, request: BuildRequest, on_output: OnOutput | None) -> _Plan:
+        version = self._daemon.version
         platform = f"{version.os}/{version.arch}"
-        recipe, context = await asyncio.to_thread(_read, order, platform)
-        bases = [await self._base(base, recipe, on_output) for base in recipe.images]
-        assets = _assets_tag(order.supplies)
-        written = recipe.written(order.supplies, assets)
+        parsed, context = await asyncio.to_thread(_read, request, platform)
+        bases = [await self._base(base, parsed, on_output) for base in parsed.images]
+        assets = _assets_tag(request.supplies)
+        rendered = parsed.render(request.supplies, assets)
         digest = await asyncio.to_thread(_digest, context)
-        seen = [_FORMAT, platform, written.text, digest, sorted(recipe.args.items())]
-        sums = hashlib.sha256(msgspec.json.encode([*seen, bases]))
+        inputs = [_FORMAT, platform, rendered.text, digest, sorted(parsed.args.items())]
+        sums = hashlib.sha256(msgspec.json.encode([*inputs, bases]))
         tag = f"{_TASK}:{sums.hexdigest()[:32]}"
-        kind = BuildxBuild if recipe.buildkit_need() else ClassicBuild
-        return _Plan(order, recipe, context, written, assets, tag, kind(recipe, written))
+        kind = BuildxBuild if parsed.buildkit_feature() else ClassicBuild
+        return _Plan(request, parsed, context, rendered, assets, tag, kind(parsed, rendered))
 
     async def _base(
-        self, base: BaseImage, recipe: BuildDockerfile, on_output: OnOutput | None
+        self, base: BaseImage, parsed: BuildDockerfile, on_output: OnOutput | None
     ) -> str:
-        """The id of an image that the build starts or copies from."""
+        """The id of an image that the build starts from or copies from."""
         try:
             return (await self._puller.ensure(base.name, base.platform, on_output)).id
         except BuildError as error:
             at = base.at
-            raise BuildError(f"{recipe.where(at)}: {at.keyword} {at.args}: {error}") from None
+            raise BuildError(f"{parsed.where(at)}: {at.keyword} {at.args}: {error}") from None
 
-    async def _build_once(self, plan: _Plan, say: OnOutput) -> None:
-        """Build, unless another process of this host has done so or failed to meanwhile."""
-        async with self._turns.take(plan.tag, say) as turn:
-            if await self._engine.image(plan.tag) is None:
-                turn.check()
-                with turn.telling():
-                    await self._build(plan, say)
+    async def _build_once(self, plan: _Plan, emit: OnOutput) -> None:
+        """Build, unless another process of this host built it or failed meanwhile."""
+        async with self._locks.acquire(plan.tag, emit) as lock:
+            if await self._daemon.image(plan.tag) is None:
+                lock.check()
+                with lock.recording_failure():
+                    await self._build(plan, emit)
 
-    async def _build(self, plan: _Plan, say: OnOutput) -> None:
-        order, labels = plan.order, cache_labels("image")
-        need = plan.recipe.buildkit_need()
-        if need and not await asyncio.to_thread(has_buildx):
+    async def _build(self, plan: _Plan, emit: OnOutput) -> None:
+        request, labels = plan.request, cache_labels("image")
+        feature = plan.parsed.buildkit_feature()
+        if feature and not await asyncio.to_thread(has_buildx):
             raise BuildError(
-                f"{need} needs BuildKit, which the engine's own builder is not: install the "
-                "docker command with its plugin buildx, or write the Dockerfile without it"
+                f"{feature} needs BuildKit: install the docker command with its plugin "
+                "buildx, or write the Dockerfile without it"
             )
-        self._works[plan.tag] = plan.work
+        self._running_builds[plan.tag] = plan.method
         tags = {plan.tag, plan.assets}
-        self._busy |= tags
+        self._building |= tags
         try:
             if plan.assets:
-                await self._ensure_assets(plan.assets, order.supplies)
-            if isinstance(plan.work, BuildxBuild):
-                place = (order.context, order.dockerfile)
-                await plan.work.run(self._engine.endpoint, *place, plan.tag, labels, say)
+                await self._ensure_assets(plan.assets, request.supplies)
+            if isinstance(plan.method, BuildxBuild):
+                paths = (request.context, request.dockerfile)
+                await plan.method.run(self._daemon.endpoint, *paths, plan.tag, labels, emit)
             else:
-                await plan.work.run(self._engine, plan.context, plan.tag, labels, say)
+                await plan.method.run(self._daemon, plan.context, plan.tag, labels, emit)
         except TransferError as error:
             raise BuildError(str(error)) from None
         finally:
-            self._busy -= tags
+            self._building -= tags
 
     async def _ensure_assets(self, tag: str, supplies: Supplies) -> None:
-        """An image that holds the supplies' files, each mount in a folder of its own."""
+        """Create the image with the files of the supplies, one folder for each mount."""
 
         async def make(_: OnOutput) -> None:
-            async with self._turns.take(tag):
-                if await self._engine.image(tag) is None:
+            async with self._locks.acquire(tag):
+                if await self._daemon.image(tag) is None:
                     async with tar_stream(lambda tar: _write_mounts(tar, supplies)) as tar:
-                        await self._engine.import_image(tar, tag, cache_labels("assets"))
+                        await self._daemon.import_image(tar, tag, cache_labels("assets"))
 
-        if await self._engine.image(tag) is None:
-            await self._assets.join(tag, make)
+        if await self._daemon.image(tag) is None:
+            await self._assets.run(tag, make)
         else:
-            await self._engine.tag(tag, tag)  # used now: see `collection`
+            await self._daemon.tag(tag, tag)  # marks it as used: see `pruning`
 
 
-def _read(order: BuildRequest, platform: str) -> tuple[BuildDockerfile, BuildContext]:
-    file = str(order.dockerfile)
+def _read(request: BuildRequest, platform: str) -> tuple[BuildDockerfile, BuildContext]:
+    file = str(request.dockerfile)
     try:
-        text = order.dockerfile.read_text("utf-8")
-        context = BuildContext(order.context, order.dockerfile)
-        return BuildDockerfile(text, file, platform, order.args, order.target), context
+        text = request.dockerfile.read_text("utf-8")
+        context = BuildContext(request.context, request.dockerfile)
+        return BuildDockerfile(text, file, platform, request.args, request.target), context
     except TaskError as error:
         raise BuildError(str(error)) from None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Images of one engine: built from a task's Dockerfile, or used as they are."""
+"""The images of one daemon: built from a Dockerfile, pulled, or found by name."""
 
 import asyncio
 import time
@@ -17,15 +17,15 @@ from plimsoll.sandboxes.protocol import ImageSource, OnOutput, Supplies
 __all__ = ["DockerImage", "ImageStore"]
 
 _MARK_INTERVAL = 1200.0
-"""Seconds within which an image need not be marked as used again."""
+"""Seconds between two marks of an image as used."""
 
 
 @dataclass(frozen=True, slots=True)
 class DockerImage:
-    """An image that containers are created from, and what its commands start with."""
+    """An image, with the environment, folder and user of its commands."""
 
     key: str
-    """The engine's id, which is a digest of the content."""
+    """The daemon's id of the image, a digest of its content."""
     name: str
     env: Mapping[str, str]
     workdir: str
@@ -33,7 +33,7 @@ class DockerImage:
 
     @property
     def reference(self) -> str:
-        """What a container is created from: a name could come to mean another image."""
+        """The id to create containers from; a tag could be moved to another image."""
         return self.key
 
 
@@ -41,48 +41,48 @@ class ImageStore:
     """Builds and finds images."""
 
     def __init__(
-        self, engine: Daemon, env: Mapping[str, str], turns: HostLocks | None = None
+        self, daemon: Daemon, env: Mapping[str, str], locks: HostLocks | None = None
     ) -> None:
-        self._engine = engine
-        self._puller = Puller(engine, DockerCliConfig(env))
-        self._builder = Builder(engine, self._puller, turns or HostLocks(str(engine.endpoint)))
-        self._used: dict[str, float] = {}
-        self._held: set[str] = set()
+        self._daemon = daemon
+        self._puller = Puller(daemon, DockerCliConfig(env))
+        self._builder = Builder(daemon, self._puller, locks or HostLocks(str(daemon.endpoint)))
+        self._last_marked: dict[str, float] = {}
+        self._in_use: set[str] = set()
 
     @property
-    def held(self) -> frozenset[str]:
-        """Ids and names of all that this process has used or builds: not to be collected."""
-        return frozenset(self._held) | self._builder.under_way
+    def in_use(self) -> frozenset[str]:
+        """Ids and names of images that this process uses or builds; they are not pruned."""
+        return frozenset(self._in_use) | self._builder.building
 
     async def build(self, source: ImageSource, on_output: OnOutput | None = None) -> DockerImage:
-        """The image that a source stands for. Raises `BuildError` with what is at fault."""
+        """Build or find the image of a source. Raises `BuildError` with the reason."""
         if source.dockerfile is not None:
             context = source.context or source.dockerfile.parent
-            return await self.build_order(
+            return await self.build_request(
                 BuildRequest(context, source.dockerfile, source.build_timeout, source.supplies),
                 on_output,
             )
         if source.reference is None:
-            raise BuildError(
-                "there is neither a Dockerfile nor the name of an image (docker_image)"
-            )
+            raise BuildError("the task has neither a Dockerfile nor an image name (docker_image)")
         return await self.find(source.reference, source.build_timeout, on_output)
 
-    async def build_order(
-        self, order: BuildRequest, on_output: OnOutput | None = None
+    async def build_request(
+        self, request: BuildRequest, on_output: OnOutput | None = None
     ) -> DockerImage:
-        """Build, or find what an equal order was built into."""
-        tag = await self._builder.build(order, on_output)
-        found = await self._engine.image(tag)
+        """Build an image, or find the one that an equal request built."""
+        tag = await self._builder.build(request, on_output)
+        found = await self._daemon.image(tag)
         if found is None:
-            raise BuildError(f"{order.dockerfile}: {tag} was built, and is gone from the engine")
+            raise BuildError(
+                f"{request.dockerfile}: {tag} was built but has been removed from the daemon"
+            )
         await self._mark(found.id, tag)
-        return self._image(found, tag, order.supplies)
+        return self._image(found, tag, request.supplies)
 
     async def find(
         self, name: str, timeout: float = 600.0, on_output: OnOutput | None = None
     ) -> DockerImage:
-        """An image by its name, pulled where the engine does not have it."""
+        """An image by its name; pulled if the daemon does not have it."""
         try:
             async with asyncio.timeout(timeout):
                 found = await self._puller.ensure(name, on_output=on_output)
@@ -95,7 +95,7 @@ class ImageStore:
     def _image(
         self, found: responses.ImageInspect, name: str, supplies: Supplies | None = None
     ) -> DockerImage:
-        self._held |= {found.id, name}
+        self._in_use |= {found.id, name}
         config = found.config or responses.ImageConfig()
         return DockerImage(
             key=found.id,
@@ -106,15 +106,15 @@ class ImageStore:
         )
 
     async def _mark(self, image: str, tag: str) -> None:
-        """Say on the engine that an image is used: tagging it again sets the time of its tag."""
+        """Record the use of an image on the daemon: a new tag updates its tag time."""
         now = time.monotonic()
-        if now - self._used.get(image, -_MARK_INTERVAL) >= _MARK_INTERVAL:
-            self._used[image] = now
-            await self._engine.tag(image, tag)
+        if now - self._last_marked.get(image, -_MARK_INTERVAL) >= _MARK_INTERVAL:
+            self._last_marked[image] = now
+            await self._daemon.tag(image, tag)
 
 
 def _without(env: Mapping[str, str], supplies: Supplies) -> dict[str, str]:
-    """An image's variables without those that its build was supplied with."""
+    """The image's variables without those of the build's supplies."""
     own = {key: value for key, value in env.items() if supplies.env.get(key) != value}
     if supplies.path and "PATH" in own:
         parts = f"{own['PATH']}:".replace(f"{supplies.path}:", "")

@@ -1,9 +1,8 @@
-"""Collects images of ours that nobody needs any more, by age of last use and by size.
+"""Prunes Plimsoll's images that are no longer needed, by last use and by size.
 
-An image's last use is on the engine itself: the time of its tag, which is set at each use. Sizes
-are exact for what shares layers: each image in a chain of parents counts with what it adds to
-its parent. What a container is made from, what was used a short while ago, and what images
-other than ours are built on stays.
+The last use of an image is stored on the daemon, as its tag time, which each use sets. Sizes count
+shared layers once: each image of a parent chain counts what it adds to its parent. Images with a
+container, images used a short while ago, and parents of other images are needed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,50 +18,50 @@ from plimsoll.sandboxes.docker.labels import OWNER_LABEL
 
 __all__ = ["PrunedImage", "prune_images"]
 
-_OURS = "plimsoll/"
+_IMAGE_PREFIX = "plimsoll/"
 _RECENT_USE = 3600.0
-"""Seconds for which an image that was used may still be about to be used."""
+"""Seconds after a use in which an image is never pruned."""
 _UNFINISHED_BUILD = 6 * 3600.0
-"""Seconds after which an image without a name is no longer part of a build under way."""
+"""Seconds after which an untagged image does not belong to a running build."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedImage:
-    """An image that was removed."""
+    """A removed image."""
 
     id: str
     name: str
-    """"" for what a failed build left."""
+    """"" for an image that a failed build left."""
     bytes: int
 
 
 async def prune_images(
-    engine: Daemon,
+    daemon: Daemon,
     *,
     keep_bytes: float,
     keep_days: float,
     now: float,
-    held: Collection[str] = (),
+    in_use: Collection[str] = (),
 ) -> list[PrunedImage]:
-    """Remove images of ours that were last used `keep_days` ago, then the oldest beyond
-    `keep_bytes` in all. `held` are ids and names of images that are being used.
+    """Remove images of Plimsoll not used for `keep_days`, then the least recently used ones
+    beyond `keep_bytes` in total. `in_use` are ids and names of images to keep.
     """
-    forest = _ImageTree(await engine.images(all=True))
-    used = {row.image_id for row in await engine.containers()}
-    times = {leaf.id: await _last_use(engine, leaf) for leaf in forest.leaves()}
+    tree = _ImageTree(await daemon.images(all=True))
+    used = {row.image_id for row in await daemon.containers()}
+    times = {leaf.id: await _last_use(daemon, leaf) for leaf in tree.leaves()}
     removed: list[PrunedImage] = []
-    kept = {*used, *held}
-    for row in sorted(forest.leaves(), key=lambda row: times[row.id]):
+    needed = {*used, *in_use}
+    for row in sorted(tree.leaves(), key=lambda row: times[row.id]):
         age = now - times[row.id]
         names = _names(row)
-        if row.id in kept or kept.intersection(names) or _is_young(age, names):
+        if row.id in needed or needed.intersection(names) or _is_young(age, names):
             continue
-        if not all(name.startswith(_OURS) for name in names):
-            continue  # somebody gave it a name of their own
-        if names and age < keep_days * 86400 and forest.size() <= keep_bytes:
+        if not all(name.startswith(_IMAGE_PREFIX) for name in names):
+            continue  # someone gave it another name
+        if names and age < keep_days * 86400 and tree.size() <= keep_bytes:
             continue
-        if await _remove(engine, row):
-            removed.append(PrunedImage(row.id, (names or [""])[0], forest.remove(row)))
+        if await _remove(daemon, row):
+            removed.append(PrunedImage(row.id, (names or [""])[0], tree.remove(row)))
     return removed
 
 
@@ -71,7 +70,7 @@ def _is_young(age: float, names: list[str]) -> bool:
 
 
 class _ImageTree:
-    """The engine's images by their parents."""
+    """The daemon's images, linked by parent."""
 
     def __init__(self, rows: Iterable[ImageSummary]) -> None:
         self._rows: dict[str, ImageSummary] = {row.id: row for row in rows}
@@ -80,18 +79,20 @@ class _ImageTree:
             self._children.setdefault(row.parent_id, set()).add(row.id)
 
     def leaves(self) -> list[ImageSummary]:
-        """Images of ours that no other is built on."""
-        return [row for row in self._rows.values() if _is_ours(row) and not self._has_child(row)]
+        """Images of Plimsoll without children."""
+        return [
+            row for row in self._rows.values() if _is_plimsolls(row) and not self._has_child(row)
+        ]
 
     def size(self) -> int:
-        """What all images of ours take up."""
-        return sum(self._own_size(row) for row in self._rows.values() if _is_ours(row))
+        """The total size of Plimsoll's images in bytes."""
+        return sum(self._own_size(row) for row in self._rows.values() if _is_plimsolls(row))
 
     def remove(self, row: ImageSummary) -> int:
-        """Take out an image, and its parents that are without a name and another child."""
+        """Remove an image and its untagged parents without other children; the bytes freed."""
         freed = 0
         at: ImageSummary | None = row
-        while at is not None and _is_ours(at) and not self._has_child(at):
+        while at is not None and _is_plimsolls(at) and not self._has_child(at):
             if at is not row and _names(at):
                 break
             freed += self._own_size(at)
@@ -108,7 +109,7 @@ class _ImageTree:
         return max(0, row.size - parent.size) if parent else row.size
 
 
-def _is_ours(row: ImageSummary) -> bool:
+def _is_plimsolls(row: ImageSummary) -> bool:
     labels: Mapping[str, str] = row.labels or {}
     return OWNER_LABEL in labels or BUILD_LABEL in labels
 
@@ -117,24 +118,24 @@ def _names(row: ImageSummary) -> list[str]:
     return [name for name in row.repo_tags or [] if name != "<none>:<none>"]
 
 
-async def _last_use(engine: Daemon, row: ImageSummary) -> float:
-    """When an image was last tagged, which is when it was last used; else when it was made."""
-    found = await engine.image(row.id) if _names(row) else None
+async def _last_use(daemon: Daemon, row: ImageSummary) -> float:
+    """The tag time of an image, which is its last use; else its creation time."""
+    found = await daemon.image(row.id) if _names(row) else None
     if found is None:
         return row.created
     try:
         tagged = datetime.fromisoformat(found.metadata.last_tag_time)
     except ValueError:
         return row.created
-    # The engine has the year 1 for an image whose tags it does not remember.
+    # The daemon reports the year 1 for an unknown tag time.
     return max(row.created, tagged.timestamp()) if tagged.year > 1 else row.created
 
 
-async def _remove(engine: Daemon, row: ImageSummary) -> bool:
-    """Whether it was removed; one that has come into use is left."""
+async def _remove(daemon: Daemon, row: ImageSummary) -> bool:
+    """Remove an image. Returns False if it is in use."""
     try:
         for name in _names(row) or [row.id]:
-            await engine.remove_image(name)
+            await daemon.remove_image(name)
     except SandboxUnavailable:
         raise
     except DaemonError as error:

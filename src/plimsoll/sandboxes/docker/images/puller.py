@@ -1,4 +1,4 @@
-"""Images that are used as they are: found on the engine, or pulled from their registry."""
+"""Pulls images that the daemon does not have from their registry."""
 
 import base64
 from contextlib import aclosing
@@ -16,59 +16,58 @@ from plimsoll.sandboxes.protocol import OnOutput
 __all__ = ["Puller"]
 
 _DEFAULT_REGISTRY = "https://index.docker.io/v1/"
-"""The name that Docker's own registry has among the passwords."""
+"""The key of Docker Hub in the config file's `auths`."""
 
 
 class Puller:
-    """Gets images for one engine; equal ones that are wanted at once are pulled once."""
+    """Pulls images for one daemon; concurrent pulls of one image are a single flight."""
 
-    def __init__(self, engine: Daemon, config: DockerCliConfig) -> None:
-        self._engine = engine
+    def __init__(self, daemon: Daemon, config: DockerCliConfig) -> None:
+        self._daemon = daemon
         self._config = config
         self._pulls = SingleFlight[ImageInspect]()
 
     async def ensure(
         self, name: str, platform: str = "", on_output: OnOutput | None = None
     ) -> ImageInspect:
-        """The image of this name. A `BuildError` says why it cannot be had, and what to do."""
-        found = await self._engine.image(name)
+        """Find or pull an image. Raises `BuildError` with the reason and the remedy."""
+        found = await self._daemon.image(name)
         if found is not None:
             return found
 
-        async def pull(say: OnOutput) -> ImageInspect:
-            return await self._pull(name, platform, say)
+        async def pull(emit: OnOutput) -> ImageInspect:
+            return await self._pull(name, platform, emit)
 
-        return await self._pulls.join(f"{name} {platform}", pull, on_output)
+        return await self._pulls.run(f"{name} {platform}", pull, on_output)
 
-    async def _pull(self, name: str, platform: str, say: OnOutput) -> ImageInspect:
-        why = "it was pulled, and is not there"
+    async def _pull(self, name: str, platform: str, emit: OnOutput) -> ImageInspect:
+        reason = "the pull ended without the image"
         try:
-            async with aclosing(self._engine.pull(name, self._auth(name), platform)) as lines:
-                async for told in lines:
-                    if told.status and not told.progress:
-                        say(
-                            "stdout", f"{' '.join(filter(None, (told.id, told.status)))}\n".encode()
-                        )
-            found = await self._engine.image(name)
+            async with aclosing(self._daemon.pull(name, self._auth(name), platform)) as lines:
+                async for line in lines:
+                    if line.status and not line.progress:
+                        text = " ".join(filter(None, (line.id, line.status)))
+                        emit("stdout", f"{text}\n".encode())
+            found = await self._daemon.image(name)
             if found is not None:
                 return found
         except DaemonError as error:
-            why = error.said
+            reason = error.reason
         raise BuildError(
-            f"the Docker engine at {self._engine.endpoint} does not have the image {name} and "
-            f"could not pull it: {why}; check the name{self._login(name)}, or get the image there "
-            f"by hand: docker pull {name}, or docker save on a host that has it and docker load"
+            f"the Docker daemon at {self._daemon.endpoint} does not have the image {name} and "
+            f"could not pull it: {reason}; check the name{self._login_hint(name)}, or load the "
+            f"image there: docker pull {name}, or docker save on a host that has it and docker load"
         )
 
-    def _login(self, name: str) -> str:
-        """That a password is needed which is not where it is looked for, where that may be."""
+    def _login_hint(self, name: str) -> str:
+        """A hint for a registry whose password is in a helper that Plimsoll does not use."""
         config, registry = self._config, _registry(name)
-        elsewhere = "" if registry in config.logins() else config.not_used(registry)
-        if not elsewhere:
+        unsupported = "" if registry in config.logins() else config.unsupported_login(registry)
+        if not unsupported:
             return ""
         return (
-            f", give the password of a private registry in `auths` of {config.file} ({elsewhere} "
-            "is not asked)"
+            f", give the password of a private registry in `auths` of {config.file} ({unsupported} "
+            "is not used)"
         )
 
     def _auth(self, name: str) -> str:
@@ -77,7 +76,7 @@ class Puller:
 
 
 def _registry(name: str) -> str:
-    """The registry of an image, as it is called among the passwords."""
+    """The registry of an image, as a key of `auths`."""
     first, slash, _ = name.partition("/")
     is_host = slash and (first == "localhost" or any(sign in first for sign in ".:"))
     return first if is_host else _DEFAULT_REGISTRY

@@ -1,8 +1,8 @@
-"""Which hosts an allowlist lets through, by name and by address.
+"""The hosts that an allowlist permits, by name and by address.
 
-A name is matched as text and never as what it resolves to. Addresses that lead back to the
-host itself, or to a cloud's metadata service, need a listed address or range that lies
-among them: neither a listed name nor `0.0.0.0/0` opens them.
+A name is matched as text, not by the addresses it resolves to. Addresses of the host itself and of
+cloud metadata services are guarded: they need a listed address or range within the guarded range.
+A listed name or `0.0.0.0/0` does not permit them.
 """
 
 import re
@@ -22,12 +22,12 @@ Host = str | Address
 """A name in lower case without a trailing dot, or an address."""
 
 _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
-_LIKE_A_NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
-_LONGEST_NAME = 253
+_NUMERIC = re.compile(r"\d+|0x[0-9a-f]*")
+_MAX_NAME = 253
 _GUARDED = tuple(
     ip_network(text)
     for text in (
-        "0.0.0.0/8",  # Connects to this host, as 127.0.0.1 does.
+        "0.0.0.0/8",  # connects to this host, like 127.0.0.1
         "127.0.0.0/8",
         "169.254.0.0/16",
         "100.100.100.200/32",
@@ -40,18 +40,18 @@ _GUARDED = tuple(
 
 
 def parse_host(text: str) -> Host:
-    """A host as a request writes it, without brackets; ValueError where it is none.
+    """Parse the host of a request, without brackets; raises ValueError if it is invalid.
 
-    Numbers that some resolvers take for addresses (`0x7f.1`, `2130706433`) are no host.
+    Numbers that some resolvers accept as addresses (`0x7f.1`, `2130706433`) are invalid.
     """
     if ":" in text:
         if "%" in text:
             raise ValueError("an address with a zone")
-        return _plain(IPv6Address(text))
+        return _unmapped(IPv6Address(text))
     name = text.lower().removesuffix(".")
-    if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise ValueError("not a host name")
-    if _LIKE_A_NUMBER.fullmatch(name.rpartition(".")[2]):
+    if _NUMERIC.fullmatch(name.rpartition(".")[2]):
         return IPv4Address(name)
     return name
 
@@ -68,7 +68,7 @@ class Allowlist:
 
     def _add(self, host: str) -> None:
         try:
-            self._ranges.append(_plain_range(host))
+            self._ranges.append(_unmapped_range(host))
         except ValueError:
             name = host.removesuffix(".")
             if name.startswith("*."):
@@ -77,7 +77,7 @@ class Allowlist:
                 self._names.add(name)
 
     def allows(self, host: Host) -> bool:
-        """Whether a request may name this host. A wildcard is for names below its domain."""
+        """Whether a request may name this host. A wildcard covers the names below its domain."""
         if not isinstance(host, str):
             return self._lists(host)
         labels = host.split(".")
@@ -85,26 +85,26 @@ class Allowlist:
         return host in self._names or any(domain in self._domains for domain in above)
 
     def may_resolve_to(self, address: Address) -> bool:
-        """Whether an allowed name may stand for this address."""
-        address = _plain(address)
+        """Whether an allowed name may resolve to this address."""
+        address = _unmapped(address)
         return not _is_guarded(address) or self._lists(address)
 
     def _lists(self, address: Address) -> bool:
-        address = _plain(address)
+        address = _unmapped(address)
         found = (r for r in self._ranges if r.version == address.version and address in r)
         if not _is_guarded(address):
             return any(found)
         return any(_within(r, guarded) for r in found for guarded in _GUARDED)
 
 
-def _plain(address: Address) -> Address:
-    """An IPv4 address that is written as an IPv6 one is the IPv4 address."""
+def _unmapped(address: Address) -> Address:
+    """The IPv4 address of an IPv4-mapped IPv6 address; other addresses as they are."""
     if isinstance(address, IPv6Address):
         return address.ipv4_mapped or address
     return address
 
 
-def _plain_range(text: str) -> IPv4Network | IPv6Network:
+def _unmapped_range(text: str) -> IPv4Network | IPv6Network:
     listed = ip_network(text, strict=False)
     mapped = IPv6Network("::ffff:0:0/96")
     if isinstance(listed, IPv6Network) and listed.subnet_of(mapped):

@@ -1,11 +1,11 @@
-"""The proxy that is the only way out of a sandbox whose network is an allowlist.
+"""The egress proxy: the only way out of a sandbox whose network is an allowlist.
 
-It runs in this process, over streams that a sandbox's own socket hands out, so the sandbox
-needs no network at all: a host that is not listed cannot be reached by any other way. The
-proxies to be had as libraries serve sockets of their own, so this one is written here.
+It runs in this process, over connections that the sandbox's init forwards. The sandbox itself has
+no network, so a host that is not listed cannot be reached in any other way. Proxy libraries serve
+sockets of their own, so this one is written here.
 
-What is asked for is decided by the name in the request. Only then is the name resolved, and
-the connection goes to the very address that was checked.
+The name in the request is checked first. Only then is it resolved, and the connection goes to the
+address that was checked.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from plimsoll.sandboxes.docker.network.proxy_http import (
 __all__ = ["EgressProxy", "Resolve"]
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
-"""The addresses of a name; OSError where it has none."""
+"""Resolves a name to addresses; raises OSError if there are none."""
 
 _MAX_CONNECTIONS = 256
 _CONNECT_SECONDS = 10.0
@@ -47,7 +47,7 @@ _REASONS = {
     504: "Gateway Timeout",
 }
 
-# Threads of their own: names that do not resolve must not hold up what else needs a thread.
+# A pool of its own: slow name lookups must not block other users of threads.
 _resolvers = ThreadPoolExecutor(8, "plimsoll-egress")
 
 
@@ -60,15 +60,15 @@ async def _resolve(name: str) -> Sequence[Address]:
 
 
 class _Refused(Exception):
-    """Why a request is not served, and the status to say it with."""
+    """A refused request: the reason and the HTTP status."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
 class EgressProxy:
-    """Serves a sandbox's connections, HTTP and CONNECT, to the hosts of an allowlist only."""
+    """Serves a sandbox's connections, HTTP and CONNECT, only to the hosts of an allowlist."""
 
     def __init__(self, allowed_hosts: Sequence[str], *, resolve: Resolve = _resolve) -> None:
         self._rules = Allowlist(allowed_hosts)
@@ -79,7 +79,7 @@ class EgressProxy:
 
     @property
     def allowed(self) -> Mapping[str, int]:
-        """How often each host was let through; past a thousand hosts, the rest together."""
+        """Requests allowed by host; hosts beyond the first thousand are counted together."""
         return self._allowed
 
     @property
@@ -88,32 +88,32 @@ class EgressProxy:
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end."""
-        source = MessageReader(reader)
+        client = MessageReader(reader)
         self._open += 1
         try:
             if self._open > _MAX_CONNECTIONS:
                 raise _Refused(503, f"more than {_MAX_CONNECTIONS} connections at once")
-            while await self._serve(source, writer):
+            while await self._serve_request(client, writer):
                 pass
         except BadMessage as error:
-            await _send_error(source, writer, error.status, f"no request that is served: {error}")
+            await _send_error(client, writer, error.status, f"bad request: {error}")
         except _Refused as error:
-            await _send_error(source, writer, error.status, str(error))
+            await _send_error(client, writer, error.status, str(error))
         except OSError:
-            pass  # One of the two sides is gone, and that is all there is to tell the other.
+            pass  # one side closed the connection; closing the other tells it
         finally:
             self._open -= 1
             await _close(writer)
 
-    async def _serve(self, source: MessageReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one request; whether another may follow."""
+    async def _serve_request(self, client: MessageReader, writer: asyncio.StreamWriter) -> bool:
+        """Serve one request. Returns whether another may follow."""
         try:
             async with asyncio.timeout(_HEAD_SECONDS):
-                lines = await source.head()
+                lines = await client.head()
         except TimeoutError:
-            if not source.begun:
+            if not client.has_data:
                 return False
-            raise _Refused(408, f"no whole request within {_HEAD_SECONDS:g} s") from None
+            raise _Refused(408, f"no complete request within {_HEAD_SECONDS:g} s") from None
         if lines is None:
             return False
         request = Request.parse(lines)
@@ -122,9 +122,9 @@ class EgressProxy:
             if request.method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 await writer.drain()
-                await _relay_tunnel(source, writer, MessageReader(reader), server)
+                await _relay_tunnel(client, writer, MessageReader(reader), server)
                 return False
-            return await _exchange(request, source, writer, MessageReader(reader), server)
+            return await _exchange(request, client, writer, MessageReader(reader), server)
         finally:
             await _close(server)
 
@@ -132,38 +132,38 @@ class EgressProxy:
         self, host: Host, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._rules.allows(host):
-            _count(self._refused, str(host))
-            raise _Refused(403, f"the task's allowed_hosts do not have {host}")
+            _count_host(self._refused, str(host))
+            raise _Refused(403, f"{host} is not in the task's allowed_hosts")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await self._addresses(host)
-                _count(self._allowed, str(host))
+                _count_host(self._allowed, str(host))
                 return await _connect_to_any(addresses, port)
         except TimeoutError:
             raise _Refused(504, f"{host}:{port} does not answer") from None
         except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise _Refused(502, f"{host}:{port} cannot be reached: {why}") from None
+            reason = error.strerror or type(error).__name__
+            raise _Refused(502, f"{host}:{port} cannot be reached: {reason}") from None
 
     async def _addresses(self, host: Host) -> Sequence[Address]:
         if not isinstance(host, str):
             return [host]
         found = await self._resolve(host)
-        usable = [address for address in found if self._rules.may_resolve_to(address)]
-        if found and not usable:
-            _count(self._refused, host)
+        allowed = [address for address in found if self._rules.may_resolve_to(address)]
+        if found and not allowed:
+            _count_host(self._refused, host)
             raise _Refused(
                 403,
-                f"{host} stands for {found[0]}, an address of this host or its neighbours, "
-                "which allowed_hosts has to list itself",
+                f"{host} resolves to {found[0]}, an address of this host or a metadata service, "
+                "which must itself be in allowed_hosts",
             )
-        return usable
+        return allowed
 
 
 async def _connect_to_any(
     addresses: Sequence[Address], port: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address that takes one."""
+    """A connection to the first address that accepts one."""
     failed: OSError = OSError(0, "the name has no address")
     for address in dict.fromkeys(addresses):
         try:
@@ -175,87 +175,89 @@ async def _connect_to_any(
 
 async def _exchange(
     request: Request,
-    source: MessageReader,
+    reader: MessageReader,
     writer: asyncio.StreamWriter,
-    server_source: MessageReader,
+    server_reader: MessageReader,
     server: asyncio.StreamWriter,
 ) -> bool:
-    """One request and its answer, both at once: a server may answer before it has all."""
+    """Relay a request and its response concurrently: a server may answer early."""
     server.write(request.head())
     chunked = request.body == "chunked"
-    sending = asyncio.create_task(relay_body(source, server, request.body, chunked=chunked))
-    answering = asyncio.create_task(_relay_response(request, server_source, writer))
+    request_task = asyncio.create_task(relay_body(reader, server, request.body, chunked=chunked))
+    response_task = asyncio.create_task(_relay_response(request, server_reader, writer))
     try:
-        await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_COMPLETED)
-        if sending.done() and isinstance(sending.exception(), BadMessage):
-            sending.result()
-        complete = await answering
-        return complete and request.keep_alive and sending.done() and not sending.exception()
+        await asyncio.wait({request_task, response_task}, return_when=asyncio.FIRST_COMPLETED)
+        if request_task.done() and isinstance(request_task.exception(), BadMessage):
+            request_task.result()
+        complete = await response_task
+        return (
+            complete and request.keep_alive and request_task.done() and not request_task.exception()
+        )
     finally:
-        await _cancel_all(sending, answering)
+        await _cancel_all(request_task, response_task)
 
 
 async def _relay_response(
-    request: Request, source: MessageReader, writer: asyncio.StreamWriter
+    request: Request, reader: MessageReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """Carry the answer; whether its end can be told on a connection that stays."""
-    begun = False
+    """Relay the response. Returns whether the connection can be kept open after it."""
+    started = False
     try:
         while True:
-            lines = await source.head()
+            lines = await reader.head()
             if lines is None:
-                raise BadMessage("the server closed the connection without an answer")
+                raise BadMessage("the server closed the connection without a response")
             response = Response.parse(lines, request.method)
             if response.status == 101:
-                raise BadMessage("the server wants another protocol")
+                raise BadMessage("the server switches to another protocol")
             if not response.interim:
                 break
-            if not request.old:
+            if not request.is_http10:
                 writer.write(response.head(framing=[]))
                 await writer.drain()
-        begun = True
-        return await _relay_final_response(request, response, source, writer)
+        started = True
+        return await _relay_final_response(request, response, reader, writer)
     except BadMessage as error:
-        if begun:
-            raise ConnectionError("the answer broke off") from error
+        if started:
+            raise ConnectionError("the response ended early") from error
         raise _Refused(502, f"{request.host}: {error}") from None
 
 
 async def _relay_final_response(
-    request: Request, response: Response, source: MessageReader, writer: asyncio.StreamWriter
+    request: Request, response: Response, reader: MessageReader, writer: asyncio.StreamWriter
 ) -> bool:
-    chunked = not isinstance(response.body, int) and not request.old
+    chunked = not isinstance(response.body, int) and not request.is_http10
     framing: Headers = [("Transfer-Encoding", "chunked")] if chunked else []
-    stays = request.keep_alive and (chunked or isinstance(response.body, int))
-    if not stays:
+    keeps_open = request.keep_alive and (chunked or isinstance(response.body, int))
+    if not keeps_open:
         framing = [*framing, ("Connection", "close")]
     writer.write(response.head(framing=framing))
-    await relay_body(source, writer, response.body, chunked=chunked)
-    return stays
+    await relay_body(reader, writer, response.body, chunked=chunked)
+    return keeps_open
 
 
 async def _relay_tunnel(
-    source: MessageReader,
+    reader: MessageReader,
     writer: asyncio.StreamWriter,
-    server_source: MessageReader,
+    server_reader: MessageReader,
     server: asyncio.StreamWriter,
 ) -> None:
-    """Carry bytes both ways until both ends are done; each end may close on its own."""
-    ways = (
-        asyncio.create_task(_pump(source, server)),
-        asyncio.create_task(_pump(server_source, writer)),
+    """Copy bytes in both directions until both ends are done; either may half-close."""
+    tasks = (
+        asyncio.create_task(_copy(reader, server)),
+        asyncio.create_task(_copy(server_reader, writer)),
     )
     try:
-        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
-        for way in done:
-            way.result()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
     finally:
-        await _cancel_all(*ways)
+        await _cancel_all(*tasks)
 
 
-async def _pump(source: MessageReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await source.some():
-        writer.write(piece)
+async def _copy(reader: MessageReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read_some():
+        writer.write(chunk)
         await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
@@ -268,10 +270,10 @@ async def _cancel_all(*tasks: asyncio.Task[object]) -> None:
 
 
 async def _send_error(
-    source: MessageReader, writer: asyncio.StreamWriter, status: int, why: str
+    reader: MessageReader, writer: asyncio.StreamWriter, status: int, reason: str
 ) -> None:
-    """Say why a request is not served, and end the connection."""
-    text = f"plimsoll: {why}\n".encode("ascii", "replace")
+    """Send an error response and end the connection."""
+    text = f"plimsoll: {reason}\n".encode("ascii", "replace")
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain\r\n"
         f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
@@ -280,10 +282,10 @@ async def _send_error(
         async with asyncio.timeout(_LINGER_SECONDS):
             writer.write(head.encode() + text)
             await writer.drain()
-            # A socket closed with bytes unread is reset, and the answer lost with it.
+            # Closing a socket with unread bytes resets it, and the response would be lost.
             if writer.can_write_eof():
                 writer.write_eof()
-                while await source.some():
+                while await reader.read_some():
                     pass
 
 
@@ -292,10 +294,10 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     try:
         async with asyncio.timeout(_LINGER_SECONDS):
             await writer.wait_closed()
-    except OSError:  # TimeoutError too: what is left to be sent is not taken.
+    except OSError:  # including TimeoutError: the peer does not read the rest
         writer.transport.abort()
 
 
-def _count(counter: Counter[str], host: str) -> None:
-    known = host in counter or len(counter) < _MAX_COUNTED_HOSTS
-    counter[host if known else _OTHERS] += 1
+def _count_host(counter: Counter[str], host: str) -> None:
+    separate = host in counter or len(counter) < _MAX_COUNTED_HOSTS
+    counter[host if separate else _OTHERS] += 1

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as the allowlist proxy reads it: strictly, so that nobody else reads it otherwise.
+"""A strict HTTP/1.1 parser for the egress proxy.
 
-A message that two programs could read in two ways (two lengths, folded lines, bare line
-ends, a host in more than one place) is refused, never repaired.
+A message that two programs could read differently (two lengths, folded lines, bare line ends, a
+host in more than one place) is refused, never repaired.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ MAX_HEAD = 64 * 1024
 _MAX_CHUNK_LINE = 4096
 
 Framing = int | Literal["chunked", "to the end"]
-"""How long a body is."""
+"""The length of a body."""
 Headers = Sequence[tuple[str, str]]
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -46,33 +46,33 @@ _HOP_BY_HOP = frozenset(
 
 
 class BadMessage(Exception):
-    """A message that is refused, with the status to answer with."""
+    """A refused message, with the HTTP status of the response."""
 
-    def __init__(self, why: str, status: int = 400) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
         self.status = status
 
 
 class MessageReader:
-    """A stream read in bounded pieces, whatever the limit of its reader is."""
+    """Reads a stream in bounded chunks, independent of the limit of its StreamReader."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     @property
-    def begun(self) -> bool:
-        """Whether there is something that has been read and not yet taken."""
-        return bool(self._held)
+    def has_data(self) -> bool:
+        """Whether the buffer has data."""
+        return bool(self._buffer)
 
     async def head(self) -> list[str] | None:
-        """The lines up to the empty one; None where the stream ends before the first byte."""
+        """The lines up to the empty line; None if the stream ends before the first byte."""
         raw = await self._until(b"\r\n\r\n", MAX_HEAD, 431)
         if raw is None:
             return None
         lines = raw[:-4].decode("latin-1").split("\r\n")
         if any("\n" in line or "\r" in line or "\0" in line for line in lines):
-            raise BadMessage("a line of the head ends in something else than CR LF")
+            raise BadMessage("a line of the head does not end with CR LF")
         return lines
 
     async def line(self) -> bytes:
@@ -81,36 +81,36 @@ class MessageReader:
             raise BadMessage("the body ends too early")
         return found[:-2]
 
-    async def some(self, most: int = CHUNK) -> bytes:
-        """What has come, or comes next; empty at the end."""
-        if not self._held:
+    async def read_some(self, most: int = CHUNK) -> bytes:
+        """Buffered data or the next chunk; empty at the end of the stream."""
+        if not self._buffer:
             return await self._reader.read(min(most, CHUNK))
-        taken = bytes(self._held[:most])
-        del self._held[:most]
+        taken = bytes(self._buffer[:most])
+        del self._buffer[:most]
         return taken
 
     async def _until(self, mark: bytes, limit: int, status: int) -> bytes | None:
         looked = 0
-        while (found := self._held.find(mark, looked)) < 0:
-            if len(self._held) >= limit:
+        while (found := self._buffer.find(mark, looked)) < 0:
+            if len(self._buffer) >= limit:
                 raise BadMessage(f"more than {limit} bytes before it ends", status)
-            looked = max(0, len(self._held) - len(mark) + 1)
+            looked = max(0, len(self._buffer) - len(mark) + 1)
             more = await self._reader.read(min(CHUNK, limit))
-            if not more and self._held:
+            if not more and self._buffer:
                 raise BadMessage("it ends in the middle")
             if not more:
                 return None
-            self._held += more
+            self._buffer += more
         if found > limit:
             raise BadMessage(f"more than {limit} bytes before it ends", status)
-        taken = bytes(self._held[: found + len(mark)])
-        del self._held[: found + len(mark)]
+        taken = bytes(self._buffer[: found + len(mark)])
+        del self._buffer[: found + len(mark)]
         return taken
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks the proxy for."""
+    """A client's request to the proxy."""
 
     method: str
     host: Host
@@ -120,8 +120,8 @@ class Request:
     headers: Headers
     body: Framing
     keep_alive: bool
-    old: bool
-    """HTTP/1.0: no chunks, no interim answers."""
+    is_http10: bool
+    """HTTP/1.0: no chunks, no interim responses."""
 
     @classmethod
     def parse(cls, lines: list[str]) -> "Request":
@@ -132,30 +132,32 @@ class Request:
         if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
             raise BadMessage("not an HTTP/1.1 request")
         headers = _parse_headers(lines[1:])
-        old = version == "HTTP/1.0"
+        is_http10 = version == "HTTP/1.0"
         body = _framing(headers)
-        if old and body == "chunked":
+        if is_http10 and body == "chunked":
             raise BadMessage("HTTP/1.0 has no chunks")
         if method == "CONNECT":
             host, port = _authority(target, None)
-            return cls(method, host, port, "", headers, 0, False, old)
+            return cls(method, host, port, "", headers, 0, False, is_http10)
         host, port, path = _absolute(target)
-        keep = not old and "close" not in _listed(headers, "connection", "proxy-connection")
-        return cls(method, host, port, path, headers, body or 0, keep, old)
+        keep = not is_http10 and "close" not in _list_tokens(
+            headers, "connection", "proxy-connection"
+        )
+        return cls(method, host, port, path, headers, body or 0, keep, is_http10)
 
     def head(self) -> bytes:
-        """The request as its server gets it: the host is the one that was checked."""
-        shown = f"[{self.host}]" if ":" in str(self.host) else str(self.host)
-        shown = shown if self.port == 80 else f"{shown}:{self.port}"
-        kept = [(n, v) for n, v in _end_to_end(self.headers) if n.lower() != "host"]
+        """The head for the server, with the host that was checked."""
+        host = f"[{self.host}]" if ":" in str(self.host) else str(self.host)
+        host = host if self.port == 80 else f"{host}:{self.port}"
+        kept = [(n, v) for n, v in _end_to_end_headers(self.headers) if n.lower() != "host"]
         framing = [("Transfer-Encoding", "chunked")] if self.body == "chunked" else []
-        lines = [("Host", shown), *kept, *framing, ("Connection", "close")]
+        lines = [("Host", host), *kept, *framing, ("Connection", "close")]
         return _encode(f"{self.method} {self.path} HTTP/1.1", lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a server answers."""
+    """A server's response."""
 
     status: int
     reason: str
@@ -166,7 +168,7 @@ class Response:
     def parse(cls, lines: list[str], method: str) -> "Response":
         found = _STATUS.fullmatch(lines[0])
         if found is None:
-            raise BadMessage("not an HTTP/1.1 answer")
+            raise BadMessage("not an HTTP/1.1 response")
         status = int(found[1])
         headers = _parse_headers(lines[1:])
         if method == "HEAD" or status < 200 or status in (204, 304):
@@ -179,51 +181,51 @@ class Response:
         return self.status < 200
 
     def head(self, *, framing: Headers) -> bytes:
-        """The answer as the client gets it, with its framing."""
-        lines = [*_end_to_end(self.headers), *framing]
+        """The head for the client, with the given framing."""
+        lines = [*_end_to_end_headers(self.headers), *framing]
         return _encode(f"HTTP/1.1 {self.status} {self.reason}", lines)
 
 
 async def relay_body(
-    source: MessageReader, writer: asyncio.StreamWriter, framing: Framing, *, chunked: bool
+    reader: MessageReader, writer: asyncio.StreamWriter, framing: Framing, *, chunked: bool
 ) -> None:
-    """Carry a body, no faster than it is taken; `chunked` is how it is written."""
+    """Relay a body with backpressure; `chunked` is the framing of the output."""
     if framing == "chunked":
-        while size := await _chunk_size(source):
-            await _relay_bytes(source, writer, size, chunked=chunked)
-            if await source.line():
-                raise BadMessage("a chunk is longer than it says")
-        # Trailers are fields that nobody has checked: they end here.
-        while await source.line():
+        while size := await _chunk_size(reader):
+            await _relay_bytes(reader, writer, size, chunked=chunked)
+            if await reader.line():
+                raise BadMessage("a chunk is longer than its size")
+        # Trailers are unchecked header fields and are dropped.
+        while await reader.line():
             pass
     elif framing == "to the end":
-        while piece := await source.some():
-            await _write(writer, piece, chunked=chunked)
+        while chunk := await reader.read_some():
+            await _write(writer, chunk, chunked=chunked)
     else:
-        await _relay_bytes(source, writer, framing, chunked=chunked)
+        await _relay_bytes(reader, writer, framing, chunked=chunked)
     if chunked:
         writer.write(b"0\r\n\r\n")
     await writer.drain()
 
 
 async def _relay_bytes(
-    source: MessageReader, writer: asyncio.StreamWriter, size: int, *, chunked: bool
+    reader: MessageReader, writer: asyncio.StreamWriter, size: int, *, chunked: bool
 ) -> None:
     while size:
-        piece = await source.some(min(size, CHUNK))
-        if not piece:
+        chunk = await reader.read_some(min(size, CHUNK))
+        if not chunk:
             raise BadMessage("the body ends too early")
-        size -= len(piece)
-        await _write(writer, piece, chunked=chunked)
+        size -= len(chunk)
+        await _write(writer, chunk, chunked=chunked)
 
 
-async def _write(writer: asyncio.StreamWriter, piece: bytes, *, chunked: bool) -> None:
-    writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+async def _write(writer: asyncio.StreamWriter, chunk: bytes, *, chunked: bool) -> None:
+    writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk)
     await writer.drain()
 
 
-async def _chunk_size(source: MessageReader) -> int:
-    size = (await source.line()).partition(b";")[0].rstrip(b" \t")
+async def _chunk_size(reader: MessageReader) -> int:
+    size = (await reader.line()).partition(b";")[0].rstrip(b" \t")
     if not _HEX.fullmatch(size):
         raise BadMessage("not the size of a chunk")
     return int(size, 16)
@@ -239,8 +241,8 @@ def _parse_headers(lines: list[str]) -> Headers:
     return headers
 
 
-def _listed(headers: Headers, *names: str) -> set[str]:
-    """The words of fields that are lists."""
+def _list_tokens(headers: Headers, *names: str) -> set[str]:
+    """The tokens of list-valued header fields."""
     values = (value for name, value in headers if name.lower() in names)
     return {word.strip().lower() for value in values for word in value.split(",")}
 
@@ -250,17 +252,17 @@ def _framing(headers: Headers) -> Framing | None:
     codings = [value.lower() for name, value in headers if name.lower() == "transfer-encoding"]
     if codings:
         if lengths or codings != ["chunked"]:
-            raise BadMessage("a length in more than one way, or a coding other than chunked")
+            raise BadMessage("more than one length, or a coding other than chunked")
         return "chunked"
     if not lengths:
         return None
     if len(lengths) > 1 or not re.fullmatch(r"[0-9]{1,18}", lengths[0]):
-        raise BadMessage("not one length")
+        raise BadMessage("not a single valid length")
     return int(lengths[0])
 
 
-def _end_to_end(headers: Headers) -> Headers:
-    dropped = _HOP_BY_HOP | (_listed(headers, "connection") - {"content-length", "host"})
+def _end_to_end_headers(headers: Headers) -> Headers:
+    dropped = _HOP_BY_HOP | (_list_tokens(headers, "connection") - {"content-length", "host"})
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 

@@ -1,11 +1,10 @@
-"""The network of sandboxes that may use one: a bridge for each run, on which they are apart.
+"""The network of a run: one bridge, on which sandboxes cannot reach each other.
 
-One for a run, however many processes work for it, since an engine has few dozen ranges of
-addresses.
+All processes of a run share one network, because a daemon has only a few dozen address ranges.
 
-Containers are told by address who is asked for names. Otherwise an engine whose host has a name
-server on its loopback asks that one on their behalf, also for containers that were taken out of
-their network: names that are looked up would be a way out.
+Containers get their name servers by address. Otherwise a daemon whose host has a name server on
+loopback would forward their queries, also for containers that have left the network: name
+resolution would be a way out.
 """
 
 import asyncio
@@ -29,82 +28,80 @@ __all__ = ["RunNetworks", "is_missing_network", "name_servers", "remove_network"
 log = logging.getLogger(__name__)
 
 _NO_INTERCONNECT = {"com.docker.network.bridge.enable_icc": "false"}
-"""Containers on the bridge do not reach each other."""
+"""Containers on the bridge cannot reach each other."""
 _NETWORK_LIFETIME = 7 * 24 * 3600.0
-"""Its own, whatever its sandboxes' is: who uses it keeps it, and else another is made. What a host
-that is gone left would take up one of an engine's few ranges for as long as any task may take."""
+"""Lifetime in seconds of a network without users. It is shorter than that of its sandboxes, so that
+a dead host does not occupy one of the daemon's few address ranges for long."""
 _REMOVE_SECONDS = 10.0
 _PAUSE = 0.1
 _TICKET = "network"
 _NO_NAME_SERVER = ("127.0.0.1",)
-"""The container itself, in which nobody answers."""
+"""The container itself, where no name server listens."""
 
 
 class RunNetworks:
-    """The networks that one backend uses, made or found when its first sandbox of a run wants one.
+    """The networks of one backend, found or created for the first sandbox of a run.
 
-    Who made one may die before the others of its run: who uses it holds on to it by a container
-    that never runs, as with volumes, so that nobody takes it for a dead process's.
+    The process that created a network may die before the others of its run. So each process that
+    uses it connects a container that never runs, and the network is not reaped.
     """
 
     def __init__(
-        self, engine: Daemon, image: Callable[[], Awaitable[str]], turns: HostLocks
+        self, daemon: Daemon, image: Callable[[], Awaitable[str]], locks: HostLocks
     ) -> None:
-        self._engine = engine
+        self._daemon = daemon
         self._image = image
-        """Makes sure of the image that containers which never run are made from."""
-        self._turns = turns
-        self._of_runs: dict[str, str] = {}
-        self._runs: dict[str, str] = {}
-        """Of all networks that were ever used here, those too that somebody removed."""
+        """Ensures the image of the containers that never run; returns its name."""
+        self._locks = locks
+        self._by_run: dict[str, str] = {}
+        self._run_of: dict[str, str] = {}
+        """The run of every network used by this process, including removed ones."""
         self._holders: list[str] = []
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def of_run(self, labels: Labels) -> str:
         """The name of the run's network."""
         run = labels.run
-        async with self._turn:
-            if run not in self._of_runs:
+        async with self._lock:
+            if run not in self._by_run:
                 own = replace(labels, ticket=_TICKET, expires=time.time() + _NETWORK_LIFETIME)
-                async with self._turns.take(_lock_name(run)):
+                async with self._locks.acquire(_lock_name(run)):
                     network = await self._find(run) or await self._make(own)
-                    self._runs[network] = run
+                    self._run_of[network] = run
                     await self._hold(network, own)
-                self._of_runs[run] = network
-            return self._of_runs[run]
+                self._by_run[run] = network
+            return self._by_run[run]
 
     def forget(self, name: str) -> None:
-        """Somebody removed it: the next sandbox gets a new one."""
-        self._of_runs = {run: made for run, made in self._of_runs.items() if made != name}
+        """Forget a network that was removed; the next sandbox gets a new one."""
+        self._by_run = {run: made for run, made in self._by_run.items() if made != name}
 
     async def _find(self, run: str) -> str | None:
-        rows = await self._engine.networks(f"{RUN}={run}", f"{TICKET}={_TICKET}")
+        rows = await self._daemon.networks(f"{RUN}={run}", f"{TICKET}={_TICKET}")
         return min(rows, key=lambda row: (row.created, row.name)).name if rows else None
 
     async def _make(self, labels: Labels) -> str:
-        # The engine takes letters, digits and a few signs in a name, and does not keep two from
-        # having the same: the run stands in a label.
+        # Network names allow few characters and need not be unique, so the run is in a label.
         name = f"plimsoll-{short_id()}"
-        self._runs[name] = labels.run
+        self._run_of[name] = labels.run
         try:
             await run_to_completion(
-                self._engine.create_network(name, to_docker(labels), options=_NO_INTERCONNECT)
+                self._daemon.create_network(name, to_docker(labels), options=_NO_INTERCONNECT)
             )
         except DaemonError as error:
             raise self._refused(error) from None
         first = await self._find(labels.run) or name
-        if first != name:  # another host was at it, too
-            await self._engine.remove_network(name)
+        if first != name:  # another host created one too
+            await self._daemon.remove_network(name)
         return first
 
     def _refused(self, error: DaemonError) -> SandboxUnavailable:
-        if "address pool" not in error.said:
+        if "address pool" not in error.reason:
             return SandboxUnavailable(str(error))
         return SandboxUnavailable(
-            f"the Docker engine at {self._engine.endpoint} has no range of addresses left "
-            "for another network: remove networks nobody uses (plimsoll clean --expired, "
-            "docker network prune), or give it more (default-address-pools in its "
-            "daemon.json)"
+            f"the Docker daemon at {self._daemon.endpoint} has no address range left for "
+            "another network: remove unused networks (plimsoll clean --expired, docker network "
+            "prune), or add ranges (default-address-pools in its daemon.json)"
         )
 
     async def _hold(self, network: str, labels: Labels) -> None:
@@ -116,62 +113,61 @@ class RunNetworks:
         }
         holder = f"plimsoll-holds-{short_id()}"
         self._holders.append(holder)
-        await run_to_completion(self._engine.create_container(config, holder))
+        await run_to_completion(self._daemon.create_container(config, holder))
 
     async def close(self) -> None:
-        """Let go of them; who is the last of a run removes its network."""
-        runs, self._runs, self._of_runs = self._runs, {}, {}
+        """Release the networks; the last user of a run's network removes it."""
+        runs, self._run_of, self._by_run = self._run_of, {}, {}
         holders, self._holders = self._holders, []
         for holder in holders:
             try:
-                await self._engine.remove(holder)
+                await self._daemon.remove(holder)
             except SandboxError as error:
-                log.warning("the container %s is left: %s", holder, error)
+                log.warning("container %s could not be removed: %s", holder, error)
         for name, run in runs.items():
             try:
-                async with self._turns.take(_lock_name(run)):
-                    await self._remove(name)
+                async with self._locks.acquire(_lock_name(run)):
+                    await self._remove_unused(name)
             except SandboxError as error:
-                log.warning("the network %s is left: %s", name, error)
+                log.warning("network %s could not be removed: %s", name, error)
 
-    async def _remove(self, name: str) -> None:
-        """Unless it is used."""
+    async def _remove_unused(self, name: str) -> None:
         if not await self._is_used(name):
-            await remove_network(self._engine, name)
+            await remove_network(self._daemon, name)
 
     async def _is_used(self, name: str) -> bool:
-        rows = await self._engine.containers()
+        rows = await self._daemon.containers()
         return any(name in (row.network_settings.networks or {}) for row in rows)
 
 
-async def remove_network(engine: Daemon, name: str, seconds: float = _REMOVE_SECONDS) -> None:
-    """Remove a network that no container is in.
+async def remove_network(daemon: Daemon, name: str, seconds: float = _REMOVE_SECONDS) -> None:
+    """Remove a network without containers.
 
-    The daemon may take a moment to see that the last container is out of it. One that restarted
-    may also hold on to endpoints of containers that are gone: those are removed by force.
+    The daemon may need a moment to notice that the last container left. After a restart it may
+    also keep endpoints of removed containers; those are disconnected by force.
     """
     deadline = time.monotonic() + seconds
     while True:
         try:
-            await engine.remove_network(name)
+            await daemon.remove_network(name)
             return
         except DaemonUnreachable:
             if time.monotonic() > deadline:
                 raise
         except DaemonError as error:
-            if "active endpoints" not in error.said or time.monotonic() > deadline:
+            if "active endpoints" not in error.reason or time.monotonic() > deadline:
                 raise
-            await _remove_dead_endpoints(engine, name)
+            await _remove_dead_endpoints(daemon, name)
         await asyncio.sleep(_PAUSE)
 
 
-async def _remove_dead_endpoints(engine: Daemon, network: str) -> None:
-    found = await engine.network(network)
+async def _remove_dead_endpoints(daemon: Daemon, network: str) -> None:
+    found = await daemon.network(network)
     members = (found.containers if found is not None else None) or {}
     for container, member in members.items():
-        if await engine.inspect(container) is None:
+        if await daemon.inspect(container) is None:
             with suppress(DaemonError):  # another process may have removed it
-                await engine.disconnect(network, member.name)
+                await daemon.disconnect(network, member.name)
 
 
 def _lock_name(run: str) -> str:
@@ -179,12 +175,12 @@ def _lock_name(run: str) -> str:
 
 
 def is_missing_network(error: DaemonError) -> bool:
-    """Whether the engine refused a call since a network is gone."""
-    return error.status == 404 and "network" in error.said.lower()
+    """Whether the daemon refused a call because a network does not exist."""
+    return error.status == 404 and "network" in error.reason.lower()
 
 
 def name_servers(resolv_conf: str) -> tuple[str, ...]:
-    """The addresses in a resolv.conf that a container reaches by its own network, if any."""
+    """The name servers of a resolv.conf that a container can reach, without loopback ones."""
     words = [line.split() for line in resolv_conf.splitlines()]
     named = [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
     found: list[str] = []
