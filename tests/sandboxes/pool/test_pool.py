@@ -168,7 +168,9 @@ async def test_a_closed_lease_does_not_reach_the_sandbox(
     assert not (await lease.status()).alive
 
 
-async def test_a_warm_sandbox_that_died_is_replaced(faulty: FaultyBackend, pool: Pool, image: Image):
+async def test_a_warm_sandbox_that_died_is_replaced(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     created: list[object] = []
     create = faulty.create
 
@@ -224,7 +226,9 @@ async def test_the_option_ahead_limits_prewarmed_sandboxes(faulty: FaultyBackend
         assert len(faulty.started) == 1
 
 
-async def test_a_warm_sandbox_without_demand_is_closed(faulty: FaultyBackend, pool: Pool, image: Image):
+async def test_a_warm_sandbox_without_demand_is_closed(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     expected = pool.expect(DEBIAN, spec(), 2)
     await until(lambda: len(faulty.alive) == 2)
     expected.withdraw()
@@ -274,7 +278,9 @@ async def test_a_lease_cancelled_while_served_returns_its_sandbox(
     await until(lambda: not faulty.alive)
 
 
-async def test_leaving_the_pool_closes_leased_warm_and_half_started_sandboxes(faulty: FaultyBackend):
+async def test_leaving_the_pool_closes_leased_warm_and_half_started_sandboxes(
+    faulty: FaultyBackend,
+):
     async with Pool(faulty, PoolOptions(concurrency=4)) as pool:
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec())
@@ -312,7 +318,9 @@ async def test_starts_that_keep_failing_fail_all_waiters_and_the_next_request(
     assert pool.stats.failed_starts == tried
 
 
-async def test_starts_are_retried_after_the_backoff(faulty: FaultyBackend, pool: Pool, image: Image):
+async def test_starts_are_retried_after_the_backoff(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     faulty.start_errors = [SandboxUnavailable("not now") for _ in range(3)]
     pool.expect(DEBIAN, spec())
     await until(lambda: len(faulty.started) == 3)
@@ -329,7 +337,9 @@ async def test_a_start_that_fails_once_is_retried(faulty: FaultyBackend, pool: P
     assert pool.stats.failed_starts == 1
 
 
-async def test_a_refusal_of_the_backend_is_passed_on(faulty: FaultyBackend, pool: Pool, image: Image):
+async def test_a_refusal_of_the_backend_is_passed_on(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     asked = spec(limits=Limits(gpus=1))
     pool.expect(DEBIAN, asked)
     await until(lambda: faulty.started)
@@ -338,7 +348,9 @@ async def test_a_refusal_of_the_backend_is_passed_on(faulty: FaultyBackend, pool
             await pool.create(image, asked)
 
 
-async def test_an_unexpected_exception_reaches_the_waiter(faulty: FaultyBackend, pool: Pool, image: Image):
+async def test_an_unexpected_exception_reaches_the_waiter(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     faulty.start_errors = [KeyError("nobody thought of this")]
     with pytest.raises(KeyError):
         await pool.create(image, spec())

@@ -112,7 +112,9 @@ async def test_a_sandbox_whose_reset_times_out_is_retired(
     assert await use(pool, image) != first
 
 
-async def test_a_slow_reset_is_not_waited_for(faulty: FaultyBackend, monkeypatch: pytest.MonkeyPatch):
+async def test_a_slow_reset_is_not_waited_for(
+    faulty: FaultyBackend, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(reset, "_RESET_SECONDS", 600.0)
     async with Pool(faulty, replace(RESET, ahead=0)) as pool:
@@ -184,7 +186,9 @@ async def test_the_network_is_restored_after_a_failed_change(
     assert pool.stats.retired == {"its reset failed: RuntimeError": 1}
 
 
-async def test_oom_kills_of_earlier_uses_are_not_counted(faulty: FaultyBackend, pool: Pool, image: Image):
+async def test_oom_kills_of_earlier_uses_are_not_counted(
+    faulty: FaultyBackend, pool: Pool, image: Image
+):
     pool.expect(DEBIAN, spec(), 3)
     kills = 0
 
