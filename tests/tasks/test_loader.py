@@ -14,8 +14,8 @@ from plimsoll.core.permissions import (
     NetworkPolicy,
 )
 from plimsoll.core.toml_lines import line_of
-from plimsoll.tasks.env_tables import resolve_env
 from plimsoll.tasks.loader import find_tasks, load_task, load_tasks
+from plimsoll.tasks.task_file import resolve_env
 
 
 def put(root: Path, files: dict[str, str]) -> Path:

@@ -276,7 +276,7 @@ async def test_a_trial_that_cannot_write_its_files_on_a_full_disk_is_not_a_bug(
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28), "/runs/x/verifier/stdout.txt")
 
-    monkeypatch.setattr("plimsoll.trials.record.StepRecord.keep_output", full)
+    monkeypatch.setattr("plimsoll.trials.record.StepRecord.save_output", full)
     ran = await run(write_task(), Shell("true"))
     check_void(ran, Cause.SANDBOX, "the file system at / is full", "make room there")
     # All such trials have the same reason, so that the circuit breaker can group them.

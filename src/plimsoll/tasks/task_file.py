@@ -1,12 +1,16 @@
 """Model of task.toml: the Harbor task format 0.25, schema 1.4, with its older keys.
 
-Unknown keys are kept in `model_extra` and reported.
+Unknown keys are kept in `model_extra` and reported. Env tables may refer to variables of the
+host: `${NAME}` and `${NAME:-default}`.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from plimsoll.core.errors import TaskError
 from plimsoll.core.permissions import SYSTEM_CALLS, NetworkMode, NetworkPolicy
 from plimsoll.tasks.field_types import (
     Count,
@@ -38,6 +42,7 @@ __all__ = [
     "TaskConfig",
     "TaskInfo",
     "VerifierConfig",
+    "resolve_env",
 ]
 
 RewardStrategy = Literal["mean", "final"]
@@ -313,3 +318,32 @@ class TaskConfig(Table):
         """The range of valid rewards: `metadata.reward_range`, by default 0 to 1."""
         low, high = self.metadata.get("reward_range", (0.0, 1.0))
         return float(low), float(high)
+
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def resolve_env(env: Mapping[str, str], host: Mapping[str, str], where: str) -> dict[str, str]:
+    """Return the table with host values filled in; `where` names its file and key in errors."""
+    problems: list[str] = []
+
+    def resolve(key: str, text: str) -> str:
+        def value(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            found = host.get(name)
+            if default is not None:
+                return found or default
+            if found is None:
+                problems.append(
+                    f"{where}.{key}: the variable {name} is not set; "
+                    f"set it, or write ${{{name}:-default}}"
+                )
+                return ""
+            return found
+
+        return REFERENCE.sub(value, text)
+
+    resolved = {key: resolve(key, text) for key, text in env.items()}
+    if problems:
+        raise TaskError(*problems)
+    return resolved

@@ -94,7 +94,7 @@ async def open_policy_session(
     except Exception as error:  # recorded in the trajectory and raised again
         await session.end("void", " ".join(str(error).split()))
         raise
-    await session.end(opened.last.ending.value, opened.last.detail)
+    await session.end(opened.last_outcome.ending.value, opened.last_outcome.detail)
 
 
 class PolicySession:
@@ -106,7 +106,7 @@ class PolicySession:
         self.longest_pause = policy.longest_pause
         self._before = 0
         """Exchanges of earlier steps."""
-        self.last = Outcome()
+        self.last_outcome = Outcome()
         """Outcome of the latest step."""
 
     @property
@@ -169,5 +169,5 @@ class PolicySession:
         elif not self.turns:
             detail = f" ({outcome.detail})" if outcome.detail else ""
             raise AgentError(f"{agent.name} got no answer of the policy before it ended{detail}")
-        self.last = outcome
+        self.last_outcome = outcome
         return outcome

@@ -147,13 +147,13 @@ class StepRecord:
     def verifier_folder(self) -> Path:
         return self._make_folder("verifier")
 
-    def keep_output(self, part: str, result: ExecResult) -> None:
+    def save_output(self, part: str, result: ExecResult) -> None:
         """Save the output of a finished command."""
         folder = self._make_folder(part)
         (folder / "stdout.txt").write_bytes(result.stdout.data)
         (folder / "stderr.txt").write_bytes(result.stderr.data)
 
-    async def take_logs(
+    async def save_logs(
         self, sandbox: Sandbox, source: str, *, limit: int, entries: int
     ) -> list[str]:
         """Save the agent's own logs; return one line for each file that could not be saved."""

@@ -12,10 +12,9 @@ from plimsoll.core.permissions import NetworkPolicy
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, Limits, Mount, SandboxSpec, Supplies
 from plimsoll.tasks.assets.staged_assets import StagedAssets
-from plimsoll.tasks.env_tables import resolve_env
 from plimsoll.tasks.fetches.finder import find_fetches
 from plimsoll.tasks.task import Step, Task
-from plimsoll.tasks.task_file import EnvironmentConfig
+from plimsoll.tasks.task_file import EnvironmentConfig, resolve_env
 
 __all__ = [
     "SandboxRequest",

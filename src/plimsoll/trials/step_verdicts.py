@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from plimsoll.core.endings import Ending
 from plimsoll.trials.verdicts import Graded, Verdict, Void
 
-__all__ = ["combine", "falls_short"]
+__all__ = ["combine_verdicts", "is_below_minimum"]
 
 
-def falls_short(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
+def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
     """Whether a step did not reach the minimum reward for the next step."""
     if min_reward is None:
         return False
@@ -24,7 +24,7 @@ def falls_short(verdict: Graded, min_reward: float | Mapping[str, float] | None)
     return verdict.reward < min_reward
 
 
-def combine(
+def combine_verdicts(
     verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], multi_step: bool
 ) -> Verdict:
     """Combine the verdicts of the steps that ran, in order."""

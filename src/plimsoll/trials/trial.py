@@ -7,6 +7,7 @@ A failed trial is data: `run_trial` turns every exception into a void verdict wi
 raises only when it is cancelled, and writes a verdict even then.
 """
 
+import asyncio
 import secrets
 import time
 import traceback
@@ -31,9 +32,9 @@ from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
 from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Step, Task
+from plimsoll.tasks.task_file import HealthcheckConfig
 from plimsoll.trials.artifacts import ARTIFACTS, Bounds, copy_artifacts
 from plimsoll.trials.disk_space import DiskSpace
-from plimsoll.trials.healthcheck import wait_until_healthy
 from plimsoll.trials.policy_session import (
     MAX_PAUSE,
     PolicyAccess,
@@ -48,7 +49,7 @@ from plimsoll.trials.sandbox_request import (
     labels_for,
     task_env,
 )
-from plimsoll.trials.step_verdicts import combine, falls_short
+from plimsoll.trials.step_verdicts import combine_verdicts, is_below_minimum
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.trials.verifier import LOGS, Verifier
 from plimsoll.trials.voids import void_of
@@ -221,7 +222,7 @@ class _Trial:
             for step in task.steps:
                 verdict = await self._step(step, sandbox, verifier, session)
                 self.verdicts[step.name] = verdict
-                if isinstance(verdict, Void) or falls_short(verdict, step.min_reward):
+                if isinstance(verdict, Void) or is_below_minimum(verdict, step.min_reward):
                     break
         except PlimsollError as error:
             await self._disk_space.check(sandbox)
@@ -229,7 +230,7 @@ class _Trial:
         finally:
             with self._phase("close"):
                 await self._record.close(sandbox)
-        return combine(
+        return combine_verdicts(
             list(self.verdicts.items()), task.reward_strategy, multi_step=task.is_multi_step
         )
 
@@ -238,7 +239,7 @@ class _Trial:
             await sandbox.empty(folder, mode=_WORLD_WRITABLE)
         if self._task.environment.healthcheck is not None:
             with self._phase("healthcheck"):
-                await wait_until_healthy(self._task.environment.healthcheck, sandbox)
+                await _wait_until_healthy(self._task.environment.healthcheck, sandbox)
         with self._phase("agent set-up"):
             await self._agent.set_up(self._task, sandbox)
 
@@ -257,7 +258,7 @@ class _Trial:
             verdict = await verifier.grade(step, sandbox, record, outcome.ending)
             verdict = await self._disk_space.judge(verdict, self._task.reward_range[1], record)
         with self._phase("artifacts"):
-            await self._keep(step, sandbox, record)
+            await self._save_files(step, sandbox, record)
         return verdict
 
     async def _set_up_step(self, step: Step, sandbox: Sandbox) -> None:
@@ -272,7 +273,7 @@ class _Trial:
                     where = script.relative_to(self._task.path)
                     raise SetUpError(f"{where} {done.complaint()}")
         if step.healthcheck is not None:
-            await wait_until_healthy(step.healthcheck, sandbox)
+            await _wait_until_healthy(step.healthcheck, sandbox)
 
     async def _run_agent(
         self, step: Step, sandbox: Sandbox, record: StepRecord, session: PolicySession | None
@@ -351,11 +352,28 @@ class _Trial:
                 f"(limit {limit} MB, environment.memory_mb)"
             )
 
-    async def _keep(self, step: Step, sandbox: Sandbox, record: StepRecord) -> None:
+    async def _save_files(self, step: Step, sandbox: Sandbox, record: StepRecord) -> None:
         """Keep the artifacts and the agent's logs; record those that cannot be kept."""
         notes: list[str] = []
         if not step.separate_verifier:
             notes += await copy_artifacts(step, sandbox, record.artifacts, self._bounds)
         size, entries = min(self._bounds.size, _MAX_AGENT_LOG_BYTES), self._bounds.entries
-        notes += await record.take_logs(sandbox, _AGENT_LOGS, limit=size, entries=entries)
+        notes += await record.save_logs(sandbox, _AGENT_LOGS, limit=size, entries=entries)
         record.write_notes(notes)
+
+
+async def _wait_until_healthy(check: HealthcheckConfig, sandbox: Sandbox) -> None:
+    """Run the check until it passes. Failures in the start period do not count."""
+    began = time.monotonic()
+    failures = 0
+    while True:
+        done = await sandbox.exec(check.command, timeout=check.timeout_sec)
+        if done.ok:
+            return
+        starting = time.monotonic() - began < check.start_period_sec
+        if not starting:
+            failures += 1
+        if failures >= check.retries:
+            times = f"{failures} times" if failures > 1 else "once"
+            raise SetUpError(f"healthcheck {check.command!r}, tried {times}: {done.complaint()}")
+        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)

@@ -132,12 +132,12 @@ class Verifier:
         cwd = await _working_folder(sandbox)
         before = await sandbox.status()
         done = await self._run_tests(step, sandbox, cwd)
-        record.keep_output("verifier", done)
+        record.save_output("verifier", done)
         await sandbox.kill_all()
         after = await sandbox.status()
         self._disk_space.update(after)
         memory_kills = (after.oom_kills or 0) - (before.oom_kills or 0)
-        files = await self._take_logs(sandbox, record.verifier_folder)
+        files = await self._download_logs(sandbox, record.verifier_folder)
         await sandbox.empty(TESTS)
         await sandbox.empty(LOGS, mode=_WORLD_WRITABLE)
         grading = Grading(
@@ -176,7 +176,7 @@ class Verifier:
             keep=_MAX_OUTPUT_BYTES,
         )
 
-    async def _take_logs(self, sandbox: Sandbox, folder: Path) -> dict[str, bytes]:
+    async def _download_logs(self, sandbox: Sandbox, folder: Path) -> dict[str, bytes]:
         """Save /logs/verifier, and read the files at its top level, which may be rewards.
 
         If the folder is too large or was replaced, only the reward files are downloaded; if

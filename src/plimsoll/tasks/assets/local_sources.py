@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plimsoll.core.errors import UsageError
-from plimsoll.tasks.assets.asset import Request
-from plimsoll.tasks.assets.requests import canonical_url
+from plimsoll.tasks.assets.asset import Request, canonical_url
 from plimsoll.tasks.fetches.fetch import Kind
 
 __all__ = ["LocalSources", "parse_local_sources"]

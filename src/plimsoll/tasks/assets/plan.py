@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from plimsoll.tasks.assets.asset import Request
+from plimsoll.tasks.assets.asset import Request, UnsupportedFetch, optional_requests, requests_of
 from plimsoll.tasks.assets.packages import host_python
-from plimsoll.tasks.assets.requests import UnsupportedFetch, optional_requests, requests_of
 from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.dockerfile.stages import RunScript, Stage
 from plimsoll.tasks.fetches.fetch import Fetch, Kind, Phase

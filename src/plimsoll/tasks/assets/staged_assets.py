@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Self
 
 from plimsoll.core.errors import UsageError
-from plimsoll.tasks.assets.asset import ASSETS_MOUNT, Asset, AssetMount, Request
+from plimsoll.tasks.assets.asset import (
+    ASSETS_MOUNT,
+    Asset,
+    AssetMount,
+    Request,
+    UnsupportedFetch,
+    requests_of,
+)
 from plimsoll.tasks.assets.manifest_file import read_manifest
-from plimsoll.tasks.assets.requests import UnsupportedFetch, requests_of
 from plimsoll.tasks.fetches.fetch import Fetch, Kind
 
 __all__ = ["StagedAssets", "load_assets"]

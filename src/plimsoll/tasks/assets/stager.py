@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plimsoll.core.errors import AssetError
-from plimsoll.tasks.assets.asset import Asset, Request
+from plimsoll.tasks.assets.asset import Asset, Request, uv_requirement
 from plimsoll.tasks.assets.commands import DiskFull, is_disk_full
 from plimsoll.tasks.assets.derived_files import damaged_derived_files, write_derived_files
 from plimsoll.tasks.assets.git import Mirror, stage_checkout, stage_mirror
@@ -20,7 +20,6 @@ from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.assets.manifest_file import MANIFEST, write_manifest
 from plimsoll.tasks.assets.packages import host_python, stage_npm, stage_uv, stage_wheels
 from plimsoll.tasks.assets.plan import Plan
-from plimsoll.tasks.assets.requests import uv_requirement
 from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.assets.store import AssetStore, damage
 from plimsoll.tasks.assets.urls import stage_url
