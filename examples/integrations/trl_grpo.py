@@ -33,7 +33,7 @@ def main(model, steps=30):
             reward_funcs=verdict,
         )
         trainer.train()
-        print(f"look: {rollouts.directory}")
+        print(f"see: {rollouts.directory}")
 
 
 if not 2 <= len(sys.argv) <= 3:

@@ -280,7 +280,7 @@ def test_the_example_trains(tmp_path: Path):
     )
     assert ended.returncode == 0, ended.stderr
     (run,) = (tmp_path / "runs").glob("trl-*")
-    assert f"look: {run.relative_to(tmp_path)}" in ended.stdout
+    assert f"see: {run.relative_to(tmp_path)}" in ended.stdout
     assert [row.verdict for row in read_rows(run)] == ["graded"] * 8
 
 

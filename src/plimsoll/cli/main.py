@@ -1,6 +1,6 @@
-"""The `plimsoll` command. A subcommand's file is imported when it is used or listed.
+"""The `plimsoll` command. The module of a subcommand is imported when it is used or listed.
 
-Those files import no more than click at their top, so that `--help` is quick.
+These modules import only click at the top, so that `--help` is fast.
 """
 
 import importlib
@@ -41,11 +41,11 @@ COMMANDS = {
     "stop": "plimsoll.cli.commands.stop",
     "validate": "plimsoll.cli.commands.validate",
 }
-"""The commands, each with the module that holds its `command`."""
+"""The module of each command, which defines `command`."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is asked for."""
+    """A group that imports commands lazily."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(COMMANDS)
@@ -63,7 +63,7 @@ def plimsoll() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit. An error made on purpose is a line, never a trace."""
+    """Run the command line and exit. An expected error is one line, never a traceback."""
     with redirect_stderr(lossy_stream(sys.stderr)), redirect_stdout(checked_stream(sys.stdout)):
         code = _run(args)
     sys.exit(code)
@@ -74,15 +74,15 @@ def _run(args: Sequence[str] | None) -> int:
         code = plimsoll.main(args, prog_name="plimsoll", standalone_mode=False)
         sys.stdout.flush()
     except PlimsollError as error:
-        code = _say(str(error))
+        code = _print_error(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = error.exit_code
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "plimsoll"
-        code = _say(f"{error.format_message()}\ntry: {where} --help")
+        code = _print_error(f"{error.format_message()}\ntry: {where} --help")
     except click.ClickException as error:
-        code = _say(error.format_message())
+        code = _print_error(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except BrokenPipeError:
@@ -90,11 +90,11 @@ def _run(args: Sequence[str] | None) -> int:
         code = 1
     except OutputError as error:
         drop_rest(1)
-        _say(f"cannot write to standard output: {error.strerror}")
+        _print_error(f"cannot write to standard output: {error.strerror}")
         code = 1
     return code
 
 
-def _say(message: str) -> int:
+def _print_error(message: str) -> int:
     click.echo(f"plimsoll: {message}", err=True)
     return 2

@@ -8,7 +8,7 @@ import pytest
 def test_an_agent_that_cannot_be_baked_is_named_with_those_that_can(plimsoll, tmp_path: Path):
     done = plimsoll("bake", "oracle", "--to", str(tmp_path / "layer"))
     assert done.returncode == 2
-    assert "'oracle' cannot be baked; those that can are claude-code, codex" in done.stderr
+    assert "'oracle' cannot be baked; choose from claude-code, codex" in done.stderr
     assert not (tmp_path / "layer").exists()
 
 

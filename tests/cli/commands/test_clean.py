@@ -73,7 +73,7 @@ def test_a_live_run_is_refused_and_goes_on(clean: Plimsoll, alive: Start, own_ho
     ended = clean("night-run")
     assert (ended.returncode, ended.stdout) == (2, "")
     host = os.uname().nodename
-    assert f"run night-run is alive: pid {run.process.pid} on {host};" in ended.stderr
+    assert f"run night-run is running: pid {run.process.pid} on {host};" in ended.stderr
     assert "--force" in ended.stderr
     assert _left(own_home) == set(run.ids)
     assert run.running(1)
@@ -100,7 +100,7 @@ def test_force_takes_nothing_from_another_run_of_the_same_name(
     (ours / LEDGER).touch()
     ended = clean("here/night-run", "--force")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "not only this run is called night-run" in ended.stderr
+    assert "another run is called night-run" in ended.stderr
     assert f"pid {other.process.pid} on" in ended.stderr
     assert _left(own_home) == set(other.ids)
     assert other.running(1)
@@ -223,7 +223,7 @@ def test_all_takes_from_the_living_only_with_yes(clean: Plimsoll, alive: Start, 
     dead = _leave(own_home, "old")
     ended = clean("--all")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "live runs (night-run) would lose 2 sandboxes; --yes" in ended.stderr
+    assert "running runs (night-run) would lose 2 sandboxes; --yes" in ended.stderr
     assert _left(own_home) == {dead, *run.ids}
     ended = clean("--all", "--yes")
     assert ended.returncode == 0
@@ -266,7 +266,7 @@ def test_on_a_terminal_all_asks(
     os.close(ours)
     os.close(theirs)
     assert ended.returncode == 0, ended.stderr
-    assert "live runs (night-run) would lose 1 sandbox, and their trials" in ended.stderr
+    assert "running runs (night-run) would lose 1 sandbox, and their trials" in ended.stderr
     assert _left(own_home) == (set(run.ids) if stays else set())
     assert ("nothing was removed" in ended.stderr) is stays
 
@@ -275,7 +275,7 @@ def test_a_run_on_another_host_counts_as_alive(clean: Plimsoll, own_home: Path):
     name = _leave(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
     ended = clean("far")
     assert ended.returncode == 2
-    assert "pid 7 on elsewhere~00000000, which cannot be asked from here" in ended.stderr
+    assert "pid 7 on elsewhere~00000000, which is another host" in ended.stderr
     assert _left(own_home) == {name}
     assert clean("far", "--force").returncode == 0
     assert _left(own_home) == set()
@@ -339,7 +339,7 @@ def test_a_daemon_that_was_named_and_not_asked_is_told_by_the_exit(
         file.write('[docker]\nhost = "unix:///nowhere/docker.sock"\n')
     ended = plimsoll("clean", *args)
     assert ended.returncode == 1
-    assert "docker was not asked: there is no Docker daemon" in ended.stdout
+    assert "docker was not reached: there is no Docker daemon" in ended.stdout
     assert _left(own_home) == set()  # what could be asked is clean all the same
 
 
@@ -354,7 +354,7 @@ def test_that_there_is_no_docker_at_all_is_no_failure(
     _leave(own_home, "old")
     ended = plimsoll("clean", "old")
     assert ended.returncode == 0, ended.stderr
-    assert "docker was not asked: no Docker daemon was found" in ended.stdout
+    assert "docker was not reached: no Docker daemon was found" in ended.stdout
 
 
 def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600) -> str:

@@ -70,7 +70,7 @@ def test_the_closing_table_names_cause_reason_remedy_and_place(
     reason = next(line for line in lines if line.startswith("  ungraded (2 of 2)"))
     assert "out/trials/ungraded." in reason
     assert any("remedy: read verifier/stdout.txt" in line for line in lines)
-    assert lines[-1].startswith("look: out/summary.json · plimsoll show out/trials/ungraded.")
+    assert lines[-1].startswith("see: out/summary.json · plimsoll show out/trials/ungraded.")
 
 
 def test_every_attempt_is_kept_with_its_verdict(

@@ -33,7 +33,7 @@ def test_errors_exit_1_and_say_where_why_and_what_to_do(lint):
     assert sum(line.startswith("fetch-then-zero (2)") for line in lines) == 1
     assert sum(line.startswith("  why  ") for line in lines) == 3
     assert lines[-2].startswith("2 errors in 1 task · 2 warnings · 1 task in ")
-    assert lines[-1].startswith("look: plimsoll stage ")
+    assert lines[-1].startswith("see: plimsoll stage ")
     assert not any(line != line.rstrip() for line in lines)
 
 

@@ -32,7 +32,7 @@ def run(config: Path) -> Iterator[Living]:
 def test_nothing_is_said_to_be_nothing(plimsoll: Plimsoll, config: Path):
     ended = plimsoll("ps", "--backend", "local")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == "nothing of any run is on local\n"
+    assert ended.stdout == "no items of runs on local\n"
 
 
 def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, run: Living):
@@ -63,7 +63,7 @@ def test_what_dead_owners_left_is_marked_with_the_way_to_remove_it(plimsoll: Pli
     run.kill()
     said = plimsoll("ps", "--backend", "local").stdout
     assert said.count(f"pid {run.process.pid} on {os.uname().nodename}, dead") == 2
-    assert "2 of dead owners or past the expiry: `plimsoll clean --expired` removes them" in said
+    assert "2 of dead owners or expired: `plimsoll clean --expired` removes them" in said
 
 
 def test_json_is_one_object_with_everything(plimsoll: Plimsoll, run: Living):
@@ -84,7 +84,7 @@ def test_of_all_backends_one_that_cannot_be_asked_is_a_line(plimsoll: Plimsoll, 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "1 run · 2 sandboxes" in ended.stdout
     last = ended.stdout.splitlines()[-1]
-    assert last.startswith("docker was not asked: the Docker daemon at tcp://127.0.0.1:1 cannot")
+    assert last.startswith("docker was not reached: the Docker daemon at tcp://127.0.0.1:1 cannot")
     told = json.loads(plimsoll("ps", "--json").stdout)
     assert list(told["unreached"]) == ["docker"]
 

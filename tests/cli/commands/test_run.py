@@ -40,7 +40,7 @@ def test_a_run_does_its_steps_keeps_all_in_its_directory_and_exits_0(
     assert first.startswith("plimsoll 0.1 · local sandboxes (namespaces, no daemon) · agent oracle")
     assert "3 tasks · 3 steps of 2 × 2 trials" in first
     assert "nothing lost, nothing twice (ledger checked)" in proof
-    assert look.startswith("look: runs/night/summary.json")
+    assert look.startswith("see: runs/night/summary.json")
     run = tmp_path / "runs/night"
     assert prompts(run) == list(range(6))
     assert {row["reward"] for row in rows(run)} == {1.0}
@@ -177,8 +177,8 @@ def test_a_run_that_comes_to_nothing_exits_3_and_says_why(
     ended = plimsoll("run", "night.toml", "--out", "out")
     assert ended.returncode == 3, ended.stderr
     assert "every task is out" in ended.stdout
-    assert "out: a: void" in ended.stdout
-    assert "go on: plimsoll resume out" in ended.stdout
+    assert "left out: a: void" in ended.stdout
+    assert "continue: plimsoll resume out" in ended.stdout
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_a_directory_that_is_a_run_already_is_not_begun_again(
     assert plimsoll("run", "night.toml", "--out", "out").returncode == 0
     ended = plimsoll("run", "night.toml", "--out", "out")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "`plimsoll resume out` goes on with it" in ended.stderr
+    assert "continue it with `plimsoll resume out`" in ended.stderr
 
 
 def at_work(start: Start, tmp_path: Path) -> tuple[object, Path]:
@@ -223,7 +223,7 @@ def test_stop_drains_a_run_and_status_tells_before_and_after(
     stopped = plimsoll("stop", "night")
     assert stopped.returncode == 0, stopped.stderr
     assert 1 <= time.monotonic() - began < 40
-    assert "has ended · go on: plimsoll resume runs/night" in stopped.stdout
+    assert "has ended · continue: plimsoll resume runs/night" in stopped.stdout
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, err
     assert "stopping: running trials have 1 s" in err
@@ -292,7 +292,7 @@ def test_stop_now_does_not_wait_for_trials(
     assert time.monotonic() - began < 40
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, err
-    assert "go on: plimsoll resume runs/night" in err
+    assert "continue: plimsoll resume runs/night" in err
     wait_for(lambda: marked(mark) == {})
     wait_for(lambda: no_sandbox(tmp_path))
 
@@ -306,7 +306,7 @@ def test_stop_says_where_nothing_is_left_to_go_on_with(
     wait_for(lambda: any(tmp_path.glob("home/sandboxes/*")), process)
     stopped = plimsoll("stop", "night")
     assert stopped.returncode == 0, stopped.stderr
-    assert "runs/night has ended before it began: there is nothing to go on" in stopped.stdout
+    assert "runs/night ended before its first trial: there is nothing to" in stopped.stdout
     process.communicate(timeout=60)
     assert not (tmp_path / "runs/night/ledger.db").exists()
 
@@ -403,7 +403,7 @@ def test_an_evaluations_directory_is_told_from_a_runs(
         ended = plimsoll(command, name)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert "runs/night is the directory of an evaluation: " in ended.stderr
-        assert "look: runs/night/results.jsonl" in ended.stderr
+        assert "see: runs/night/results.jsonl" in ended.stderr
 
 
 @pytest.mark.slow

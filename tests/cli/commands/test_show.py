@@ -92,7 +92,7 @@ def test_a_graded_trial_shows_its_reward_first_and_what_was_said(trial: Path, pl
     assert "bash command: ls" in ended.stdout
     assert "characters left out, --full shows them" in ended.stdout
     assert "── branch 1 · the agent rewrote history" in ended.stdout
-    assert lines[-1].startswith(f"look: plimsoll show {trial}")
+    assert lines[-1].startswith(f"see: plimsoll show {trial}")
 
 
 def test_a_void_trial_says_why_on_what_evidence_and_what_to_do(folder: Path, plimsoll: Plimsoll):
@@ -106,7 +106,7 @@ def test_a_void_trial_says_why_on_what_evidence_and_what_to_do(folder: Path, pli
         "  remedy     read verifier/stdout.txt and verifier/stderr.txt; "
         "fix tests/ or their dependencies",
     ]
-    assert "no trajectory: the agent asked no policy" in ended.stdout
+    assert "no trajectory: the agent made no request to the policy" in ended.stdout
 
 
 def test_full_shows_long_texts_whole(trial: Path, plimsoll: Plimsoll):
@@ -169,7 +169,7 @@ def test_a_killed_trial_is_shown_as_far_as_it_came(talk: Talk, folder: Path, pli
     ended = plimsoll("show", str(folder))
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert lines[0] == "no verdict: the trial still runs, or was killed"
+    assert lines[0] == "no verdict: the trial is running or was killed"
     assert any(line.startswith("unfinished: ") for line in lines)
     assert "Done." in ended.stdout and "Other." not in ended.stdout
 
@@ -189,14 +189,14 @@ def test_a_session_outside_of_a_run_is_shown(tmp_path: Path, plimsoll: Plimsoll)
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["nowhere"], "nowhere: there is no such file or folder"),
+        (["nowhere"], "nowhere: no such file or folder"),
         (["empty"], "empty holds neither verdict.json nor trajectory.jsonl.zst"),
         (["runs/demo"], "runs/demo is a run; show one of its trials, in runs/demo/trials: fix-add"),
         (["garbage"], "garbage: holds no trajectory"),
         (["broken"], "broken/verdict.json cannot be read"),
-        (["empty", "--out", "x"], "--out says where an export goes"),
-        (["empty", "--json", "--export", "atif"], "--export goes without --json and --tokens"),
-        (["oracle", "--export", "atif"], "oracle has no trajectory to export"),
+        (["empty", "--out", "x"], "--out needs --export atif"),
+        (["empty", "--json", "--export", "atif"], "--export excludes --json and --tokens"),
+        (["oracle", "--export", "atif"], "oracle has no trajectory"),
         (["runs/demo/trials/fix-add.3", "--export", "atif", "--out", "no/x"], "cannot write no/x"),
     ],
 )

@@ -46,13 +46,13 @@ def test_what_tasks_fetch_is_staged_once_and_told(
     done = plimsoll("stage", "tasks", "--to", "assets", *by_hand)
 
     assert done.returncode == 0, done.stderr
-    assert "2 tasks fetch 2 things" in done.stderr
+    assert "2 tasks: 2 assets can be staged" in done.stderr
     assert done.stderr.count("staging ") == 2
     assert "/opt/parsers" in done.stdout
     assert (
         "apt-get gcc: apt-get cannot be staged; install it in the image (one, two)" in done.stdout
     )
-    assert "agents can read them: url https://example.invalid/data.txt" in done.stdout
+    assert "agents can read: url https://example.invalid/data.txt" in done.stdout
     assert (tmp_path / "assets/assets.toml").is_file()
 
     again = plimsoll("stage", "tasks", "--to", "assets")
@@ -75,7 +75,7 @@ def test_what_cannot_be_had_is_named_with_its_tasks_and_the_rest_is_staged(
     assert found["left"][0]["tasks"] == ["one", "two"]
     text = plimsoll("stage", "tasks", "--to", "assets")
     assert text.returncode == 1
-    assert "cannot be had: url https://example.invalid/data.txt" in text.stdout
+    assert "failed: url https://example.invalid/data.txt" in text.stdout
     assert "--from" in text.stdout
 
 
@@ -85,7 +85,7 @@ def test_only_the_tasks_that_were_chosen_count(
     done = plimsoll("stage", "tasks", "--to", "assets", "--task", "one", *by_hand[:2])
 
     assert done.returncode == 0
-    assert "1 task fetches 1 thing that can be staged" in done.stderr
+    assert "1 task: 1 asset can be staged" in done.stderr
 
 
 def test_check_names_what_is_damaged_and_changes_nothing(

@@ -57,7 +57,7 @@ def test_sound_tasks_are_valid_and_exit_0(honest: WriteTask, plimsoll: Plimsoll,
     assert len(kept["a"]["oracle"]) == len(kept["a"]["nop"]) == 2  # type: ignore[arg-type]
     assert (tmp_path / "tasks/.plimsoll/quarantine.txt").read_text() == ""
     assert "wrote: tasks/.plimsoll/validation.json" in ended.stdout
-    assert lines[-1] == "go on: plimsoll eval tasks --backend local --validated"
+    assert lines[-1] == "next: plimsoll eval tasks --backend local --validated"
 
 
 def test_each_fault_is_quarantined_with_its_reason(
@@ -174,7 +174,7 @@ def test_an_interrupted_validation_keeps_what_is_finished(
     assert process.returncode == 130, err
     assert json.loads(out)["not_finished"] == ["long"]
     assert "interrupted: 1 of 2 tasks were not finished" in err
-    assert "go on: plimsoll validate tasks --backend local" in err
+    assert "next: plimsoll validate tasks --backend local" in err
     assert list(records(tmp_path / "tasks/.plimsoll")) == ["a"]
 
 
@@ -207,7 +207,7 @@ def test_the_commands_to_go_on_with_are_those_that_work(
     ended = plimsoll("validate", "tasks", "--assets", "assets")
     last = ended.stdout.splitlines()[-1]
     words = "tasks --backend local --assets assets --validated --skip-invalid"
-    assert last == f"go on: plimsoll eval {words}"
+    assert last == f"next: plimsoll eval {words}"
     assert plimsoll("eval", *words.split()).returncode == 0
 
 

@@ -170,5 +170,7 @@ def test_sandboxes_that_outlive_the_process_have_longer_and_are_named_where_they
         process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (time.monotonic() - began > 5) is not again
-    assert "sandboxes may be left: `plimsoll clean a-run` removes them" in (err if again else out)
+    assert "sandboxes may be left; remove them with: plimsoll clean a-run" in (
+        err if again else out
+    )
     assert process.returncode == 130

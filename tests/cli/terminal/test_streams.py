@@ -98,7 +98,7 @@ def test_a_closed_terminal_ends_a_run_in_order_however_often_it_is_told(
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGHUP, out + err
     assert "stopping: running trials have 1 s" in err
-    assert "go on: plimsoll resume run" in out
+    assert "continue: plimsoll resume run" in out
     assert no_sandbox(tmp_path)
     checked(plimsoll, "run")
 

@@ -120,7 +120,7 @@ def test_what_replicas_generate_is_of_the_weights_that_it_counts_as(
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
     (left,) = (tmp_path / "run/weights").glob("0.*")
-    assert f"the last weights stay in {left} for the servers: remove {left.parent} when" in out
+    assert f"the last weights stay in {left} for the servers; remove {left.parent} when" in out
 
 
 @pytest.mark.parametrize("weights", [None, "shared"])

@@ -56,7 +56,7 @@ def test_a_training_tells_what_it_does_and_what_came_of_it(
     assert re.search(r"· torch policy, [\d,]+ parameters, CPU · 2 tasks · 4 steps", first)
     assert re.search(r"held-out reward \d\.\d\d → \d\.\d\d · graded 1 → 1", out)
     assert "nothing lost, nothing twice (ledger checked)" in out
-    assert out.splitlines()[-1] == "look: run/training.png · plimsoll ledger run"
+    assert out.splitlines()[-1] == "see: run/training.png · plimsoll ledger run"
     assert "loading the model\n" in err
     assert re.search(r"^held-out tasks (before the first step|after step [24])$", err, re.M)
     run = tmp_path / "run"
@@ -101,7 +101,7 @@ def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_n
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 128 + signal.SIGTERM, out + err
     assert "stopping: running trials have 5 s" in err
-    assert "go on: plimsoll resume run" in out
+    assert "continue: plimsoll resume run" in out
     made = json.loads((run / "summary.json").read_text())["steps"]
     (kept,) = (run / "checkpoints").glob("*.json")
     assert kept.stem == f"v0-{made:08d}"
@@ -131,7 +131,7 @@ def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, out + err
-    assert "ended at once · go on: plimsoll resume run" in err
+    assert "ended at once · continue: plimsoll resume run" in err
     wait_for(lambda: marked(mark) == {})
     wait_for(lambda: no_sandbox(tmp_path))
 
@@ -154,13 +154,13 @@ def test_resume_says_which_steps_are_made_again(
     process = start("resume", "run", "--json")
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
-    said = f"goes on from step 0 (no checkpoint yet): steps 1 to {last} are made again"
+    said = f"resuming from step 0 (no checkpoint yet): steps 1 to {last} are repeated"
     assert said in err.splitlines()
     edit(run / "config.toml", steps=2)
     process = start("resume", "run", "--json")
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
-    assert "made again" not in err, "nothing was undone"
+    assert "repeated" not in err, "nothing was undone"
 
 
 def out_of_memory(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -208,7 +208,7 @@ def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
     out, err = capsys.readouterr()
     assert code == 3, err
     assert f"plimsoll: {why}" in err.splitlines()[-1]
-    assert f"go on: plimsoll resume {run}" in err
+    assert f"continue: plimsoll resume {run}" in err
     told = json.loads(out)
     assert (told["done"], told["steps"]) == (False, 2)
     assert told["ended"].startswith(why)
@@ -220,7 +220,7 @@ def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
     assert start_run(run / "config.toml", out=run, keep_going=False, as_json=True) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["steps"] == 4
-    assert "made again" not in err
+    assert "repeated" not in err
 
 
 @pytest.mark.slow

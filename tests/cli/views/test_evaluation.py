@@ -8,15 +8,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from plimsoll.cli.terminal.tables import LEAST, print_all, print_table
-from plimsoll.cli.views.evaluation import (
-    closing,
-    figure,
-    live,
-    plain,
-    pool_line,
-    progress_line,
-)
+from plimsoll.cli.terminal.tables import MIN_WIDTH, print_all, print_table
+from plimsoll.cli.views.evaluation import closing, live, pool_line, progress_line
+from plimsoll.cli.views.text import figure, plain
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.eval_loop import Evaluation
 from plimsoll.runs.results import Row
@@ -136,10 +130,10 @@ def test_the_pools_line_says_what_was_measured_and_no_more():
 @pytest.mark.parametrize("width", [20, 40, 57, 58, 59, 80])
 def test_no_figure_is_cut_and_no_column_left_out_on_a_narrow_terminal(width: int):
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("task", overflow="fold", min_width=LEAST)
+    table.add_column("task", overflow="fold", min_width=MIN_WIDTH)
     table.add_column("graded", justify="right", no_wrap=True)
     table.add_column("mean reward", justify="right", no_wrap=True)
-    table.add_column("void", overflow="fold", min_width=LEAST)
+    table.add_column("void", overflow="fold", min_width=MIN_WIDTH)
     table.add_row("a-rather-long-name-of-a-task", "1,000/2,000", "0.3333", "grader 19, task 3")
     file = StringIO()
     print_table(Console(file=file, width=width), table)
@@ -147,7 +141,7 @@ def test_no_figure_is_cut_and_no_column_left_out_on_a_narrow_terminal(width: int
     assert head.split() == ["task", "graded", "mean", "reward", "void"]
     name, *figures = first.split()[:3]
     assert figures == ["1,000/2,000", "0.3333"]
-    assert len(name) >= LEAST
+    assert len(name) >= MIN_WIDTH
     assert "…" not in file.getvalue()
     assert max(map(len, (head, first, *more))) <= max(width, 58)
 

@@ -1,4 +1,4 @@
-"""`plimsoll clean`: remove what runs left, and say what."""
+"""`plimsoll clean`: remove sandboxes and files that runs left."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
-  0    done, also where there was nothing to do
-  1    something could not be removed, or the engine that was named could not be asked
-  2    bad usage: no such run, or it is alive
+  0    done, or nothing to do
+  1    something could not be removed, or the configured daemon could not be reached
+  2    bad usage: no such run, or it is running
 """
 
 
 @click.command("clean", epilog=EPILOG)
 @click.argument("run", required=False)
-@click.option("--expired", is_flag=True, help="What dead owners left, or is past its expiry.")
-@click.option("--all", "everything", is_flag=True, help="All that Plimsoll made, caches too.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
-@click.option("--force", is_flag=True, help="Also a RUN that is alive; its trials become void.")
-@click.option("--yes", is_flag=True, help="Do not ask where --all takes from live runs.")
+@click.option("--expired", is_flag=True, help="Remove items of dead owners and expired items.")
+@click.option("--all", "everything", is_flag=True, help="Remove all items of Plimsoll and caches.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
+@click.option("--force", is_flag=True, help="Also clean a running RUN; its trials become void.")
+@click.option("--yes", is_flag=True, help="Do not ask before --all takes from running runs.")
 @any_backend
 @options.config
 @options.json_output
@@ -38,18 +38,17 @@ def command(
     config: Path | None,
     as_json: bool,
 ) -> int:
-    """Remove what the run RUN left: its sandboxes, networks, volumes and temporary files.
+    """Remove the sandboxes, networks, volumes and temporary files of RUN.
 
-    RUN is the whole name, as `plimsoll ps` shows it, or the directory of a run or an evaluation.
-    What it did is kept.
-    What serves many runs, such as images, goes with --all, or when it expires.
+    RUN is the full name, as `plimsoll ps` shows it, or the directory of a run or an evaluation.
+    Its results are kept. Shared items, such as images, are removed by --all or when they expire.
     """
     if [run is not None, expired, everything].count(True) != 1:
-        raise click.UsageError("say what to remove: the name of a RUN, --expired or --all")
+        raise click.UsageError("choose one: the name of a RUN, --expired or --all")
     if force and run is None:
-        raise click.UsageError("--force goes with the name of a RUN")
+        raise click.UsageError("--force needs the name of a RUN")
     if yes and not everything:
-        raise click.UsageError("--yes goes with --all")
+        raise click.UsageError("--yes needs --all")
     # Imported here: `plimsoll --help` needs none of it.
     import asyncio
 
@@ -70,9 +69,9 @@ def command(
             end_run(owner, directory, now=True)
         check_idle(directory)
     if directory is not None and config is None:
-        config = directory.config  # it says where its sandboxes are
+        config = directory.config  # it names the backend of its sandboxes
     found = directory or evaluation
-    wanted = CleanRequest(
+    request = CleanRequest(
         run if found is None else found.name,
         expired,
         dry_run=dry_run,
@@ -81,4 +80,4 @@ def command(
         directory=directory,
         is_known=found is not None,
     )
-    return asyncio.run(clean(wanted, backend, load_config(config)))
+    return asyncio.run(clean(request, backend, load_config(config)))

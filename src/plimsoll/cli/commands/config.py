@@ -1,4 +1,4 @@
-"""`plimsoll config`: the config as it is understood, with every default."""
+"""`plimsoll config`: print the effective config with every default."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
-  0    it was shown
-  2    the file cannot be read, or has a mistake
+  0    printed
+  2    the file cannot be read or is invalid
 """
 
 
@@ -19,10 +19,10 @@ Exit status:
 @click.argument("file", type=options.PATH, required=False)
 @options.json_output
 def command(file: Path | None, as_json: bool) -> int:
-    """Print the config in FILE with every default, as TOML that says what each key means.
+    """Print the config in FILE with every default, as TOML with documented keys.
 
-    Without FILE, plimsoll.toml where it is there, else the defaults. What is printed can be
-    used as a config.
+    Without FILE: plimsoll.toml of the current folder, else the defaults. The output is a valid
+    config.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.config.dump import dump_config
@@ -30,6 +30,6 @@ def command(file: Path | None, as_json: bool) -> int:
 
     config = load_config(file)
     text = config.model_dump_json() if as_json else dump_config(config)
-    # TOML and JSON are UTF-8, whatever the terminal is.
+    # TOML and JSON are UTF-8, whatever the encoding of the terminal is.
     click.echo(text.encode(), nl=as_json)
     return 0

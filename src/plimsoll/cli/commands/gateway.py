@@ -1,4 +1,4 @@
-"""`plimsoll gateway`: the gateway by itself, and a look at what an upstream can return."""
+"""`plimsoll gateway`: the standalone gateway, and the probe of an upstream."""
 
 from pathlib import Path
 
@@ -10,18 +10,18 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Variables:
-  PLIMSOLL_POLICY_KEY  the key of the upstream's servers, where they want one
-  PLIMSOLL_ADMIN_KEY   the key of admin calls; without it a new one is made and printed
+  PLIMSOLL_POLICY_KEY  the API key of the upstream's servers, if they need one
+  PLIMSOLL_ADMIN_KEY   the key of admin calls; by default a new one is made and printed
 
 \b
 Exit status:
-  0    it was stopped by a signal, with every trajectory closed
-  2    bad usage, an upstream that cannot be used, or a port that cannot be had
+  0    stopped by a signal, with every trajectory closed
+  2    bad usage, an unusable upstream, or a port that is in use
 """
 PROBE_EPILOG = """\b
 Exit status:
-  0    it can be used
-  1    it cannot be used, and why is said
+  0    the server can be used
+  1    the server cannot be used; the reason is printed
   2    bad usage
 """
 
@@ -31,25 +31,27 @@ Exit status:
     "--upstream",
     multiple=True,
     metavar="URL",
-    help="An OpenAI-compatible server, again for each replica; or scripted:FILE.",
+    help="An OpenAI-compatible server, repeated for each replica; or scripted:FILE.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
+@click.option(
+    "--model", metavar="NAME", help="The model name on the server.  [default: its only model]"
+)
 @click.option(
     "--out",
     type=options.PATH,
     default=Path("trajectories"),
     show_default=True,
     metavar="DIR",
-    help="Where trajectories are kept.",
+    help="The folder of trajectories.",
 )
 @click.option(
     "--media-host",
     "media_hosts",
     multiple=True,
     metavar="NAME",
-    help="A host that requests may name images of by URL, or *.NAME; again for each.  "
+    help="A host whose images requests may name by URL, or *.NAME; can be repeated.  "
     "[default: none, only data: URLs]",
 )
 @click.pass_context
@@ -62,9 +64,9 @@ def command(
     out: Path,
     media_hosts: tuple[str, ...],
 ) -> int:
-    """Serve agents anywhere: OpenAI's and Anthropic's wire formats in, trajectories out.
+    """Serve the wire formats of OpenAI and Anthropic to agents anywhere, and record trajectories.
 
-    An admin call makes a session with a key and limits of its own; agents use its base URL.
+    An admin call makes a session with its own key and limits; agents use its base URL.
     """
     if context.invoked_subcommand is not None:
         return 0
@@ -84,10 +86,12 @@ def command(
 
 @command.command("probe", epilog=PROBE_EPILOG)
 @click.argument("url")
-@click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
+@click.option(
+    "--model", metavar="NAME", help="The model name on the server.  [default: its only model]"
+)
 @options.json_output
 def probe(url: str, model: str | None, as_json: bool) -> int:
-    """Say what the server at URL can return: text, log probabilities, token ids, tool calls.
+    """Show the capabilities of the server at URL: text, log probabilities, token ids, tool calls.
 
     Training needs token ids and log probabilities; evaluation does not.
     """

@@ -1,4 +1,4 @@
-"""`plimsoll ledger`: the books of a run, and the proof of them."""
+"""`plimsoll ledger`: show the ledger of a run, and check it."""
 
 import click
 
@@ -8,8 +8,8 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
-  0    the books were shown; with --check, they add up
-  1    --check found something wrong
+  0    shown; with --check, the ledger is consistent
+  1    --check found a problem
   2    bad usage, or a file that is no ledger
   130  interrupted
 """
@@ -18,15 +18,15 @@ Exit status:
 @click.command("ledger", epilog=EPILOG)
 @click.argument("run")
 @click.option(
-    "--check", is_flag=True, help="Derive everything again from the first event, and prove it."
+    "--check", is_flag=True, help="Derive all figures again from the first event and compare them."
 )
 @click.option("--task", metavar="NAME", help="Show every group of this task.")
 @options.json_output
 def command(run: str, check: bool, task: str | None, as_json: bool) -> int:
-    """Show the books of a run: groups and rollouts by state and cause, ages, tasks, checkpoints.
+    """Show the ledger of a run: groups and rollouts by state and cause, ages, tasks, checkpoints.
 
-    RUN is the run's directory, its name below runs/, or its ledger. It is only read, and may be
-    in use.
+    RUN is the run's directory, its name below runs/, or its ledger file. It is only read, and may
+    be in use.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from pathlib import Path
@@ -35,7 +35,7 @@ def command(run: str, check: bool, task: str | None, as_json: bool) -> int:
     from plimsoll.runs.controller_process import find_run, look_for_evaluation, look_for_run
 
     path = Path(run)
-    # What is no run may be a ledger all the same: the file itself, or one that was copied.
+    # A path that is no run may be a ledger file, or a copy of one.
     is_named = look_for_run(run) is not None or look_for_evaluation(run) is not None
     if is_named or not run.strip() or not path.exists():
         path = find_run(run).path

@@ -1,4 +1,4 @@
-"""`plimsoll lint`: say what is wrong with tasks before anything runs."""
+"""`plimsoll lint`: find problems of tasks before anything runs."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ Exit status:
     default="local",
     show_default=True,
     metavar="NAME",
-    help="Where the tasks are to run: local or docker.",
+    help="The backend that will run the tasks: local or docker.",
 )
-@click.option("--offline", is_flag=True, help="No phase has a network, the image build included.")
+@click.option("--offline", is_flag=True, help="Assume no network in any phase, image build too.")
 @options.assets
 @options.config
 @options.task
@@ -35,7 +35,7 @@ Exit status:
     "--sarif",
     type=options.FILE,
     metavar="FILE",
-    help="Write the findings as SARIF 2.1.0 too.",
+    help="Also write the findings as SARIF 2.1.0.",
 )
 def command(
     path: Path,
@@ -49,9 +49,9 @@ def command(
 ) -> int:
     """Check the task or the folder of tasks at PATH without running anything.
 
-    Finds what would make rewards worthless: graders that fetch where there is no network
-    and then write 0, exit codes that are thrown away, tests that do not parse, and more.
-    An error makes rewards worthless or the task unusable; a warning may.
+    Finds problems that make rewards worthless: graders that fetch without a network and then write
+    0, ignored exit codes, tests that do not parse, and more. An error makes rewards worthless or
+    the task unusable; a warning may.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.views.lint import Request, lint

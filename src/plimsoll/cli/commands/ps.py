@@ -1,4 +1,4 @@
-"""`plimsoll ps`: what is alive, by run."""
+"""`plimsoll ps`: list sandboxes and other items, by run."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ __all__ = ["any_backend", "command"]
 
 EPILOG = """\b
 Exit status:
-  0    listed, also where there is nothing
-  2    bad usage, or the backend that was named cannot be asked
+  0    listed, even if there is nothing
+  2    bad usage, or the named backend cannot be reached
 """
 
 any_backend = click.option(
@@ -19,7 +19,7 @@ any_backend = click.option(
     default="all",
     show_default=True,
     metavar="NAME",
-    help="Where to look: local, docker or all.",
+    help="The backend: local, docker or all.",
 )
 
 
@@ -28,7 +28,7 @@ any_backend = click.option(
 @options.config
 @options.json_output
 def command(backend: str, config: Path | None, as_json: bool) -> int:
-    """List what Plimsoll has made and not yet removed, of every run, whoever owns it."""
+    """List sandboxes, networks, volumes and images that Plimsoll made, of all runs and owners."""
     # Imported here: `plimsoll --help` needs none of it.
     import asyncio
 

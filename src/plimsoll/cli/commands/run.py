@@ -1,4 +1,4 @@
-"""`plimsoll run`: roll out batch after batch, and train on them where the config says so."""
+"""`plimsoll run`: roll out batches, and train on them if the config says so."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ __all__ = ["EPILOG", "command", "keep_going"]
 
 EPILOG = """\b
 Exit status:
-  0    it came to its end: all steps, or all epochs, are done
+  0    finished: all steps or all epochs are done
   2    bad usage, an invalid task, or workers that cannot be started
-  3    it stopped before: the breaker tripped, no task is left, or it cannot go on
-  130  interrupted (143: terminated); `plimsoll resume` goes on with it
+  3    stopped early: the breaker tripped, no task is left, or an error ended it
+  130  interrupted (143: terminated); continue with `plimsoll resume`
 """
 
 keep_going = click.option(
-    "--keep-going", is_flag=True, help="Run to the end whatever the breaker finds."
+    "--keep-going", is_flag=True, help="Run to the end even if the breaker trips."
 )
 
 
@@ -32,11 +32,10 @@ keep_going = click.option(
 @keep_going
 @options.json_output
 def command(config: Path, out: Path | None, keep_going: bool, as_json: bool) -> int:
-    """Roll out what CONFIG says: tasks, agent, policy, groups, steps. With [training] policy,
-    train on it.
+    """Roll out the tasks of CONFIG in groups and batches. With [training] policy, train on them.
 
-    Every trial is in the ledger before it starts. A run that was stopped or killed goes on with
-    `plimsoll resume`, and loses no prompt. Ctrl-C lets running trials end; a second one does not.
+    Every trial is in the ledger before it starts. `plimsoll resume` continues a stopped or killed
+    run without losing a prompt. Ctrl-C lets running trials end; a second Ctrl-C does not.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.start import start_run
@@ -44,5 +43,5 @@ def command(config: Path, out: Path | None, keep_going: bool, as_json: bool) -> 
     from plimsoll.ledger.journal.location import has_ledger
 
     if out is not None and has_ledger(out):
-        raise UsageError(f"{out} is a run already: `plimsoll resume {out}` goes on with it")
+        raise UsageError(f"{out} is a run already: continue it with `plimsoll resume {out}`")
     return start_run(config, out=out, keep_going=keep_going, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`plimsoll show`: one trial, from its verdict to every word that was said."""
+"""`plimsoll show`: show one trial, its verdict and its trajectory."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
-  0    it was shown, whatever its verdict
+  0    shown, whatever the verdict is
   2    bad usage, or a trial or trajectory that cannot be read
 """
 
 
 @click.command("show", epilog=EPILOG)
 @click.argument("trial", type=options.PATH)
-@click.option("--full", is_flag=True, help="Show long texts whole.")
-@click.option("--branch", type=click.IntRange(min=0), metavar="N", help="Only this branch, whole.")
-@click.option("--tokens", is_flag=True, help="Show the tokens of each turn, not what was said.")
+@click.option("--full", is_flag=True, help="Do not shorten long texts.")
+@click.option("--branch", type=click.IntRange(min=0), metavar="N", help="Show only this branch.")
+@click.option("--tokens", is_flag=True, help="Show token figures of each turn instead of texts.")
 @click.option(
     "--export",
     "export",
@@ -30,7 +30,7 @@ Exit status:
     "--out",
     type=options.FILE,
     metavar="FILE",
-    help="Where the export goes.  [default: standard output]",
+    help="The file of the export.  [default: standard output]",
 )
 @options.json_output
 def command(
@@ -42,10 +42,9 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Show the trial in the folder TRIAL: its verdict, and what the agent and the policy said.
+    """Show the trial in the folder TRIAL: its verdict, and the messages of agent and policy.
 
-    TRIAL may also be a trajectory file. A trial that still runs, or was killed, is shown as
-    far as it came.
+    TRIAL may also be a trajectory file. A running or killed trial is shown as far as it got.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.views.trial import (
@@ -56,9 +55,9 @@ def command(
     )
 
     if out is not None and export is None:
-        raise click.UsageError("--out says where an export goes: give --export atif or jsonl, too")
+        raise click.UsageError("--out needs --export atif or --export jsonl")
     if export is not None and (as_json or tokens):
-        raise click.UsageError("--export goes without --json and --tokens")
+        raise click.UsageError("--export excludes --json and --tokens")
     shown = find_trial(trial)
     if export is not None:
         write_export(shown, export, branch=branch, out=out)

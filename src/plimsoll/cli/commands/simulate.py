@@ -1,4 +1,4 @@
-"""`plimsoll simulate`: what each rule of admission costs and keeps, under the same rollouts."""
+"""`plimsoll simulate`: compare rules of admission on the same simulated rollouts."""
 
 import math
 from pathlib import Path
@@ -11,12 +11,12 @@ __all__ = ["command"]
 
 KINDS = ("constant", "lognormal", "stragglers", "hung")
 MOST = 4096
-"""Of anything that is counted or measured: what is more would not come to an end."""
+"""The upper bound of options: larger simulations would take too long."""
 _COUNT, _ANY = click.IntRange(1, MOST), click.IntRange(0, MOST)
 
 EPILOG = """\b
 Exit status:
-  0    it was simulated
+  0    simulated
   2    bad usage, or a plot that cannot be written
 """
 
@@ -27,14 +27,14 @@ Exit status:
     type=click.Choice(KINDS),
     default="lognormal",
     show_default=True,
-    help="How long rollouts take, in units of their median.",
+    help="The distribution of rollout durations, in units of their median.",
 )
-@click.option("--batch-groups", type=_COUNT, default=8, show_default=True, help="B.")
+@click.option("--batch-groups", type=_COUNT, default=8, show_default=True, help="B: batch size.")
 @click.option("--tau", type=_ANY, default=2, show_default=True, help="Batches ahead of training.")
 @click.option("--eta", type=_ANY, default=8, show_default=True, help="The bound on age.")
 @click.option("--group-size", type=_COUNT, default=1, show_default=True, help="Rollouts a group.")
 @click.option(
-    "--max-running", type=int, help="Rollouts at once.  [default: (τ + 1)·B groups of them]"
+    "--max-running", type=int, help="Concurrent rollouts.  [default: those of (τ + 1)·B groups]"
 )
 @click.option("--steps", type=click.IntRange(2, 100_000), default=200, show_default=True)
 @click.option(
@@ -42,23 +42,23 @@ Exit status:
     type=click.FloatRange(0, MOST, min_open=True),
     default=1.0,
     show_default=True,
-    help="How long the trainer takes for a batch.",
+    help="The time of a training step.",
 )
 @click.option(
     "--slack",
     type=click.FloatRange(0, MOST),
     default=0.5,
     show_default=True,
-    help="How long a group that is in the way of others is waited for.",
+    help="The time that a batch waits for a straggler.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--no-restart", is_flag=True, help="Without a restart in the middle of each run.")
+@click.option("--no-restart", is_flag=True, help="Do not restart in the middle of each run.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 @click.option(
     "--plot",
     type=options.FILE,
     metavar="FILE",
-    help="Draw it too, as SVG.",
+    help="Also draw a plot, as SVG.",
 )
 def command(
     durations: str,
@@ -77,7 +77,7 @@ def command(
 ) -> int:
     """Simulate training under several rules, and compare speed, age, waste and bias.
 
-    A virtual clock; the row `plimsoll` is made by the code that keeps the books of real runs.
+    Time is virtual. The row `plimsoll` uses the ledger's code of real runs.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.views.simulation import show

@@ -1,4 +1,4 @@
-"""`plimsoll status`: how a run fares."""
+"""`plimsoll status`: show the status of a run."""
 
 import click
 
@@ -8,7 +8,7 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
-  0    it was shown, whether the run is alive or not
+  0    shown, whether the run is running or not
   2    bad usage: no such run
 """
 
@@ -17,7 +17,7 @@ Exit status:
 @click.argument("run")
 @options.json_output
 def command(run: str, as_json: bool) -> int:
-    """Show how RUN fares, the directory of a run or its name below runs/.
+    """Show the status of RUN, the directory of a run or its name below runs/.
 
     Steps, rewards, ages, void trials, workers and their memory. It only reads.
     """

@@ -1,4 +1,4 @@
-"""`plimsoll stop`: end a run in order, or at once."""
+"""`plimsoll stop`: end a run, after its running trials or at once."""
 
 import click
 
@@ -8,8 +8,8 @@ __all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
-  0    it has ended, or was not running
-  2    bad usage: no such run, or it cannot be reached from here
+  0    ended, or not running
+  2    bad usage: no such run, or it runs on another host
 """
 
 
@@ -20,8 +20,8 @@ Exit status:
 def command(run: str, now: bool, as_json: bool) -> int:
     """Stop RUN, the directory of a run or its name below runs/, and wait for its end.
 
-    No trial is started any more. Running ones have the run's grace period, then they are void
-    and tried again by `plimsoll resume`.
+    It starts no more trials. Running trials have the run's grace period; those that do not finish
+    become void and `plimsoll resume` runs them again.
     """
     # Imported here: `plimsoll --help` needs none of it.
     import json
@@ -37,7 +37,7 @@ def command(run: str, now: bool, as_json: bool) -> int:
     owner = controller(directory)
     if owner is not None:
         if not (now or as_json):
-            click.echo(f"stopping {directory.path} (pid {owner.pid}): running trials end first")
+            click.echo(f"stopping {directory.path} (pid {owner.pid}): waiting for running trials")
         end_run(owner, directory, now=now)
     if as_json:
         pid = None if owner is None else owner.pid
@@ -45,7 +45,7 @@ def command(run: str, now: bool, as_json: bool) -> int:
     elif owner is None:
         click.echo(f"{directory.path} is not running")
     elif look_for_run(run) is None:
-        click.echo(f"{directory.path} has ended before it began: there is nothing to go on with")
+        click.echo(f"{directory.path} ended before its first trial: there is nothing to resume")
     else:
-        click.echo(f"{directory.path} has ended · go on: plimsoll resume {directory.path}")
+        click.echo(f"{directory.path} has ended · continue: plimsoll resume {directory.path}")
     return 0

@@ -7,21 +7,18 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from plimsoll.cli.terminal.console import console
 from plimsoll.cli.terminal.interrupts import Interrupts, RemoteSandboxes
 from plimsoll.cli.terminal.progress import showing_progress
 from plimsoll.cli.terminal.tables import print_all
-from plimsoll.cli.views.evaluation import (
-    closing,
-    console,
-    first_line,
-    plain,
-)
+from plimsoll.cli.views.evaluation import closing, first_line
+from plimsoll.cli.views.text import plain
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.evaluation.eval_run import EvalRun, Request, exit_code
 from plimsoll.runs.results import Summary
 from plimsoll.tasks.problems import UnknownKey
 
-__all__ = ["evaluate", "outliving", "warn_of_unknown_keys"]
+__all__ = ["evaluate", "remote_sandboxes", "warn_of_unknown_keys"]
 
 SHOWN_UNKNOWN_KEYS = 10
 
@@ -33,7 +30,9 @@ def evaluate(request: Request, *, as_json: bool) -> int:
     # With --json, stdout holds the object alone.
     out = err if as_json else console(stderr=False)
     _begin(run, out, err)
-    with Interrupts(outliving=outliving(request.backend, run.directory.name, err)) as interrupts:
+    with Interrupts(
+        sandboxes=remote_sandboxes(request.backend, run.directory.name, err)
+    ) as interrupts:
         try:
             interrupts.run(_run(run, err))
         finally:
@@ -44,7 +43,7 @@ def evaluate(request: Request, *, as_json: bool) -> int:
         return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
 
 
-def outliving(backend: str, run: str, err: Console) -> RemoteSandboxes | None:
+def remote_sandboxes(backend: str, run: str, err: Console) -> RemoteSandboxes | None:
     """What of a run is not gone with this process: containers are an engine's."""
 
     def say(text: str) -> None:

@@ -17,30 +17,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plimsoll.cli.terminal.console import Screen
 from plimsoll.cli.terminal.interrupts import Interrupts
-from plimsoll.cli.terminal.streams import lossy_stream
-from plimsoll.cli.views.evaluation import console, plain
 from plimsoll.cli.views.run import closing
 from plimsoll.cli.views.status import progress_line, steps_table
+from plimsoll.cli.views.text import plain
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.rollouts import Rollouts
 
-__all__ = ["ForegroundRun", "Screen", "run_in_foreground"]
+__all__ = ["ForegroundRun", "run_in_foreground"]
 
 LIVE_SECONDS = 0.25
 LINE_SECONDS = 10.0
 BAR_WIDTH = 20
-
-
-class Screen:
-    """Where a command prints: what it was asked for, and what it says meanwhile."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self.err = console(stderr=True)
-        # With --json, stdout holds the object alone.
-        self.out = self.err if as_json else console(stderr=False)
-        if not as_json:
-            self.out.file = lossy_stream(sys.stdout)  # whatever is redirected later
 
 
 class ForegroundRun(Protocol):
@@ -105,7 +94,7 @@ def _end(driven: ForegroundRun, screen: Screen, interrupts: Interrupts, *, as_js
     if rollouts is None or not rollouts.is_over:
         said = "ended before anything was started"
         if rollouts is not None and _has_begun(driven):
-            said = f"ended at once · go on: plimsoll resume {rollouts.directory.path}"
+            said = f"ended at once · continue: plimsoll resume {rollouts.directory.path}"
         screen.err.print(Text(said, style="yellow"), soft_wrap=True)
         return interrupts.exit_code or 1
     summary = rollouts.summary

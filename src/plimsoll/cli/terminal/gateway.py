@@ -1,7 +1,4 @@
-"""What `plimsoll gateway` prints and does while it serves.
-
-What `plimsoll gateway probe` prints.
-"""
+"""The standalone gateway in the foreground, and the probe of an upstream."""
 
 import asyncio
 import dataclasses
@@ -31,7 +28,7 @@ ADMIN_KEY = "PLIMSOLL_ADMIN_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says."""
+    """The options of the command."""
 
     upstream: tuple[str, ...]
     port: int
@@ -42,11 +39,11 @@ class Options:
 
 
 def serve(options: Options) -> int:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     if not options.upstream:
         raise UsageError(
-            "there is nothing to forward to: name a server with --upstream URL, "
-            "or a script with --upstream scripted:FILE"
+            "there is no upstream: name a server with --upstream URL, or a script with "
+            "--upstream scripted:FILE"
         )
     check_host_names(options.media_hosts, "--media-host")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
@@ -68,14 +65,14 @@ async def _serve(options: Options) -> None:
             admin_key=given,
             media_hosts=options.media_hosts,
         ) as serving:
-            _say(options, serving, given is not None)
+            _print_addresses(options, serving, given is not None)
             await asyncio.Event().wait()
     finally:
         await upstream.close()
 
 
 def _check_writable(folder: Path) -> None:
-    """Now, rather than when the first agent comes."""
+    """Check the folder now rather than at the first session."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -83,11 +80,11 @@ def _check_writable(folder: Path) -> None:
     except OSError as error:
         raise UsageError(
             f"trajectories cannot be written to {folder}: {error.strerror or error}; "
-            "name another folder with --out"
+            "choose another folder with --out"
         ) from error
 
 
-def _say(options: Options, serving: StandaloneGateway, given: bool) -> None:
+def _print_addresses(options: Options, serving: StandaloneGateway, given: bool) -> None:
     host = f"[{options.host}]" if ":" in options.host else options.host
     root = f"http://{host}:{serving.port}"
     key = f"${ADMIN_KEY}" if given else serving.admin_key
@@ -99,11 +96,11 @@ def _say(options: Options, serving: StandaloneGateway, given: bool) -> None:
 
 
 def show_capabilities(url: str, *, model: str | None, as_json: bool) -> int:
-    """Ask the server, and say what it can return."""
+    """Probe a server and print its capabilities."""
     found = asyncio.run(probe(url, model, os.environ.get(KEY_VARIABLE)))
     if as_json:
-        said = {**dataclasses.asdict(found), "trains": found.trains}
-        click.echo(msgspec.json.encode(said))
+        fields = {**dataclasses.asdict(found), "trains": found.trains}
+        click.echo(msgspec.json.encode(fields))
     else:
         for line in render_capabilities(found):
             click.echo(line)

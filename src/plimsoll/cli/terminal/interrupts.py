@@ -1,12 +1,12 @@
-"""Ctrl-C, SIGTERM and the end of the terminal: the first ends a run in order, the second at once.
+"""Interrupts: Ctrl-C, SIGTERM and a closed terminal. The first one ends a run in order.
 
-After the first signal the run is cancelled and has `GRACE` seconds to clean up. What has
-not ended by then is left to the end of the process, which a sandbox of this host never outlives.
-Where sandboxes would, as on a Docker engine, it has `LONG_GRACE` seconds, and what it does is said.
-
-A run that can drain is asked to by the first signal, and cancelled by the second; a third ends
-the process itself. A terminal that is closed is one signal, however often it is sent, and none
-under nohup.
+- The first signal cancels the run, which has `GRACE` seconds to clean up. Local sandboxes end with
+  the process at the latest.
+- Sandboxes on a Docker daemon outlive the process, so the run has `LONG_GRACE` seconds to remove
+  them and prints what it does.
+- A run that can drain is drained by the first signal and cancelled by the second. A third one ends
+  the process.
+- SIGHUP counts once, however often it is sent, and is ignored under nohup.
 """
 
 import asyncio
@@ -28,36 +28,36 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 
 @dataclass(frozen=True, slots=True)
 class RemoteSandboxes:
-    """The sandboxes of a run that do not end with this process."""
+    """Sandboxes of a run that outlive this process."""
 
     run: str
-    say: Callable[[str], None]
+    print: Callable[[str], None]
 
     @property
     def begin(self) -> str:
-        return f"interrupted: removing the sandboxes of {self.run}; Ctrl-C again leaves them there"
+        return f"interrupted: removing the sandboxes of {self.run}; Ctrl-C again leaves them"
 
     @property
     def left(self) -> str:
-        return f"sandboxes may be left: `plimsoll clean {self.run}` removes them"
+        return f"sandboxes may be left; remove them with: plimsoll clean {self.run}"
 
 
 class Interrupts:
-    """Runs a coroutine until it ends or a signal comes. `signal` says which one came."""
+    """Runs a coroutine until it ends or a signal arrives. `signal` is that signal."""
 
     def __init__(
-        self, drain: Callable[[], bool] | None = None, outliving: RemoteSandboxes | None = None
+        self, drain: Callable[[], bool] | None = None, sandboxes: RemoteSandboxes | None = None
     ) -> None:
-        """`drain` asks a run to end in order; False where there is nothing to drain yet."""
+        """`drain` asks a run to end in order; it returns False if there is nothing to drain."""
         self.signal: int | None = None
         self._drain = drain
-        self._outliving = outliving
-        self._grace = GRACE if outliving is None else LONG_GRACE
+        self._sandboxes = sandboxes
+        self._grace = GRACE if sandboxes is None else LONG_GRACE
         self._runner = asyncio.Runner()
         self._abandoned = False
         self._cancelled: float | None = None
-        """Since when."""
-        self._before: dict[int, Any] = {}
+        """The time of the cancellation."""
+        self._old_handlers: dict[int, Any] = {}
         self._stop: Callable[[], None] = lambda: None
 
     @property
@@ -67,7 +67,7 @@ class Interrupts:
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._on_signal)
+                self._old_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -77,16 +77,16 @@ class Interrupts:
         traceback: TracebackType | None,
     ) -> None:
         if self._abandoned and self.exit_code is not None:
-            # Closing the loop would wait for what did not end in time.
+            # Closing the loop would wait for tasks that did not end in time.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.exit_code)
         self._runner.close()
-        for number, handler in self._before.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run `main`. An error of its own is raised; an interruption is only noted."""
+        """Run `main`. Raises its errors; an interruption only sets `signal`."""
         self._runner.run(self._supervise(main))
 
     async def _supervise(self, main: Coroutine[Any, Any, None]) -> None:
@@ -101,13 +101,13 @@ class Interrupts:
         waiting.cancel()
         if not task.done():
             task.cancel()
-            if self._outliving is not None:
-                self._outliving.say(self._outliving.begin)
+            if self._sandboxes is not None:
+                self._sandboxes.print(self._sandboxes.begin)
             await asyncio.wait({task}, timeout=self._grace)
         if not task.done():
             self._abandoned = True
-            if self._outliving is not None:
-                self._outliving.say(self._outliving.left)
+            if self._sandboxes is not None:
+                self._sandboxes.print(self._sandboxes.left)
         elif not task.cancelled():
             task.result()
 
@@ -115,14 +115,14 @@ class Interrupts:
         if number == signal.SIGHUP and self.signal is not None:
             return
         if self._cancelled is not None:
-            # Who asks twice by a program, as `plimsoll stop --now`, need not know that the first
-            # was enough: within its grace it cleans up.
+            # Programs such as `plimsoll stop --now` send a second signal in any case: ignore it
+            # during the grace period.
             if number != signal.SIGINT and time.monotonic() < self._cancelled + self._grace:
                 return
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
-            if self._outliving is not None:
-                os.write(2, f"{self._outliving.left}\n".encode())
+            if self._sandboxes is not None:
+                os.write(2, f"{self._sandboxes.left}\n".encode())
             os._exit(128 + number)
         self.signal = number
         drain, self._drain = self._drain, None

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from plimsoll.cli.views.evaluation import live, plain, progress_line
+from plimsoll.cli.views.evaluation import live, progress_line
+from plimsoll.cli.views.text import plain
 from plimsoll.runs.evaluation.eval_loop import Evaluation
 from plimsoll.sandboxes.protocol import Backend
 

@@ -1,4 +1,4 @@
-"""Where a command writes. No run ends because nobody reads what it says any more."""
+"""Output streams of a command. A run does not end because its reader has gone."""
 
 import contextlib
 import errno
@@ -9,48 +9,48 @@ from typing import IO, Any, TextIO, cast
 
 __all__ = ["OutputError", "checked_stream", "drop_rest", "lossy_stream"]
 
-_GONE = (errno.EPIPE, errno.EIO)
-"""What a pipe without a reader says, and a terminal that was closed."""
+_CLOSED = (errno.EPIPE, errno.EIO)
+"""The errors of a pipe without a reader and of a closed terminal."""
 
 
 class OutputError(OSError):
-    """Standard output that cannot be written, as on a disk that is full."""
+    """Standard output cannot be written, for example because the disk is full."""
 
 
-class _Heard:
-    """A stream of text or bytes. That it cannot be written is told from failures of files."""
+class _CheckedStream:
+    """A stream of text or bytes that raises `OutputError`, distinct from errors of other files."""
 
     def __init__(self, stream: IO[Any]) -> None:
         self._stream = stream
 
     def write(self, text: str | bytes) -> int:
-        with _telling():
+        with _as_output_error():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        with _telling():
+        with _as_output_error():
             self._stream.flush()
 
     @property
-    def buffer(self) -> "_Heard":
-        return _Heard(cast("TextIO", self._stream).buffer)
+    def buffer(self) -> "_CheckedStream":
+        return _CheckedStream(cast("TextIO", self._stream).buffer)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 
 @contextlib.contextmanager
-def _telling() -> Generator[None]:
+def _as_output_error() -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever read it has gone, and misses nothing
+        raise  # the reader has gone
     except OSError as error:
         raise OutputError(error.errno, error.strerror) from error
 
 
-class _Unheard:
-    """A stream whose reader may go. What cannot be written is dropped."""
+class _LossyStream:
+    """A stream whose reader may go away. Output that cannot be written is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -69,7 +69,7 @@ class _Unheard:
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        if error.errno in _GONE:
+        if error.errno in _CLOSED:
             with contextlib.suppress(OSError):
                 drop_rest(self._stream.fileno())
 
@@ -78,21 +78,20 @@ class _Unheard:
 
 
 def checked_stream(stream: TextIO) -> TextIO:
-    """The stream, so that `OutputError` is raised where it cannot be written. What its encoding
-    does not have is a question mark."""
+    """Wrap a stream to raise `OutputError` if it cannot be written. Characters outside its
+    encoding become question marks."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return cast("TextIO", _Heard(cast("IO[Any]", stream)))
+    return cast("TextIO", _CheckedStream(cast("IO[Any]", stream)))
 
 
 def drop_rest(descriptor: int) -> None:
-    """What is in a buffer and cannot be written goes nowhere: Python would try it once more at its
-    end, and complain."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    """Redirect a descriptor to /dev/null: Python would write its buffer again at exit and fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
 
 
 def lossy_stream(stream: TextIO) -> TextIO:
-    """The stream, so that writing to it never fails."""
-    return cast("TextIO", _Unheard(stream))
+    """Wrap a stream so that writing never fails."""
+    return cast("TextIO", _LossyStream(stream))

@@ -1,4 +1,4 @@
-"""Tables on terminals that are too narrow for them."""
+"""Printing of tables and lines, also on terminals that are too narrow."""
 
 from collections.abc import Iterable
 
@@ -7,20 +7,20 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["LEAST", "print_all", "print_table"]
+__all__ = ["MIN_WIDTH", "print_all", "print_table"]
 
-LEAST = 12
-"""The `min_width` of columns that are folded where there is little room."""
+MIN_WIDTH = 12
+"""The `min_width` of columns that may be folded."""
 _ANY_WIDTH = 10_000
 
 
 def print_table(out: Console, table: Table) -> None:
-    """Print a table. Where the terminal has not the room for it, lines go on in the next: no
-    figure is cut, and no column is left out."""
+    """Print a table. On a narrow terminal its lines wrap: no figure is cut and no column is
+    dropped."""
     _, right, _, left = table.padding
-    needed = sum(_needed(out, column) + left + right for column in table.columns)
-    if needed > out.width:
-        table.width = needed
+    width = sum(_width(out, column) + left + right for column in table.columns)
+    if width > out.width:
+        table.width = width
     out.print(table, crop=False)
 
 
@@ -33,7 +33,7 @@ def print_all(out: Console, lines: Iterable[RenderableType]) -> None:
             out.print(line, soft_wrap=isinstance(line, Text))
 
 
-def _needed(out: Console, column: Column) -> int:
+def _width(out: Console, column: Column) -> int:
     if column.min_width is not None:
         return column.min_width
     options = out.options.update(width=_ANY_WIDTH)

@@ -1,10 +1,10 @@
-"""Runs that train, as `plimsoll run` and `plimsoll resume` drive them. Imports torch."""
+"""Runs that train, for `plimsoll run` and `plimsoll resume`. Imports torch."""
 
 import signal
 from pathlib import Path
 
-from plimsoll.cli.terminal.foreground import Screen
-from plimsoll.cli.terminal.start import say_begun, say_plan
+from plimsoll.cli.terminal.console import Screen
+from plimsoll.cli.views.run import print_begin, print_plan
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.trainer import Trainer, follow_rank_zero
 
@@ -12,15 +12,15 @@ __all__ = ["TrainingRun", "follow"]
 
 
 def follow(config: Path) -> int:
-    """A rank of torchrun that is not the first does as the first one says, and prints nothing."""
-    # A terminal sends Ctrl-C to all: the first rank ends the others in order.
+    """Run a torchrun rank other than the first. It prints nothing."""
+    # A terminal sends Ctrl-C to all ranks: the first one ends the others in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow_rank_zero(config)
     return 0
 
 
 class TrainingRun:
-    """Trains on batch after batch."""
+    """A run that trains on its batches."""
 
     def __init__(self, config: Path, *, out: Path | None, keep_going: bool) -> None:
         self._trainer = Trainer(config, out=out, keep_going=keep_going)
@@ -43,9 +43,9 @@ class TrainingRun:
 
     async def run(self, screen: Screen) -> None:
         def planned(rollouts: Rollouts) -> None:
-            say_plan(rollouts.plan, screen, self._trainer.description)
+            print_plan(rollouts.plan, screen, self._trainer.description)
 
         def restored(rollouts: Rollouts) -> None:
-            say_begun(rollouts, screen)
+            print_begin(rollouts, screen)
 
         await self._trainer.run(planned=planned, restored=restored)

@@ -1,4 +1,4 @@
-"""What `plimsoll clean` prints while it removes: a line a thing, then the total."""
+"""The output of `plimsoll clean`: one line for each removed item, then the total."""
 
 import os
 import sys
@@ -10,13 +10,14 @@ from typing import Any
 import click
 import msgspec
 
-from plimsoll.cli.views.evaluation import console, plain
+from plimsoll.cli.terminal.console import console
 from plimsoll.cli.views.inventory import (
     as_object,
     counted,
     shown_id,
     shown_owner,
 )
+from plimsoll.cli.views.text import plain
 from plimsoll.config.file import Config
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
@@ -41,24 +42,24 @@ __all__ = ["CleanRequest", "clean"]
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """What a person asked for: a run, what is expired, or else all."""
+    """The items to remove: those of a run, expired ones, or else all."""
 
     run: str | None
     expired: bool
     dry_run: bool
     anyway: bool
-    """Also what belongs to live owners."""
+    """Remove items of live owners, too."""
     as_json: bool
     directory: RunDirectory | None = None
-    """The run's, where it is to be found here."""
+    """The directory of the run, if it is on this host."""
     is_known: bool = False
-    """Its directory is here, or an evaluation's: it need not have anything."""
+    """Whether its directory was found: a known run need not have any items."""
 
     @property
     def own_processes(self) -> int | None:
-        """How many processes of this host may live that are its own; None where it cannot be told.
+        """The number of its own processes that may be alive; None if that is unknown.
 
-        A run was ended just now, and an evaluation is one process.
+        A run was ended before, and an evaluation is one process.
         """
         if self.directory is not None:
             return 0
@@ -66,7 +67,7 @@ class CleanRequest:
 
 
 class RemovalReport:
-    """What became of each thing, said as it happens unless it is to be JSON."""
+    """The results of removals, printed at once unless the output is JSON."""
 
     def __init__(self, dry_run: bool, as_json: bool) -> None:
         self._out = console(stderr=as_json)
@@ -77,7 +78,7 @@ class RemovalReport:
         self.files: list[str] = []
 
     def note(self, backend: str, item: Resource, why: str) -> None:
-        """Something was removed, or could not be."""
+        """Record that an item was removed, or why not."""
         if why:
             self.failed.append((backend, item, why))
             self.say(f"not removed   {_described(backend, item)}: {why}")
@@ -86,7 +87,7 @@ class RemovalReport:
             self.say(f"{self.verb:<12}  {_described(backend, item)}")
 
     def note_file(self, path: Path) -> None:
-        """A temporary file was removed."""
+        """Record the removal of a temporary file."""
         self.files.append(str(path))
         self.say(f"{self.verb:<12}  {path}")
 
@@ -95,90 +96,90 @@ class RemovalReport:
             self._out.print(plain(line), soft_wrap=True)
 
 
-async def clean(wanted: CleanRequest, backend: str, config: Config) -> int:
-    """Remove what is wanted, and return the exit status."""
-    account = RemovalReport(wanted.dry_run, wanted.as_json)
+async def clean(request: CleanRequest, backend: str, config: Config) -> int:
+    """Remove the requested items and return the exit status."""
+    report = RemovalReport(request.dry_run, request.as_json)
     async with open_stock(backend, config) as stock:
-        choice = _choose(wanted, stock)
-        # What is expired goes by itself, whoever its owner is.
-        living = {} if wanted.expired else of_live_owners(choice, stock.now)
-        if wanted.dry_run:
+        choice = _choose(request, stock)
+        # Expired items are removed whoever their owner is.
+        living = {} if request.expired else of_live_owners(choice, stock.now)
+        if request.dry_run:
             for name, item in choice.items:
-                account.note(name, item, "")
-        elif not living or _may(wanted, living):
-            await choice.carry_out(account.note)
+                report.note(name, item, "")
+        elif not living or _is_allowed(request, living):
+            await choice.carry_out(report.note)
         else:
             click.echo("nothing was removed", err=True)
             return 0
-        _clean_directory(wanted, account)
-    if wanted.as_json:
-        click.echo(msgspec.json.encode(_answer(wanted, stock, choice, account)))
+        _clean_directory(request, report)
+    if request.as_json:
+        click.echo(msgspec.json.encode(_as_object(request, stock, choice, report)))
     else:
-        for line in (*_remarks(stock, choice, living, wanted), _total(stock, choice, account)):
-            account.say(line)
-    return 1 if account.failed or _missed(wanted, stock, config) else 0
+        for line in (*_remarks(stock, choice, living, request), _total(stock, choice, report)):
+            report.say(line)
+    return 1 if report.failed or _was_unreachable(request, stock, config) else 0
 
 
-def _missed(wanted: CleanRequest, stock: Stock, config: Config) -> bool:
-    """Whether a backend could not be asked that has, or may have, what was to be removed.
+def _was_unreachable(request: CleanRequest, stock: Stock, config: Config) -> bool:
+    """Whether a backend that may have requested items could not be reached.
 
-    That there is no Docker where nobody named an engine is nothing to complain of.
+    A missing Docker daemon is no problem if none was configured.
     """
-    if wanted.directory is not None:
+    if request.directory is not None:
         return config.run.backend in stock.unreached
     named = config.docker.host or config.docker.context
     named = named or os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
     return any(name != "docker" or named for name in stock.unreached)
 
 
-def _clean_directory(wanted: CleanRequest, account: RemovalReport) -> None:
-    """Remove what the run left in files and nobody will read."""
-    for path in [] if wanted.directory is None else leftovers(wanted.directory):
-        if not wanted.dry_run:
+def _clean_directory(request: CleanRequest, report: RemovalReport) -> None:
+    """Remove temporary files in the run directory."""
+    for path in [] if request.directory is None else leftovers(request.directory):
+        if not request.dry_run:
             remove_folder(path)
-        account.note_file(path)
+        report.note_file(path)
 
 
-def _choose(wanted: CleanRequest, stock: Stock) -> Choice:
-    if wanted.run is not None:
-        return choose_run(stock, wanted.run, is_known=wanted.is_known)
-    return choose_expired(stock) if wanted.expired else choose_all(stock)
+def _choose(request: CleanRequest, stock: Stock) -> Choice:
+    if request.run is not None:
+        return choose_run(stock, request.run, is_known=request.is_known)
+    return choose_expired(stock) if request.expired else choose_all(stock)
 
 
-def _may(wanted: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
-    """Whether what live owners have is to go."""
-    if not wanted.anyway:
-        return _confirmed(wanted, living)
-    own = wanted.own_processes
+def _is_allowed(request: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
+    """Whether to remove items of live owners."""
+    if not request.anyway:
+        return _confirmed(request, living)
+    own = request.own_processes
     if own is not None and (others := of_others(living, own)):
         raise UsageError(
-            f"not only this run is called {wanted.run}: its sandboxes are not told from those of "
-            f"{_names(others)}. Wait until they end, or end them"
+            f"another run is called {request.run}, too: its sandboxes cannot be told from those of "
+            f"{_names(others)}. Wait until it ends, or end it"
         )
     return True
 
 
-def _confirmed(wanted: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
-    """Whether what live owners have is to go: a run is refused, for --all it is asked."""
-    if wanted.run is not None:
+def _confirmed(request: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
+    """Ask about items of live owners for --all; refuse a running run."""
+    if request.run is not None:
         raise UsageError(
-            f"run {wanted.run} is alive: {_names(living)}; its trials would become void. "
-            "Stop it, or remove it all the same with --force"
+            f"run {request.run} is running: {_names(living)}; its trials would become void. "
+            "Stop it first, or use --force"
         )
     items = [item for of_one in living.values() for item in of_one]
     runs = ", ".join(sorted({item.labels.run for item in items}))
-    said = f"live runs ({runs}) would lose {counted(item.kind for item in items)}"
+    what = f"running runs ({runs}) would lose {counted(item.kind for item in items)}"
     if not sys.stdin.isatty():
-        raise UsageError(f"{said}; --yes removes them all the same, --expired leaves them alone")
-    return click.confirm(f"{plain(said)}, and their trials become void. Go on?", err=True)
+        raise UsageError(f"{what}; --yes removes them, --expired keeps them")
+    return click.confirm(f"{plain(what)}, and their trials become void. Continue?", err=True)
 
 
 def _names(owners: Iterable[Owner]) -> str:
-    """Owners that live, or may live."""
+    """Owners that are or may be alive."""
     return ", ".join(
         f"pid {owner.pid} on {host_name(owner)}"
         if is_here(owner)
-        else f"pid {owner.pid} on {owner.host}, which cannot be asked from here"
+        else f"pid {owner.pid} on {owner.host}, which is another host"
         for owner in owners
     )
 
@@ -192,46 +193,46 @@ def _described(backend: str, item: Resource) -> str:
 
 
 def _remarks(
-    stock: Stock, choice: Choice, living: Iterable[Owner], wanted: CleanRequest
+    stock: Stock, choice: Choice, living: Iterable[Owner], request: CleanRequest
 ) -> Iterator[str]:
-    """What stays and why, and who could not be asked."""
+    """Items that stay, with the reasons, and unreachable backends."""
     for left in choice.left:
         yield f"left          {_described(left.backend, left.item)}: {left.why}"
     if choice.shared:
-        yield f"left          {choice.shared:,} that other runs use too; --all removes them"
-    if wanted.dry_run and living:
-        yield f"needs {'--yes' if wanted.run is None else '--force'}: alive are {_names(living)}"
+        yield f"left          {choice.shared:,} that other runs use, too; --all removes them"
+    if request.dry_run and living:
+        yield f"needs {'--yes' if request.run is None else '--force'}: running: {_names(living)}"
     for name, why in stock.unreached.items():
-        yield f"{name} was not asked: {why}"
+        yield f"{name} was not reached: {why}"
 
 
-def _total(stock: Stock, choice: Choice, account: RemovalReport) -> str:
+def _total(stock: Stock, choice: Choice, report: RemovalReport) -> str:
     where = " and ".join(stock.backends)
-    things = [counted(item.kind for _, item in account.removed)] if account.removed else []
-    if count := len(account.files):
-        things.append(f"{count:,} temporary {'file' if count == 1 else 'files'}")
-    if things:
-        parts = [f"{account.verb} {', '.join(things)}"]
+    parts_removed = [counted(item.kind for _, item in report.removed)] if report.removed else []
+    if count := len(report.files):
+        parts_removed.append(f"{count:,} temporary {'file' if count == 1 else 'files'}")
+    if parts_removed:
+        parts = [f"{report.verb} {', '.join(parts_removed)}"]
     else:
-        parts = ["nothing removed" if account.failed else f"nothing to remove on {where}"]
-    if account.failed:
-        parts.append(f"{len(account.failed):,} could not be removed")
+        parts = ["nothing removed" if report.failed else f"nothing to remove on {where}"]
+    if report.failed:
+        parts.append(f"{len(report.failed):,} could not be removed")
     if choice.left:
         parts.append(f"{len(choice.left):,} in use and left")
     return " · ".join(parts)
 
 
-def _answer(
-    wanted: CleanRequest, stock: Stock, choice: Choice, account: RemovalReport
+def _as_object(
+    request: CleanRequest, stock: Stock, choice: Choice, report: RemovalReport
 ) -> dict[str, Any]:
     def objects(found: Iterable[tuple[str, Resource, str]]) -> list[dict[str, Any]]:
         return [as_object(name, item, stock.now) | {"why": why} for name, item, why in found]
 
     return {
-        "dry_run": wanted.dry_run,
-        "removed": [as_object(name, item, stock.now) for name, item in account.removed],
-        "files": account.files,
-        "failed": objects(account.failed),
+        "dry_run": request.dry_run,
+        "removed": [as_object(name, item, stock.now) for name, item in report.removed],
+        "files": report.files,
+        "failed": objects(report.failed),
         "left": objects((left.backend, left.item, left.why) for left in choice.left),
         "unreached": stock.unreached,
     }

@@ -6,14 +6,13 @@ Where no trial is graded no number is shown, only a dash.
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll import __version__
-from plimsoll.cli.terminal.tables import LEAST
-from plimsoll.core.text import safe_line
+from plimsoll.cli.terminal.tables import MIN_WIDTH
+from plimsoll.cli.views.text import NONE, count, duration, figure, plain, product
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.eval_loop import Evaluation, Running
@@ -23,62 +22,20 @@ from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
 from plimsoll.trials.verdicts import CAUSES, Cause
 
 __all__ = [
-    "NONE",
     "closing",
-    "console",
-    "count",
     "diagnosed",
-    "duration",
-    "figure",
     "first_line",
     "live",
     "pace",
-    "plain",
     "pool_line",
     "progress_line",
 ]
 
-NONE = "–"
 SHOWN_RUNNING = 12
 
 
-def console(*, stderr: bool) -> Console:
-    """A console that shows text as it is. Lines that go to a file are not folded."""
-    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
-    if not made.is_terminal:
-        made.width = 240
-    return made
-
-
-def plain(text: str) -> str:
-    """Text from a task or its grader, as one line that cannot move a terminal's cursor."""
-    return safe_line(text)
-
-
-def figure(value: float | None) -> str:
-    """A reward for a person. What is not a whole number is never rounded to one."""
-    if value is None:
-        return NONE
-    short = f"{value:.2f}"
-    return short if float(short) == value or not float(short).is_integer() else f"{value:.6g}"
-
-
-def count(number: int, noun: str) -> str:
-    """So many of something."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s"
-
-
 def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
-    version = ".".join(__version__.split(".")[:2])
-    many = count(tasks, "task")
-    return Text(f"plimsoll {version} · {backend} · {doing} · {many} × {attempts}")
+    return Text(f"{product()} · {backend} · {doing} · {count(tasks, 'task')} × {attempts}")
 
 
 def progress_line(evaluation: Evaluation) -> str:
@@ -167,7 +124,7 @@ def closing(
     if (asked := _asked(evaluation.summary)) is not None:
         yield Text(asked)
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
-    yield Text(f"look: {_look(tally, directory)}")
+    yield Text(f"see: {_look(tally, directory)}")
 
 
 def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
@@ -178,7 +135,7 @@ def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
     parts = (
         ("evidence", [*diagnosis.evidence, *example]),
         ("remedy", diagnosis.remedies),
-        ("go on", diagnosis.go_on),
+        ("next", diagnosis.go_on),
     )
     for head, lines in parts:
         for number, line in enumerate(lines):
@@ -230,10 +187,10 @@ def _asked(summary: Summary) -> str | None:
 
 def _table(tally: Tally) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("task", overflow="fold", min_width=LEAST)
+    table.add_column("task", overflow="fold", min_width=MIN_WIDTH)
     table.add_column("graded", justify="right", no_wrap=True)
     table.add_column("mean", justify="right", no_wrap=True)
-    table.add_column("void", overflow="fold", min_width=LEAST)
+    table.add_column("void", overflow="fold", min_width=MIN_WIDTH)
     tasks = tally.by_task()
     for name, of_task in tasks.items():
         table.add_row(plain(name), *_cells(of_task))

@@ -1,7 +1,4 @@
-"""How what Plimsoll has made is shown: whose it is, how old, how many of each kind.
-
-What `plimsoll ps` prints: a line a thing, by run; then the totals.
-"""
+"""Items of the inventory as text and JSON, and the output of `plimsoll ps`."""
 
 import re
 from collections import Counter
@@ -12,7 +9,8 @@ import click
 import msgspec
 from rich.table import Table
 
-from plimsoll.cli.views.evaluation import console, plain
+from plimsoll.cli.terminal.console import console
+from plimsoll.cli.views.text import plain
 from plimsoll.config.file import Config
 from plimsoll.core.ids import Owner
 from plimsoll.runs.cleanup import Stock, open_stock
@@ -27,7 +25,7 @@ _SHORT = 12
 
 
 def age(seconds: float) -> str:
-    """A span of time in its largest unit."""
+    """A duration in its largest unit."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
@@ -35,7 +33,7 @@ def age(seconds: float) -> str:
 
 
 def shown_id(item: Resource) -> str:
-    """What a person would call it: its name, else its id, cut where it is a long digest."""
+    """The name of an item, else its id; a digest is shortened."""
     if item.name:
         return plain(item.name)
     digest = item.id.removeprefix("sha256:")
@@ -76,7 +74,7 @@ def as_object(backend: str, item: Resource, now: float) -> dict[str, Any]:
         "owner": {
             "host": owner.host,
             "pid": owner.pid,
-            # Whether one on another host lives is not known here.
+            # Unknown for a process on another host.
             "alive": is_alive(owner) if is_here(owner) else None,
         },
         "expires": item.labels.expires,
@@ -89,7 +87,7 @@ HEADS = ("run", "ticket", "backend", "kind", "id", "state", "age", "owner", "exp
 
 
 async def show_inventory(backend: str, config: Config, *, as_json: bool) -> None:
-    """Ask the backends, and print what they have."""
+    """Query the backends and print their items."""
     async with open_stock(backend, config) as stock:
         pass
     found = [(shelf.inventory.name, item) for shelf in stock.shelves for item in shelf.items]
@@ -106,7 +104,7 @@ async def show_inventory(backend: str, config: Config, *, as_json: bool) -> None
 
 def _by_run(one: tuple[str, Resource]) -> tuple[object, ...]:
     name, item = one
-    # As people count: task.2 before task.10.
+    # Natural order: task.2 before task.10.
     ticket = [part.zfill(9) for part in re.split(r"(\d+)", item.labels.ticket)]
     return item.labels.run, RESOURCE_KINDS.index(item.kind), ticket, name, item.id
 
@@ -132,20 +130,20 @@ def _table(found: Sequence[tuple[str, Resource]], now: float) -> Table:
 
 
 def _closing(stock: Stock) -> Iterator[str]:
-    """The totals, what is shared, and who could not be asked."""
+    """The totals, shared items, and unreachable backends."""
     own = [item for shelf in stock.shelves for item in shelf.items if not item.shared]
     if own:
-        runs = len({item.labels.run for item in own} - {""})  # what is half made has none
+        runs = len({item.labels.run for item in own} - {""})  # an incomplete item has none
         yield f"{runs:,} {'run' if runs == 1 else 'runs'} · {counted(item.kind for item in own)}"
     elif stock.shelves:
-        yield f"nothing of any run is on {' and '.join(stock.backends)}"
-    if going := sum(len(select_removable(shelf.items, stock.now)) for shelf in stock.shelves):
+        yield f"no items of runs on {' and '.join(stock.backends)}"
+    if removable := sum(len(select_removable(shelf.items, stock.now)) for shelf in stock.shelves):
         yield (
-            f"{going:,} of dead owners or past the expiry: `plimsoll clean --expired` removes "
-            f"{'it' if going == 1 else 'them'}, and so does the next run"
+            f"{removable:,} of dead owners or expired: `plimsoll clean --expired` removes "
+            f"{'it' if removable == 1 else 'them'}, and so does the next run"
         )
     for shelf in stock.shelves:
         if shared := counted(item.kind for item in shelf.items if item.shared):
             yield f"shared by runs on {shelf.inventory.name}: {shared}"
     for name, why in stock.unreached.items():
-        yield plain(f"{name} was not asked: {why}")
+        yield plain(f"{name} was not reached: {why}")

@@ -1,4 +1,4 @@
-"""What `plimsoll ledger` prints."""
+"""The output of `plimsoll ledger`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll import __version__
-from plimsoll.cli.terminal.tables import LEAST, print_table
-from plimsoll.cli.views.evaluation import console, figure, plain
+from plimsoll.cli.terminal.console import console
+from plimsoll.cli.terminal.tables import MIN_WIDTH, print_table
+from plimsoll.cli.views.text import figure, plain, product
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.report import Report, find_ledger, make_report
 from plimsoll.ledger.task_history import GroupHistory, TaskHistory
@@ -25,15 +25,15 @@ BAR = 24
 
 
 def show(run: Path, *, check: bool, task: str | None, as_json: bool) -> int:
-    """Print a run's books and return the exit status."""
+    """Print the ledger of a run and return the exit status."""
     find_ledger(run)
     try:
         report = audit(run, task) if check else make_report(run, task=task)
     except LedgerError as error:
         if not check:
             raise
-        # Whatever keeps it from being read is what the check was to find.
-        _print_wrong([str(error)], console(stderr=False), as_json=as_json)
+        # An unreadable ledger is a finding of the check.
+        _print_problems([str(error)], console(stderr=False), as_json=as_json)
         return 1
     if as_json:
         click.echo(msgspec.json.encode(report))
@@ -42,7 +42,7 @@ def show(run: Path, *, check: bool, task: str | None, as_json: bool) -> int:
     return 1 if report.problems else 0
 
 
-def _print_wrong(problems: list[str], out: Console, *, as_json: bool) -> None:
+def _print_problems(problems: list[str], out: Console, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"checked": True, "problems": problems}))
         return
@@ -51,10 +51,9 @@ def _print_wrong(problems: list[str], out: Console, *, as_json: bool) -> None:
 
 
 def _print(report: Report, run: Path, out: Console) -> None:
-    version = ".".join(__version__.split(".")[:2])
     lineage = f" · lineage {report.lineage}" if report.lineage else ""
     out.print(
-        f"plimsoll {version} · ledger of {run} · version {report.version}{lineage} · "
+        f"{product()} · ledger of {run} · version {report.version}{lineage} · "
         f"{report.events:,} events",
         soft_wrap=True,
     )
@@ -71,9 +70,9 @@ def _print(report: Report, run: Path, out: Console) -> None:
         out.print(
             f"checked     {report.events:,} events: nothing lost, nothing twice, nothing too old"
         )
-    _print_wrong(report.problems, out, as_json=False)
+    _print_problems(report.problems, out, as_json=False)
     if not report.checked:
-        out.print(f"look: plimsoll ledger {run} --check · --task NAME", soft_wrap=True)
+        out.print(f"see: plimsoll ledger {run} --check · --task NAME", soft_wrap=True)
 
 
 def _lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -95,7 +94,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
             f"void {groups.voided:,}"
         ),
     )
-    yield "prompts", f"{report.prompts_begun:,} begun · {report.prompts_pending:,} come again"
+    yield "prompts", f"{report.prompts_begun:,} begun · {report.prompts_pending:,} requeued"
     yield (
         "rollouts",
         (
@@ -104,7 +103,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         ),
     )
     bias = "–" if report.duration_bias is None else f"{report.duration_bias:.3f}"
-    yield "duration", f"bias {bias}: mean of what was trained on ÷ mean of what was offered"
+    yield "duration", f"bias {bias}: mean of trained rollouts ÷ mean of all offered rollouts"
     bound = f" (≤ {rules.max_staleness})" if rules is not None else ""
     yield from _histogram(f"head{bound}", "ages", tally.head_ages)
     yield from _histogram(f"oldest token{bound}", "", tally.token_ages)
@@ -114,9 +113,9 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
             f"groups: {_by(tally.groups_by_cause)} · rollouts: {_by(tally.tickets_by_cause)}",
         )
     if tally.dead_lineage:
-        yield "", f"{tally.dead_lineage:,} of them from versions that were left"
+        yield "", f"{tally.dead_lineage:,} of them from abandoned lineages"
     if tally.ignored:
-        yield "ignored", f"{_by(tally.ignored)}: what did not fit, and changed nothing"
+        yield "ignored", f"{_by(tally.ignored)}: out of date, without effect"
     if report.evaluations_in_flight or tally.evaluated:
         yield (
             "evaluations",
@@ -131,7 +130,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _histogram(what: str, name: str, counts: Mapping[int, int]) -> Iterator[tuple[str, str]]:
-    """A bar for each age, under one line that says of what."""
+    """A bar for each age, under a heading."""
     if not counts:
         return
     yield name, f"of the {what}, by trained rollouts"
@@ -145,13 +144,13 @@ def _by(counts: Mapping[Cause, int] | Mapping[str, int]) -> str:
 
 
 def _print_tasks(tasks: list[TaskHistory], out: Console) -> None:
-    """Those with the most void rollouts first."""
+    """Print tasks, those with the most void rollouts first."""
     ordered = sorted(tasks, key=lambda task: (-sum(task.void.values()), task.task))
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("task", overflow="fold", min_width=LEAST)
+    table.add_column("task", overflow="fold", min_width=MIN_WIDTH)
     for head in ("groups", "trained", "graded", "mean"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("void", overflow="fold", min_width=LEAST)
+    table.add_column("void", overflow="fold", min_width=MIN_WIDTH)
     for task in ordered[:SHOWN_TASKS]:
         table.add_row(
             plain(task.task),
@@ -163,7 +162,7 @@ def _print_tasks(tasks: list[TaskHistory], out: Console) -> None:
         )
     print_table(out, table)
     if len(tasks) > SHOWN_TASKS:
-        out.print(f"… and {len(tasks) - SHOWN_TASKS:,} more: --json has them all")
+        out.print(f"… and {len(tasks) - SHOWN_TASKS:,} more: see --json")
 
 
 def _groups(history: list[GroupHistory]) -> Table:

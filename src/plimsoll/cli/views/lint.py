@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from plimsoll import __version__
-from plimsoll.cli.views.evaluation import console, count, plain
+from plimsoll.cli.terminal.console import console
+from plimsoll.cli.views.text import count, plain, product
 from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.backends import BACKENDS
@@ -124,13 +124,12 @@ def _print(
     out.print(_closing_line(summary, linted), soft_wrap=True)
     look = list(_look(summary, request, sarif_file))
     if look:
-        out.print(Text(f"look: {' · '.join(look)}"), soft_wrap=True)
+        out.print(Text(f"see: {' · '.join(look)}"), soft_wrap=True)
 
 
 def _first_line(summary: Summary) -> Text:
-    version = ".".join(__version__.split(".")[:2])
     where = f"{summary.backend}, offline" if summary.offline else summary.backend
-    return Text(f"plimsoll {version} · lint for {where} · {count(summary.tasks, 'task')}")
+    return Text(f"{product()} · lint for {where} · {count(summary.tasks, 'task')}")
 
 
 def _print_task(out: Console, one: LintResult) -> None:

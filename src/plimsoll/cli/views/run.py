@@ -1,33 +1,34 @@
-"""What is said at the end of a run."""
+"""The first and the last lines of a run."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from rich.text import Text
 
-from plimsoll.cli.views.evaluation import (
-    count,
-    diagnosed,
-    duration,
-    figure,
-    plain,
-    pool_line,
-)
+from plimsoll.cli.terminal.console import Screen
+from plimsoll.cli.terminal.evaluation import warn_of_unknown_keys
+from plimsoll.cli.views.evaluation import diagnosed, pool_line
 from plimsoll.cli.views.status import voids
+from plimsoll.cli.views.text import count, duration, figure, plain, product
+from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.held_out import HeldOutResult
-from plimsoll.runs.status import RunSummary
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.status import RunSummary, Step
+from plimsoll.runs.task_sets import TaskSet
 
-__all__ = ["closing"]
+__all__ = ["closing", "excluded", "print_begin", "print_plan"]
 
 
 def closing(
     summary: RunSummary, measured: Sequence[HeldOutResult], weights: Path | None = None
 ) -> Iterator[Text]:
-    """How it ended, what came of it, what was not done, where to look.
+    """The end of a run: reason, results, skipped work, and files to look at.
 
-    `measured` are the evaluations of the run, in their order, `weights` the folder that servers
-    read the last version from.
+    `measured` are the held-out evaluations in order. `weights` is the folder from which servers
+    read the last version.
     """
     style = "" if summary.done else "yellow"
     steps, trials = count(summary.steps, "step"), count(summary.trials, "trial")
@@ -41,9 +42,9 @@ def closing(
     if summary.breaker is not None:
         yield from diagnosed(summary.breaker)
     for task, why in summary.out.items():
-        yield Text(f"out: {plain(task)}: {plain(why)}", style="yellow")
+        yield Text(excluded(task, why), style="yellow")
     for why, skipped in summary.skipped.items():
-        yield Text(f"{count(skipped, 'step')} changed nothing: {plain(why)}")
+        yield Text(f"{count(skipped, 'step')} without an update: {plain(why)}")
     if summary.pool is not None:
         yield Text(pool_line(summary.pool))
     if summary.left_over:
@@ -51,19 +52,25 @@ def closing(
     yield _proof(summary)
     if weights is not None:
         yield Text(
-            f"the last weights stay in {weights} for the servers: remove {weights.parent} when "
-            "none of them needs it"
+            f"the last weights stay in {weights} for the servers; remove {weights.parent} when "
+            "they no longer need it"
         )
-    again = "" if summary.done else f" · go on: plimsoll resume {summary.path}"
+    again = "" if summary.done else f" · continue: plimsoll resume {summary.path}"
     directory = RunDirectory(Path(summary.path))
-    # On a disk that is full neither could be written.
+    # On a full disk neither could be written.
     files = (file for file in (directory.picture, directory.summary) if file.exists())
     shown = next(files, directory.path)
-    yield Text(f"look: {shown} · plimsoll ledger {summary.path}{again}")
+    yield Text(f"see: {shown} · plimsoll ledger {summary.path}{again}")
+
+
+def excluded(task: str, why: str) -> str:
+    """A task that is not rolled out any more, with the reason."""
+    reason = why.removeprefix("quarantined: ")
+    return plain(f"{'left out' if reason == why else 'quarantined'}: {task}: {reason}")
 
 
 def _held_out(measured: Sequence[HeldOutResult]) -> Text:
-    """The first and the last time that held-out tasks were tried."""
+    """The first and the last held-out evaluation."""
     ends = [measured[0], *measured[1:][-1:]]
     rewards = " → ".join(figure(one.reward) for one in ends)
     graded = " → ".join(f"{one.graded:,}" for one in ends)
@@ -75,10 +82,84 @@ def _held_out(measured: Sequence[HeldOutResult]) -> Text:
 
 def _proof(summary: RunSummary) -> Text:
     if summary.problems is None:
-        return Text(f"the ledger was not checked: plimsoll ledger {summary.path} --check does it")
+        return Text(f"the ledger was not checked; run: plimsoll ledger {summary.path} --check")
     if summary.problems:
         return Text(f"the ledger is wrong: {'; '.join(summary.problems)}", style="red")
     age = count(summary.max_age, "version")
     return Text(
         f"nothing lost, nothing twice (ledger checked) · oldest sample in a batch: {age} old"
     )
+
+
+def print_begin(rollouts: Rollouts, screen: Screen) -> None:
+    """Print the validation of the tasks, and the work that a killed run repeats."""
+    plan = rollouts.plan
+    if rollouts.location.is_elsewhere:
+        said = f"{'ledger':<12}{rollouts.location.said}"
+        screen.out.print(Text(plain(said)), soft_wrap=True)
+    if plan.config.run.validates:
+        screen.out.print(Text(_validated("tasks", plan.trained)), soft_wrap=True)
+        if plan.held_out.tasks:
+            screen.out.print(Text(_validated("held-out", plan.held_out)), soft_wrap=True)
+        for name, why in plan.left_out.items():
+            said = f"{'':<12}{plain(name)}: {plain(why)}"
+            screen.out.print(Text(said, style="yellow"), soft_wrap=True)
+    if lost := rollouts.restored.lost:
+        said = f"running again: {count(lost, 'trial')} that ran when the run was killed"
+        screen.err.print(Text(said), soft_wrap=True)
+    if undone := _undone(rollouts):
+        screen.err.print(Text(undone), soft_wrap=True)
+
+
+def _undone(rollouts: Rollouts) -> str:
+    """The steps of an earlier process that are repeated."""
+    at, checkpoint = rollouts.version.number, rollouts.checkpoint
+    last = _last_step(rollouts.directory.steps)
+    if last <= at:
+        return ""
+    steps = f"step {last:,} is" if last == at + 1 else f"steps {at + 1:,} to {last:,} are"
+    where = ""
+    if rollouts.plan.config.training.policy is not None:
+        name = "no checkpoint yet" if checkpoint is None else f"checkpoint {checkpoint.name}"
+        where = f" ({name})"
+    return f"resuming from step {at:,}{where}: {steps} repeated"
+
+
+def _last_step(file: Path) -> int:
+    """The step of the last line that an earlier process wrote; 0 without one."""
+    try:
+        *_, last = file.read_bytes().splitlines()
+        return msgspec.json.decode(last, type=Step).step
+    except (OSError, ValueError):  # missing or unreadable
+        return 0
+
+
+def _validated(what: str, tasks: TaskSet) -> str:
+    out = f" · {len(tasks.left_out):,} quarantined" if tasks.left_out else ""
+    return (
+        f"{what:<12}{len(tasks.tasks):,} loaded · {len(tasks.admitted):,} validated "
+        f"(the oracle gets the full reward, nop does not){out}"
+    )
+
+
+def print_plan(plan: Plan, screen: Screen, policy: str | None) -> None:
+    """Print the plan of a run, and the tasks that are left out."""
+    out, err = screen.out, screen.err
+    run, workers = plan.config.run, plan.config.workers
+    tasks = len(plan.trained.admitted)
+    epochs = count(run.epochs or 0, "epoch")
+    long = epochs if run.steps is None else count(run.steps, "step")
+    parts = [
+        f"{product()}",
+        BACKENDS[run.backend],
+        f"agent {run.agent}",
+        *([policy] if policy is not None else []),
+        count(tasks, "task"),
+        f"{long} of {run.batch_groups} × {run.group_size} trials",
+        f"{workers.number} × {workers.concurrency} at once ({workers.engine})",
+    ]
+    out.print(Text(" · ".join(parts)), soft_wrap=True)
+    # If tasks are validated first, `print_begin` lists those left out.
+    for name, why in () if run.validates else plan.left_out.items():
+        err.print(Text(f"not run: {plain(name)}: {plain(why)}", style="yellow"), soft_wrap=True)
+    warn_of_unknown_keys(plan.unknown_keys, err)

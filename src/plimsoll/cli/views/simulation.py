@@ -1,4 +1,4 @@
-"""What `plimsoll simulate` prints and draws."""
+"""The output of `plimsoll simulate`: a table and a plot."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from plimsoll import __version__
+from plimsoll.cli.terminal.console import console
 from plimsoll.cli.terminal.tables import print_table
-from plimsoll.cli.views.evaluation import console
+from plimsoll.cli.views.text import product
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.simulator.comparison import Row, compare, rows
 from plimsoll.ledger.simulator.plot import draw
@@ -33,12 +33,12 @@ def show(plan: Plan, *, restart: bool, as_json: bool, plot: Path | None) -> int:
     print_table(out, _table(made))
     out.print(f"max age: η = {plan.settings.max_staleness} is allowed")
     if plot is not None:
-        out.print(f"look: {plot}", soft_wrap=True)
+        out.print(f"see: {plot}", soft_wrap=True)
     return 0
 
 
 def _simulate(plan: Plan, err: Console, *, restart: bool) -> dict[str, Run]:
-    """With a bar for each rule where somebody looks on."""
+    """Simulate, with a progress bar for each rule on a terminal."""
     if not err.is_terminal:
         return compare(plan, restart=restart)
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn())
@@ -54,11 +54,10 @@ def _simulate(plan: Plan, err: Console, *, restart: bool) -> dict[str, Run]:
 
 
 def _first_line(plan: Plan, *, restart: bool) -> str:
-    version = ".".join(__version__.split(".")[:2])
     rules = plan.settings
     again = f", a restart after {plan.steps // 2:,}" if restart else ""
     return (
-        f"plimsoll {version} · simulated · rollouts: {DURATIONS[plan.durations]} · "
+        f"{product()} · simulated · rollouts: {DURATIONS[plan.durations]} · "
         f"B {rules.batch_groups} · C {rules.max_running} · τ {rules.depth} · "
         f"η {rules.max_staleness} · group size {rules.group_size} · "
         f"a step takes {plan.step_seconds:g} · slack {plan.slack:g} · {plan.steps:,} steps{again}"

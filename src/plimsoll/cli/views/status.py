@@ -12,16 +12,10 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll import __version__
+from plimsoll.cli.terminal.console import console
 from plimsoll.cli.terminal.tables import print_table
-from plimsoll.cli.views.evaluation import (
-    NONE,
-    console,
-    duration,
-    figure,
-    plain,
-    pool_line,
-)
+from plimsoll.cli.views.evaluation import pool_line
+from plimsoll.cli.views.text import NONE, duration, figure, plain, product
 from plimsoll.runs.controller_process import controller
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.status import Status, read_status
@@ -45,9 +39,8 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
         click.echo(msgspec.json.encode(status))
         return 0
     out = console(stderr=False)
-    version = ".".join(__version__.split(".")[:2])
     where = "" if owner is None else f" · pid {owner.pid} on {host_name(owner)}"
-    out.print(f"plimsoll {version} · run {directory.path} · {status.state}{where}", soft_wrap=True)
+    out.print(f"{product()} · run {directory.path} · {status.state}{where}", soft_wrap=True)
     for name, text in _lines(status):
         out.print(Text(f"{name:<12}{plain(text)}"), soft_wrap=True)
     for table in (
@@ -162,9 +155,9 @@ def _workers(workers: Sequence[WorkerStatus]) -> Table:
 def _look(directory: RunDirectory, *, is_alive: bool, status: Status) -> str:
     path = directory.path
     if is_alive:
-        return f"look: plimsoll ledger {path} · plimsoll stop {path}"
-    again = "" if status.steps is not None and status.step >= status.steps else " · go on: "
-    return f"look: plimsoll ledger {path}" + (again and f"{again}plimsoll resume {path}")
+        return f"see: plimsoll ledger {path} · plimsoll stop {path}"
+    again = "" if status.steps is not None and status.step >= status.steps else " · continue: "
+    return f"see: plimsoll ledger {path}" + (again and f"{again}plimsoll resume {path}")
 
 
 SHOWN_STEPS = 8

@@ -1,7 +1,4 @@
-"""What `plimsoll show` finds, prints and exports.
-
-A verdict as `plimsoll show` says it: what it is, what it rests on, what to do about it.
-"""
+"""One trial, its verdict and its trajectory: found, printed and exported by `plimsoll show`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +8,8 @@ import click
 import msgspec
 from rich.text import Text
 
-from plimsoll.cli.views.evaluation import console, duration, figure, plain
+from plimsoll.cli.terminal.console import console
+from plimsoll.cli.views.text import duration, figure, plain
 from plimsoll.core.errors import UsageError
 from plimsoll.trajectories.export.atif import to_atif
 from plimsoll.trajectories.export.conversations import Conversation, choose_branches, conversations
@@ -36,7 +34,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class FoundTrial:
-    """A trial as it was found. At least one of its parts is there."""
+    """The parts of a trial that exist, at least one of them."""
 
     folder: Path
     verdict: VerdictFile | None
@@ -49,11 +47,11 @@ class FoundTrial:
 
 
 def find_trial(path: Path) -> FoundTrial:
-    """Read the trial in a folder, or the trial that a trajectory file is of."""
+    """Read the trial in a folder, or the trial of a trajectory file."""
     if path.is_file():
         return FoundTrial(path.parent, _read_verdict(path.parent), read_trajectory(path))
     if not path.is_dir():
-        raise UsageError(f"{path}: there is no such file or folder; show takes a trial's folder")
+        raise UsageError(f"{path}: no such file or folder; show takes the folder of a trial")
     file = find_trajectory(path)
     verdict = _read_verdict(path)
     if verdict is None and file is None:
@@ -66,7 +64,7 @@ def _no_trial(path: Path) -> str:
         names = sorted(trial.name for trial in trials.iterdir())[:NAMED]
         named = f": {', '.join(names)}" if names else ", which is empty"
         return f"{path} is a run; show one of its trials, in {trials}{named}"
-    return f"{path} holds neither {VERDICT} nor {FILE_NAME}, so it is no trial's folder"
+    return f"{path} holds neither {VERDICT} nor {FILE_NAME}, so it is not the folder of a trial"
 
 
 def _read_verdict(folder: Path) -> VerdictFile | None:
@@ -80,18 +78,18 @@ def _read_verdict(folder: Path) -> VerdictFile | None:
 
 
 def print_shown(shown: FoundTrial, *, branch: int | None, full: bool, tokens: bool) -> None:
-    """The verdict, the figures, and what was said or its tokens."""
+    """Print the verdict, the figures, and the messages or their tokens."""
     out = console(stderr=False)
     trajectory = shown.trajectory
     branches: list[Conversation] = []
     if trajectory is not None:
         branches = conversations(trajectory)
-    # Before anything is printed: there may be no such branch.
+    # First: the branch may not exist.
     chosen = branches if trajectory is None else choose_branches(branches, branch)
     for line in _head(shown):
         out.print(line, soft_wrap=not out.is_terminal)
     if trajectory is None:
-        out.print(Text("no trajectory: the agent asked no policy", style="dim"))
+        out.print(Text("no trajectory: the agent made no request to the policy", style="dim"))
         return
     for line in _summary(trajectory, branches):
         out.print(line, soft_wrap=not out.is_terminal)
@@ -103,7 +101,7 @@ def print_shown(shown: FoundTrial, *, branch: int | None, full: bool, tokens: bo
         for part in render(chosen, trajectory.troubles, full=full, alone=alone):
             out.print(part)
     out.print()
-    out.print(f"look: plimsoll show {shown.folder} --full · --tokens · --branch N · --export atif")
+    out.print(f"see: plimsoll show {shown.folder} --full · --tokens · --branch N · --export atif")
 
 
 def _head(shown: FoundTrial) -> Iterator[Text]:
@@ -112,9 +110,11 @@ def _head(shown: FoundTrial) -> Iterator[Text]:
     elif shown.trajectory is not None:
         about = shown.trajectory.opened.about
         if "task" in about:
-            yield Text("no verdict: the trial still runs, or was killed", style="yellow")
-        told = " · ".join(f"{name} {value}" for name, value in about.items())
-        yield Text(plain(f"session {shown.trajectory.opened.session}{' · ' if told else ''}{told}"))
+            yield Text("no verdict: the trial is running or was killed", style="yellow")
+        labels = " · ".join(f"{name} {value}" for name, value in about.items())
+        yield Text(
+            plain(f"session {shown.trajectory.opened.session}{' · ' if labels else ''}{labels}")
+        )
 
 
 def _summary(trajectory: Trajectory, branches: list[Conversation]) -> Iterator[Text]:
@@ -180,11 +180,13 @@ def _as_object(trajectory: Trajectory, branch: int | None) -> ShownTrajectory:
     )
 
 
-def write_export(shown: FoundTrial, form: str, *, branch: int | None, out: Path | None) -> None:
-    """Write a trajectory in another form, to a file or to standard output."""
+def write_export(
+    shown: FoundTrial, format_name: str, *, branch: int | None, out: Path | None
+) -> None:
+    """Write a trajectory in another format, to a file or to standard output."""
     if shown.trajectory is None:
-        raise UsageError(f"{shown.folder} has no trajectory to export: its agent asked no policy")
-    pieces = _exported(shown.trajectory, form, branch, shown.reward)
+        raise UsageError(f"{shown.folder} has no trajectory: its agent made no request")
+    pieces = _exported(shown.trajectory, format_name, branch, shown.reward)
     if out is None:
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -198,16 +200,16 @@ def write_export(shown: FoundTrial, form: str, *, branch: int | None, out: Path 
 
 
 def _exported(
-    trajectory: Trajectory, form: str, branch: int | None, reward: float | None
+    trajectory: Trajectory, format_name: str, branch: int | None, reward: float | None
 ) -> Iterator[bytes]:
-    if form == "jsonl":
+    if format_name == "jsonl":
         yield from to_jsonl(trajectory, branch=branch, reward=reward)
     else:
         yield msgspec.json.encode(to_atif(trajectory, branch=branch, reward=reward)) + b"\n"
 
 
 def verdict_lines(file: VerdictFile) -> Iterator[Text]:
-    """The verdict first; then what is known of it, each with its name before it."""
+    """The verdict, then its details, one named line each."""
     verdict = file.verdict
     style = "yellow" if isinstance(verdict, Void) else ""
     yield Text(_verdict_text(verdict), style=style)

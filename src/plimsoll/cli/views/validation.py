@@ -10,18 +10,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.terminal.evaluation import outliving, warn_of_unknown_keys
+from plimsoll.cli.terminal.console import console
+from plimsoll.cli.terminal.evaluation import remote_sandboxes, warn_of_unknown_keys
 from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.cli.terminal.progress import showing_progress
-from plimsoll.cli.terminal.tables import LEAST, print_all
-from plimsoll.cli.views.evaluation import (
-    console,
-    duration,
-    figure,
-    first_line,
-    pace,
-    plain,
-)
+from plimsoll.cli.terminal.tables import MIN_WIDTH, print_all
+from plimsoll.cli.views.evaluation import first_line, pace
+from plimsoll.cli.views.text import duration, figure, plain
 from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.breaker.diagnosis import remedies
 from plimsoll.runs.evaluation.eval_run import command_line
@@ -41,7 +36,9 @@ def validate(request: ValidateRequest, *, as_json: bool) -> int:
     doing = "validate with oracle and nop"
     out.print(first_line(BACKENDS[request.backend], doing, tasks, request.repeat), soft_wrap=True)
     warn_of_unknown_keys(run.unknown_keys, err)
-    with Interrupts(outliving=outliving(request.backend, run.directory.name, err)) as interrupts:
+    with Interrupts(
+        sandboxes=remote_sandboxes(request.backend, run.directory.name, err)
+    ) as interrupts:
         try:
             interrupts.run(_run(run, err))
         finally:
@@ -98,7 +95,7 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
         yield Text(f"{said} and keep the record they had", style="yellow")
     yield Text(_spent(run, report))
     yield Text(f"wrote: {_short(report.validation)} · {_short(report.quarantine)}")
-    yield Text(f"go on: {_next(run, report)}")
+    yield Text(f"next: {_next(run, report)}")
 
 
 def _spent(run: ValidateRun, report: Report) -> str:
@@ -142,7 +139,7 @@ def _next(run: ValidateRun, report: Report) -> str:
 
 def _table(results: Sequence[TaskRecord]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("task", overflow="fold", min_width=LEAST)
+    table.add_column("task", overflow="fold", min_width=MIN_WIDTH)
     for name in ("oracle", "nop", "maximum"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
