@@ -65,7 +65,7 @@ def _check_part(raw: msgspec.Raw, hosts: MediaHosts) -> None:
     while left:
         name, value = left.pop()
         if name in _TENSORS and value is not None:
-            raise Refusal("unsupported", f"{name}: no server is sent tensors; leave it out")
+            raise Refusal("unsupported", f"{name}: tensors are not forwarded; remove this field")
         if isinstance(value, dict):
             left += cast(dict[str, Any], value).items()
         elif isinstance(value, list):
@@ -88,8 +88,8 @@ def _check(url: str, hosts: MediaHosts) -> None:
     shown = url if len(url) <= _SHOWN else f"{url[:_SHOWN]}…"
     raise Refusal(
         "unsupported",
-        f"the URL {shown!r} is not passed on to the policy's server. Send the content itself as a "
-        "data: URL, or have whoever runs this gateway allow the host: [policy] media_hosts in the "
+        f"the URL {shown!r} is not forwarded to the policy's server. Send the content as a "
+        "data: URL, or allow the host on the gateway: [policy] media_hosts in the "
         "config, or --media-host of `plimsoll gateway`. It must be http:// or https://, without a "
         "user.",
     )

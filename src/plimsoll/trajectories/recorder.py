@@ -84,7 +84,7 @@ class Recorder:
 
     def _open_graph(self) -> Graph:
         if self._graph is None:
-            raise TrajectoryError(f"{self.path}: the trajectory is closed, nothing can be added")
+            raise TrajectoryError(f"{self.path}: the trajectory is closed")
         return self._graph
 
     def _slimmed(self, record: Added) -> Added:

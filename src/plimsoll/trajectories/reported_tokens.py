@@ -96,7 +96,9 @@ def check_reported(done: Done) -> ReportedIds:
     try:
         return ReportedIds(ids, text_of_ids(ids.prompt))
     except msgspec.MsgspecError as error:
-        raise UnreliableIds(f"the upstream's token ids of the prompt are none: {error}") from error
+        raise UnreliableIds(
+            f"the upstream's token ids of the prompt are invalid: {error}"
+        ) from error
 
 
 def added_tokens(
@@ -109,7 +111,7 @@ def added_tokens(
         prompt = ids_of_text(added)
         packed, answer = pack_ids(prompt), pack_ids(ids.answer)
     except (msgspec.MsgspecError, struct.error) as error:
-        raise UnreliableIds(f"the upstream returned a token id that is none: {error}") from error
+        raise UnreliableIds(f"the upstream returned an invalid token id: {error}") from error
     length = common.ids + len(prompt)
     _check_count("prompt", done.prompt_tokens, length)
     versions = _runs(done, len(ids.answer))

@@ -132,13 +132,13 @@ class TrajectoryWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
-                raise FileExistsError(f"{FILE_NAME} is there already")
+                raise FileExistsError(f"{FILE_NAME} exists already")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self._part, flags, 0o644)
         except OSError as error:
             raise TrajectoryError(
-                f"{folder}: cannot begin a trajectory here ({error}); each session needs a folder "
-                "of its own that can be written to"
+                f"{folder}: cannot create a trajectory here ({error}); each session needs "
+                "a writable folder of its own"
             ) from error
         self.write([opened])
 
@@ -151,7 +151,7 @@ class TrajectoryWriter:
         if self._failure:
             raise TrajectoryError(self._failure)
         if not self.is_open:
-            raise TrajectoryError(f"{self.path}: the trajectory is closed, nothing can be added")
+            raise TrajectoryError(f"{self.path}: the trajectory is closed")
         lines = _encoder.encode_lines(records)
         self._append(compress(lines))
         self._digest.update(lines)
@@ -186,7 +186,7 @@ class TrajectoryWriter:
         """Refuse all further writes: a missing exchange cannot be repaired."""
         self._failure = (
             f"{self._part}: the trajectory cannot be written ({error.strerror or error}); "
-            "what was recorded before is readable, the rest of the session is lost"
+            "the records before this are readable, the rest of the session is lost"
         )
         return self._failure
 
@@ -211,7 +211,7 @@ def _sync(path: Path) -> None:
 
 
 _decoder = msgspec.json.Decoder(Record)
-_UNFINISHED = "it is not closed: the session is not over, or was killed"
+_UNFINISHED = "it is not closed: the session is still running, or was killed"
 
 
 def read_trajectory(path: Path) -> Trajectory:
@@ -224,19 +224,19 @@ def read_trajectory(path: Path) -> Trajectory:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise TrajectoryGone(f"{path}: there is no such file") from error
+        raise TrajectoryGone(f"{path}: no such file") from error
     except OSError as error:
         raise TrajectoryError(f"{path}: cannot be read ({error.strerror or error})") from error
     reading = _Reading()
     problem = reading.read(data)
     if reading.trajectory is None:
-        raise TrajectoryGone(f"{path}: holds no trajectory; {problem or 'it is empty'}")
+        raise TrajectoryGone(f"{path}: not a trajectory; {problem or 'the file is empty'}")
     if reading.trajectory.closed is None:
         problem = problem or _UNFINISHED
     if problem and path.suffix != ".part":
         raise TrajectoryGone(
-            f"{path}: the trajectory cannot be trusted; {problem}. It was changed after it was "
-            "written, or only a part of it was copied"
+            f"{path}: the trajectory is damaged; {problem}. It was modified after it was "
+            "written, or copied incompletely"
         )
     reading.trajectory.problem = problem
     return reading.trajectory
@@ -292,13 +292,13 @@ class _Reading:
 
     def _add(self, record: Record) -> None:
         if isinstance(record, Opened):
-            _expect(self.trajectory is None, "it opens the trajectory again")
+            _expect(self.trajectory is None, "it is a second opening record")
             _expect(record.format == FORMAT, f"its format is {record.format}, not {FORMAT}")
             self.trajectory = Trajectory(record)
             return
         trajectory = self.trajectory
         if trajectory is None or trajectory.closed is not None:
-            raise _Inconsistent("it stands before the trajectory is opened, or after it is closed")
+            raise _Inconsistent("it precedes the opening record, or follows the closing one")
         match record:
             case ToolsAdded(tools=tools):
                 _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")
@@ -320,7 +320,9 @@ class _Reading:
         exchanges = len(self.trajectory.exchanges) if self.trajectory is not None else 0
         _expect(closed.records == self._records, f"{self._records} records, not {closed.records}")
         _expect(closed.exchanges == exchanges, f"{exchanges} exchanges, not {closed.exchanges}")
-        _expect(closed.digest == self._digest.hexdigest(), "the digest of the records is another")
+        _expect(
+            closed.digest == self._digest.hexdigest(), "the digest of the records does not match"
+        )
 
 
 def _check_exchange(trajectory: Trajectory, exchange: Exchange) -> None:
@@ -337,7 +339,7 @@ def _check_tokens(tokens: Tokens, before: int) -> None:
     ids = len(tokens.answer) // WIDTH
     stamped = sum(count for _, count in tokens.versions)
     widths = {len(data) % WIDTH for data in (tokens.prompt, tokens.answer, tokens.logprobs)}
-    _expect(widths == {0}, "its token ids are cut off")
+    _expect(widths == {0}, "its token ids are truncated")
     _expect(0 <= tokens.kept <= before, f"it keeps {tokens.kept} of {before} tokens")
     _expect(stamped == ids, f"{stamped} tokens carry a version, but the answer has {ids} ids")
     _expect(len(tokens.logprobs) in (0, len(tokens.answer)), "a log probability is missing")

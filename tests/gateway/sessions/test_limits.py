@@ -154,7 +154,7 @@ async def test_a_policy_that_fails_ten_times_in_a_row_is_asked_no_more(tmp_path,
         for stream in (False, True):
             status, body = await place.ask(path, 10, stream=stream)
             assert status == 400
-            assert b"failed 10 times in a row; at last: failure 9" in body
+            assert b"failed 10 times in a row; the last time: failure 9" in body
         assert len(stepped.calls) == 10
         assert place.session.failure == "failure 9"
         assert place.session.ending is None

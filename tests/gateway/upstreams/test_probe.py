@@ -108,8 +108,12 @@ async def test_what_cannot_be_used_at_all_says_why():
         (405, b"not allowed", "/models answered 405. Check its URL (it ends in /v1)"),
         (500, b"oops", "answered 500: oops"),
         (503, b"loading", "answered 503: loading"),
-        (200, b"<html>", "/models is no list of models in JSON. Check its URL (it ends in /v1)"),
-        (200, b'{"data":[{"id":"\xff"}]}', "/models is no list of models in JSON."),
+        (
+            200,
+            b"<html>",
+            "/models did not return a JSON list of models. Check its URL (it ends in /v1)",
+        ),
+        (200, b'{"data":[{"id":"\xff"}]}', "/models did not return a JSON list of models."),
     ],
 )
 async def test_a_server_that_lists_no_models_is_told_by_what_it_said(

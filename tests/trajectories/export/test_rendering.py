@@ -62,7 +62,7 @@ async def test_several_arguments_stand_on_lines_of_their_own(tmp_path: Path):
 async def test_arguments_that_are_no_object_are_shown_as_they_are(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, calling("bash", "{broken"))
-    assert "bash {broken  (no JSON object)" in shown(await talk.close())
+    assert "bash {broken  (not a JSON object)" in shown(await talk.close())
 
 
 async def test_a_branch_is_marked_where_it_leaves_and_does_not_repeat_what_it_shares(

@@ -72,8 +72,8 @@ class ChatServer:
         except PolicyError as error:
             return _error(500, str(error))
         except Exception:  # the server's boundary: a 500 for the client, the traceback in the log
-            log.exception("a request to the policy failed unforeseen")
-            return _error(500, "the policy's server failed; its log says why")
+            log.exception("unexpected error in a request to the policy")
+            return _error(500, "internal error of the policy's server; see its log")
 
     async def _route(self, http: web.BaseRequest) -> web.StreamResponse:
         if http.path == "/health":
@@ -82,7 +82,7 @@ class ChatServer:
         if self._key is not None and not hmac.compare_digest(
             request_key(http).encode(), self._key.encode()
         ):
-            raise RequestError("the key is not that of this policy", 401)
+            raise RequestError("wrong key", 401)
         match http.method, http.path:
             case "GET", "/v1/models":
                 model = {
@@ -103,7 +103,7 @@ class ChatServer:
                 answer = _AnswerWriter(self._engine, fields, prompt, self._spoken)
                 return await (answer.stream(http) if fields.stream else answer.whole())
             case _:
-                raise RequestError(f"there is nothing to {http.method} at {http.path[:200]}", 404)
+                raise RequestError(f"no such route: {http.method} {http.path[:200]}", 404)
 
     def _read(self, body: bytes) -> RequestFields:
         fields = read_fields(body)

@@ -87,13 +87,13 @@ def read_fields(body: bytes) -> RequestFields:
     try:
         fields = _fields.decode(body)
     except DECODE_ERRORS as error:
-        raise RequestError(f"the request cannot be read: {error}") from error
+        raise RequestError(f"invalid request: {error}") from error
     if fields.n not in (None, 1):
-        raise RequestError("n above 1 is not supported: ask as often as you want answers")
+        raise RequestError("n above 1 is not supported; send several requests")
     if fields.response_format is not None and fields.response_format.type != "text":
         raise RequestError("response_format is not supported")
     if bytes(fields.tool_choice) not in (b"", b"null", b'"auto"', b'"none"'):
-        raise RequestError("tool_choice is auto or none here: no call can be enforced")
+        raise RequestError("tool_choice must be auto or none: forced calls are not supported")
     return fields
 
 
@@ -101,7 +101,7 @@ def read_messages(fields: RequestFields) -> list[dict[str, object]]:
     try:
         messages = _messages.decode(fields.messages)
     except DECODE_ERRORS as error:
-        raise RequestError(f"messages cannot be read: {error}") from error
+        raise RequestError(f"invalid messages: {error}") from error
     if not messages:
         raise RequestError("messages are empty")
     return messages
@@ -114,7 +114,7 @@ def read_tools(fields: RequestFields) -> list[object] | None:
     try:
         return _tools.decode(fields.tools) or None
     except DECODE_ERRORS as error:
-        raise RequestError(f"tools cannot be read: {error}") from error
+        raise RequestError(f"invalid tools: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

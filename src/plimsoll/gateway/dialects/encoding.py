@@ -307,7 +307,7 @@ def _check_keys(part: _ChatPart, where: str) -> None:
     """Check that a part has only the media key of its type: servers differ in which one they
     use."""
     if part.type not in _TEXTS and part.type not in _PASSED_ON:
-        message = f"{where}: a part of type `{part.type}` is not taken here"
+        message = f"{where}: a part of type `{part.type}` is not supported"
         raise Refusal("unsupported", message, param=f"{where}.type")
     for name in _MEDIA:
         if name != part.type and getattr(part, name) not in (None, _NULL):

@@ -51,7 +51,7 @@ def check_values(body: bytes) -> None:
             values += 1
             if values > MAX_VALUES:
                 raise Refusal(
-                    "too_large", f"the body holds more than {MAX_VALUES:,} JSON values; send fewer"
+                    "too_large", f"the body has more than {MAX_VALUES:,} JSON values; send fewer"
                 )
 
 
@@ -69,5 +69,5 @@ def check_count(count: int, most: int, where: str) -> None:
     """Raise `Refusal` if the list at `where` has more than `most` elements."""
     if count > most:
         raise Refusal(
-            "too_large", f"{where}: {count:,} elements; at most {most:,} are read", param=where
+            "too_large", f"{where}: {count:,} elements; the maximum is {most:,}", param=where
         )

@@ -128,7 +128,7 @@ class GatewayHandler:
         except (
             Exception
         ):  # the server's boundary: a defined answer, a traceback in the log, and a count
-            log.exception("a request failed unforeseen")
+            log.exception("unexpected error in a request")
             self._metrics.internal += 1
             return self._refuse(dialect, internal_error())
 
@@ -139,7 +139,7 @@ class GatewayHandler:
         if http.method == hdrs.METH_OPTIONS:
             return web.Response(status=204, headers={"Allow": f"{endpoint.method}, OPTIONS"})
         if http.method != endpoint.method:
-            raise Refusal("wrong_method", f"{route.path} takes {endpoint.method} only")
+            raise Refusal("wrong_method", f"{route.path} accepts {endpoint.method} only")
         session = self._sessions.find(route.session, request_key(http))
         try:
             handler = session.presence.enter()
@@ -171,4 +171,4 @@ class GatewayHandler:
 
 
 def not_found(path: str) -> Refusal:
-    return Refusal("not_found", f"there is nothing at {path[:200]}")
+    return Refusal("not_found", f"no such path: {path[:200]}")

@@ -65,7 +65,7 @@ async def _await(
 
 
 def _full() -> Refusal:
-    return Refusal("too_many", "the bodies of other requests are on their way, and take too long")
+    return Refusal("too_many", "too many unfinished request bodies in this session")
 
 
 async def _read(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
@@ -92,7 +92,7 @@ def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
             return _unzstd(body, limit)
     except (zlib.error, zstandard.ZstdError) as error:
         raise Refusal("bad_request", f"the body is not valid {encoding}: {error}") from None
-    raise Refusal("unsupported", f"bodies compressed by {encoding} are not read; gzip and zstd are")
+    raise Refusal("unsupported", f"the encoding {encoding} is not supported; use gzip or zstd")
 
 
 def _inflate(body: bytes, limit: int) -> bytes:
@@ -103,7 +103,7 @@ def _inflate(body: bytes, limit: int) -> bytes:
     if len(out) > limit:
         raise _too_large(limit)
     if not stream.eof:
-        raise zlib.error("it ends too early")
+        raise zlib.error("unexpected end of data")
     return out
 
 

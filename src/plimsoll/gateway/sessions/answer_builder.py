@@ -93,7 +93,7 @@ class AnswerBuilder:
     def answer(self, id: str) -> Answer:
         """The whole answer. Raises `Refusal` if the stream ended before the answer was complete."""
         if self._finish is None:
-            raise Refusal("upstream", "the upstream's stream ended before the answer was whole")
+            raise Refusal("upstream", "the upstream's stream ended before the answer was complete")
         text = "".join(self._texts)
         message = Message(
             role="assistant",

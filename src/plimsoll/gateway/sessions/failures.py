@@ -40,5 +40,7 @@ class PolicyFailures:
     def check(self) -> None:
         """Raise the refusal for another request, if the policy has failed too often."""
         if self._in_a_row >= MAX_IN_A_ROW and time.monotonic() - self._at < RETRY_SECONDS:
-            said = f"the policy has failed {self._in_a_row} times in a row; at last: {self.last}"
+            said = (
+                f"the policy has failed {self._in_a_row} times in a row; the last time: {self.last}"
+            )
             raise Refusal("gave_up", said)

@@ -101,7 +101,7 @@ class Handlers:
         handler = asyncio.current_task()
         assert handler is not None
         if len(self._handlers) >= self._most:
-            raise Refusal("too_many", f"{len(self._handlers)} requests are open already")
+            raise Refusal("too_many", f"{len(self._handlers)} requests are already open")
         self._handlers.add(handler)
         return handler
 
@@ -137,10 +137,13 @@ class Handlers:
             async with asyncio.timeout(seconds):
                 await self._empty
         except TimeoutError:
-            log.warning("%d clients do not take their answers; cut off", len(self._handlers))
+            log.warning(
+                "%d clients did not read their answers in time; their handlers are cancelled",
+                len(self._handlers),
+            )
             for task in tuple(self._handlers):
                 task.cancel()
 
 
 def session_ended() -> Refusal:
-    return Refusal("ended", "this session has ended; no more requests are answered")
+    return Refusal("ended", "this session has ended")

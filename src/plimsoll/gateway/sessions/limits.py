@@ -71,7 +71,7 @@ class Budget:
         if self._refusal is not None:
             raise Refusal(self._refusal.kind, self._refusal.message)
         if flying >= limits.concurrent:
-            raise Refusal("too_many", f"{flying} requests wait already, the session's limit")
+            raise Refusal("too_many", f"{flying} requests are in flight, the session's limit")
         if limits.turns is not None and self.turns + flying >= limits.turns:
             raise Refusal("too_many", "the session's last turn is being answered")
 
@@ -80,7 +80,7 @@ class Budget:
         if limits.turns is not None and self.turns >= limits.turns:
             return Refusal("budget", f"the session's {limits.turns} turns are used up")
         if limits.tokens is not None and self.tokens >= limits.tokens:
-            used = f"{self.tokens} tokens are used, of {limits.tokens} that the session has"
+            used = f"{self.tokens} of the session's {limits.tokens} tokens are used up"
             return Refusal("context_length", used)
         return None
 

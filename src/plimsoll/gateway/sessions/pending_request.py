@@ -172,7 +172,7 @@ class PendingRequest:
         if listener in self._followers:
             self._followers.remove(listener)
         if not self._listeners:
-            self.end(Refusal("ended", "the client went away"), "cancelled")
+            self.end(Refusal("ended", "the client disconnected"), "cancelled")
 
     def end(self, refusal: Refusal, what: str) -> None:
         """Cancel the call, and wake the listeners with the refusal. Does nothing if it is over."""
@@ -218,7 +218,7 @@ class PendingRequest:
             refusal.__traceback__ = refusal.__context__ = refusal.__cause__ = None
             outcome, what = refusal, refusal.kind
         except Exception:  # the boundary of an exchange: an unexpected error becomes a refusal
-            log.exception("a request of the %s dialect failed unforeseen", self.dialect.name)
+            log.exception("unexpected error in a request of the %s dialect", self.dialect.name)
             outcome, what = internal_error(), "internal"
         if self._outcome is None:
             self._settle(outcome, what)
@@ -258,4 +258,4 @@ class PendingRequest:
 
 def internal_error() -> Refusal:
     """The refusal for an internal error of the gateway."""
-    return Refusal("upstream", "the gateway failed; its log says why")
+    return Refusal("upstream", "internal error of the gateway; see its log")

@@ -50,7 +50,7 @@ class SessionRegistry:
         session = self._open.get(id)
         digest = session.digest if session is not None else self._ended.get(id, self._nobody)
         if not matches(key, digest):
-            raise Refusal("unauthorized", "the key is wrong, or the session is not there")
+            raise Refusal("unauthorized", "unknown session or wrong key")
         if session is None or session.sealed:
             raise session_ended()
         return session

@@ -55,7 +55,7 @@ END_SECONDS = 5.0
 """How long the end of a session waits for its handlers."""
 STALLED_CLIENT_SECONDS = 300.0
 """How long a client may leave its stream unread."""
-LEFT_WHILE_PAUSED = "a request was given up while the policy was paused for new weights"
+LEFT_WHILE_PAUSED = "a client gave up while the policy was paused for new weights"
 MAX_TROUBLES = 1000
 """The limit on recorded troubles: an agent in a loop must not fill the disk."""
 
@@ -264,7 +264,9 @@ class Session:
         for pending in tuple(self._flying):
             if pending.is_stuck(now, STALLED_CLIENT_SECONDS):
                 # A stalled client would block the policy's stream.
-                pending.end(Refusal("ended", "the client does not take its answer"), "cancelled")
+                pending.end(
+                    Refusal("ended", "the client did not read its answer in time"), "cancelled"
+                )
             elif now - pending.heard >= silence:
                 await pending.ping(now)
 
@@ -302,7 +304,7 @@ class Session:
         if self._tasks:
             _, deaf = await asyncio.wait(self._tasks, timeout=END_SECONDS)
             if deaf:
-                log.warning("%d calls of the upstream do not end when cancelled", len(deaf))
+                log.warning("%d upstream calls did not stop when cancelled", len(deaf))
         self._retries.clear()
         self._on_end(self)
         if not ending and self.ending is not None:

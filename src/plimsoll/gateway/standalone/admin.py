@@ -88,18 +88,18 @@ class Admin:
     async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
         """Handle a call to `/policy`, or to a path that begins with `/sessions`."""
         if not matches(request_key(http), self._digest):
-            raise Refusal("unauthorized", "this call needs the admin's key as a bearer token")
+            raise Refusal("unauthorized", "this call needs the admin key as a bearer token")
         if path == "/policy":
             return await self._policy(http)
         if path == "/sessions":
             if http.method != hdrs.METH_POST:
-                raise Refusal("wrong_method", "/sessions takes POST only")
+                raise Refusal("wrong_method", "/sessions accepts POST only")
             return await self._open(http)
         id = path.removeprefix("/sessions/")
         if self._register.status(id) is None:
-            raise Refusal("not_found", "there is no such session, or it ended long ago")
+            raise Refusal("not_found", "unknown session, or it ended long ago")
         if http.method not in (hdrs.METH_GET, hdrs.METH_DELETE):
-            raise Refusal("wrong_method", f"{path[:200]} takes GET and DELETE only")
+            raise Refusal("wrong_method", f"{path[:200]} accepts GET and DELETE only")
         session = self._sessions.get(id)
         if http.method == hdrs.METH_DELETE and session is not None:
             with _storage_errors():
@@ -108,7 +108,7 @@ class Admin:
 
     async def _policy(self, http: web.BaseRequest) -> web.Response:
         if http.method not in (hdrs.METH_GET, hdrs.METH_POST):
-            raise Refusal("wrong_method", "/policy takes GET and POST only")
+            raise Refusal("wrong_method", "/policy accepts GET and POST only")
         if http.method == hdrs.METH_POST:
             await apply_policy_command(
                 self._gate, await read_body(http, BODY_BYTES, self._presence)
@@ -120,7 +120,7 @@ class Admin:
         try:
             wanted = _SESSION_SPEC.decode(body or b"{}")
         except DECODE_ERRORS as error:
-            raise Refusal("bad_request", f"the body cannot be read: {error}") from None
+            raise Refusal("bad_request", f"invalid body: {error}") from None
         with _storage_errors():
             session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)
         access = session.access_at(f"http://{http.host}")
@@ -165,13 +165,13 @@ async def apply_policy_command(gate: Gate, body: bytes) -> None:
         wanted = _POLICY_COMMAND.decode(body)
         version = None if wanted.version is None else _version(wanted.version)
     except DECODE_ERRORS as error:
-        raise Refusal("bad_request", f"the body cannot be read: {error}") from None
+        raise Refusal("bad_request", f"invalid body: {error}") from None
     if not wanted.paused:
         gate.resume(version)
     elif version is None:
         await gate.pause()
     else:
-        message = "a version is said when requests may pass again, with paused false"
+        message = "set version together with paused=false"
         raise Refusal("bad_request", message, param="version")
 
 
@@ -188,5 +188,5 @@ def policy_status(gate: Gate) -> dict[str, object]:
 def _version(text: str) -> Version:
     version = Version.parse(text)
     if max(version.lineage, version.number) > MAX_VERSION:
-        raise ValueError(f"{text!r} is no version")
+        raise ValueError(f"{text!r} is not a version")
     return version

@@ -19,9 +19,9 @@ def expose(
 ) -> bytes:
     flying = [session.in_flight for session in sessions]
     lines = [
-        *_one("sessions_open", "gauge", "Sessions that are open.", len(flying)),
-        *_one("sessions_total", "counter", "Sessions that were opened.", metrics.sessions),
-        *_one("requests_in_flight", "gauge", "Requests that wait for the policy.", sum(flying)),
+        *_one("sessions_open", "gauge", "Open sessions.", len(flying)),
+        *_one("sessions_total", "counter", "Sessions opened.", metrics.sessions),
+        *_one("requests_in_flight", "gauge", "Requests in flight.", sum(flying)),
         *_outcomes(metrics),
         *_tokens(metrics),
         *_histogram(metrics.seconds),
@@ -32,7 +32,9 @@ def expose(
             sum(n for (_, what), n in metrics.outcomes.items() if what in FAILURE_OUTCOMES),
         ),
         *_replicas(replicas),
-        *_one("internal_errors_total", "counter", "Errors of the gateway.", metrics.internal),
+        *_one(
+            "internal_errors_total", "counter", "Internal errors of the gateway.", metrics.internal
+        ),
         *_one("resident_bytes", "gauge", "Resident memory.", _resident()),
     ]
     return ("\n".join(lines) + "\n").encode()
@@ -50,7 +52,7 @@ def _one(name: str, kind: str, text: str, value: float) -> Iterator[str]:
 
 def _outcomes(metrics: Metrics) -> Iterator[str]:
     name = "requests_total"
-    yield from _head(name, "counter", "Requests, by how they ended.")
+    yield from _head(name, "counter", "Requests by outcome.")
     for (dialect, what), count in sorted(metrics.outcomes.items()):
         labels = f'dialect="{dialect}",outcome="{what}"'
         yield f"plimsoll_gateway_{name}{{{labels}}} {count}"
@@ -61,7 +63,7 @@ def _replicas(replicas: Sequence[ReplicaState]) -> Iterator[str]:
         ("replica_up", "gauge", "Whether a replica is up.", lambda one: int(one.up)),
         ("replica_in_flight", "gauge", "Its requests.", lambda one: one.in_flight),
         ("replica_failures_total", "counter", "Its failures.", lambda one: one.failures),
-        ("replica_cooled_total", "counter", "How often it cooled.", lambda one: one.cooled),
+        ("replica_cooled_total", "counter", "Its cooldowns.", lambda one: one.cooled),
     )
     for name, kind, text, figure in figures:
         yield from _head(name, kind, text)
@@ -78,7 +80,7 @@ def _tokens(metrics: Metrics) -> Iterator[str]:
 
 def _histogram(histogram: Histogram) -> Iterator[str]:
     name = "request_seconds"
-    yield from _head(name, "histogram", "From a request to the end of its answer.")
+    yield from _head(name, "histogram", "Duration of requests, until the end of the answer.")
     total = 0
     for bound, count in zip((*BUCKET_BOUNDS, "+Inf"), histogram.counts, strict=True):
         total += count

@@ -112,7 +112,7 @@ class StandaloneGateway:
         if path not in ("/healthz", "/metrics"):
             raise not_found(path)
         if http.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
-            raise Refusal("wrong_method", f"{path} takes GET only")
+            raise Refusal("wrong_method", f"{path} accepts GET only")
         if path == "/healthz":
             return self._health(is_admin=matches(request_key(http), self._digest))
         body = expose(self.gateway.metrics, self.gateway.sessions, self._upstream.replicas)
@@ -126,7 +126,7 @@ class StandaloneGateway:
         if replicas and not any(replica.up for replica in replicas):
             problem = "no replica of the policy is up"
         elif behind > MAX_LAG_SECONDS:
-            problem = f"the gateway is {behind:.0f} s behind"
+            problem = f"the event loop lags by {behind:.0f} s"
         said: dict[str, object] = {"ok": not problem}
         if is_admin:
             said |= {"problem": problem, "replicas": replicas}

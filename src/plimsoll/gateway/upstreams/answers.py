@@ -163,7 +163,7 @@ _values = msgspec.json.Decoder(LogprobValues)
 _chunk = msgspec.json.Decoder(ChunkBody)
 
 _NULL = msgspec.Raw(b"null")
-_SEVERAL = "it has several choices, and one was asked for"
+_SEVERAL = "it has several choices, but one was requested"
 
 
 def read_answer(where: str, data: bytes) -> Answer:
@@ -192,7 +192,7 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut
         raise invalid_answer(where, _SEVERAL)
     said = choice.message
     if choice.finish_reason is None:
-        raise invalid_answer(where, "it does not say why it ends")
+        raise invalid_answer(where, "it has no finish_reason")
     text = said.content or said.refusal or ""
     calls = tuple(_call(where, call) for call in said.tool_calls or ())
     if not all(call.id for call in said.tool_calls or ()):
@@ -222,7 +222,7 @@ def _no_choices(where: str, raw: dict[str, msgspec.Raw]) -> UpstreamFailure:
 def _finish(where: str, reason: str) -> Finish:
     if reason in BROKEN:
         raise UpstreamFailure(
-            "upstream", f"the policy at {where} gave up its answer ({reason})", down=True
+            "upstream", f"the policy at {where} aborted its answer ({reason})", down=True
         )
     return FINISHES.get(reason, "stop")
 
@@ -284,7 +284,7 @@ def _call(where: str, call: WireCall) -> ToolCall:
     if not name:
         raise invalid_answer(where, "a tool call has no name")
     if arguments is None:
-        raise invalid_answer(where, f"the call of {name} has no arguments")
+        raise invalid_answer(where, f"the call to {name} has no arguments")
     return ToolCall(call.id or new_call_id(), name, arguments)
 
 

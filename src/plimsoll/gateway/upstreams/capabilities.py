@@ -54,7 +54,7 @@ def render_capabilities(found: Capabilities) -> list[str]:
     """Describe the capabilities, and the changes that a run would need."""
     if found.problem:
         return [found.problem, "neither evaluation nor training is possible"]
-    context = f"{found.context:,} tokens" if found.context else "not told"
+    context = f"{found.context:,} tokens" if found.context else "unknown"
     lines = [
         f"policy     {found.model} at {found.url} · context {context}",
         f"text       {_yes(found.text)}",
@@ -81,10 +81,10 @@ def _ids(found: Capabilities) -> str:
 
 def _streams(found: Capabilities) -> str:
     if not found.streams:
-        return "no: agents that want a stream get a whole answer in pieces"
+        return "no: the gateway streams whole answers itself"
     if found.streams_all:
         return "yes"
-    return "without all token ids: the gateway asks for whole answers and streams them itself"
+    return "token ids are incomplete: the gateway requests whole answers and streams them itself"
 
 
 def _count(found: Capabilities) -> str:
@@ -94,7 +94,7 @@ def _count(found: Capabilities) -> str:
 def _evaluation(found: Capabilities) -> str:
     if not found.text:
         return "not possible"
-    return "possible" if found.tools else "possible, for agents that call no tools"
+    return "possible" if found.tools else "possible, for agents without tools"
 
 
 def training_support(found: Capabilities) -> str:
@@ -123,8 +123,8 @@ def suggested_changes(found: Capabilities) -> list[str]:
         wanted.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
     if found.trains and found.streams and not found.streams_all:
         if found.stream_ids and not found.calls:
-            why = "the model called no tool when asked to, so ids of calls in streams were not seen"
+            why = "the model called no tool when asked to, so streams with calls are unverified"
         else:
             why = "token ids in streams with tools are incomplete in some versions of vLLM"
-        wanted.append(f"nothing: {why}, and whole answers have them")
+        wanted.append(f"nothing: {why}; whole answers have them")
     return wanted

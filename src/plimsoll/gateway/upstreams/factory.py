@@ -85,7 +85,7 @@ async def make_upstream(
 
 def _bases(urls: Sequence[str]) -> list[str]:
     if not urls or any(url.startswith(SCRIPTED) for url in urls):
-        raise UsageError("a policy is one or more URLs, or one scripted:FILE")
+        raise UsageError("a policy must be one or more URLs, or one scripted:FILE")
     return [normal_url(url) for url in urls]
 
 

@@ -101,7 +101,7 @@ def failure_from_status(
     if _is_too_long(said):
         return UpstreamFailure("context_length", said.message or told)
     if status in (401, 403):
-        return UpstreamFailure("upstream", f"{told}. Check the key of the upstream.", down=True)
+        return UpstreamFailure("upstream", f"{told}. Check the upstream's key.", down=True)
     if status == 404:
         fix = "Check its URL (it ends in /v1) and the model's name."
         return UpstreamFailure("upstream", f"{told}. {fix}", down=True)

@@ -48,9 +48,11 @@ def normal_url(given: str) -> str:
         usable = secret = False
     else:
         if secret:
-            raise UsageError("the policy's URL holds a name or a password; give the key by itself")
+            raise UsageError(
+                "the policy's URL contains a user or a password; set the key in PLIMSOLL_POLICY_KEY"
+            )
     if not usable:
-        raise UsageError(f"{given} is no URL of a policy; it looks like http://HOST:PORT/v1")
+        raise UsageError(f"{given} is not a URL of a policy; expected http://HOST:PORT/v1")
     base = given.rstrip("/")
     return base if urlsplit(base).path else f"{base}/v1"
 
@@ -136,7 +138,7 @@ class StreamTimeout:
         if due > self._loop.time():
             self._timer = self._loop.call_at(due, self._look)
         else:
-            said = f"nothing came for {self._seconds:g} s"
+            said = f"no data for {self._seconds:g} s"
             self._response.content.set_exception(aiohttp.SocketTimeoutError(said))
 
 
@@ -300,7 +302,7 @@ class OpenAIServer:
         try:
             return _count.decode(said).count
         except DECODE_ERRORS:
-            message = f"the policy at {self.url} does not count tokens"
+            message = f"the policy at {self.url} cannot count tokens"
             raise UpstreamFailure("unsupported", message) from None
 
     async def problem(self, within: float) -> str:
@@ -427,7 +429,7 @@ class OpenAIServer:
             return invalid_answer(self.url, "its stream ends without a finish_reason")
         if response.content_type in UNSTREAMED_TYPES:
             return invalid_answer(
-                self.url, f"a stream was asked for, and {response.content_type} came"
+                self.url, f"a stream was requested, but {response.content_type} came"
             )
         return failure_from_exception(self.url, aiohttp.ServerDisconnectedError())
 

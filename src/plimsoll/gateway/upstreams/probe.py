@@ -135,7 +135,7 @@ async def _models(
                 return _unlisted(url, response.status, body)
             return msgspec.json.decode(body, type=_Models).data
     except DECODE_ERRORS:
-        return invalid_answer(url, f"/models is no list of models in JSON. {_CHECK}")
+        return invalid_answer(url, f"/models did not return a JSON list of models. {_CHECK}")
     except CONNECTION_ERRORS as error:
         raise failure_from_exception(url, error) from error
 
@@ -329,7 +329,7 @@ async def probe_replicas(
         raise PolicyError(problem)
     for each in seen:
         if _is_unavailable(each):
-            log.warning("%s; it is left out until it is up", _problem(each))
+            log.warning("%s; it is not used until it is up", _problem(each))
     return replace(
         serving[0],
         stream_ids=all(each.stream_ids for each in serving),
@@ -375,7 +375,7 @@ def _difference(seen: Sequence[Capabilities | UpstreamFailure]) -> str:
     first = serving[0]
     for each in seen:
         if _problem(each) and not _is_unavailable(each):
-            return f"{_problem(each)} (the replica at {first.url} serves)"
+            return f"{_problem(each)} (the replica at {first.url} works)"
     return next((told for other in serving[1:] if (told := _differing(first, other))), "")
 
 
@@ -388,12 +388,12 @@ def _differing(first: Capabilities, other: Capabilities) -> str:
     if not differing:
         return ""
     return (
-        f"the policy at {other.url} is not like the one at {first.url}: it differs in "
-        f"{', '.join(differing)}; start all replicas alike, or leave one out"
+        f"the policy at {other.url} differs from the one at {first.url} in "
+        f"{', '.join(differing)}; configure all replicas alike, or remove one"
     )
 
 
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "not told" if value is None else str(value)
+    return "unknown" if value is None else str(value)

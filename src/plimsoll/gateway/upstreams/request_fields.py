@@ -56,7 +56,7 @@ def refuse_location_fields(settings: dict[str, msgspec.Raw]) -> None:
     """Raise `Refusal` for a field that makes the server open something."""
     for name in sorted(_LOCATION_FIELDS & settings.keys()):
         if bytes(settings[name]) != b"null":
-            message = f"{name} is not passed on to the policy's server; leave it out"
+            message = f"{name} is not forwarded to the policy's server; remove this field"
             raise Refusal("unsupported", message, param=name)
 
 

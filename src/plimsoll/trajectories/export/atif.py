@@ -190,7 +190,7 @@ def to_atif(
     """The main branch with all others embedded, or one branch alone."""
     branches = conversations(trajectory)
     if not branches:
-        raise TrajectoryError("the trajectory holds no answer, and ATIF has no empty documents")
+        raise TrajectoryError("the trajectory has no answer, and ATIF has no empty documents")
     main = main_branch(branches) if branch is None else choose_branches(branches, branch)[0]
     document = _document(trajectory, main)
     document.extra.reward = reward

@@ -118,11 +118,11 @@ LABEL = 10
 """The width of the column of roles."""
 
 REASONS: dict[Branch, str] = {
-    "start": "a conversation of its own",
-    "extends": "a second way on from the same answer",
+    "start": "a separate conversation",
+    "extends": "a second continuation of the same answer",
     "again": "a second answer to the same prompt",
     "rewritten": "the agent rewrote history",
-    "retokenized": "a second way on from the same answer",
+    "retokenized": "a second continuation of the same answer",
 }
 
 
@@ -177,7 +177,7 @@ def _heading(branch: Conversation) -> Text:
 
 
 def _mark(branch: Conversation) -> "Labelled":
-    text = f"↳ branch {branch.number} leaves here: {REASONS[branch.reason]}"
+    text = f"↳ branch {branch.number} starts here: {REASONS[branch.reason]}"
     return Labelled("", Text(text, style="yellow"))
 
 
@@ -219,7 +219,7 @@ def _call(call: ToolCall, *, full: bool) -> Text:
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
     except DECODE_ERRORS:
-        shown = [f"{call.arguments}  (no JSON object)"]
+        shown = [f"{call.arguments}  (not a JSON object)"]
     else:
         shown = [f"{name}: {_value(value)}" for name, value in arguments.items()]
     between = " " if len(shown) == 1 else "\n  "

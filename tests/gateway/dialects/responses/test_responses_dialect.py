@@ -313,7 +313,7 @@ def test_a_tool_that_the_agent_runs_is_wanted_with_its_schema(kind: str):
     refusal = refusing(RESPONSES, {"model": "m", "input": "hello", "tools": [{"type": kind}]})
     assert "give the tool as a function, with its parameters" in refusal.message
     hosted = {"model": "m", "input": "hello", "tools": [{"type": "file_search"}]}
-    assert "are not run here; leave it out" in refusing(RESPONSES, hosted).message
+    assert "are not available here; remove it" in refusing(RESPONSES, hosted).message
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def _asks_for(fields: dict[str, msgspec.Raw], name: str) -> bool:
 def _refuse_choices(fields: dict[str, msgspec.Raw]) -> None:
     count = decode(fields.get("n", _NULL), _COUNT, "n")
     if count is not None and count != 1:
-        message = f"n is {count}; a request gets one answer. Leave n out, and ask again for more."
+        message = f"n is {count}; a request gets one answer. Omit n, and send several requests."
         raise Refusal("unsupported", message, param="n")
 
 

@@ -191,7 +191,7 @@ class MessagesStream:
         if self._open != delta.index:
             if delta.index < self._calls:
                 # The client has already seen the end of this block.
-                raise Refusal("upstream", "the upstream's stream went back to an earlier call")
+                raise Refusal("upstream", "the upstream's stream returned to an earlier call")
             self._begin("tool_use", {"id": delta.id, "name": delta.name, "input": {}})
             self._open, self._calls = delta.index, delta.index + 1
         self._growing.append(delta.arguments)

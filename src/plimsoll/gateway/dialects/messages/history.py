@@ -262,7 +262,7 @@ def _address(source: Base64Source | UrlSource | FileSource) -> str:
         case UrlSource(url):
             return url
         case FileSource(file_id):
-            message = f"the file {file_id} is not here: send images as base64 or by URL"
+            message = f"the file {file_id} is not available: send images as base64 or by URL"
             raise Refusal("unsupported", message, param="messages")
 
 
@@ -283,5 +283,5 @@ def _document(document: Document) -> str:
 
 def _misplaced(block: Block, role: str) -> Refusal:
     kind = type(block).__struct_config__.tag
-    message = f"a {kind} block cannot stand in a message of the role {role}"
+    message = f"a {kind} block is not allowed in a message of the role {role}"
     return Refusal("bad_request", message, param="messages")

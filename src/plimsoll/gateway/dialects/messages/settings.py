@@ -25,8 +25,8 @@ _DROPPED = frozenset(
 """Fields for Anthropic's own servers, without effect on the policy."""
 
 _UNSUPPORTED = {
-    "container": "there are no containers behind this server",
-    "mcp_servers": "this server connects to no MCP servers; the agent itself can",
+    "container": "this server has no containers",
+    "mcp_servers": "this server does not connect to MCP servers; connect to them from the agent",
 }
 
 
@@ -104,11 +104,10 @@ def _function(tool: _Tool, where: str) -> dict[str, Any]:
         message = f"{where}: {tool.name} ({tool.type or 'no type'}) has no input_schema. "
         if _is_run_by_a_server(tool.type):
             message += (
-                "Tools that a server runs are not available here; give tools that the agent runs "
-                "itself."
+                "Tools that a server runs are not available here; offer tools that the agent runs."
             )
         else:
-            message += "The policy knows no tool by its type: give the tool with its schema."
+            message += "The policy does not know tools by type: give the tool's schema."
         raise Refusal("unsupported", message, param=f"{where}.input_schema")
     function: dict[str, Any] = {"name": tool.name}
     if tool.description:
@@ -158,7 +157,7 @@ def _tool_choice(choice: _Choice) -> dict[str, msgspec.Raw]:
     match choice.type:
         case "tool":
             if not choice.name:
-                message = "tool_choice.name: which tool is to be called?"
+                message = "tool_choice.name: field required"
                 raise Refusal("bad_request", message, param="tool_choice.name")
             sent: object = {"type": "function", "function": {"name": choice.name}}
         case "any":

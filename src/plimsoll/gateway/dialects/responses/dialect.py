@@ -189,7 +189,7 @@ def _set_format(settings: dict[str, msgspec.Raw], format: _Format) -> None:
             settings["response_format"] = _raw({"type": "json_schema", "json_schema": schema})
         case _:
             at = "text.format.type"
-            raise Refusal("unsupported", f"{at}: `{format.type}` is not known", param=at)
+            raise Refusal("unsupported", f"{at}: unknown type `{format.type}`", param=at)
 
 
 def _raw(value: object) -> msgspec.Raw:

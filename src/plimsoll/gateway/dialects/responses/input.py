@@ -201,7 +201,7 @@ def _unknown(kind: str, where: str) -> Refusal:
     if kind == "item_reference":
         said = "items are not stored here; send the items themselves, with `store` false"
     else:
-        said = f"items of type `{kind}` are not known here"
+        said = f"unknown item type `{kind}`"
     return Refusal("unsupported", f"{where}: {said}", param=f"{where}.type")
 
 
@@ -313,7 +313,7 @@ def _read_part(part: _Part, raw: msgspec.Raw, where: str) -> Part:
         case _:
             raise Refusal(
                 "unsupported",
-                f"{where}: a part of type `{part.type}` is not taken here, or holds nothing; "
+                f"{where}: a part of type `{part.type}` is unsupported or empty; "
                 "send text, or an image by its `image_url`",
                 param=where,
             )

@@ -126,9 +126,9 @@ def _offer(tool: _Tool, namespace: str | None, where: str) -> AgentTool:
             return AgentTool("local_shell", LOCAL_SHELL)
         case _:
             if tool.type in _CLIENT_RUN:
-                why = "have no schema here; give the tool as a function, with its parameters"
+                why = "have no schema here; offer the tool as a function, with its parameters"
             else:
-                why = "are not run here; leave it out"
+                why = "are not available here; remove it"
             message = f"{where}: tools of type `{tool.type}` {why}"
             raise Refusal("unsupported", message, param=f"{where}.type")
 
@@ -189,7 +189,7 @@ def read_choice(raw: msgspec.Raw, offers: dict[str, AgentTool]) -> object:
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
             raise Refusal(
-                "bad_request", f"tool_choice: `{choice}` is not known", param="tool_choice"
+                "bad_request", f"tool_choice: unknown value `{choice}`", param="tool_choice"
             )
         return choice
     name = LOCAL_SHELL if choice.type == "local_shell" else choice.name
@@ -197,7 +197,7 @@ def read_choice(raw: msgspec.Raw, offers: dict[str, AgentTool]) -> object:
     if choice.type not in ("function", "custom", "local_shell") or called not in offers:
         raise Refusal(
             "unsupported",
-            f"tool_choice: no tool `{called or choice.type}` can be chosen here",
+            f"tool_choice: no tool `{called or choice.type}` is offered",
             param="tool_choice",
         )
     return {"type": "function", "function": {"name": called}}

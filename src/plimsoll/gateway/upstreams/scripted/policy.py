@@ -124,7 +124,7 @@ def _asked(request: Request, call: CallContext) -> ScriptedRequest:
         tokens = None if limit is None else _tokens.decode(limit)
         return read_request(request.messages, request.tools, call.session, limit=tokens)
     except DECODE_ERRORS as error:
-        raise UpstreamFailure("bad_request", f"the request cannot be read: {error}") from error
+        raise UpstreamFailure("bad_request", f"invalid request: {error}") from error
 
 
 def _wants(request: Request, call: CallContext) -> TokenOptions:

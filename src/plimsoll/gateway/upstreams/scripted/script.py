@@ -160,7 +160,7 @@ def load_script(path: Path) -> Script:
         told = f"{key}: {first['msg']}"
         if first["type"] == "extra_forbidden":
             known = ", ".join(_table_at(first["loc"]).model_fields)
-            told = f"unknown key {key} (known here: {known})"
+            told = f"unknown key {key} (valid keys: {known})"
         raise UsageError(f"the script {path}: {told}") from error
 
 
