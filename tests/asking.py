@@ -122,7 +122,7 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
 
 @asynccontextmanager
 async def over_http(
-    *servers: ScriptedServer, waits: Timeouts | None = None, patience: float = 0.3
+    *servers: ScriptedServer, timeouts: Timeouts | None = None, patience: float = 0.3
 ) -> AsyncGenerator[Upstream]:
     """An upstream of servers that nobody looked at before, and that are not waited for long."""
     known = Capabilities(
@@ -139,7 +139,7 @@ async def over_http(
         tool_stream_ids=True,
     )
     urls = [server.url for server in servers]
-    upstream = await make_upstream(urls, waits=waits, patience=patience, capabilities=known)
+    upstream = await make_upstream(urls, timeouts=timeouts, patience=patience, capabilities=known)
     try:
         yield upstream
     finally:

@@ -61,7 +61,7 @@ class Talk:
         if odd is not None:
             prompt[0] = odd
         returned = Returned(prompt, new, [-0.5] * len(new)) if ids else None
-        place = self.recorder.place(Spoken(messages), self.tools)
+        place = self.recorder.locate(Spoken(messages), self.tools)
         told = done(messages, answer, version=version, finish=finish, at=self.now, tokens=returned)
         return self.recorder.commit(place, told)
 

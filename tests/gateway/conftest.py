@@ -6,7 +6,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gateway_parts import Place, Stepped, serving
+from gateway_parts import ServedSession, Stepped, serving
 
 from plimsoll.gateway import gateway
 
@@ -18,7 +18,7 @@ def stepped() -> Stepped:
 
 
 @pytest.fixture
-async def place(tmp_path: Path, stepped: Stepped) -> AsyncIterator[Place]:
+async def served(tmp_path: Path, stepped: Stepped) -> AsyncIterator[ServedSession]:
     """A gateway in front of `stepped`, with one session and a client of it."""
     async with serving(stepped, tmp_path) as made:
         yield made
@@ -26,6 +26,6 @@ async def place(tmp_path: Path, stepped: Stepped) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for before `place`: pings come at once."""
+    """Asked for before `served`: pings come at once."""
     monkeypatch.setattr(gateway, "MAINTENANCE_SECONDS", 0.02)
     monkeypatch.setattr(gateway, "PING_SECONDS", 0.05)

@@ -33,7 +33,7 @@ from plimsoll.trajectories.trajectory_file import read_trajectory
 __all__ = [
     "ENDPOINTS",
     "HELLO",
-    "Place",
+    "ServedSession",
     "Stepped",
     "alive",
     "asked",
@@ -153,7 +153,7 @@ def done(step: Step, *said: str) -> None:
 
 
 @dataclass(slots=True)
-class Place:
+class ServedSession:
     """A gateway, a session of it, and a client that holds the session's key."""
 
     gateway: Gateway
@@ -183,7 +183,7 @@ class Place:
         """A request that is under way."""
         return asyncio.create_task(self.ask(path, number, **more))
 
-    def opening(
+    def start_stream(
         self, path: str = "/v1/chat/completions", number: int = 0, **more: Any
     ) -> asyncio.Task[aiohttp.ClientResponse]:
         """A stream, once its first bytes have come."""
@@ -201,7 +201,7 @@ class Place:
 @asynccontextmanager
 async def serving(
     upstream: Upstream, folder: Path, limits: Limits | None = None
-) -> AsyncGenerator[Place]:
+) -> AsyncGenerator[ServedSession]:
     async with Gateway(upstream) as gateway:
         session = await gateway.open(
             folder / "session", blobs=folder / "blobs", limits=limits, about={"task": "t"}
@@ -214,7 +214,7 @@ async def serving(
             aiohttp.ClientSession(connector=connector, headers=headers) as client,
             AsyncExitStack() as stack,
         ):
-            yield Place(gateway, session, access, client, folder, stack)
+            yield ServedSession(gateway, session, access, client, folder, stack)
 
 
 async def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:

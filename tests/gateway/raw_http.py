@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from gateway_parts import Place
+from gateway_parts import ServedSession
 
 __all__ = ["Raw", "connected"]
 
@@ -13,11 +13,11 @@ class Raw:
     """One connection to the gateway."""
 
     def __init__(
-        self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, served: ServedSession, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.reader = reader
         self._writer = writer
-        self._place = place
+        self._place = served
 
     def head(self, path: str, length: int | None, *more: str) -> bytes:
         root = self._place.access.root.partition("//")[2].partition("/")[2]
@@ -65,7 +65,7 @@ class Raw:
         self._writer.transport.abort()
 
 
-async def connected(place: Place) -> Raw:
-    raw = Raw(place, *await asyncio.open_connection("127.0.0.1", place.gateway.port))
-    place.stack.callback(raw.cut)
+async def connected(served: ServedSession) -> Raw:
+    raw = Raw(served, *await asyncio.open_connection("127.0.0.1", served.gateway.port))
+    served.stack.callback(raw.cut)
     return raw

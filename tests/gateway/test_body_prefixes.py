@@ -25,12 +25,12 @@ def body(messages, *, first=None, last=None, **style):
     return json.dumps(fields, **style).encode()
 
 
-def remember(openings, sent):
-    print = Fingerprint.of(sent)
-    known = openings.find(sent, print)
+def remember(prefixes, sent):
+    fingerprint = Fingerprint.of(sent)
+    known = prefixes.find(sent, fingerprint)
     request = CHAT.read(sent, known)
-    if request.opening is not None:
-        openings.add(sent, print, request.opening, instead=known)
+    if request.prefix is not None:
+        prefixes.add(sent, fingerprint, request.prefix, replaced=known)
     return known, request
 
 
@@ -58,41 +58,41 @@ def same(left, right):
     ],
 )
 def test_a_conversation_that_goes_on_is_read_as_it_is_from_the_beginning(style, first, last):
-    openings = BodyPrefixes()
+    prefixes = BodyPrefixes()
     for turns in range(6):
         sent = body(conversation(turns), first=first, last=last, **style)
-        known, request = remember(openings, sent)
+        known, request = remember(prefixes, sent)
         assert (known is not None) == (turns > 0)
         same(request, CHAT.read(sent))
 
 
 def test_the_same_messages_with_other_settings_are_known():
-    openings = BodyPrefixes()
-    remember(openings, body(conversation(2), last={"temperature": 1}))
+    prefixes = BodyPrefixes()
+    remember(prefixes, body(conversation(2), last={"temperature": 1}))
     sent = body(conversation(2), last={"temperature": 0.5})
-    known, request = remember(openings, sent)
+    known, request = remember(prefixes, sent)
     assert known is not None
     same(request, CHAT.read(sent))
 
 
 def test_a_history_that_was_changed_anywhere_is_read_anew():
-    openings, messages = BodyPrefixes(), conversation(3, text="x" * BLOCK_BYTES)
+    prefixes, messages = BodyPrefixes(), conversation(3, text="x" * BLOCK_BYTES)
     sent = body(messages)
-    remember(openings, sent)
+    remember(prefixes, sent)
     longer = body([*messages, {"role": "user", "content": "more"}])
-    assert openings.find(longer, Fingerprint.of(longer)) is not None
+    assert prefixes.find(longer, Fingerprint.of(longer)) is not None
     rng = random.Random(0)
     for _ in range(50):
         at = rng.randrange(len(sent) - 20)
         changed = longer[:at] + bytes([longer[at] ^ 1]) + longer[at + 1 :]
-        assert openings.find(changed, Fingerprint.of(changed)) is None
+        assert prefixes.find(changed, Fingerprint.of(changed)) is None
 
 
 def test_two_conversations_in_turn_are_both_known():
-    openings = BodyPrefixes()
+    prefixes = BodyPrefixes()
     for turns in range(4):
         for text in ("one", "two"):
-            known, _ = remember(openings, body(conversation(turns, text)))
+            known, _ = remember(prefixes, body(conversation(turns, text)))
             assert (known is not None) == (turns > 0)
 
 
@@ -108,30 +108,30 @@ def test_two_conversations_in_turn_are_both_known():
     ],
 )
 def test_what_goes_on_badly_is_refused_as_it_is_from_the_beginning(end):
-    openings = BodyPrefixes()
+    prefixes = BodyPrefixes()
     start = body(conversation(2))
-    remember(openings, start)
+    remember(prefixes, start)
     sent = start[:-2] + end
     with pytest.raises(Refusal) as whole:
         CHAT.read(sent)
     with pytest.raises(Refusal) as known:
-        remember(openings, sent)
+        remember(prefixes, sent)
     assert (known.value.kind, known.value.message) == (whole.value.kind, whole.value.message)
 
 
 def test_a_second_array_of_messages_counts_as_it_does_from_the_beginning():
-    openings = BodyPrefixes()
+    prefixes = BodyPrefixes()
     start = body(conversation(2))
-    remember(openings, start)
+    remember(prefixes, start)
     sent = start[:-1] + b',"messages":[{"role":"user","content":"hi"}]}'
-    same(remember(openings, sent)[1], CHAT.read(sent))
+    same(remember(prefixes, sent)[1], CHAT.read(sent))
 
 
 def test_nothing_of_a_body_is_kept():
-    openings = BodyPrefixes()
-    remember(openings, body(conversation(2, text="s3cret" * 1000)))
-    [(_, opening)] = openings._known
-    assert b"s3cret" not in b"".join(bytes(raw) for raw in opening.fields.values())
+    prefixes = BodyPrefixes()
+    remember(prefixes, body(conversation(2, text="s3cret" * 1000)))
+    [(_, prefix)] = prefixes._prefixes
+    assert b"s3cret" not in b"".join(bytes(raw) for raw in prefix.fields.values())
 
 
 def test_a_body_full_of_what_looks_like_messages_holds_nobody_up():
@@ -144,7 +144,7 @@ def test_a_body_full_of_what_looks_like_messages_holds_nobody_up():
 
 def test_messages_are_found_after_something_that_looks_like_them():
     first = {"model": "m", "x": {"messages": [0], "y": '"messages":['}}
-    openings = BodyPrefixes()
-    remember(openings, body(conversation(2), first=first))
-    known, _ = remember(openings, body(conversation(3), first=first))
+    prefixes = BodyPrefixes()
+    remember(prefixes, body(conversation(2), first=first))
+    known, _ = remember(prefixes, body(conversation(3), first=first))
     assert known is not None

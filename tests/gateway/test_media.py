@@ -149,7 +149,7 @@ def _picture(url: str) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "url", "url": url}}
 
 
-def places(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
+def locations(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Every place of a URL that a server would open."""
     image = {"type": "input_image", "image_url": url}
     output = {"call_id": "c", "output": [image]}
@@ -205,22 +205,26 @@ INSIDE = "http://169.254.169.254/latest/meta-data"
 
 
 @pytest.mark.parametrize("url", [INSIDE, "file:///etc/passwd"])
-@pytest.mark.parametrize("place", [*places(""), *hidden("")])
-async def test_a_url_of_the_hosts_network_or_files_is_refused(tmp_path: Path, place: str, url: str):
-    path, body = {**places(url), **hidden(url)}[place]
+@pytest.mark.parametrize("location", [*locations(""), *hidden("")])
+async def test_a_url_of_the_hosts_network_or_files_is_refused(
+    tmp_path: Path, location: str, url: str
+):
+    path, body = {**locations(url), **hidden(url)}[location]
     async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as gateway:
         status, said = await gateway.ask(path, **body)
         assert status == 400, said
         error = json.loads(said)["error"]
-        if place in places(url):
+        if location in locations(url):
             assert "media_hosts" in error["message"]
         assert gateway.gateway.metrics.internal == 0
         assert gateway.session.exchanges == 0
 
 
-@pytest.mark.parametrize("place", places(""))
-async def test_a_url_of_an_allowed_host_is_passed_on(tmp_path: Path, stepped: Stepped, place: str):
-    path, body = places("https://images.example.org/a.png")[place]
+@pytest.mark.parametrize("location", locations(""))
+async def test_a_url_of_an_allowed_host_is_passed_on(
+    tmp_path: Path, stepped: Stepped, location: str
+):
+    path, body = locations("https://images.example.org/a.png")[location]
     limits = Limits(media_hosts=("images.example.org",))
     async with serving(stepped, tmp_path, limits) as gateway:
         asking = asyncio.create_task(gateway.ask(path, **body))
@@ -233,10 +237,10 @@ async def test_a_url_of_an_allowed_host_is_passed_on(tmp_path: Path, stepped: St
 async def test_the_tokens_of_a_refused_url_are_not_counted(tmp_path: Path, stepped: Stepped):
     stepped.counting.set()
     _, body = _messages(_picture(INSIDE))
-    async with serving(stepped, tmp_path) as place:
+    async with serving(stepped, tmp_path) as served:
         for blocks, status in ((body["messages"], 400), ([{"role": "user", "content": "x"}], 200)):
-            url = f"{place.access.root}/v1/messages/count_tokens"
-            async with place.client.post(url, json={"model": "m", "messages": blocks}) as reply:
+            url = f"{served.access.root}/v1/messages/count_tokens"
+            async with served.client.post(url, json={"model": "m", "messages": blocks}) as reply:
                 assert reply.status == status
 
 
@@ -253,8 +257,8 @@ async def test_urls_in_texts_arguments_and_documents_are_words(tmp_path: Path, s
         _chat({"type": "thinking", "thinking": INSIDE}),
         _messages(document),
     ]
-    async with serving(stepped, tmp_path) as place:
+    async with serving(stepped, tmp_path) as served:
         for number, (path, body) in enumerate(bodies):
-            asking = asyncio.create_task(place.ask(path, **body))
+            asking = asyncio.create_task(served.ask(path, **body))
             done(await stepped.call(number), "fine")
             assert (await asking)[0] == 200

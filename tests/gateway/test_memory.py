@@ -13,7 +13,17 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
-from gateway_parts import ENDPOINTS, Place, Stepped, alive, asked, done, eventually, say, serving
+from gateway_parts import (
+    ENDPOINTS,
+    ServedSession,
+    Stepped,
+    alive,
+    asked,
+    done,
+    eventually,
+    say,
+    serving,
+)
 from raw_http import connected
 
 from plimsoll.gateway.completions import Refusal, Request
@@ -37,7 +47,7 @@ def by_hand() -> Iterator[None]:
 
 
 @pytest.fixture
-async def place(tmp_path, stepped, monkeypatch) -> AsyncIterator[Place]:
+async def served(tmp_path, stepped, monkeypatch) -> AsyncIterator[ServedSession]:
     """Without answers that are kept for a retry: they hold what is left of their request."""
     monkeypatch.setattr("plimsoll.gateway.sessions.retries.MAX_ANSWERS", 0)
     async with serving(stepped, tmp_path) as made:
@@ -49,16 +59,16 @@ def _left() -> dict[str, int]:
     return {kind.__name__: count for kind in kinds if (count := alive(kind))}
 
 
-async def _nothing_is_left(place: Place) -> None:
-    await eventually(lambda: not place.session.presence)
+async def _nothing_is_left(served: ServedSession) -> None:
+    await eventually(lambda: not served.session.handlers)
     await eventually(lambda: not _left(), 2)
 
 
 @every_path
 @both_ways
-async def test_a_request_that_waits_is_held(place: Place, stepped: Stepped, path, stream):
+async def test_a_request_that_waits_is_held(served: ServedSession, stepped: Stepped, path, stream):
     """So that the counting below is known to count."""
-    asking = place.asking(path, stream=stream)
+    asking = served.asking(path, stream=stream)
     step = await stepped.call()
     assert _left()["Request"] == 1
     assert _left()["PendingRequest"] == 1
@@ -68,71 +78,77 @@ async def test_a_request_that_waits_is_held(place: Place, stepped: Stepped, path
 
 @every_path
 @both_ways
-async def test_an_answered_request_leaves_nothing(place: Place, stepped: Stepped, path, stream):
-    asking = place.asking(path, stream=stream)
+async def test_an_answered_request_leaves_nothing(
+    served: ServedSession, stepped: Stepped, path, stream
+):
+    asking = served.asking(path, stream=stream)
     done(await stepped.call(), "fine")
     await asking
-    await _nothing_is_left(place)
+    await _nothing_is_left(served)
 
 
 @every_path
 @both_ways
 @pytest.mark.parametrize("said", [[], ["one"]])
-async def test_a_failed_request_leaves_nothing(place, stepped, path, stream, said):
-    asking = place.asking(path, stream=stream)
+async def test_a_failed_request_leaves_nothing(served, stepped, path, stream, said):
+    asking = served.asking(path, stream=stream)
     say(await stepped.call(), *said, Refusal("upstream", "it died"))
     await asking
-    await _nothing_is_left(place)
+    await _nothing_is_left(served)
 
 
 @every_path
 @both_ways
 @pytest.mark.parametrize("said", [[], ["one"]])
-async def test_a_cut_request_leaves_nothing(place, stepped, path, stream, said):
-    raw = await connected(place)
+async def test_a_cut_request_leaves_nothing(served, stepped, path, stream, said):
+    raw = await connected(served)
     raw.post(path, asked(path, stream=stream))
     say(await stepped.call(), *said)
     if said and stream:
         await raw.until(b"one")
     raw.cut()
-    await _nothing_is_left(place)
+    await _nothing_is_left(served)
 
 
 @every_path
 @both_ways
-async def test_an_ended_session_leaves_nothing(place: Place, stepped: Stepped, path, stream):
-    asking = place.asking(path, stream=stream)
+async def test_an_ended_session_leaves_nothing(
+    served: ServedSession, stepped: Stepped, path, stream
+):
+    asking = served.asking(path, stream=stream)
     await stepped.call()
-    await place.session.end()
+    await served.session.end()
     await asking
-    await _nothing_is_left(place)
+    await _nothing_is_left(served)
 
 
 @every_path
-async def test_a_refused_request_leaves_nothing(place: Place, path: str):
+async def test_a_refused_request_leaves_nothing(served: ServedSession, path: str):
     for body in (b"{", b'{"model": "m"}', b'{"model": "m", "messages": [5], "input": [5]}'):
-        async with place.client.post(place.access.root + path, data=body) as reply:
+        async with served.client.post(served.access.root + path, data=body) as reply:
             assert reply.status == 400
-    await _nothing_is_left(place)
+    await _nothing_is_left(served)
 
 
 async def test_an_error_of_the_gateway_itself_leaves_nothing(
-    place: Place, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
+    served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pending_request.log, "disabled", True)  # what is logged, pytest keeps
     stepped.answer = None
-    assert (await place.ask())[0] == 502
-    await _nothing_is_left(place)
+    assert (await served.ask())[0] == 502
+    await _nothing_is_left(served)
 
 
 @every_path
-async def test_the_body_is_gone_with_the_first_piece(place: Place, stepped: Stepped, path: str):
+async def test_the_body_is_gone_with_the_first_piece(
+    served: ServedSession, stepped: Stepped, path: str
+):
     """A stream goes on for minutes; what it was asked with is not needed any more."""
     mark = "a text that stands in no other object"
     if path == "/v1/responses":
-        opening = place.opening(path, input=mark, instructions=mark)
+        opening = served.start_stream(path, input=mark, instructions=mark)
     else:
-        opening = place.opening(path, messages=[{"role": "user", "content": mark}])
+        opening = served.start_stream(path, messages=[{"role": "user", "content": mark}])
     step = await stepped.call()
     [request] = [each for each in gc.get_objects() if isinstance(each, Request)]
     assert mark.encode() in bytes(request.messages)
@@ -146,17 +162,17 @@ async def test_the_body_is_gone_with_the_first_piece(place: Place, stepped: Step
     await reply.read()
 
 
-async def test_an_ended_session_is_gone(place: Place, stepped: Stepped):
+async def test_an_ended_session_is_gone(served: ServedSession, stepped: Stepped):
     for number in range(5):
-        session = await place.gateway.open(place.folder / str(number), blobs=place.folder / "b")
+        session = await served.gateway.open(served.folder / str(number), blobs=served.folder / "b")
         await session.end()
     del session
     await eventually(lambda: alive(Session) == 1, 2)
 
 
 async def test_a_retry_is_held_for_a_while_without_its_body(tmp_path: Path, stepped: Stepped):
-    async with serving(stepped, tmp_path) as place:
-        asking = place.asking()
+    async with serving(stepped, tmp_path) as served:
+        asking = served.asking()
         done(await stepped.call(), "fine")
         await asking
         await eventually(lambda: _left() == {"Request": 1})
@@ -173,23 +189,23 @@ async def test_memory_does_not_grow_with_requests(tmp_path: Path):
     """Two thousand of 20 KB: were they kept, that would be 40 MB."""
     gc.enable()
     upstream = ScriptedPolicy(lambda _: "fine")
-    async with serving(upstream, tmp_path) as place:
-        headers = {"Authorization": f"Bearer {place.access.key}"}
+    async with serving(upstream, tmp_path) as served:
+        headers = {"Authorization": f"Bearer {served.access.key}"}
         async with aiohttp.ClientSession(headers=headers) as client:
-            await _ask_many(client, place, 500)
+            await _ask_many(client, served, 500)
             before = _resident()
-            await _ask_many(client, place, 2000)
+            await _ask_many(client, served, 2000)
             assert _resident() - before < 10 << 20
         await eventually(lambda: len(asyncio.all_tasks()) < 10)
 
 
-async def _ask_many(client: aiohttp.ClientSession, place: Place, count: int) -> None:
+async def _ask_many(client: aiohttp.ClientSession, served: ServedSession, count: int) -> None:
     filler = "x" * 20_000
     for number in range(count):
         path = list(ENDPOINTS)[number % 3]
         body = asked(path, number % 1000, stream=number % 2 == 0, user=filler)
         if path != "/v1/responses":
             body = {**body, "metadata": {}} if path == "/v1/messages" else body
-        async with client.post(place.access.root + path, json=body) as reply:
+        async with client.post(served.access.root + path, json=body) as reply:
             assert reply.status == 200, await reply.text()
             await reply.read()

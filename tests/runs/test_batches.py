@@ -72,7 +72,7 @@ async def test_samples_are_read_from_storage_and_masked_by_version_and_withholdi
     memory.pipe_file("/kept/one.jsonl.zst", stored.read_bytes())
     far = replace(members[0], trajectory="memory://kept/one.jsonl.zst")
     assert next(far.samples()).ids == sample.ids
-    with pytest.raises(TrajectoryError, match="there is no such file"):
+    with pytest.raises(TrajectoryError, match="no such file"):
         replace(far, trajectory="memory://kept/gone.jsonl.zst").read()
 
 

@@ -76,6 +76,6 @@ async def test_a_service_is_a_gateway_while_it_is_entered(tmp_path: Path):
         ):
             said = await reply.json()
         assert said["choices"][0]["message"]["content"] == "Hi."
-    assert session.sealed
+    assert session.has_ended
     with pytest.raises(AssertionError, match="not entered"):
         service.policy  # noqa: B018

@@ -14,7 +14,7 @@ from plimsoll.gateway.completions import NoHistory
 from plimsoll.ledger.events import Segment
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.recorder import Recorder
-from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.reported_tokens import AnsweredRequest
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.place import Coming, News, Order, Result
 
@@ -80,7 +80,7 @@ class WithoutIds(CoinPlace):
     async def run(self, order: Order) -> Result:
         folder = Path(order.folder)
         recorder = Recorder.open(folder, folder / "blobs", "s1", {})
-        said = Done(
+        said = AnsweredRequest(
             answer=Message("assistant", (Text("Done."),)),
             finish="stop",
             dialect="chat",
@@ -91,7 +91,7 @@ class WithoutIds(CoinPlace):
             answer_tokens=2,
             tokens=None,
         )
-        recorder.commit(recorder.place(NoHistory(), None), said)
+        recorder.commit(recorder.locate(NoHistory(), None), said)
         path = await recorder.close("submitted")
         return msgspec.structs.replace(await super().run(order), trajectory=str(path))
 

@@ -10,7 +10,7 @@ from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trajectories.messages import Message, Part, Text, ToolCall, raw_key
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange
-from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.reported_tokens import AnsweredRequest
 from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 TOOLS = msgspec.Raw(b'[{"type":"function","function":{"name":"bash"}}]')
@@ -87,7 +87,7 @@ def done(
     version: Version = FIRST_VERSION,
     text: bool = False,
     **changes: object,
-) -> Done:
+) -> AnsweredRequest:
     """An exchange with all its tokens, as a sound engine returns them."""
     ids, new = prompted(prompt), generated(answer)
     returned = Returned(
@@ -104,7 +104,7 @@ def done(
         "answer_tokens": len(new),
         "tokens": returned,
     }
-    return Done(**{**fields, **changes})  # type: ignore[arg-type]
+    return AnsweredRequest(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Talk:
         tools: msgspec.Raw | None = None,
         **changes: object,
     ) -> Exchange:
-        place = self.recorder.place(Spoken(prompt), tools)
+        place = self.recorder.locate(Spoken(prompt), tools)
         exchange = self.recorder.commit(place, done(prompt, answer, **changes))  # type: ignore[arg-type]
         self.exchanges.append(exchange)
         return exchange

@@ -42,7 +42,7 @@ def test_a_client_that_writes_the_answer_down_otherwise_still_extends(talk: Talk
     )
     # The engine is asked with the client's words; here its tokens are those of the answer.
     exchange = talk.recorder.commit(
-        talk.recorder.place(Spoken([U, echo, T]), None), done([U, answer, T], assistant("ok"))
+        talk.recorder.locate(Spoken([U, echo, T]), None), done([U, answer, T], assistant("ok"))
     )
     assert follows(exchange) == ("extends", 0)
 
@@ -53,15 +53,15 @@ def test_only_new_messages_are_read():
     for turn in range(20):
         answer = assistant(f"turn {turn}", bash(f"c{turn}"))
         spoken = Spoken(history)
-        graph.commit(graph.place(spoken, TOOLS), done(history, answer))
+        graph.commit(graph.locate(spoken, TOOLS), done(history, answer))
         assert spoken.read == 2
         history = [*history, answer, tool(f"c{turn}", "out")]
 
 
 def test_a_message_is_written_once(talk: Talk):
     graph = Graph()
-    first = graph.commit(graph.place(Spoken([S, U]), TOOLS), done([S, U], A))
-    second = graph.commit(graph.place(Spoken([S, U, A, T]), TOOLS), done([S, U, A, T], A))
+    first = graph.commit(graph.locate(Spoken([S, U]), TOOLS), done([S, U], A))
+    second = graph.commit(graph.locate(Spoken([S, U, A, T]), TOOLS), done([S, U, A, T], A))
     assert [type(one) for one in first] == [
         ToolsAdded,
         MessageAdded,
@@ -128,7 +128,7 @@ async def test_answers_that_say_the_same_keep_their_own_reasoning(talk: Talk):
     after = [U, assistant(), user("say something")]
     # An engine that repeats the reasoning: the tokens tell which of the two is followed.
     talk.recorder.commit(
-        talk.recorder.place(Spoken(after), None),
+        talk.recorder.locate(Spoken(after), None),
         done([U, silent[0], after[2]], A, tokens=None),
     )
     trajectory = await talk.close()
@@ -152,9 +152,9 @@ def test_of_answers_that_say_the_same_the_tokens_choose(talk: Talk):
 def test_requests_in_flight_together_are_placed_in_either_order():
     for order in ((0, 1), (1, 0)):
         graph = Graph()
-        graph.commit(graph.place(Spoken([S, U]), TOOLS), done([S, U], A))
+        graph.commit(graph.locate(Spoken([S, U]), TOOLS), done([S, U], A))
         prompts = [[S, U, A, T], [S, U, A, T, user("and"), user("more")]]
-        places = [graph.place(Spoken(prompt), TOOLS) for prompt in prompts]
+        places = [graph.locate(Spoken(prompt), TOOLS) for prompt in prompts]
         for index in order:
             *_, exchange = graph.commit(places[index], done(prompts[index], assistant(f"{index}")))
             assert isinstance(exchange, Exchange)
@@ -164,7 +164,7 @@ def test_requests_in_flight_together_are_placed_in_either_order():
 
 def test_the_same_request_twice_in_flight_is_one_prompt_with_two_answers():
     graph = Graph()
-    places = [graph.place(Spoken([S, U]), TOOLS) for _ in range(2)]
+    places = [graph.locate(Spoken([S, U]), TOOLS) for _ in range(2)]
     first = graph.commit(places[0], done([S, U], assistant("one")))
     second = graph.commit(places[1], done([S, U], assistant("two")))
     assert [type(one) for one in second] == [MessageAdded, Exchange]
@@ -176,8 +176,8 @@ def test_the_same_request_twice_in_flight_is_one_prompt_with_two_answers():
 
 def test_a_place_that_is_never_committed_changes_nothing():
     graph = Graph()
-    graph.place(Spoken([S, U]), TOOLS)
-    added = graph.commit(graph.place(Spoken([S, U]), TOOLS), done([S, U], A))
+    graph.locate(Spoken([S, U]), TOOLS)
+    added = graph.commit(graph.locate(Spoken([S, U]), TOOLS), done([S, U], A))
     assert [one.id for one in added[:-1]] == [0, 1, 2, 3]  # type: ignore[union-attr]
     assert graph.exchanges == 1
 

@@ -45,7 +45,7 @@ def converse(recorder: Recorder, turns: int, size: int = 100) -> None:
     for turn in range(turns):
         history.append(user(f"{turn}" + "x" * size))
         answer = assistant(f"{turn}" + "y" * size)
-        recorder.commit(recorder.place(Spoken(history), None), done(history, answer))
+        recorder.commit(recorder.locate(Spoken(history), None), done(history, answer))
         history.append(answer)
 
 
@@ -85,7 +85,7 @@ def test_a_session_holds_no_text(tmp_path: Path):
     tracemalloc.start()
     history = Body(body)
     request = msgspec.json.decode(b'{"tools":' + tools + b"}", type=dict[str, msgspec.Raw])
-    recorder.commit(recorder.place(history, request.pop("tools")), counted)
+    recorder.commit(recorder.locate(history, request.pop("tools")), counted)
     del history, request
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -98,7 +98,7 @@ def test_a_request_in_flight_does_not_keep_its_body_for_its_tools():
     graph = Graph()
     tracemalloc.start()
     request = msgspec.json.decode(bytes(bytearray(body)), type=dict[str, msgspec.Raw])
-    place = graph.place(Spoken([user("hello")]), request.pop("tools"))
+    place = graph.locate(Spoken([user("hello")]), request.pop("tools"))
     del request
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -103,19 +103,19 @@ UNRELIABLE = {
     ),
     "an id too large": (
         {"tokens": Returned([1, 2**40], [1], [-1.0]), "answer_tokens": 1, "prompt_tokens": 2},
-        "a token id that is none",
+        "an invalid token id",
     ),
     "an id of the answer too large": (
         {"tokens": Returned(prompted([U]), [2**40], [-1.0]), "answer_tokens": 1},
-        "a token id that is none",
+        "an invalid token id",
     ),
     "text for ids": (
         {"tokens": Returned(msgspec.Raw(b'["a"]'), [1], [-1.0]), "answer_tokens": 1},
-        "a token id that is none",
+        "an invalid token id",
     ),
     "no list of ids": (
         {"tokens": Returned(msgspec.Raw(b"{}"), [1], [-1.0]), "answer_tokens": 1},
-        "token ids of the prompt are none",
+        "token ids of the prompt are invalid",
     ),
     "too few versions": ({"versions": [(V1, 2)]}, "2 tokens carry a version"),
 }
@@ -181,7 +181,7 @@ def test_without_stamps_all_tokens_are_of_the_version_asked(talk: Talk):
 def test_an_answer_of_no_tokens_is_recorded():
     graph = Graph()
     nothing = done([U], assistant(), tokens=Returned(prompted([U]), [], []), answer_tokens=0)
-    *_, exchange = graph.commit(graph.place(Spoken([U]), None), nothing)
+    *_, exchange = graph.commit(graph.locate(Spoken([U]), None), nothing)
     assert isinstance(exchange, Exchange)
     assert exchange.untrainable == ""
     assert exchange.tokens is not None

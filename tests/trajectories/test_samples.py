@@ -119,7 +119,7 @@ def test_whatever_an_agent_does_every_token_is_exact_and_trained_once(
         before = known[choice % len(known)]
         prompt = [*before[: len(before) - dropped], user(word)]
         answer = assistant(said, reasoning="hm" if thinks else "")
-        recorder.commit(recorder.place(Spoken(prompt), None), done(prompt, answer, text=thinks))
+        recorder.commit(recorder.locate(Spoken(prompt), None), done(prompt, answer, text=thinks))
         expected.append((prompt, answer))
         known.append([*prompt, assistant(said)])
     recorder.abandon()
@@ -150,7 +150,7 @@ def test_a_long_conversation_is_kept_once(tmp_path: Path):
         for turn in range(turns):
             history.append(user(f"{turn} " + str(hash((turn, "x"))) * 20))
             answer = assistant(f"{turn} " + str(hash((turn, "y"))) * 20)
-            recorder.commit(recorder.place(Spoken(history), None), done(history, answer))
+            recorder.commit(recorder.locate(Spoken(history), None), done(history, answer))
             history.append(answer)
         recorder.abandon()
         sizes.append((tmp_path / f"{turns}" / "trajectory.jsonl.zst.part").stat().st_size)

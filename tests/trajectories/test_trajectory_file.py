@@ -95,7 +95,7 @@ async def test_a_cancelled_close_still_ends_in_a_whole_file(talk: Talk):
 
 
 async def test_nothing_is_added_after_the_end(talk: Talk):
-    place = talk.recorder.place(Spoken([U]), None)
+    place = talk.recorder.locate(Spoken([U]), None)
     await talk.recorder.close("submitted")
     with pytest.raises(TrajectoryError, match="closed"):
         talk.recorder.commit(place, done([U], A))
@@ -115,10 +115,10 @@ async def test_an_abandoned_file_stays_a_part(talk: Talk):
 
 
 async def test_a_folder_holds_one_trajectory(talk: Talk, tmp_path: Path):
-    with pytest.raises(TrajectoryError, match="a folder of its own"):
+    with pytest.raises(TrajectoryError, match="a writable folder of its own"):
         Recorder.open(talk.folder, tmp_path, "s2", {})
     await talk.recorder.close("submitted")
-    with pytest.raises(TrajectoryError, match="there already"):
+    with pytest.raises(TrajectoryError, match="exists already"):
         Recorder.open(talk.folder, tmp_path, "s2", {})
 
 
@@ -141,7 +141,7 @@ async def test_a_file_cut_at_any_byte_reads_as_a_beginning(talk: Talk, tmp_path:
     for length in range(len(whole) + 1):
         cut.write_bytes(whole[:length])
         if length < ends[0]:
-            with pytest.raises(TrajectoryError, match="holds no trajectory"):
+            with pytest.raises(TrajectoryError, match="not a trajectory"):
                 read_trajectory(cut)
             continue
         trajectory = read_trajectory(cut)
@@ -190,7 +190,7 @@ async def test_a_closed_file_that_lacks_a_record_is_refused(talk: Talk, tmp_path
         with pytest.raises(TrajectoryError):
             read_trajectory(path)
     path.write_bytes(whole + parts[1])
-    with pytest.raises(TrajectoryError, match="after it is closed"):
+    with pytest.raises(TrajectoryError, match="follows the closing one"):
         read_trajectory(path)
 
 
@@ -223,7 +223,7 @@ async def test_a_record_that_is_none_is_told_with_its_place(talk: Talk, lines: b
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes):
     for name in (FILE_NAME, PART_NAME):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(TrajectoryError, match="holds no trajectory"):
+        with pytest.raises(TrajectoryError, match="not a trajectory"):
             read_trajectory(tmp_path / name)
 
 
@@ -292,7 +292,7 @@ history = [user("hello " * 2000)]
 turn = 0
 while True:
     answer = assistant(f"answer {turn} " * 50)
-    recorder.commit(recorder.place(Spoken(history), None), done(history, answer))
+    recorder.commit(recorder.locate(Spoken(history), None), done(history, answer))
     print(turn, flush=True)
     history = [*history, answer, user("next " * 500)][-40:]
     turn += 1
@@ -319,7 +319,7 @@ def test_a_long_file_is_read_in_time(tmp_path: Path):
     recorder = Recorder.open(folder, tmp_path / "blobs", "s", {})
     for number in range(2_000):
         history = [U, user(f"{number}")]
-        recorder.commit(recorder.place(Spoken(history), None), done(history, A))
+        recorder.commit(recorder.locate(Spoken(history), None), done(history, A))
     recorder.abandon()
     start = time.process_time()
     assert len(read_trajectory(folder / PART_NAME).exchanges) == 2_000

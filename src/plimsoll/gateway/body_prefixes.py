@@ -27,10 +27,12 @@ class Fingerprint(NamedTuple):
     def of(cls, body: bytes) -> "Fingerprint":
         return cls(len(body), _hashes(body, 0, len(body)))
 
-    def of_beginning(self, body: bytes, size: int) -> "Fingerprint":
+    def of_prefix(self, body: bytes, size: int) -> "Fingerprint":
         """The fingerprint of the first `size` bytes of the same body."""
-        whole = size // BLOCK_BYTES
-        return Fingerprint(size, self.blocks[:whole] + _hashes(body, whole * BLOCK_BYTES, size))
+        full_blocks = size // BLOCK_BYTES
+        return Fingerprint(
+            size, self.blocks[:full_blocks] + _hashes(body, full_blocks * BLOCK_BYTES, size)
+        )
 
 
 def _hashes(body: bytes, start: int, end: int) -> tuple[int, ...]:
@@ -57,28 +59,28 @@ class BodyPrefixes:
     """The prefixes of a session's latest bodies."""
 
     def __init__(self) -> None:
-        self._known: deque[tuple[Fingerprint, BodyPrefix]] = deque(maxlen=MAX_PREFIXES)
+        self._prefixes: deque[tuple[Fingerprint, BodyPrefix]] = deque(maxlen=MAX_PREFIXES)
 
-    def find(self, body: bytes, print: Fingerprint) -> BodyPrefix | None:
+    def find(self, body: bytes, fingerprint: Fingerprint) -> BodyPrefix | None:
         """The longest stored prefix that the body continues with another message."""
         longest: BodyPrefix | None = None
-        for known, opening in self._known:
-            size = opening.size
+        for stored, prefix in self._prefixes:
+            size = prefix.size
             if (
                 (longest is None or size > longest.size)
-                and size < print.size
+                and size < fingerprint.size
                 and body[size] in b",]"
-                and known.blocks[:-1] == print.blocks[: len(known.blocks) - 1]
-                and known == print.of_beginning(body, size)
+                and stored.blocks[:-1] == fingerprint.blocks[: len(stored.blocks) - 1]
+                and stored == fingerprint.of_prefix(body, size)
             ):
-                longest = opening
+                longest = prefix
         return longest
 
     def add(
-        self, body: bytes, print: Fingerprint, opening: BodyPrefix, instead: BodyPrefix | None
+        self, body: bytes, fingerprint: Fingerprint, prefix: BodyPrefix, replaced: BodyPrefix | None
     ) -> None:
-        """Store the prefix of a body; `instead` is the shorter prefix that it replaces."""
-        kept = [each for each in self._known if each[1] is not instead]
-        self._known.clear()
-        self._known.extend(kept)
-        self._known.append((print.of_beginning(body, opening.size), opening))
+        """Store the prefix of a body; `replaced` is the shorter prefix that it replaces."""
+        others = [entry for entry in self._prefixes if entry[1] is not replaced]
+        self._prefixes.clear()
+        self._prefixes.extend(others)
+        self._prefixes.append((fingerprint.of_prefix(body, prefix.size), prefix))

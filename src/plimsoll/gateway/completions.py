@@ -6,12 +6,13 @@ bytes that the agent sent.
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from plimsoll.core.versions import Version
 from plimsoll.gateway.body_prefixes import BodyPrefix
+from plimsoll.trajectories.message_tree import History
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.records import Finish
 
@@ -27,18 +28,6 @@ __all__ = [
     "TokenIds",
     "Usage",
 ]
-
-
-class History(Protocol):
-    """The messages of a request, read one by one only where they are not known yet."""
-
-    def __len__(self) -> int: ...
-
-    def key(self, index: int) -> bytes:
-        """Sixteen bytes that are equal where the message came as the same bytes."""
-        ...
-
-    def message(self, index: int) -> Message: ...
 
 
 class NoHistory:
@@ -62,7 +51,7 @@ class Request(msgspec.Struct, kw_only=True):
     history: History
     messages: msgspec.Raw
     """The messages as the JSON array to send to an upstream."""
-    opening: BodyPrefix | None = None
+    prefix: BodyPrefix | None = None
     """The parsed beginning of the body, from which a later body can be read on."""
     tools: msgspec.Raw | None = None
     """The tools as a JSON array in the form of Chat Completions, if there are any."""

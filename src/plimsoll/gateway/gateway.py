@@ -70,7 +70,7 @@ class Gateway:
         model: str = "policy",
         ids: bool = True,
         listen: Listen | None = None,
-        elsewhere: FallbackHandler | None = None,
+        fallback: FallbackHandler | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.sessions = SessionRegistry()
@@ -80,11 +80,11 @@ class Gateway:
         self._model = model
         self._ids = ids
         self._listen = listen or Listen()
-        self._newcomers = IdleConnections()
-        self._handler = GatewayHandler(self.sessions, self.metrics, self._newcomers, elsewhere)
+        self._idle = IdleConnections()
+        self._handler = GatewayHandler(self.sessions, self.metrics, self._idle, fallback)
         self._protocols: web.Server | None = None
         self._server: asyncio.Server | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._protocols = web.Server(
@@ -105,12 +105,12 @@ class Gateway:
                 self._serve, where.host, where.port, reuse_address=True, backlog=1024
             )
         except OSError as error:
-            said = error.strerror or error
+            reason = error.strerror or error
             raise UsageError(
-                f"the gateway cannot listen on {where.host}:{where.port}: {said}"
+                f"the gateway cannot listen on {where.host}:{where.port}: {reason}"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
-        self._upkeep = asyncio.create_task(self._keep_up())
+        self._maintenance = asyncio.create_task(self._maintain())
         return self
 
     async def __aexit__(
@@ -120,17 +120,17 @@ class Gateway:
         traceback: TracebackType | None,
     ) -> None:
         assert self._server is not None and self._protocols is not None
-        assert self._upkeep is not None
+        assert self._maintenance is not None
         self._server.close()
-        ends = await asyncio.gather(
+        results = await asyncio.gather(
             *(session.end() for session in self.sessions), return_exceptions=True
         )
-        for failed in ends:
+        for failed in results:
             if isinstance(failed, BaseException):
                 log.error("a session could not be ended: %s", failed)
-        self._upkeep.cancel()
+        self._maintenance.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._upkeep
+            await self._maintenance
         self._protocols.pre_shutdown()
         await self._protocols.shutdown(CLOSE_SECONDS)
         await self._server.wait_closed()
@@ -177,29 +177,29 @@ class Gateway:
         """The protocol of a new connection."""
         assert self._protocols is not None
         connection = self._protocols()
-        self._newcomers.add(connection)
+        self._idle.add(connection)
         return connection
 
-    def _count(self, pending: PendingRequest, outcome: Answer | Refusal, what: str) -> None:
+    def _count(self, pending: PendingRequest, outcome: Answer | Refusal, kind: str) -> None:
         metrics = self.metrics
-        metrics.outcomes[(pending.dialect.name, what)] += 1
-        if what == "internal":
+        metrics.outcomes[(pending.dialect.name, kind)] += 1
+        if kind == "internal":
             metrics.internal += 1
         metrics.seconds.add(time.monotonic() - pending.started)
         if isinstance(outcome, Answer) and outcome.usage is not None:
             metrics.prompt_tokens += outcome.usage.prompt
             metrics.answer_tokens += outcome.usage.answer
 
-    async def _keep_up(self) -> None:
+    async def _maintain(self) -> None:
         while True:
             await asyncio.sleep(MAINTENANCE_SECONDS)
             now = time.monotonic()
-            self.metrics.upkept = now
-            if self._newcomers and self._protocols is not None:
-                self._newcomers.see_off(now, self._protocols.connections)
-            await self._upkeep_all(now)
+            self.metrics.last_maintenance = now
+            if self._idle and self._protocols is not None:
+                self._idle.close_expired(now, self._protocols.connections)
+            await self._maintain_sessions(now)
 
-    async def _upkeep_all(self, now: float) -> None:
+    async def _maintain_sessions(self, now: float) -> None:
         # A separate function, because a loop variable above would keep the last session alive.
         for session in self.sessions:
-            await session.upkeep(now, PING_SECONDS)
+            await session.maintain(now, PING_SECONDS)

@@ -61,15 +61,15 @@ def check_media(message: Message, hosts: MediaHosts) -> None:
 
 def _check_part(raw: msgspec.Raw, hosts: MediaHosts) -> None:
     """Check every string of a part that is forwarded unchanged."""
-    left: list[tuple[str, Any]] = [("", msgspec.json.decode(raw))]
-    while left:
-        name, value = left.pop()
+    stack: list[tuple[str, Any]] = [("", msgspec.json.decode(raw))]
+    while stack:
+        name, value = stack.pop()
         if name in _TENSORS and value is not None:
             raise Refusal("unsupported", f"{name}: tensors are not forwarded; remove this field")
         if isinstance(value, dict):
-            left += cast(dict[str, Any], value).items()
+            stack += cast(dict[str, Any], value).items()
         elif isinstance(value, list):
-            left += [(name, each) for each in cast(list[Any], value)]
+            stack += [(name, item) for item in cast(list[Any], value)]
         elif isinstance(value, str) and _is_address(name, value):
             _check(value, hosts)
 
@@ -85,10 +85,10 @@ def _is_address(name: str, value: str) -> bool:
 def _check(url: str, hosts: MediaHosts) -> None:
     if hosts.allow(url):
         return
-    shown = url if len(url) <= _SHOWN else f"{url[:_SHOWN]}…"
+    quoted = url if len(url) <= _SHOWN else f"{url[:_SHOWN]}…"
     raise Refusal(
         "unsupported",
-        f"the URL {shown!r} is not forwarded to the policy's server. Send the content as a "
+        f"the URL {quoted!r} is not forwarded to the policy's server. Send the content as a "
         "data: URL, or allow the host on the gateway: [policy] media_hosts in the "
         "config, or --media-host of `plimsoll gateway`. It must be http:// or https://, without a "
         "user.",

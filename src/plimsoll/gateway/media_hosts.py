@@ -20,7 +20,7 @@ class MediaHosts:
     def __init__(self, names: tuple[str, ...] = ()) -> None:
         lower = [name.lower() for name in names]
         self._names = frozenset(name for name in lower if not name.startswith("*."))
-        self._below = tuple(name[1:] for name in lower if name.startswith("*."))
+        self._suffixes = tuple(name[1:] for name in lower if name.startswith("*."))
 
     def allow(self, url: str) -> bool:
         """Whether the policy's server may be given this URL. A `data:` URL names no host."""
@@ -33,4 +33,4 @@ class MediaHosts:
         if found is None:
             return False
         host = found["host"].lower()
-        return host in self._names or host.endswith(self._below)
+        return host in self._names or host.endswith(self._suffixes)

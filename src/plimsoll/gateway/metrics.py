@@ -34,6 +34,6 @@ class Metrics:
         """Sessions opened."""
         self.internal = 0
         """Internal errors of the gateway; expected to stay 0."""
-        self.upkept = time.monotonic()
+        self.last_maintenance = time.monotonic()
         """The time of the last maintenance pass. An old value means that the event loop is
         blocked."""

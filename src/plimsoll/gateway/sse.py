@@ -26,58 +26,58 @@ class EventSplitter:
     """Splits bytes into the data of complete events, wherever the reads cut them."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._more: list[bytes] = []
-        """Reads after `_rest` that belong to the same line."""
-        self._held = 0
+        self._buffer = b""
+        self._continuation: list[bytes] = []
+        """Reads after `_buffer` that belong to the same line."""
+        self._continuation_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now. Raises `ValueError` for an event over the
         limit."""
         if (
-            not self._rest
+            not self._buffer
             and data.startswith(b"data: ")
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"\n\n")
             and b"\r" not in data
         ):
             return [data[6:-2]]  # the common case: exactly one whole event
-        if self._rest:
+        if self._buffer:
             if b"\n" not in data and b"\r" not in data:
-                return self._hold(data)
-            data = b"".join((self._rest, *self._more, data))
-            self._more.clear()
-            self._held = 0
+                return self._extend_line(data)
+            data = b"".join((self._buffer, *self._continuation, data))
+            self._continuation.clear()
+            self._continuation_bytes = 0
         if b"\r" in data:
-            return self._feed_with_returns(data)
+            return self._feed_with_carriage_returns(data)
         return self._split(data)
 
-    def _hold(self, data: bytes) -> list[bytes]:
+    def _extend_line(self, data: bytes) -> list[bytes]:
         """Buffer a part of a long line. The line is joined once, however many reads it takes."""
-        self._more.append(data)
-        self._held += len(data)
-        self._check(len(self._rest) + self._held)
+        self._continuation.append(data)
+        self._continuation_bytes += len(data)
+        self._check(len(self._buffer) + self._continuation_bytes)
         return []
 
     def _check(self, size: int) -> None:
         if size > MAX_EVENT_BYTES:
             raise ValueError(f"an event of its stream is longer than {MAX_EVENT_BYTES} bytes")
 
-    def _feed_with_returns(self, data: bytes) -> list[bytes]:
+    def _feed_with_carriage_returns(self, data: bytes) -> list[bytes]:
         # A carriage return at the end may be half of a CRLF: keep it for the next read.
-        held = data.endswith(b"\r")
-        if held:
+        ends_in_return = data.endswith(b"\r")
+        if ends_in_return:
             data = data[:-1]
         events = self._split(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-        if held:
-            self._rest += b"\r"
+        if ends_in_return:
+            self._buffer += b"\r"
         return events
 
     def _split(self, data: bytes) -> list[bytes]:
         blocks = data.split(b"\n\n")
-        self._rest = blocks.pop()
-        self._check(len(self._rest))
-        return [found for block in blocks if (found := _data(block))]
+        self._buffer = blocks.pop()
+        self._check(len(self._buffer))
+        return [event_data for block in blocks if (event_data := _data(block))]
 
 
 def _data(block: bytes) -> bytes:

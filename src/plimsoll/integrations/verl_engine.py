@@ -73,14 +73,14 @@ class VerlEngine:
         return await asyncio.to_thread(self._prompts.render, messages, tools)
 
     async def generate(
-        self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
+        self, prompt: Prompt, sampling: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
         """The whole answer at once, however it was asked for."""
         del stream
-        limit = min(wanted.limit or self.context, self.context - len(prompt.ids))
+        limit = min(sampling.limit or self.context, self.context - len(prompt.ids))
         params = {**self._sampling.params, "logprobs": True, "max_tokens": limit}
-        if wanted.stop:
-            params["stop"] = list(wanted.stop)
+        if sampling.stop:
+            params["stop"] = list(sampling.stop)
         made = await self._manager.generate(
             _conversation(prompt.text), prompt_ids=list(prompt.ids), sampling_params=params
         )

@@ -159,7 +159,7 @@ class PolicyService:
                 wanted.urls,
                 model=wanted.model,
                 capabilities=wanted.found,
-                waits=_waits(wanted.longest_pause),
+                timeouts=_waits(wanted.longest_pause),
                 patience=wanted.patience,
                 plain=wanted.plain,
             )

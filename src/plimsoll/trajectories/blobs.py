@@ -28,7 +28,7 @@ def blob_path(url: str, folder: Path) -> Path | None:
         return None
     name = url.removeprefix(_PREFIX).partition(";")[0]
     # The URL may come from an untrusted file.
-    is_name = len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)
+    is_name = len(name) == 64 and all(character in "0123456789abcdef" for character in name)
     return folder / name if is_name else None
 
 
@@ -53,7 +53,7 @@ class Blobs:
         """The blobs that the session's messages refer to."""
         return [self._folder / name for name in sorted(self._used)]
 
-    def put_away(self, message: Message) -> Message:
+    def store_images(self, message: Message) -> Message:
         """The message with a `blob:` URL for each large image."""
         if not any(_is_large(part) for part in message.parts):
             return message
@@ -71,11 +71,11 @@ class Blobs:
         except (binascii.Error, ValueError):
             return part
         name = hashlib.sha256(content).hexdigest()
-        self._keep(name, content)
+        self._write(name, content)
         self._used.add(name)
         return Image(f"{_PREFIX}{name};{media_type(part.url)}")
 
-    def _keep(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes) -> None:
         path = self._folder / name
         if path.exists():
             return

@@ -19,13 +19,13 @@ from plimsoll.trajectories.message_tree import (
     ROOT,
     History,
     NodeAdded,
-    Place,
+    Position,
     Tree,
 )
 from plimsoll.trajectories.records import Branch, Exchange
 from plimsoll.trajectories.reported_tokens import (
     AddedTokens,
-    Done,
+    AnsweredRequest,
     ReportedIds,
     UnreliableIds,
     added_tokens,
@@ -33,7 +33,7 @@ from plimsoll.trajectories.reported_tokens import (
 )
 from plimsoll.trajectories.token_sequence import CommonPrefix, TokenSequence
 
-__all__ = ["Added", "Done", "Graph", "History", "Place"]
+__all__ = ["Added", "AnsweredRequest", "Graph", "History", "Position"]
 
 Added = NodeAdded | Exchange
 _NONE = -1
@@ -44,28 +44,28 @@ class Graph:
 
     def __init__(self) -> None:
         self._tree = Tree()
-        self._firsts: dict[bytes, int] = {}
+        self._first_exchanges: dict[bytes, int] = {}
         """The first exchange of each message path, by path digest, independent of tools."""
-        self._lines: list[TokenSequence | None] = []
+        self._sequences: list[TokenSequence | None] = []
         """The ids of each exchange, if they are reliable."""
 
     @property
     def exchanges(self) -> int:
-        return len(self._lines)
+        return len(self._sequences)
 
-    def place(self, history: History, tools: msgspec.Raw | None) -> Place:
+    def locate(self, history: History, tools: msgspec.Raw | None) -> Position:
         """Locate a request in the graph. Others see no change before `commit`."""
-        return self._tree.place(history, tools)
+        return self._tree.locate(history, tools)
 
-    def commit(self, place: Place, done: Done) -> tuple[Added, ...]:
+    def commit(self, locate: Position, answered: AnsweredRequest) -> tuple[Added, ...]:
         """Add an exchange, and return the new records; the exchange is the last of them."""
         nodes: list[NodeAdded] = []
-        prompt = self._tree.add(place, nodes)
-        exchange = len(self._lines)
-        parent, branch, addition, untrainable = self._follow(prompt, done)
-        answer = self._tree.add_answer(prompt, done.answer, exchange, nodes)
-        self._lines.append(addition.line if addition is not None else None)
-        self._claim(answer, exchange)
+        prompt = self._tree.add(locate, nodes)
+        exchange = len(self._sequences)
+        parent, branch, added, untrainable = self._follow(prompt, answered)
+        answer = self._tree.add_answer(prompt, answered.answer, exchange, nodes)
+        self._sequences.append(added.sequence if added is not None else None)
+        self._register_first(answer, exchange)
         return (
             *nodes,
             Exchange(
@@ -74,40 +74,42 @@ class Graph:
                 branch=branch,
                 prompt=prompt,
                 answer=answer,
-                dialect=done.dialect,
-                finish=done.finish,
-                at=done.at,
-                seconds=done.seconds,
-                version=done.version,
-                prompt_tokens=done.prompt_tokens,
-                answer_tokens=done.answer_tokens,
-                tokens=addition.tokens if addition is not None else None,
+                dialect=answered.dialect,
+                finish=answered.finish,
+                at=answered.at,
+                seconds=answered.seconds,
+                version=answered.version,
+                prompt_tokens=answered.prompt_tokens,
+                answer_tokens=answered.answer_tokens,
+                tokens=added.tokens if added is not None else None,
                 untrainable=untrainable,
             ),
         )
 
-    def _follow(self, prompt: int, done: Done) -> tuple[int, Branch, AddedTokens | None, str]:
+    def _follow(
+        self, prompt: int, answered: AnsweredRequest
+    ) -> tuple[int, Branch, AddedTokens | None, str]:
         try:
-            reported = check_reported(done)
+            reported = check_reported(answered)
         except UnreliableIds as why:
             parent, branch = self._parent(prompt, None)
             return parent, branch, None, str(why)
         parent, branch = self._parent(prompt, reported)
-        line = self._lines[parent] if parent != _NONE else None
-        common = line.common(reported.prompt) if line is not None else CommonPrefix()
-        if branch == "extends" and line is not None and common.ids < len(line):
+        sequence = self._sequences[parent] if parent != _NONE else None
+        common = sequence.common(reported.prompt) if sequence is not None else CommonPrefix()
+        if branch == "extends" and sequence is not None and common.ids < len(sequence):
             branch = "retokenized"
         try:
-            addition = added_tokens(line, common, reported, done)
+            added = added_tokens(sequence, common, reported, answered)
         except UnreliableIds as why:
             return parent, branch, None, str(why)
-        return parent, branch, addition, addition.untrainable
+        return parent, branch, added, added.untrainable
 
     def _parent(self, prompt: int, reported: ReportedIds | None) -> tuple[int, Branch]:
         """The parent of an exchange with this prompt, by messages alone."""
-        twins = self._tree[prompt].prompted
-        if twins:
-            return self._closest(twins, reported), "again"
+        same_prompt = self._tree[prompt].prompted
+        if same_prompt:
+            return self._closest(same_prompt, reported), "again"
         node = prompt
         while node != ROOT:
             found = self._tree[node]
@@ -117,7 +119,7 @@ class Graph:
         node = prompt
         while node != ROOT:
             found = self._tree[node]
-            first = self._firsts.get(found.path)
+            first = self._first_exchanges.get(found.path)
             if first is not None:
                 return first, "rewritten"
             node = found.parent
@@ -128,22 +130,22 @@ class Graph:
         if len(exchanges) == 1 or reported is None:
             return best
         for exchange in reversed(exchanges):
-            line = self._lines[exchange]
-            if line is None:
+            sequence = self._sequences[exchange]
+            if sequence is None:
                 continue
-            common = line.common(reported.prompt).bytes
+            common = sequence.common(reported.prompt).bytes
             if common > most:
                 best, most = exchange, common
             if common == len(reported.prompt):
                 break
         return best
 
-    def _claim(self, answer: int, exchange: int) -> None:
+    def _register_first(self, answer: int, exchange: int) -> None:
         """Register the exchange as the first of every new message up to its answer."""
         node = answer
         while node != ROOT:
             found = self._tree[node]
-            if found.path in self._firsts or not found.path:
+            if found.path in self._first_exchanges or not found.path:
                 return
-            self._firsts[found.path] = exchange
+            self._first_exchanges[found.path] = exchange
             node = found.parent

@@ -19,7 +19,7 @@ from plimsoll.trajectories.messages import (
 )
 from plimsoll.trajectories.records import MessageAdded, ToolsAdded
 
-__all__ = ["ROOT", "History", "Node", "NodeAdded", "Place", "Tree"]
+__all__ = ["ROOT", "History", "Node", "NodeAdded", "Position", "Tree"]
 
 ROOT = -1
 """The parent of tools, and of messages without tools."""
@@ -50,10 +50,10 @@ class _NewTools(msgspec.Struct, frozen=True):
     tools: msgspec.Raw
 
 
-class Place(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True):
     """The position of a request: its last known node, and the new nodes after it."""
 
-    known: int
+    node: int
     tools: _NewTools | None
     messages: tuple[_NewMessage, ...]
 
@@ -83,11 +83,11 @@ class Tree:
     def __getitem__(self, node: int) -> Node:
         return self._root if node == ROOT else self._nodes[node]
 
-    def place(self, history: History, tools: msgspec.Raw | None) -> Place:
+    def locate(self, history: History, tools: msgspec.Raw | None) -> Position:
         """Locate a request, and parse its new messages. Others see no change before `add`."""
-        known, new_tools = self._place_tools(tools)
+        node, new_tools = self._locate_tools(tools)
         new: list[_NewMessage] = []
-        children = self[known].children if new_tools is None else {}
+        children = self[node].children if new_tools is None else {}
         for index in range(len(history)):
             key = history.key(index)
             child = children.get(key)
@@ -100,17 +100,17 @@ class Tree:
                     children = {}
                     continue
                 children[key] = child
-            known = child
+            node = child
             children = self._nodes[child].children
-        return Place(known, new_tools, tuple(new))
+        return Position(node, new_tools, tuple(new))
 
-    def add(self, place: Place, added: list[NodeAdded]) -> int:
+    def add(self, locate: Position, added: list[NodeAdded]) -> int:
         """Add the new nodes of a request, and return its last message. Their records go to `added`.
 
         Another request may have added some of the nodes since `locate`.
         """
-        node = self._add_tools(place, added)
-        for new in place.messages:
+        node = self._add_tools(locate, added)
+        for new in locate.messages:
             children = self[node].children
             child = children.get(new.digest)
             if child is None:
@@ -127,14 +127,14 @@ class Tree:
 
         If an equal answer exists, later messages become children of the first one.
         """
-        above = self[prompt]
+        parent_node = self[prompt]
         digest = message_digest(message)
         node = self._new(prompt, digest, message, added)
-        above.prompted.append(exchange)
-        self[above.children.setdefault(digest, node)].answered.append(exchange)
+        parent_node.prompted.append(exchange)
+        self[parent_node.children.setdefault(digest, node)].answered.append(exchange)
         return node
 
-    def _place_tools(self, tools: msgspec.Raw | None) -> tuple[int, _NewTools | None]:
+    def _locate_tools(self, tools: msgspec.Raw | None) -> tuple[int, _NewTools | None]:
         if tools is None or bytes(tools) == b"[]":
             return ROOT, None
         children = self._root.children
@@ -149,10 +149,10 @@ class Tree:
             children[key] = node
         return node, None
 
-    def _add_tools(self, place: Place, added: list[NodeAdded]) -> int:
-        new = place.tools
+    def _add_tools(self, locate: Position, added: list[NodeAdded]) -> int:
+        new = locate.tools
         if new is None:
-            return place.known
+            return locate.node
         children = self._root.children
         node = children.get(new.digest)
         if node is None:

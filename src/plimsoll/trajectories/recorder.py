@@ -9,9 +9,9 @@ import msgspec
 
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.trajectories.blobs import Blobs
-from plimsoll.trajectories.graph import Added, Graph, History, Place
+from plimsoll.trajectories.graph import Added, Graph, History, Position
 from plimsoll.trajectories.records import Exchange, MessageAdded, Opened, Trouble
-from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.reported_tokens import AnsweredRequest
 from plimsoll.trajectories.trajectory_file import TrajectoryWriter
 
 __all__ = ["Recorder"]
@@ -43,14 +43,14 @@ class Recorder:
     def exchanges(self) -> int:
         return self._exchanges
 
-    def place(self, history: History, tools: msgspec.Raw | None) -> Place:
-        return self._open_graph().place(history, tools)
+    def locate(self, history: History, tools: msgspec.Raw | None) -> Position:
+        return self._open_graph().locate(history, tools)
 
-    def commit(self, place: Place, done: Done) -> Exchange:
+    def commit(self, locate: Position, answered: AnsweredRequest) -> Exchange:
         """Add an exchange and write it. It is handed to the operating system when this returns."""
-        added = self._open_graph().commit(place, done)
+        added = self._open_graph().commit(locate, answered)
         try:
-            records = [self._slimmed(record) for record in added]
+            records = [self._with_blobs(record) for record in added]
         except OSError as error:
             raise TrajectoryError(self._writer.fail(error)) from error
         self._writer.write(records)
@@ -87,10 +87,10 @@ class Recorder:
             raise TrajectoryError(f"{self.path}: the trajectory is closed")
         return self._graph
 
-    def _slimmed(self, record: Added) -> Added:
+    def _with_blobs(self, record: Added) -> Added:
         if not isinstance(record, MessageAdded):
             return record
-        message = self._blobs.put_away(record.message)
+        message = self._blobs.store_images(record.message)
         return (
             record if message is record.message else MessageAdded(record.id, record.parent, message)
         )

@@ -23,16 +23,16 @@ from plimsoll.trajectories.token_sequence import (
 
 __all__ = [
     "AddedTokens",
-    "Done",
-    "Ids",
+    "AnsweredRequest",
     "ReportedIds",
+    "ServerIds",
     "UnreliableIds",
     "added_tokens",
     "check_reported",
 ]
 
 
-class Ids(Protocol):
+class ServerIds(Protocol):
     """Token ids exactly as the inference server returned them."""
 
     @property
@@ -47,7 +47,7 @@ class Ids(Protocol):
     def logprobs(self) -> list[float] | None: ...
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class AnsweredRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An answered request, as the gateway hands it to the recorder."""
 
     answer: Message
@@ -62,7 +62,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     """As counted by the upstream, with or without ids."""
     answer_tokens: int | None = None
-    tokens: Ids | None = None
+    tokens: ServerIds | None = None
 
 
 class UnreliableIds(Exception):
@@ -72,7 +72,7 @@ class UnreliableIds(Exception):
 class ReportedIds(msgspec.Struct, frozen=True):
     """The ids of an exchange, before its parent is known."""
 
-    ids: Ids
+    ids: ServerIds
     prompt: bytes
     """The prompt's ids as text, the form in which sequences are compared."""
 
@@ -81,18 +81,18 @@ class AddedTokens(msgspec.Struct, frozen=True):
     """The ids that an exchange adds to those of its parent."""
 
     tokens: Tokens
-    line: TokenSequence
+    sequence: TokenSequence
     untrainable: str
 
 
-def check_reported(done: Done) -> ReportedIds:
+def check_reported(answered: AnsweredRequest) -> ReportedIds:
     """The reported ids. Raises `UnreliableIds` if they are missing or do not match the counts."""
-    ids = done.tokens
+    ids = answered.tokens
     if ids is None:
         raise UnreliableIds("the upstream returned no token ids")
     if ids.prompt is None:
         raise UnreliableIds("the upstream returned no token ids of the prompt")
-    _check_count("answer", done.answer_tokens, len(ids.answer))
+    _check_count("answer", answered.answer_tokens, len(ids.answer))
     try:
         return ReportedIds(ids, text_of_ids(ids.prompt))
     except msgspec.MsgspecError as error:
@@ -102,7 +102,10 @@ def check_reported(done: Done) -> ReportedIds:
 
 
 def added_tokens(
-    parent: TokenSequence | None, common: CommonPrefix, reported: ReportedIds, done: Done
+    parent: TokenSequence | None,
+    common: CommonPrefix,
+    reported: ReportedIds,
+    answered: AnsweredRequest,
 ) -> AddedTokens:
     """The ids of an exchange after the prefix that it shares with its parent."""
     ids = reported.ids
@@ -113,8 +116,8 @@ def added_tokens(
     except (msgspec.MsgspecError, struct.error) as error:
         raise UnreliableIds(f"the upstream returned an invalid token id: {error}") from error
     length = common.ids + len(prompt)
-    _check_count("prompt", done.prompt_tokens, length)
-    versions = _runs(done, len(ids.answer))
+    _check_count("prompt", answered.prompt_tokens, length)
+    versions = _runs(answered, len(ids.answer))
     logprobs, untrainable = _logprobs(ids)
     return AddedTokens(
         Tokens(common.ids, packed, answer, logprobs, versions),
@@ -132,21 +135,21 @@ def _check_count(which: str, counted: int | None, returned: int) -> None:
         )
 
 
-def _runs(done: Done, length: int) -> tuple[tuple[Version, int], ...]:
+def _runs(answered: AnsweredRequest, length: int) -> tuple[tuple[Version, int], ...]:
     """The versions, with adjacent runs of the same version merged."""
     runs: list[tuple[Version, int]] = []
-    for version, count in done.versions or ((done.version, length),):
+    for version, count in answered.versions or ((answered.version, length),):
         if runs and runs[-1][0] == version:
             runs[-1] = (version, runs[-1][1] + count)
         elif count:
             runs.append((version, count))
-    stamped = sum(count for _, count in runs)
-    if stamped != length:
-        raise UnreliableIds(f"{stamped} tokens carry a version, but the answer has {length} ids")
+    versioned = sum(count for _, count in runs)
+    if versioned != length:
+        raise UnreliableIds(f"{versioned} tokens carry a version, but the answer has {length} ids")
     return tuple(runs)
 
 
-def _logprobs(ids: Ids) -> tuple[bytes, str]:
+def _logprobs(ids: ServerIds) -> tuple[bytes, str]:
     """The packed log probabilities, or the reason why there are none."""
     logprobs, length = ids.logprobs, len(ids.answer)
     if logprobs is None:

@@ -60,14 +60,14 @@ def make_samples(exchanges: Sequence[Exchange], added_role: AddedRole) -> list[S
     for leaf in exchanges:
         if leaf.tokens is None or leaf.id in extended:
             continue
-        line = _extension_chain(exchanges, leaf)
-        fresh = [exchange for exchange in line if exchange.id not in claimed]
+        chain = _extension_chain(exchanges, leaf)
+        fresh = [exchange for exchange in chain if exchange.id not in claimed]
         claimed.update(exchange.id for exchange in fresh)
-        builder = _Builder({each.id for each in fresh if not each.untrainable})
+        builder = _Builder({exchange.id for exchange in fresh if not exchange.untrainable})
         for span in spans_of(exchanges, leaf):
             builder.add(span, _role(exchanges, span, added_role))
         branch = fresh[0].branch
-        samples.append(builder.sample("rewritten" if branch == "extends" else branch, line))
+        samples.append(builder.sample("rewritten" if branch == "extends" else branch, chain))
     return samples
 
 
@@ -80,11 +80,11 @@ def _extends(exchanges: Sequence[Exchange], exchange: Exchange) -> bool:
 
 
 def _extension_chain(exchanges: Sequence[Exchange], leaf: Exchange) -> list[Exchange]:
-    line = [leaf]
-    while _extends(exchanges, line[-1]):
-        line.append(exchanges[line[-1].parent])
-    line.reverse()
-    return line
+    chain = [leaf]
+    while _extends(exchanges, chain[-1]):
+        chain.append(exchanges[chain[-1].parent])
+    chain.reverse()
+    return chain
 
 
 def _role(exchanges: Sequence[Exchange], span: Span, added_role: AddedRole) -> str:
@@ -116,11 +116,11 @@ class _Builder:
             self._versions.extend([None] * span.length)
         self._roles.extend([role] * span.length)
 
-    def sample(self, branch: Branch, line: Sequence[Exchange]) -> Sample:
+    def sample(self, branch: Branch, chain: Sequence[Exchange]) -> Sample:
         return Sample(
             branch=branch,
-            exchanges=tuple(exchange.id for exchange in line),
-            trained=tuple(exchange.id for exchange in line if exchange.id in self._trained),
+            exchanges=tuple(exchange.id for exchange in chain),
+            trained=tuple(exchange.id for exchange in chain if exchange.id in self._trained),
             ids=self._ids,
             mask=self._mask,
             logprobs=self._logprobs,

@@ -38,13 +38,18 @@ class CommonPrefix(msgspec.Struct, frozen=True):
 class TokenSequence:
     """The ids of an exchange: prompt and answer."""
 
-    __slots__ = ("_answer", "_kept", "_length", "_parent", "_prompt")
+    __slots__ = ("_answer", "_length", "_parent", "_prompt", "_shared_bytes")
 
     def __init__(
-        self, parent: "TokenSequence | None", kept: int, prompt: bytes, answer: bytes, length: int
+        self,
+        parent: "TokenSequence | None",
+        shared_bytes: int,
+        prompt: bytes,
+        answer: bytes,
+        length: int,
     ) -> None:
         self._parent = parent
-        self._kept = kept
+        self._shared_bytes = shared_bytes
         """The number of bytes of the parent's text that it begins with."""
         self._prompt = prompt
         self._answer = answer
@@ -67,15 +72,15 @@ class TokenSequence:
 
     def _pieces(self) -> list[bytes]:
         pieces: list[bytes] = []
-        line: TokenSequence | None = self
+        sequence: TokenSequence | None = self
         limit = sys.maxsize
-        while line is not None and limit > 0:
-            own = limit - line._kept
+        while sequence is not None and limit > 0:
+            own = limit - sequence._shared_bytes
             if own > 0:
-                pieces.append(line._answer[: max(own - len(line._prompt), 0)])
-                pieces.append(line._prompt[:own])
-            limit = min(limit, line._kept)
-            line = line._parent
+                pieces.append(sequence._answer[: max(own - len(sequence._prompt), 0)])
+                pieces.append(sequence._prompt[:own])
+            limit = min(limit, sequence._shared_bytes)
+            sequence = sequence._parent
         pieces.reverse()
         return pieces
 

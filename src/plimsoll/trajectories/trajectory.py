@@ -97,9 +97,9 @@ class Trajectory:
         """The answers that an exchange follows, by the message that each of them answers."""
         followed: dict[int, int] = {}
         while exchange.branch in ("extends", "retokenized", "again"):
-            goes_on = exchange.branch != "again"
+            continues_parent = exchange.branch != "again"
             exchange = self.exchanges[exchange.parent]
-            if goes_on:
+            if continues_parent:
                 followed.setdefault(exchange.prompt, exchange.answer)
         return followed
 

@@ -192,7 +192,7 @@ def test_a_session_outside_of_a_run_is_shown(tmp_path: Path, plimsoll: Plimsoll)
         (["nowhere"], "nowhere: no such file or folder"),
         (["empty"], "empty holds neither verdict.json nor trajectory.jsonl.zst"),
         (["runs/demo"], "runs/demo is a run; show one of its trials, in runs/demo/trials: fix-add"),
-        (["garbage"], "garbage: holds no trajectory"),
+        (["garbage"], "garbage: not a trajectory"),
         (["broken"], "broken/verdict.json cannot be read"),
         (["empty", "--out", "x"], "--out needs --export atif"),
         (["empty", "--json", "--export", "atif"], "--export excludes --json and --tokens"),

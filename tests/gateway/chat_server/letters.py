@@ -32,7 +32,7 @@ class Letters:
         self.fails_after: int | None = None
         self.go_on = asyncio.Event()
         self.go_on.set()
-        self.wanted: list[SamplingParams] = []
+        self.sampling: list[SamplingParams] = []
         self.given_up = 0
         self.rendered: list[list[dict[str, object]]] = []
 
@@ -45,10 +45,10 @@ class Letters:
         return Prompt(text, [ord(letter) for letter in text])
 
     async def generate(
-        self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
+        self, prompt: Prompt, sampling: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
         del prompt, stream
-        self.wanted.append(wanted)
+        self.sampling.append(sampling)
         ids = [*map(ord, self.says), END]
         try:
             for at, token in enumerate(ids):

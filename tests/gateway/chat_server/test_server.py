@@ -65,7 +65,7 @@ async def test_settings_reach_the_engine():
             max_tokens=5, temperature=0.5, top_p=0.9, top_k=7, seed=1, stop=["a", ""], n=1
         )
         await client.ask(max_completion_tokens=6, max_tokens=9, stop="x", top_k=-1)
-    assert engine.wanted == [
+    assert engine.sampling == [
         SamplingParams(),
         SamplingParams(limit=5, temperature=0.5, top_p=0.9, top_k=7, seed=1, stop=("a",)),
         SamplingParams(limit=6, stop=("x",), top_k=0),
@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_gives_its_answer_up(stream):
     engine.go_on.clear()
     async with served(engine) as client:
         asking = asyncio.create_task(client.ask(stream=stream))
-        await eventually(lambda: engine.wanted)
+        await eventually(lambda: engine.sampling)
         asking.cancel()
         await eventually(lambda: engine.given_up)
     assert engine.given_up == 1
@@ -187,7 +187,7 @@ async def test_tokens_are_counted_without_an_answer():
     async with served(engine) as client:
         status, body = await client.ask(path="/tokenize")
     assert (status, body["count"], body["tokens"]) == (200, 7, [*b"user:hi"])
-    assert not engine.wanted
+    assert not engine.sampling
 
 
 async def test_a_probe_finds_everything():

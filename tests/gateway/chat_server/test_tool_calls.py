@@ -43,7 +43,7 @@ def test_what_is_no_call_stays_text(text):
 @pytest.mark.parametrize("cut", [1, 3, 7, 100])
 def test_a_stream_tells_text_at_once_and_calls_at_the_end(text, cut):
     speech = StreamedText(tools=True)
-    told = "".join(speech.hear(text[at : at + cut]) for at in range(0, len(text), cut))
+    told = "".join(speech.add(text[at : at + cut]) for at in range(0, len(text), cut))
     rest, calls = speech.end()
     whole = read_calls(text)
     assert told + rest == whole[0]

@@ -53,9 +53,9 @@ def test_stamps_that_are_none_make_the_answer_unusable(stamps):
 async def test_each_token_is_recorded_with_the_version_that_its_server_says(tmp_path, stream):
     async with served(Letters("Hello, you.")) as client:
         upstream = await make_upstream([client.url], version=Version(0, 0))
-        async with serving(upstream, tmp_path) as place:
-            status, body = await place.ask(stream=stream)
-            trajectory = await place.read()
+        async with serving(upstream, tmp_path) as session:
+            status, body = await session.ask(stream=stream)
+            trajectory = await session.read()
         await upstream.close()
     assert status == 200
     assert stream or b"token_versions" not in body
@@ -81,9 +81,9 @@ async def test_stamps_that_do_not_add_up_are_not_trained_on(tmp_path):
 
     async with served(Careless()) as client:
         upstream = await make_upstream([client.url])
-        async with serving(upstream, tmp_path) as place:
-            await place.ask()
-            trajectory = await place.read()
+        async with serving(upstream, tmp_path) as session:
+            await session.ask()
+            trajectory = await session.read()
         await upstream.close()
     (exchange,) = trajectory.exchanges
     assert exchange.tokens is None

@@ -12,13 +12,13 @@ from repeated_elements import KINDS, Kind
 from plimsoll.core.versions import FIRST_VERSION
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.messages import Message
-from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.reported_tokens import AnsweredRequest
 
 every_kind = pytest.mark.parametrize(
     "kind", KINDS, ids=[f"{kind.dialect.name}: {kind.name}" for kind in KINDS]
 )
 
-ANSWER = Done(
+ANSWER = AnsweredRequest(
     answer=Message("assistant"),
     finish="stop",
     dialect="chat",
@@ -38,7 +38,7 @@ def work(kind: Kind, body: bytes) -> None:
     """Everything that the gateway does with a request, but for sending it."""
     request = kind.dialect.read(body)
     graph = Graph()
-    graph.commit(graph.place(request.history, request.tools), ANSWER)
+    graph.commit(graph.locate(request.history, request.tools), ANSWER)
 
 
 def calls(kind: Kind, body: bytes) -> int:

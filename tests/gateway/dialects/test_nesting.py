@@ -50,7 +50,7 @@ READERS: dict[str, Callable[[], bool]] = {
     "a refusal, by the shell": lambda: fault_of(BODY).message.startswith('{"choices"'),
     "what an agent printed": lambda: last_event(_printed(DEEP), msgspec.json.Decoder()) is None,
     "a call in a text": lambda: read_calls(CALLED) == (CALLED, []),
-    "a call for people": lambda: "no JSON object" in rendered(CALL, full=True).plain,
+    "a call for people": lambda: "not a JSON object" in rendered(CALL, full=True).plain,
     "a call for ATIF": lambda: exported(CALL).extra == {"unparsed_arguments": DEEP},
     "the identity of a call": lambda: len(json_digest(DEEP)) == 16,
     "a call for servers": lambda: "_invalid_arguments" in sendable_arguments(DEEP),

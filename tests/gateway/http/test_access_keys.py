@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import zstandard
-from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, say
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, say
 from raw_http import connected
 
 from plimsoll.gateway.completions import Refusal
@@ -24,8 +24,8 @@ async def _refusal(url: str, path: str, headers: dict[str, str]) -> tuple[int, b
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_wrong_key_gets_401(place: Place, path: str):
-    root, key = place.access.root, place.access.key
+async def test_a_wrong_key_gets_401(served: ServedSession, path: str):
+    root, key = served.access.root, served.access.key
     for headers in (
         {},
         {"Authorization": "Bearer "},
@@ -39,83 +39,89 @@ async def test_a_wrong_key_gets_401(place: Place, path: str):
         status, body = await _refusal(root, path, headers)
         assert status == 401, headers
         assert key.encode() not in body
-    assert place.session.exchanges == 0
+    assert served.session.exchanges == 0
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_nobody_learns_whether_a_session_is_there(place: Place, path: str):
+async def test_nobody_learns_whether_a_session_is_there(served: ServedSession, path: str):
     wrong = {"Authorization": "Bearer wrong"}
-    there = await _refusal(place.access.root, path, wrong)
-    elsewhere = place.access.root.rpartition("/")[0] + "/" + secrets.token_hex(5)
+    there = await _refusal(served.access.root, path, wrong)
+    elsewhere = served.access.root.rpartition("/")[0] + "/" + secrets.token_hex(5)
     assert await _refusal(elsewhere, path, wrong) == there
 
 
-async def test_either_header_carries_the_key(place: Place):
-    root, key = place.access.root, place.access.key
+async def test_either_header_carries_the_key(served: ServedSession):
+    root, key = served.access.root, served.access.key
     for headers in ({"x-api-key": key}, {"authorization": f"bearer {key}"}):
         status, _ = await _refusal(root, "/v1/models", headers)
         assert status == 200
 
 
-async def test_one_session_cannot_be_used_with_the_key_of_another(place: Place, stepped: Stepped):
-    other = await place.gateway.open(place.folder / "other", blobs=place.folder / "blobs")
-    theirs = other.access(place.gateway.port)
-    assert theirs.key != place.access.key and theirs.root != place.access.root
+async def test_one_session_cannot_be_used_with_the_key_of_another(
+    served: ServedSession, stepped: Stepped
+):
+    other = await served.gateway.open(served.folder / "other", blobs=served.folder / "blobs")
+    theirs = other.access(served.gateway.port)
+    assert theirs.key != served.access.key and theirs.root != served.access.root
     url = theirs.root + "/v1/chat/completions"
-    async with place.client.post(url, json=asked("/v1/chat/completions")) as reply:
+    async with served.client.post(url, json=asked("/v1/chat/completions")) as reply:
         assert reply.status == 401
     assert stepped.calls == []
     path = await other.end()
     assert path.stat().st_size < 1000
 
 
-async def test_the_key_of_an_ended_session_gets_401_that_says_so(place: Place):
-    await place.session.end()
-    status, body = await place.ask()
+async def test_the_key_of_an_ended_session_gets_401_that_says_so(served: ServedSession):
+    await served.session.end()
+    status, body = await served.ask()
     assert status == 401
     assert b"ended" in body
     status, body = await _refusal(
-        place.access.root, "/v1/messages", {"Authorization": "Bearer wrong"}
+        served.access.root, "/v1/messages", {"Authorization": "Bearer wrong"}
     )
     assert status == 401
     assert b"ended" not in body
 
 
-async def test_keys_appear_nowhere(place: Place, stepped: Stepped, caplog, capfd):
+async def test_keys_appear_nowhere(served: ServedSession, stepped: Stepped, caplog, capfd):
     caplog.set_level(logging.DEBUG)
-    key = place.access.key
-    assert key not in repr(place.access)
+    key = served.access.key
+    assert key not in repr(served.access)
     for number, stream in enumerate((False, True)):
-        asking = place.asking(number=number, stream=stream)
+        asking = served.asking(number=number, stream=stream)
         done(await stepped.call(number), "fine")
         assert (await asking)[0] == 200
-    asking = place.asking(number=2)
+    asking = served.asking(number=2)
     say(await stepped.call(2), Refusal("upstream", "it failed"))
     await asking
     stepped.answer = None  # an error of the gateway itself, with its trace in the log
-    status, body = await place.ask(number=3)
+    status, body = await served.ask(number=3)
     assert status == 502
     assert key.encode() not in body
-    assert place.gateway.metrics.internal == 1
-    await place.ask("/v1/messages", messages="of a wrong type")
-    async with place.client.post(place.access.root + "/v1/nowhere") as reply:
+    assert served.gateway.metrics.internal == 1
+    await served.ask("/v1/messages", messages="of a wrong type")
+    async with served.client.post(served.access.root + "/v1/nowhere") as reply:
         assert reply.status == 404
-    await place.session.end()
-    assert key not in repr(place.session) + repr(vars(place.gateway))
-    assert "failed unforeseen" in caplog.text
+    await served.session.end()
+    assert key not in repr(served.session) + repr(vars(served.gateway))
+    assert "unexpected error" in caplog.text
     assert key not in caplog.text
     assert key not in "".join(capfd.readouterr())
-    assert _files_with(place.folder, key) == []
+    assert _files_with(served.folder, key) == []
 
 
 @pytest.mark.parametrize("broken", ["\x01", "\r\n : x", "\r\nContent-Length: x"])
-async def test_a_request_that_is_not_http_leaves_no_key_in_the_log(place: Place, caplog, broken):
+async def test_a_request_that_is_not_http_leaves_no_key_in_the_log(
+    served: ServedSession, caplog, broken
+):
     caplog.set_level(logging.DEBUG)
-    raw = await connected(place)
-    raw.send(f"GET / HTTP/1.1\r\nAuthorization: Bearer {place.access.key}{broken}\r\n\r\n".encode())
+    raw = await connected(served)
+    raw.send(
+        f"GET / HTTP/1.1\r\nAuthorization: Bearer {served.access.key}{broken}\r\n\r\n".encode()
+    )
     assert b" 400 " in await raw.until(b"\r\n")
     await eventually(lambda: "Error handling request" in caplog.text)
-    assert place.access.key not in caplog.text
+    assert served.access.key not in caplog.text
 
 
 def _files_with(folder: Path, word: str) -> list[str]:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, say
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, say
 from raw_http import Raw, connected
 
 from plimsoll.gateway.sessions import session as session_module
@@ -11,71 +11,73 @@ from plimsoll.gateway.sessions import session as session_module
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 
 
-async def _gone(place: Place) -> None:
+async def _gone(served: ServedSession) -> None:
     """Until nothing of any request is left."""
-    await eventually(lambda: not place.session.presence and not place.session.in_flight)
-    await eventually(lambda: not place.session._tasks)
+    await eventually(lambda: not served.session.handlers and not served.session.in_flight)
+    await eventually(lambda: not served.session._tasks)
 
 
-async def _sent(place: Place, path: str, **more) -> Raw:
-    raw = await connected(place)
+async def _sent(served: ServedSession, path: str, **more) -> Raw:
+    raw = await connected(served)
     raw.post(path, asked(path, **more))
     return raw
 
 
 @every_path
 @pytest.mark.parametrize("stream", [False, True])
-async def test_while_the_policy_thinks(place: Place, stepped: Stepped, path: str, stream: bool):
-    raw = await _sent(place, path, stream=stream)
+async def test_while_the_policy_thinks(
+    served: ServedSession, stepped: Stepped, path: str, stream: bool
+):
+    raw = await _sent(served, path, stream=stream)
     step = await stepped.call()
     raw.cut()
     await eventually(lambda: step.cancelled)
-    await _gone(place)
-    trajectory = await place.read()
+    await _gone(served)
+    trajectory = await served.read()
     assert trajectory.exchanges == []
     assert [trouble.what for trouble in trajectory.troubles] == ["cancelled"]
 
 
 @every_path
-async def test_in_the_middle_of_a_stream(place: Place, stepped: Stepped, path: str):
-    raw = await _sent(place, path, stream=True)
+async def test_in_the_middle_of_a_stream(served: ServedSession, stepped: Stepped, path: str):
+    raw = await _sent(served, path, stream=True)
     step = await stepped.call()
     say(step, "one")
     await raw.until(b"one")
     raw.cut()
     await eventually(lambda: step.cancelled)
-    await _gone(place)
-    trajectory = await place.read()
+    await _gone(served)
+    trajectory = await served.read()
     assert trajectory.exchanges == []
     assert [trouble.what for trouble in trajectory.troubles] == ["cancelled"]
 
 
-async def test_before_the_body_is_whole(place: Place, stepped: Stepped):
-    raw = await connected(place)
+async def test_before_the_body_is_whole(served: ServedSession, stepped: Stepped):
+    raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": "m"')
-    await eventually(lambda: len(place.session.presence) == 1)
+    await eventually(lambda: len(served.session.handlers) == 1)
     raw.cut()
-    await _gone(place)
+    await _gone(served)
     assert stepped.calls == []
-    assert (await place.read()).troubles == []
+    assert (await served.read()).troubles == []
 
 
-async def test_after_the_last_piece_before_the_end(place: Place, stepped: Stepped):
+async def test_after_the_last_piece_before_the_end(served: ServedSession, stepped: Stepped):
     """The answer is whole then, and recorded: whether it arrived nobody knows."""
-    raw = await _sent(place, "/v1/chat/completions", stream=True)
+    raw = await _sent(served, "/v1/chat/completions", stream=True)
     step = await stepped.call()
     say(step, "one")
     await raw.until(b"one")
     done(step)
     raw.cut()
-    await _gone(place)
-    trajectory = await place.read()
+    await _gone(served)
+    trajectory = await served.read()
     assert len(trajectory.exchanges) + len(trajectory.troubles) == 1
 
 
-async def test_while_it_does_not_read(place: Place, stepped: Stepped):
+async def test_while_it_does_not_read(served: ServedSession, stepped: Stepped):
     """Pieces that a client does not take are not heaped up; the upstream waits."""
-    raw = await _sent(place, "/v1/chat/completions", stream=True)
+    raw = await _sent(served, "/v1/chat/completions", stream=True)
     raw.reader._transport.pause_reading()
     step = await stepped.call()
     for _ in range(300):
@@ -84,57 +86,57 @@ async def test_while_it_does_not_read(place: Place, stepped: Stepped):
     assert step.queue.qsize() > 100
     raw.cut()
     await eventually(lambda: step.cancelled)
-    await _gone(place)
+    await _gone(served)
 
 
 async def test_a_client_that_never_reads_does_not_hold_the_policy_for_ever(
-    place: Place, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
+    served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(session_module, "STALLED_CLIENT_SECONDS", 0.3)
-    raw = await _sent(place, "/v1/chat/completions", stream=True)
+    raw = await _sent(served, "/v1/chat/completions", stream=True)
     raw.reader._transport.pause_reading()
     step = await stepped.call()
     for _ in range(300):
         say(step, "x" * 65536)
     await eventually(lambda: step.cancelled)
     assert step.queue.qsize() > 100
-    assert not place.session.in_flight
-    assert place.session.silent_for == 0.0  # nothing that the policy is to blame for
+    assert not served.session.in_flight
+    assert served.session.silent_for == 0.0  # nothing that the policy is to blame for
     raw.cut()
-    await _gone(place)
-    assert [trouble.what for trouble in (await place.read()).troubles] == ["cancelled"]
+    await _gone(served)
+    assert [trouble.what for trouble in (await served.read()).troubles] == ["cancelled"]
 
 
-async def test_one_of_two_who_wait(place: Place, stepped: Stepped):
-    raws = [await _sent(place, "/v1/messages", stream=True) for _ in range(2)]
+async def test_one_of_two_who_wait(served: ServedSession, stepped: Stepped):
+    raws = [await _sent(served, "/v1/messages", stream=True) for _ in range(2)]
     step = await stepped.call()
-    await eventually(lambda: len(place.session.presence) == 2)
+    await eventually(lambda: len(served.session.handlers) == 2)
     say(step, "one")
     for raw in raws:
         await raw.until(b"one")
     raws[0].cut()
-    await eventually(lambda: len(place.session.presence) == 1)
+    await eventually(lambda: len(served.session.handlers) == 1)
     assert not step.cancelled
     done(step, "two")
     await raws[1].until(b"message_stop")
-    assert place.session.exchanges == 1
+    assert served.session.exchanges == 1
 
 
-async def test_in_the_middle_of_a_count(place: Place):
-    raw = await connected(place)
+async def test_in_the_middle_of_a_count(served: ServedSession):
+    raw = await connected(served)
     raw.post("/v1/messages/count_tokens", asked("/v1/messages"))
-    await eventually(lambda: len(place.session.presence) == 1)
+    await eventually(lambda: len(served.session.handlers) == 1)
     raw.cut()
-    await _gone(place)
+    await _gone(served)
 
 
-async def test_with_many_at_once(place: Place, stepped: Stepped):
-    raws = [await _sent(place, "/v1/messages", number=n, stream=True) for n in range(16)]
+async def test_with_many_at_once(served: ServedSession, stepped: Stepped):
+    raws = [await _sent(served, "/v1/messages", number=n, stream=True) for n in range(16)]
     await eventually(lambda: len(stepped.calls) == 16)
     for step in stepped.calls[::2]:
         say(step, "one")
     for raw in raws:
         raw.cut()
-    await _gone(place)
+    await _gone(served)
     assert all(step.over for step in stepped.calls)
-    assert place.gateway.metrics.outcomes[("messages", "cancelled")] == 16
+    assert served.gateway.metrics.outcomes[("messages", "cancelled")] == 16

@@ -8,7 +8,17 @@ import os
 import anthropic
 import openai
 import pytest
-from gateway_parts import ENDPOINTS, HELLO, Place, Stepped, asked, done, eventually, say, serving
+from gateway_parts import (
+    ENDPOINTS,
+    HELLO,
+    ServedSession,
+    Stepped,
+    asked,
+    done,
+    eventually,
+    say,
+    serving,
+)
 from raw_http import connected
 
 from plimsoll.core.versions import Version
@@ -27,13 +37,15 @@ both_ways = pytest.mark.parametrize("stream", [False, True])
 
 @every_path
 @both_ways
-async def test_an_answer_reaches_the_agent_and_the_record(place: Place, stepped, path, stream):
-    asking = place.asking(path, stream=stream)
+async def test_an_answer_reaches_the_agent_and_the_record(
+    served: ServedSession, stepped, path, stream
+):
+    asking = served.asking(path, stream=stream)
     done(await stepped.call(), "so it ", "is")
     status, body = await asking
     assert status == 200
     assert b"so it " in body
-    trajectory = await place.read()
+    trajectory = await served.read()
     [exchange] = trajectory.exchanges
     assert trajectory.answer_of(exchange).text == "so it is"
     assert trajectory.messages_of(exchange)[0].text == "hello"
@@ -43,8 +55,8 @@ async def test_an_answer_reaches_the_agent_and_the_record(place: Place, stepped,
 
 
 async def test_the_openai_client_is_served(tmp_path):
-    async with serving(ScriptedPolicy(lambda asked: f"heard {asked.last}"), tmp_path) as place:
-        client = openai.AsyncOpenAI(base_url=place.access.openai, api_key=place.access.key)
+    async with serving(ScriptedPolicy(lambda asked: f"heard {asked.last}"), tmp_path) as served:
+        client = openai.AsyncOpenAI(base_url=served.access.openai, api_key=served.access.key)
         async with client:
             whole = await client.chat.completions.create(model="m", messages=HELLO)
             assert whole.choices[0].message.content == "heard hello"
@@ -58,12 +70,14 @@ async def test_the_openai_client_is_served(tmp_path):
             assert response.output_text == "heard again"
             assert [model.id async for model in await client.models.list()] == ["policy"]
             assert (await client.models.retrieve("any")).id == "any"
-        assert place.session.exchanges == 3
+        assert served.session.exchanges == 3
 
 
 async def test_the_anthropic_client_is_served(tmp_path):
-    async with serving(ScriptedPolicy(lambda asked: f"heard {asked.last}"), tmp_path) as place:
-        client = anthropic.AsyncAnthropic(base_url=place.access.anthropic, api_key=place.access.key)
+    async with serving(ScriptedPolicy(lambda asked: f"heard {asked.last}"), tmp_path) as served:
+        client = anthropic.AsyncAnthropic(
+            base_url=served.access.anthropic, api_key=served.access.key
+        )
         async with client:
             more = {"model": "m", "messages": HELLO}
             whole = await client.messages.create(max_tokens=100, **more)
@@ -72,16 +86,16 @@ async def test_the_anthropic_client_is_served(tmp_path):
                 assert await stream.get_final_text() == "heard hello"
             assert (await client.messages.count_tokens(**more)).input_tokens > 0
             assert [model.id async for model in await client.models.list()] == ["policy"]
-        assert place.session.exchanges == 2
+        assert served.session.exchanges == 2
 
 
-async def test_pieces_are_sent_as_they_come(place: Place, stepped: Stepped):
-    opening = place.opening()
+async def test_pieces_are_sent_as_they_come(served: ServedSession, stepped: Stepped):
+    opening = served.start_stream()
     step = await stepped.call()
     say(step, "one")
     async with await opening as reply:
         assert b"one" in await reply.content.readuntil(b"\n\n")
-        assert place.session.exchanges == 0
+        assert served.session.exchanges == 0
         done(step, "two")
         rest = await reply.read()
     assert b"two" in rest
@@ -90,14 +104,14 @@ async def test_pieces_are_sent_as_they_come(place: Place, stepped: Stepped):
 
 @every_path
 async def test_an_exchange_is_recorded_before_the_end_of_its_stream_is_sent(
-    place: Place, stepped: Stepped, path: str, monkeypatch: pytest.MonkeyPatch
+    served: ServedSession, stepped: Stepped, path: str, monkeypatch: pytest.MonkeyPatch
 ):
     """An agent is told that its answer is whole only where it is in the file."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    opening = place.opening(path)
+    opening = served.start_stream(path)
     step = await stepped.call()
     say(step, "one")
     async with await opening as reply:
@@ -107,19 +121,19 @@ async def test_an_exchange_is_recorded_before_the_end_of_its_stream_is_sent(
             body = await reply.read()
     assert b"could not be recorded" in body
     assert not any(word in body for word in ENDS)
-    assert "No space left" in place.session.failure
+    assert "No space left" in served.session.failure
 
 
 @every_path
-async def test_a_stream_that_fails_midway_says_so_and_is_no_exchange(place, stepped, path):
-    asking = place.asking(path, stream=True)
+async def test_a_stream_that_fails_midway_says_so_and_is_no_exchange(served, stepped, path):
+    asking = served.asking(path, stream=True)
     say(await stepped.call(), "one", Refusal("upstream", "the engine died"))
     status, body = await asking
     assert status == 200
     assert b"the engine died" in body
     assert not any(word in body for word in ENDS)
-    assert place.session.failure == "the engine died"
-    trajectory = await place.read()
+    assert served.session.failure == "the engine died"
+    trajectory = await served.read()
     assert trajectory.exchanges == []
     assert [(trouble.what, trouble.detail) for trouble in trajectory.troubles] == [
         ("upstream", "the engine died")
@@ -129,32 +143,34 @@ async def test_a_stream_that_fails_midway_says_so_and_is_no_exchange(place, step
 @every_path
 @both_ways
 async def test_a_refusal_before_the_first_piece_has_a_status_of_its_own(
-    place: Place, stepped: Stepped, path: str, stream: bool
+    served: ServedSession, stepped: Stepped, path: str, stream: bool
 ):
-    asking = place.asking(path, stream=stream)
+    asking = served.asking(path, stream=stream)
     say(await stepped.call(), Refusal("context_length", "too long by 5"))
     status, body = await asking
     assert status == 400
     assert b"too long" in body or b"5" in body
-    assert place.session.ending == "budget"  # until it answers again
-    asking = place.asking(path, 1, stream=stream)
+    assert served.session.ending == "budget"  # until it answers again
+    asking = served.asking(path, 1, stream=stream)
     done(await stepped.call(1), "fine")
     assert (await asking)[0] == 200
-    assert place.session.ending is None
+    assert served.session.ending is None
 
 
-async def test_a_failure_is_forgotten_once_the_policy_answers(place: Place, stepped: Stepped):
-    asking = place.asking()
+async def test_a_failure_is_forgotten_once_the_policy_answers(
+    served: ServedSession, stepped: Stepped
+):
+    asking = served.asking()
     say(await stepped.call(), Refusal("busy", "all replicas are down"))
     assert (await asking)[0] == 503
-    assert place.session.failure == "all replicas are down"
-    asking = place.asking(number=1)
+    assert served.session.failure == "all replicas are down"
+    asking = served.asking(number=1)
     done(await stepped.call(1), "fine")
     assert (await asking)[0] == 200
-    assert place.session.failure == ""
+    assert served.session.failure == ""
 
 
-async def test_a_stream_that_ends_too_early_is_no_answer(place: Place, stepped: Stepped):
+async def test_a_stream_that_ends_too_early_is_no_answer(served: ServedSession, stepped: Stepped):
     """An upstream that closes without a finish has not said all."""
 
     class Early(Stepped):
@@ -165,17 +181,19 @@ async def test_a_stream_that_ends_too_early_is_no_answer(place: Place, stepped: 
                         yield piece
 
     early = Early()
-    place.session._upstream = early
-    asking = place.asking(stream=True)
+    served.session._upstream = early
+    asking = served.asking(stream=True)
     done(await early.call(), "one")
     assert b"ended before" in (await asking)[1]
-    assert place.session.exchanges == 0
+    assert served.session.exchanges == 0
 
 
-async def test_no_token_is_stamped_younger_than_what_made_it(place: Place, stepped: Stepped):
+async def test_no_token_is_stamped_younger_than_what_made_it(
+    served: ServedSession, stepped: Stepped
+):
     """An answer is of the version that it was asked of, though some of it came later: what came
     may have waited for long."""
-    opening = place.opening()
+    opening = served.start_stream()
     step = await stepped.call()
     say(step, "a", "b")
     async with await opening as reply:
@@ -184,12 +202,12 @@ async def test_no_token_is_stamped_younger_than_what_made_it(place: Place, stepp
         stepped.version = Version(0, 1)
         done(step, "c")
         await reply.read()
-    asking = place.asking(number=1)
+    asking = served.asking(number=1)
     step = await stepped.call(1)
     stepped.version = Version(0, 2)
     done(step, "d")
     await asking
-    streamed, whole = (await place.read()).exchanges
+    streamed, whole = (await served.read()).exchanges
     assert streamed.version == Version(0, 0)
     assert streamed.tokens is not None and whole.tokens is not None
     assert streamed.tokens.versions == ((Version(0, 0), 3),)
@@ -202,8 +220,8 @@ async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_
     async with serve_script(script) as server:
         gate = await make_upstream([server.url])
         asked_before = server.requests
-        async with serving(gate, tmp_path) as place:
-            raw = await connected(place)
+        async with serving(gate, tmp_path) as served:
+            raw = await connected(served)
             raw.pause()
             raw.post("/v1/chat/completions", asked("/v1/chat/completions", stream=True))
             await eventually(lambda: server.requests > asked_before)
@@ -212,7 +230,7 @@ async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_
             gate.resume(Version(0, 1))
             raw.go_on()
             await raw.until(b"[DONE]")
-            (exchange,) = (await place.read()).exchanges
+            (exchange,) = (await served.read()).exchanges
         await gate.close()
     assert exchange.tokens is not None
     assert exchange.tokens.versions == ((Version(0, 0), 60_001),)
@@ -221,13 +239,13 @@ async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_waited_for_new_weights_is_of_them(tmp_path, stream: bool):
     gate = Gate(ScriptedPolicy(lambda _: "fine"))
-    async with serving(gate, tmp_path) as place:
+    async with serving(gate, tmp_path) as served:
         await gate.pause()
-        asking = place.asking(stream=stream)
+        asking = served.asking(stream=stream)
         await eventually(lambda: gate.held)
         gate.resume(Version(0, 5))
         assert (await asking)[0] == 200
-        (exchange,) = (await place.read()).exchanges
+        (exchange,) = (await served.read()).exchanges
     assert exchange.version == Version(0, 5)
     assert exchange.tokens is not None
     assert [version for version, _ in exchange.tokens.versions] == [Version(0, 5)]
@@ -235,10 +253,10 @@ async def test_a_request_that_waited_for_new_weights_is_of_them(tmp_path, stream
 
 @every_path
 async def test_an_upstream_that_does_not_stream_is_streamed_for(
-    quick_pings: None, place: Place, stepped: Stepped, path: str
+    quick_pings: None, served: ServedSession, stepped: Stepped, path: str
 ):
     stepped.streams = False
-    async with await place.opening(path) as reply:
+    async with await served.start_stream(path) as reply:
         pinged = await reply.content.readuntil(b"\n\n")
         assert b"ping" in pinged or b"response.created" in pinged
         done(await stepped.call(), "all at once")
@@ -246,11 +264,13 @@ async def test_an_upstream_that_does_not_stream_is_streamed_for(
     assert b"all at once" in body
     assert body.count(b"event: response.created") == (path == "/v1/responses")
     assert any(word in body for word in ENDS)
-    assert place.session.exchanges == 1
+    assert served.session.exchanges == 1
 
 
-async def test_a_silent_stream_is_pinged(quick_pings: None, place: Place, stepped: Stepped):
-    async with await place.opening() as reply:
+async def test_a_silent_stream_is_pinged(
+    quick_pings: None, served: ServedSession, stepped: Stepped
+):
+    async with await served.start_stream() as reply:
         step = await stepped.call()
         assert b"ping" in await reply.content.readuntil(b"\n\n")
         say(step, "one")
@@ -263,32 +283,34 @@ async def test_a_silent_stream_is_pinged(quick_pings: None, place: Place, steppe
 
 
 async def test_a_refusal_after_a_ping_comes_as_an_event(
-    quick_pings: None, place: Place, stepped: Stepped
+    quick_pings: None, served: ServedSession, stepped: Stepped
 ):
-    async with await place.opening() as reply:
+    async with await served.start_stream() as reply:
         say(await stepped.call(), Refusal("timeout", "nothing came"))
         assert b"nothing came" in await reply.read()
 
 
-async def test_requests_at_once_are_answered_each_on_its_own(place: Place, stepped: Stepped):
-    asking = [place.asking(number=number) for number in range(8)]
+async def test_requests_at_once_are_answered_each_on_its_own(
+    served: ServedSession, stepped: Stepped
+):
+    asking = [served.asking(number=number) for number in range(8)]
     await eventually(lambda: len(stepped.calls) == 8)
     for number, step in enumerate(reversed(stepped.calls)):
         done(step, f"answer {number}")
     bodies = [body for _, body in await asyncio.gather(*asking)]
     assert len(set(bodies)) == 8
-    assert place.session.exchanges == 8
-    assert place.session.tokens == 80
+    assert served.session.exchanges == 8
+    assert served.session.tokens == 80
 
 
-async def test_a_policy_without_a_count_says_so(place: Place):
+async def test_a_policy_without_a_count_says_so(served: ServedSession):
     class Uncounted(Stepped):
         async def count(self, *_):
             raise Refusal("unsupported", "nobody counts here")
 
-    place.session._upstream = Uncounted()
-    url = place.access.root + "/v1/messages/count_tokens"
-    async with place.client.post(url, json={"model": "m", "messages": HELLO}) as reply:
+    served.session._upstream = Uncounted()
+    url = served.access.root + "/v1/messages/count_tokens"
+    async with served.client.post(url, json={"model": "m", "messages": HELLO}) as reply:
         assert reply.status == 400
         assert (await reply.json())["error"]["message"] == "nobody counts here"
 
@@ -308,16 +330,18 @@ async def test_a_policy_without_a_count_says_so(place: Place):
         ("POST", "/v1/%2e%2e/messages", 404),
     ],
 )
-async def test_what_is_not_there_says_so(place: Place, method: str, path: str, status: int):
-    async with place.client.request(method, place.access.root + path) as reply:
+async def test_what_is_not_there_says_so(
+    served: ServedSession, method: str, path: str, status: int
+):
+    async with served.client.request(method, served.access.root + path) as reply:
         assert reply.status == status
         body = await reply.read()
         assert method in ("HEAD", "OPTIONS") or b"error" in body
 
 
-async def test_outside_of_sessions_there_is_nothing(place: Place):
+async def test_outside_of_sessions_there_is_nothing(served: ServedSession):
     for path in ("/", "/metrics", "/healthz", "/sessions", "/s", "/s/", "/v1/models"):
-        url = f"http://127.0.0.1:{place.gateway.port}{path}"
-        async with place.client.get(url) as reply:
+        url = f"http://127.0.0.1:{served.gateway.port}{path}"
+        async with served.client.get(url) as reply:
             assert reply.status in (401, 404), path
             assert "error" in await reply.json()

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from gateway_parts import ENDPOINTS, Place, asked, eventually, serving
+from gateway_parts import ENDPOINTS, ServedSession, asked, eventually, serving
 from raw_http import connected
 
 from plimsoll.gateway.completions import Request
@@ -75,7 +75,7 @@ def _mutated(source: random.Random) -> bytes:
     return data
 
 
-async def _one(place: Place, source: random.Random) -> int:
+async def _one(served: ServedSession, source: random.Random) -> int:
     path = source.choice(PATHS)
     body = source.choice(JUNK) if source.random() < 0.2 else _mutated(source)
     method = source.choice(["POST"] * 8 + ["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
@@ -84,15 +84,15 @@ async def _one(place: Place, source: random.Random) -> int:
         headers["Content-Encoding"] = source.choice(["gzip", "zstd", "br", "x"])
     if source.random() < 0.05:
         headers["Authorization"] = "Bearer wrong"
-    url = place.access.root + path
-    async with place.client.request(method, url, data=body, headers=headers) as reply:
+    url = served.access.root + path
+    async with served.client.request(method, url, data=body, headers=headers) as reply:
         await reply.read()
         return reply.status
 
 
-async def _cut(place: Place, source: random.Random) -> None:
+async def _cut(served: ServedSession, source: random.Random) -> None:
     """Half a request, or half an answer."""
-    raw = await connected(place)
+    raw = await connected(served)
     body = _mutated(source)
     path = source.choice(list(ENDPOINTS))
     request = raw.head(path, len(body)) + body
@@ -111,23 +111,23 @@ async def test_nothing_that_comes_is_an_error_of_the_gateway(tmp_path: Path):
     source = random.Random(20260)
     limits = Limits(body_bytes=1 << 20, concurrent=8)
     tasks, sockets = asyncio.all_tasks(), _descriptors()
-    async with serving(ScriptedPolicy(_policy), tmp_path, limits) as place:
-        await _one(place, source)
+    async with serving(ScriptedPolicy(_policy), tmp_path, limits) as served:
+        await _one(served, source)
         statuses: dict[int, int] = {}
         for _ in range(ROUNDS):
-            asking = [_one(place, source) for _ in range(6)]
-            cutting = [_cut(place, source) for _ in range(2)]
+            asking = [_one(served, source) for _ in range(6)]
+            cutting = [_cut(served, source) for _ in range(2)]
             answered, _ = await asyncio.gather(asyncio.gather(*asking), asyncio.gather(*cutting))
             for status in answered:
                 statuses[status] = statuses.get(status, 0) + 1
-        assert place.gateway.metrics.internal == 0
+        assert served.gateway.metrics.internal == 0
         assert 500 not in statuses
         assert {200, 400, 401, 404, 405} <= set(statuses)
         assert sum(statuses.values()) > 100
-        await eventually(lambda: not place.session.presence and not place.session.in_flight)
-        await eventually(lambda: not place.session._tasks)
-        assert len(place.gateway.sessions) == 1
-        trajectory = await place.read()
+        await eventually(lambda: not served.session.handlers and not served.session.in_flight)
+        await eventually(lambda: not served.session._tasks)
+        assert len(served.gateway.sessions) == 1
+        trajectory = await served.read()
         assert trajectory.complete
     await eventually(lambda: asyncio.all_tasks() == tasks)
     gc.collect()
@@ -136,7 +136,7 @@ async def test_nothing_that_comes_is_an_error_of_the_gateway(tmp_path: Path):
 
 
 async def test_what_is_not_http_is_told_so_or_cut(tmp_path: Path, caplog):
-    async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as place:
+    async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as served:
         for data in (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             b"GET\r\n\r\n",
@@ -148,11 +148,11 @@ async def test_what_is_not_http_is_told_so_or_cut(tmp_path: Path, caplog):
             b"GET / HTTP/1.1\r\nCookie: " + b"x" * 100_000 + b"\r\n\r\n",
             os.urandom(1000) + b"\r\n\r\n",
         ):
-            raw = await connected(place)
+            raw = await connected(served)
             raw.send(data)
             with contextlib.suppress(ConnectionError):
                 said = await raw.reader.read(100)
                 assert not said or b" 500 " not in said
             raw.cut()
-        assert (await place.ask())[0] == 200
-        assert place.gateway.metrics.internal == 0
+        assert (await served.ask())[0] == 200
+        assert served.gateway.metrics.internal == 0

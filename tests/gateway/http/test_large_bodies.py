@@ -7,18 +7,18 @@ import json
 import time
 
 import pytest
-from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually
 
 from plimsoll.gateway import parser_threads
 
 PATHS = pytest.mark.parametrize("path", ENDPOINTS)
 
 
-def _post(place: Place, path: str, body: bytes, encoding: str = "") -> tuple[int, bytes]:
+def _post(served: ServedSession, path: str, body: bytes, encoding: str = "") -> tuple[int, bytes]:
     """From a thread of its own."""
-    host, _, root = place.access.root.partition("//")[2].partition("/")
+    host, _, root = served.access.root.partition("//")[2].partition("/")
     client = http.client.HTTPConnection(host, timeout=120)
-    headers = {"Authorization": f"Bearer {place.access.key}"}
+    headers = {"Authorization": f"Bearer {served.access.key}"}
     if encoding:
         headers["Content-Encoding"] = encoding
     client.request("POST", f"/{root}{path}", body, headers)
@@ -39,11 +39,11 @@ def _many(path: str, count: int) -> bytes:
 
 @PATHS
 @pytest.mark.parametrize("encoding", ["", "gzip"])
-async def test_a_large_body_is_read_off_the_loop(place: Place, path: str, encoding: str):
+async def test_a_large_body_is_read_off_the_loop(served: ServedSession, path: str, encoding: str):
     body = _many(path, 6_000)
     sent = gzip.compress(body) if encoding else body
     all_of_it, of_loop = time.process_time(), time.thread_time()
-    status, said = await asyncio.to_thread(_post, place, path, sent, encoding)
+    status, said = await asyncio.to_thread(_post, served, path, sent, encoding)
     of_loop = time.thread_time() - of_loop
     all_of_it = time.process_time() - all_of_it
     assert status == 400, said
@@ -53,13 +53,13 @@ async def test_a_large_body_is_read_off_the_loop(place: Place, path: str, encodi
 
 @PATHS
 async def test_millions_of_messages_in_a_small_body_are_refused(
-    place: Place, stepped: Stepped, path: str
+    served: ServedSession, stepped: Stepped, path: str
 ):
     name = "input" if path == "/v1/responses" else "messages"
     empty = b'{"role":"user","content":""}'
     body = json.dumps({**ENDPOINTS[path], name: []}).encode()
     body = body.replace(b"[]", b"[" + b",".join([empty] * 1_000_000) + b"]")
-    status, said = await asyncio.to_thread(_post, place, path, gzip.compress(body), "gzip")
+    status, said = await asyncio.to_thread(_post, served, path, gzip.compress(body), "gzip")
     assert status == 413
     assert b"JSON values" in said
     error = json.loads(said)["error"]
@@ -68,33 +68,35 @@ async def test_millions_of_messages_in_a_small_body_are_refused(
     else:
         assert error["code"] == "request_too_large"
     # The session goes on, and nothing is its fault or the gateway's.
-    asking = place.asking(path)
+    asking = served.asking(path)
     done(await stepped.call(), "fine")
     assert (await asking)[0] == 200
-    assert place.gateway.metrics.internal == 0
-    assert place.session.failure == "" and place.session.ending is None
-    assert [each.what for each in (await place.read()).troubles] == ["too_large"]
+    assert served.gateway.metrics.internal == 0
+    assert served.session.failure == "" and served.session.ending is None
+    assert [each.what for each in (await served.read()).troubles] == ["too_large"]
 
 
 async def test_a_large_request_is_answered_and_its_retry_is_no_second_exchange(
-    place: Place, stepped: Stepped
+    served: ServedSession, stepped: Stepped
 ):
     body = json.dumps(
         asked("/v1/chat/completions", messages=[{"role": "user", "content": "x" * 300_000}])
     ).encode()
     posts = [
-        asyncio.create_task(asyncio.to_thread(_post, place, "/v1/chat/completions", body))
+        asyncio.create_task(asyncio.to_thread(_post, served, "/v1/chat/completions", body))
         for _ in range(3)
     ]
     step = await stepped.call()
-    await eventually(lambda: sum(len(each._listeners) for each in place.session._flying) == 3)
+    await eventually(lambda: sum(len(each._listeners) for each in served.session._in_flight) == 3)
     done(step, "once")
     assert [status for status, _ in await asyncio.gather(*posts)] == [200] * 3
     assert len(stepped.calls) == 1
-    assert place.session.exchanges == 1
+    assert served.session.exchanges == 1
 
 
-async def test_a_session_that_ends_while_a_body_is_read_tells_so(place: Place, stepped: Stepped):
+async def test_a_session_that_ends_while_a_body_is_read_tells_so(
+    served: ServedSession, stepped: Stepped
+):
     """As slow a reader as the test needs: both threads are busy with something else."""
     held = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -106,19 +108,19 @@ async def test_a_session_that_ends_while_a_body_is_read_tells_so(place: Place, s
     body = json.dumps(
         asked("/v1/chat/completions", messages=[{"role": "user", "content": "x" * 300_000}])
     ).encode()
-    post = asyncio.create_task(asyncio.to_thread(_post, place, "/v1/chat/completions", body))
-    await eventually(lambda: place.session.presence.heavy.locked())
-    ending = asyncio.create_task(place.session.end())
-    await eventually(lambda: place.session.sealed)
+    post = asyncio.create_task(asyncio.to_thread(_post, served, "/v1/chat/completions", body))
+    await eventually(lambda: served.session.handlers.parsing.locked())
+    ending = asyncio.create_task(served.session.end())
+    await eventually(lambda: served.session.has_ended)
     held.set()
     assert (await post)[0] == 401
     await ending
     await asyncio.gather(*others)
-    assert place.gateway.metrics.internal == 0
+    assert served.gateway.metrics.internal == 0
     assert stepped.calls == []
 
 
-async def test_one_session_has_one_body_in_the_threads(place: Place, stepped: Stepped):
+async def test_one_session_has_one_body_in_the_threads(served: ServedSession, stepped: Stepped):
     """The rest of them wait, and are answered one after another."""
     bodies = [
         json.dumps(
@@ -128,7 +130,7 @@ async def test_one_session_has_one_body_in_the_threads(place: Place, stepped: St
     ]
     posts = [
         asyncio.create_task(
-            asyncio.to_thread(_post, place, "/v1/messages", gzip.compress(body), "gzip")
+            asyncio.to_thread(_post, served, "/v1/messages", gzip.compress(body), "gzip")
         )
         for body in bodies
     ]
@@ -136,5 +138,5 @@ async def test_one_session_has_one_body_in_the_threads(place: Place, stepped: St
         done(await stepped.call(number), f"answer {number}")
     answers = await asyncio.gather(*posts)
     assert [status for status, _ in answers] == [200] * 6
-    assert not place.session.presence.heavy.locked()
-    assert place.session.presence.intake.taken == 0
+    assert not served.session.handlers.parsing.locked()
+    assert served.session.handlers.body_budget.used == 0

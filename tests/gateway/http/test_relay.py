@@ -1,11 +1,11 @@
-"""Agents in a sandbox without a network reach the gateway through a door."""
+"""Agents in a sandbox without a network reach the gateway through a relaying."""
 
 import asyncio
 import contextlib
 import json
 
 import pytest
-from gateway_parts import Place, Stepped, asked, done, eventually, say, serving
+from gateway_parts import ServedSession, Stepped, asked, done, eventually, say, serving
 
 from plimsoll.gateway import gateway as gateway_module
 from plimsoll.gateway.gateway import Gateway
@@ -26,10 +26,10 @@ with urllib.request.urlopen(request, timeout=60) as reply:
 
 @pytest.mark.parametrize("stream", ["no", "yes"])
 async def test_a_command_without_a_network_is_answered(
-    place: Place, stepped: Stepped, sandbox: Sandbox, stream: str
+    served: ServedSession, stepped: Stepped, sandbox: Sandbox, stream: str
 ):
-    served = await sandbox.serve(0, place.gateway.connect)
-    access = place.session.access(served.port)
+    tunnel = await sandbox.serve(0, served.gateway.connect)
+    access = served.session.access(tunnel.port)
     running = asyncio.create_task(
         sandbox.exec(["python3", "-c", ASK, access.root, access.key, stream], timeout=30)
     )
@@ -38,8 +38,8 @@ async def test_a_command_without_a_network_is_answered(
     assert ran.ok, ran.complaint()
     assert ran.stdout.text.startswith("200 ")
     assert "as " in ran.stdout.text and "ever" in ran.stdout.text
-    assert place.session.exchanges == 1
-    await served.close()
+    assert served.session.exchanges == 1
+    await tunnel.close()
 
 
 async def _called(stepped: Stepped):
@@ -48,21 +48,21 @@ async def _called(stepped: Stepped):
 
 
 async def test_a_command_that_dies_cancels_its_request(
-    place: Place, stepped: Stepped, sandbox: Sandbox
+    served: ServedSession, stepped: Stepped, sandbox: Sandbox
 ):
-    served = await sandbox.serve(0, place.gateway.connect)
-    access = place.session.access(served.port)
+    tunnel = await sandbox.serve(0, served.gateway.connect)
+    access = served.session.access(tunnel.port)
     command = ["python3", "-c", ASK, access.root, access.key, "yes"]
     running = asyncio.create_task(sandbox.exec(command, timeout=30))
     step = await _called(stepped)
     await sandbox.kill_all()
     await eventually(lambda: step.cancelled)
     await running
-    await served.close()
-    assert [trouble.what for trouble in (await place.read()).troubles] == ["cancelled"]
+    await tunnel.close()
+    assert [trouble.what for trouble in (await served.read()).troubles] == ["cancelled"]
 
 
-class Door:
+class RelayingSocket:
     """A listening socket whose connections are relayed, as a sandbox would."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -76,7 +76,7 @@ class Door:
             self.over += 1
             writer.close()
 
-    async def __aenter__(self) -> "Door":
+    async def __aenter__(self) -> "RelayingSocket":
         self._server = await asyncio.start_server(self, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -85,30 +85,30 @@ class Door:
         self._server.close()
 
 
-def _post(place: Place, **more) -> bytes:
+def _post(served: ServedSession, **more) -> bytes:
     body = json.dumps(asked("/v1/chat/completions", **more)).encode()
-    path = place.access.root.partition("//")[2].partition("/")[2]
+    path = served.access.root.partition("//")[2].partition("/")[2]
     head = (
         f"POST /{path}/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-        f"Authorization: Bearer {place.access.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Authorization: Bearer {served.access.key}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
-async def test_a_door_passes_on_that_the_client_is_gone(place: Place, stepped: Stepped):
-    async with Door(place.gateway) as door:
-        _, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        writer.write(_post(place, stream=True))
+async def test_a_door_passes_on_that_the_client_is_gone(served: ServedSession, stepped: Stepped):
+    async with RelayingSocket(served.gateway) as relaying:
+        _, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
+        writer.write(_post(served, stream=True))
         step = await stepped.call()
         writer.transport.abort()
         await eventually(lambda: step.cancelled)
-        await eventually(lambda: door.over == 1)
+        await eventually(lambda: relaying.over == 1)
 
 
-async def test_a_door_holds_up_who_is_not_read(place: Place, stepped: Stepped):
-    async with Door(place.gateway) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        writer.write(_post(place, stream=True))
+async def test_a_door_holds_up_who_is_not_read(served: ServedSession, stepped: Stepped):
+    async with RelayingSocket(served.gateway) as relaying:
+        reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
+        writer.write(_post(served, stream=True))
         reader._transport.pause_reading()
         step = await stepped.call()
         for _ in range(400):
@@ -123,40 +123,40 @@ async def test_a_door_holds_up_who_is_not_read(place: Place, stepped: Stepped):
                 seen += len(await reader.read(1 << 20))
         assert seen > 100 * 65536
         writer.transport.abort()
-        await eventually(lambda: door.over == 1)
+        await eventually(lambda: relaying.over == 1)
 
 
-async def test_several_requests_go_by_one_connection(place: Place, stepped: Stepped):
-    async with Door(place.gateway) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+async def test_several_requests_go_by_one_connection(served: ServedSession, stepped: Stepped):
+    async with RelayingSocket(served.gateway) as relaying:
+        reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         for number in range(3):
-            writer.write(_post(place, number=number))
+            writer.write(_post(served, number=number))
             done(await stepped.call(number), f"answer {number}")
             seen = b""
             while f"answer {number}".encode() not in seen:
                 seen += await reader.read(65536)
         writer.close()
-        await eventually(lambda: door.over == 1)
+        await eventually(lambda: relaying.over == 1)
 
 
 @pytest.mark.parametrize("said", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
 async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypatch, said: bytes):
     monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
-    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
-        for port in (door.port, place.gateway.port):
+    async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
+        for port in (relaying.port, served.gateway.port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
             with contextlib.suppress(ConnectionError):  # a reset, where not all was read
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             writer.close()
-        await eventually(lambda: door.over == 1)
+        await eventually(lambda: relaying.over == 1)
         # One that has asked is not, however long its answer takes.
         monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 60.0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        writer.write(_post(place))
+        reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
+        writer.write(_post(served))
         step = await stepped.call()
-        await eventually(lambda: not place.gateway._newcomers)
+        await eventually(lambda: not served.gateway._idle)
         monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
         await asyncio.sleep(0.6)
         done(step, "at last")
@@ -169,17 +169,17 @@ async def test_a_connection_that_asked_once_and_fell_silent_is_cut(
     stepped: Stepped, tmp_path, monkeypatch, more: bytes
 ):
     monkeypatch.setattr(gateway_module, "IDLE_SECONDS", 0.3)
-    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
-        for number, port in enumerate((door.port, place.gateway.port)):
+    async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
+        for number, port in enumerate((relaying.port, served.gateway.port)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(_post(place, number=number))
+            writer.write(_post(served, number=number))
             done(await stepped.call(number), f"answer {number}")
             await reader.readuntil(f"answer {number}".encode())
             writer.write(more)
             with contextlib.suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), 30)
             writer.close()
-        await eventually(lambda: door.over == 1)
+        await eventually(lambda: relaying.over == 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -189,10 +189,10 @@ async def test_a_connection_whose_answer_takes_long_is_not_idle(
     """The time that began with the answer before it runs out meanwhile."""
     idle = 1.0
     monkeypatch.setattr(gateway_module, "IDLE_SECONDS", idle)
-    async with serving(stepped, tmp_path) as place, Door(place.gateway) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
+        reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         for number in range(2):
-            writer.write(_post(place, number=number, stream=stream))
+            writer.write(_post(served, number=number, stream=stream))
             step = await stepped.call(number)
             if stream:
                 say(step, "begun")
@@ -208,8 +208,8 @@ async def test_a_connection_whose_answer_takes_long_is_not_idle(
 async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, monkeypatch):
     monkeypatch.setattr(idle_connections, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
-    async with serving(stepped, tmp_path) as place:
-        port, known = place.gateway.port, place.gateway._newcomers
+    async with serving(stepped, tmp_path) as served:
+        port, known = served.gateway.port, served.gateway._idle
         made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
         await eventually(lambda: len(known) == 20)
         for _, writer in made:
@@ -217,13 +217,15 @@ async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, m
         await eventually(lambda: not known)
 
 
-async def test_a_door_has_so_many_connections_and_no_more(place: Place, monkeypatch, caplog):
+async def test_a_door_has_so_many_connections_and_no_more(
+    served: ServedSession, monkeypatch, caplog
+):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
-    door = connections.Connections(place.gateway.connect)
-    server = await asyncio.start_server(door.start, "127.0.0.1", 0)
+    relaying = connections.Connections(served.gateway.connect)
+    server = await asyncio.start_server(relaying.start, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    await eventually(lambda: len(door._tasks) == 3)
+    await eventually(lambda: len(relaying._tasks) == 3)
     for _ in range(5):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.suppress(ConnectionError):
@@ -231,24 +233,24 @@ async def test_a_door_has_so_many_connections_and_no_more(place: Place, monkeypa
         writer.close()
     assert sum("3 connections" in each.message for each in caplog.records) == 1
     held[0][1].transport.abort()
-    await eventually(lambda: len(door._tasks) == 2)
+    await eventually(lambda: len(relaying._tasks) == 2)
     held.append(await asyncio.open_connection("127.0.0.1", port))
-    await eventually(lambda: len(door._tasks) == 3)
+    await eventually(lambda: len(relaying._tasks) == 3)
     server.close()
-    await door.close()
+    await relaying.close()
     for _, writer in held:
         writer.close()
 
 
 async def test_leaving_the_gateway_ends_its_doors(stepped: Stepped):
     async with Gateway(stepped) as gateway:
-        door = await Door(gateway).__aenter__()
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        relaying = await RelayingSocket(gateway).__aenter__()
+        reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         await asyncio.sleep(0.05)
     assert await asyncio.wait_for(reader.read(), 30) == b""
-    await eventually(lambda: door.over == 1)
+    await eventually(lambda: relaying.over == 1)
     writer.close()
-    again, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    again, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
     assert await asyncio.wait_for(again.read(), 30) == b""
     writer.close()
-    await door.__aexit__()
+    await relaying.__aexit__()

@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 import zstandard
-from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, serving
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, serving
 from raw_http import connected
 
 from plimsoll.gateway.http import request_body
@@ -20,15 +20,15 @@ BODY = json.dumps(asked("/v1/chat/completions")).encode()
 
 
 @pytest.fixture
-async def place(tmp_path, stepped):
+async def served(tmp_path, stepped):
     async with serving(stepped, tmp_path, Limits(body_bytes=LIMIT)) as made:
         yield made
 
 
-async def _post(place: Place, body: bytes, **headers: str) -> tuple[int, bytes]:
-    url = place.access.root + "/v1/chat/completions"
+async def _post(served: ServedSession, body: bytes, **headers: str) -> tuple[int, bytes]:
+    url = served.access.root + "/v1/chat/completions"
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    async with place.client.post(url, data=body, headers=sent) as reply:
+    async with served.client.post(url, data=body, headers=sent) as reply:
         return reply.status, await reply.read()
 
 
@@ -50,8 +50,8 @@ def _deflated(body: bytes) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_compressed_body_is_read(place: Place, stepped: Stepped, encoding, body):
-    asking = asyncio.create_task(_post(place, body, Content_Encoding=encoding))
+async def test_a_compressed_body_is_read(served: ServedSession, stepped: Stepped, encoding, body):
+    asking = asyncio.create_task(_post(served, body, Content_Encoding=encoding))
     done(await stepped.call(), "fine")
     assert (await asking)[0] == 200
 
@@ -70,15 +70,17 @@ async def test_a_compressed_body_is_read(place: Place, stepped: Stepped, encodin
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_body_that_cannot_be_decompressed_is_a_bad_request(place, stepped, encoding, body):
-    status, said = await _post(place, body, Content_Encoding=encoding)
+async def test_a_body_that_cannot_be_decompressed_is_a_bad_request(served, stepped, encoding, body):
+    status, said = await _post(served, body, Content_Encoding=encoding)
     assert status == 400
     assert b"error" in said
     assert stepped.calls == []
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "deflate"])
-async def test_a_body_that_unfolds_to_too_much_is_refused_in_time(place: Place, encoding: str):
+async def test_a_body_that_unfolds_to_too_much_is_refused_in_time(
+    served: ServedSession, encoding: str
+):
     bomb = b" " * (200 << 20)
     pack = {"gzip": gzip.compress, "zstd": zstandard.compress, "deflate": zlib.compress}[encoding]
     packed = pack(bomb)
@@ -87,7 +89,7 @@ async def test_a_body_that_unfolds_to_too_much_is_refused_in_time(place: Place, 
         packed = pack(b" " * (50 << 20))
     assert len(packed) < LIMIT
     tracemalloc.start()
-    status, said = await _post(place, packed, Content_Encoding=encoding)
+    status, said = await _post(served, packed, Content_Encoding=encoding)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert status == 413
@@ -96,19 +98,19 @@ async def test_a_body_that_unfolds_to_too_much_is_refused_in_time(place: Place, 
 
 
 @every_path
-async def test_a_body_that_says_that_it_is_too_large_is_not_read(place: Place, path: str):
-    raw = await connected(place)
+async def test_a_body_that_says_that_it_is_too_large_is_not_read(served: ServedSession, path: str):
+    raw = await connected(served)
     raw.send(raw.head(path, 100 << 20))
     said = await raw.until(b"error")
     assert said.startswith(b"HTTP/1.1 413")
     assert b"Connection: close" in said
     raw.cut()
-    assert [trouble.what for trouble in (await place.read()).troubles] == ["too_large"]
+    assert [trouble.what for trouble in (await served.read()).troubles] == ["too_large"]
 
 
-async def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(place: Place):
+async def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(served: ServedSession):
     """It says nothing of its size beforehand, and has no end."""
-    raw = await connected(place)
+    raw = await connected(served)
     raw.send(raw.head("/v1/messages", None, "Transfer-Encoding: chunked"))
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
 
@@ -121,22 +123,22 @@ async def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(place: Pla
     assert (await raw.until(b"error")).startswith(b"HTTP/1.1 413")
     with pytest.raises(ConnectionError):  # it may go on for a moment, then it is cut
         await asyncio.wait_for(flooding, 30)
-    await eventually(lambda: not place.session.presence)
+    await eventually(lambda: not served.session.handlers)
 
 
-async def test_a_body_of_the_very_limit_is_read(place: Place, stepped: Stepped):
+async def test_a_body_of_the_very_limit_is_read(served: ServedSession, stepped: Stepped):
     whole = json.dumps(asked("/v1/chat/completions", user="")).encode()
     body = whole.replace(b'"user": ""', b'"user": "' + b"x" * (LIMIT - len(whole)) + b'"')
     assert len(body) == LIMIT
-    asking = asyncio.create_task(_post(place, body))
+    asking = asyncio.create_task(_post(served, body))
     done(await stepped.call(), "fine")
     assert (await asking)[0] == 200
-    assert (await _post(place, body + b" "))[0] == 413
+    assert (await _post(served, body + b" "))[0] == 413
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(place: Place, monkeypatch):
+async def test_a_body_that_does_not_come_is_not_waited_for(served: ServedSession, monkeypatch):
     monkeypatch.setattr(request_body, "READ_SECONDS", 0.2)
-    raw = await connected(place)
+    raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": "m"')
     said = await raw.until(b"error")
     assert said.startswith(b"HTTP/1.1 400")
@@ -144,58 +146,64 @@ async def test_a_body_that_does_not_come_is_not_waited_for(place: Place, monkeyp
     raw.cut()
 
 
-async def test_bodies_that_stall_hold_a_bounded_number_of_bytes(place: Place, stepped: Stepped):
+async def test_bodies_that_stall_hold_a_bounded_number_of_bytes(
+    served: ServedSession, stepped: Stepped
+):
     """Who finds no room waits for it, and small bodies are not held up."""
-    stalled = [await connected(place) for _ in range(3)]
+    stalled = [await connected(served) for _ in range(3)]
     for raw in stalled:
         raw.send(raw.head("/v1/messages", LIMIT) + b" " * (LIMIT - 1))
-    await eventually(lambda: len(place.session.presence) == 3)
-    await eventually(lambda: place.session.presence.intake.taken == 2 * LIMIT)
-    asking = place.asking()
+    await eventually(lambda: len(served.session.handlers) == 3)
+    await eventually(lambda: served.session.handlers.body_budget.used == 2 * LIMIT)
+    asking = served.asking()
     done(await stepped.call(), "fine")
     assert (await asking)[0] == 200
-    late = await connected(place)
+    late = await connected(served)
     late.send(late.head("/v1/chat/completions", len(BODY)) + BODY[:9])
-    await eventually(lambda: len(place.session.presence) == 4)
+    await eventually(lambda: len(served.session.handlers) == 4)
     for raw in stalled:
         raw.cut()
-    await eventually(lambda: len(place.session.presence) == 1)
-    assert place.session.presence.intake.taken == len(BODY)
+    await eventually(lambda: len(served.session.handlers) == 1)
+    assert served.session.handlers.body_budget.used == len(BODY)
     late.send(BODY[9:].replace(b"hello", b"after"))
     done(await stepped.call(1), "at last")
     assert (await late.until(b"at last")).startswith(b"HTTP/1.1 200")
-    assert place.session.presence.intake.taken == 0
+    assert served.session.handlers.body_budget.used == 0
 
 
-async def test_a_body_that_finds_no_room_in_time_is_told_to_come_again(place: Place, monkeypatch):
-    stalled = [await connected(place) for _ in range(2)]
+async def test_a_body_that_finds_no_room_in_time_is_told_to_come_again(
+    served: ServedSession, monkeypatch
+):
+    stalled = [await connected(served) for _ in range(2)]
     for raw in stalled:
         raw.send(raw.head("/v1/messages", None, "Transfer-Encoding: chunked"))
-    await eventually(lambda: place.session.presence.intake.taken == 2 * LIMIT)
+    await eventually(lambda: served.session.handlers.body_budget.used == 2 * LIMIT)
     monkeypatch.setattr(request_body, "READ_SECONDS", 0.1)
-    late = await connected(place)
+    late = await connected(served)
     late.send(late.head("/v1/messages", 1000))
     said = await late.until(b"error")
     assert said.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in said
     for raw in stalled:
         raw.cut()
-    await eventually(lambda: not place.session.presence)
-    assert place.session.presence.intake.taken == 0
+    await eventually(lambda: not served.session.handlers)
+    assert served.session.handlers.body_budget.used == 0
 
 
-async def test_a_session_that_ends_wakes_who_waits_for_room(place: Place):
-    raws = [await connected(place) for _ in range(3)]
+async def test_a_session_that_ends_wakes_who_waits_for_room(served: ServedSession):
+    raws = [await connected(served) for _ in range(3)]
     for raw in raws:
         raw.send(raw.head("/v1/messages", LIMIT))
-    await eventually(lambda: len(place.session.presence) == 3)
-    await place.session.end()
+    await eventually(lambda: len(served.session.handlers) == 3)
+    await served.session.end()
     for raw in raws:
         assert (await raw.until(b"ended")).startswith(b"HTTP/1.1 401")
-    assert place.session.presence.intake.taken == 0
+    assert served.session.handlers.body_budget.used == 0
 
 
-async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(place: Place, stepped: Stepped):
-    raw = await connected(place)
+async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(
+    served: ServedSession, stepped: Stepped
+):
+    raw = await connected(served)
     raw.send(raw.head("/v1/chat/completions", len(BODY), "Expect: 100-continue"))
     assert b"100 Continue" in await raw.until(b"\r\n\r\n")
     raw.send(BODY)
@@ -203,14 +211,14 @@ async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(place: Place,
     assert (await raw.until(b"fine")).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_client_that_asks_before_it_sends_too_much_is_told_at_once(place: Place):
-    raw = await connected(place)
+async def test_a_client_that_asks_before_it_sends_too_much_is_told_at_once(served: ServedSession):
+    raw = await connected(served)
     raw.send(raw.head("/v1/chat/completions", LIMIT + 1, "Expect: 100-continue"))
     assert (await raw.until(b"error")).startswith(b"HTTP/1.1 413")
 
 
-async def test_a_body_in_many_pieces_is_one_body(place: Place, stepped: Stepped):
-    raw = await connected(place)
+async def test_a_body_in_many_pieces_is_one_body(served: ServedSession, stepped: Stepped):
+    raw = await connected(served)
     raw.send(raw.head("/v1/chat/completions", len(BODY)))
     for at in range(0, len(BODY), 7):
         raw.send(BODY[at : at + 7])
@@ -222,8 +230,8 @@ async def test_a_body_in_many_pieces_is_one_body(place: Place, stepped: Stepped)
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"{}", b"{}{}"])
 @every_path
-async def test_a_body_that_is_none_is_a_bad_request(place: Place, path: str, body: bytes):
-    async with place.client.post(place.access.root + path, data=body) as reply:
+async def test_a_body_that_is_none_is_a_bad_request(served: ServedSession, path: str, body: bytes):
+    async with served.client.post(served.access.root + path, data=body) as reply:
         assert reply.status == 400
         assert "error" in await reply.json()
-    assert place.gateway.metrics.internal == 0
+    assert served.gateway.metrics.internal == 0

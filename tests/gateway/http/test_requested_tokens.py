@@ -56,9 +56,9 @@ def _logprobs(said: list[dict[str, Any]]) -> list[float]:
 async def test_who_asks_gets_what_is_recorded_and_others_get_none(
     asks: dict[str, bool], source: type[ScriptedPolicy], stream: bool, tmp_path: Path
 ):
-    async with serving(source(lambda _: 'It says "token_ids":[7] here.'), tmp_path) as place:
-        status, body = await place.ask(CHAT, stream=stream, **asks)
-        trajectory = await place.read()
+    async with serving(source(lambda _: 'It says "token_ids":[7] here.'), tmp_path) as served:
+        status, body = await served.ask(CHAT, stream=stream, **asks)
+        trajectory = await served.read()
     assert status == 200
     said = _said(body)
     [exchange] = trajectory.exchanges

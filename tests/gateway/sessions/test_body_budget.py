@@ -11,7 +11,7 @@ async def test_room_is_given_in_the_order_of_coming():
     intake, came = BodyBudget(10), []
 
     async def come(name: str, size: int, leave: asyncio.Event) -> None:
-        async with intake.room(size):
+        async with intake.reserve(size):
             came.append(name)
             await leave.wait()
 
@@ -26,29 +26,29 @@ async def test_room_is_given_in_the_order_of_coming():
     await eventually(lambda: came == ["large", "larger", "small"])
     leave[1].set()
     await eventually(lambda: tasks[1].done())
-    assert came == ["large", "larger", "small"] and intake.taken == 1
+    assert came == ["large", "larger", "small"] and intake.used == 1
     leave[2].set()
     leave[3].set()
     await asyncio.gather(*tasks)
-    assert came[-1] == "huge" and intake.taken == 0
+    assert came[-1] == "huge" and intake.used == 0
 
 
 async def test_who_gives_up_waiting_leaves_nothing_behind():
     intake = BodyBudget(10)
 
     async def come(size: int) -> None:
-        async with intake.room(size):
+        async with intake.reserve(size):
             await asyncio.Event().wait()
 
     first, second, third = (asyncio.create_task(come(size)) for size in (6, 6, 4))
     await asyncio.sleep(0.01)
-    assert intake.taken == 6
+    assert intake.used == 6
     second.cancel()
-    await eventually(lambda: intake.taken == 10)  # the third needed no more than there was
+    await eventually(lambda: intake.used == 10)  # the third needed no more than there was
     first.cancel()
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
-    assert intake.taken == 0
+    assert intake.used == 0
 
 
 async def test_who_gives_up_at_the_very_moment_of_its_turn_leaves_nothing_behind():
@@ -56,7 +56,7 @@ async def test_who_gives_up_at_the_very_moment_of_its_turn_leaves_nothing_behind
     leave = asyncio.Event()
 
     async def come() -> None:
-        async with intake.room(10):
+        async with intake.reserve(10):
             await leave.wait()
 
     first, second = asyncio.create_task(come()), asyncio.create_task(come())
@@ -65,4 +65,4 @@ async def test_who_gives_up_at_the_very_moment_of_its_turn_leaves_nothing_behind
     await first
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    assert intake.taken == 0
+    assert intake.used == 0

@@ -235,8 +235,8 @@ async def test_an_answer_that_an_agent_has_begun_is_gone_on_with_in_training_too
 async def test_a_field_that_points_the_server_at_a_host_or_a_file_is_refused(
     tmp_path: Path, path: str, name: str
 ):
-    async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as place:
-        status, said = await place.ask(path, **{name: {"remote_host": "169.254.169.254"}})
+    async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as served:
+        status, said = await served.ask(path, **{name: {"remote_host": "169.254.169.254"}})
         assert status == 400, said
         assert name in json.loads(said)["error"]["message"]
-        assert (await place.ask(path, 1, **{name: None}))[0] == 200
+        assert (await served.ask(path, 1, **{name: None}))[0] == 200

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_parts import ENDPOINTS, Place, Stepped, asked, done, eventually, say, serving
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, say, serving
 from raw_http import connected
 
 from plimsoll.gateway.gateway import Gateway
@@ -20,48 +20,48 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_path
-async def test_everybody_who_waits_is_told(place: Place, stepped: Stepped, path: str):
-    whole, silent = place.asking(path), place.asking(path, 1, stream=True)
-    opening = place.opening(path, 2)
+async def test_everybody_who_waits_is_told(served: ServedSession, stepped: Stepped, path: str):
+    whole, silent = served.asking(path), served.asking(path, 1, stream=True)
+    opening = served.start_stream(path, 2)
     await stepped.call(2)
     for step in stepped.calls:
         say(step, "one")
     reply = await opening
-    counting = asyncio.create_task(_count(place))
-    await eventually(lambda: len(place.session.presence) == 4)
+    counting = asyncio.create_task(_count(served))
+    await eventually(lambda: len(served.session.handlers) == 4)
     async with asyncio.timeout(30):
-        await place.session.end()
+        await served.session.end()
         assert (await whole)[0] == 401
         assert b"ended" in (await silent)[1]
         assert b"ended" in await reply.read()
         assert await counting == 401
     assert all(step.cancelled for step in stepped.calls)
-    assert place.session.in_flight == 0
-    assert not place.session._tasks
+    assert served.session.in_flight == 0
+    assert not served.session._tasks
 
 
-async def _count(place: Place) -> int:
-    url = place.access.root + "/v1/messages/count_tokens"
-    async with place.client.post(url, json=asked("/v1/messages")) as reply:
+async def _count(served: ServedSession) -> int:
+    url = served.access.root + "/v1/messages/count_tokens"
+    async with served.client.post(url, json=asked("/v1/messages")) as reply:
         return reply.status
 
 
-async def test_who_still_sends_its_body_is_told(place: Place):
-    raw = await connected(place)
+async def test_who_still_sends_its_body_is_told(served: ServedSession):
+    raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": ')
-    await eventually(lambda: len(place.session.presence) == 1)
+    await eventually(lambda: len(served.session.handlers) == 1)
     async with asyncio.timeout(30):
-        await place.session.end()
+        await served.session.end()
         said = await raw.until(b"ended")
     assert said.startswith(b"HTTP/1.1 401")
     raw.cut()
 
 
 async def test_who_does_not_take_its_answer_is_cut_off(
-    place: Place, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
+    served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(session_module, "END_SECONDS", 0.3)
-    raw = await connected(place)
+    raw = await connected(served)
     raw.post("/v1/chat/completions", asked("/v1/chat/completions", stream=True))
     raw.reader._transport.pause_reading()
     step = await stepped.call()
@@ -69,33 +69,33 @@ async def test_who_does_not_take_its_answer_is_cut_off(
         say(step, "x" * 65536)
     await asyncio.sleep(0.3)
     async with asyncio.timeout(30):
-        await place.session.end()
-    await eventually(lambda: not place.session.presence)
+        await served.session.end()
+    await eventually(lambda: not served.session.handlers)
     raw.cut()
 
 
-async def test_it_ends_once_and_for_all_who_ask(place: Place):
-    first, second = await asyncio.gather(place.session.end(), place.session.end())
-    assert first == second == await place.session.end()
+async def test_it_ends_once_and_for_all_who_ask(served: ServedSession):
+    first, second = await asyncio.gather(served.session.end(), served.session.end())
+    assert first == second == await served.session.end()
     trajectory = read_trajectory(first)
     assert trajectory.complete
     assert trajectory.closed is not None and trajectory.closed.exchanges == 0
 
 
-async def test_a_cancelled_end_is_still_an_end(place: Place, stepped: Stepped):
-    asking = place.asking()
+async def test_a_cancelled_end_is_still_an_end(served: ServedSession, stepped: Stepped):
+    asking = served.asking()
     await stepped.call()
-    ending = asyncio.create_task(place.session.end())
+    ending = asyncio.create_task(served.session.end())
     await asyncio.sleep(0)
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
-    assert read_trajectory(await place.session.end()).complete
+    assert read_trajectory(await served.session.end()).complete
     assert (await asking)[0] == 401
 
 
 async def test_a_deaf_upstream_does_not_hold_it_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    served: ServedSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(session_module, "END_SECONDS", 0.2)
     go = asyncio.Event()
@@ -109,36 +109,36 @@ async def test_a_deaf_upstream_does_not_hold_it_up(
                     continue
             return await super().answer()
 
-    place.session._upstream = deaf = Deaf()
-    asking = place.asking()
-    await eventually(lambda: place.session.in_flight == 1)
+    served.session._upstream = deaf = Deaf()
+    asking = served.asking()
+    await eventually(lambda: served.session.in_flight == 1)
     async with asyncio.timeout(30):
-        await place.session.end()
+        await served.session.end()
         assert (await asking)[0] == 401
-    assert "do not end when cancelled" in caplog.text
+    assert "did not stop when cancelled" in caplog.text
     go.set()
     done(await deaf.call(), "too late")
-    await eventually(lambda: not place.session._tasks)
-    assert place.session.exchanges == 0
+    await eventually(lambda: not served.session._tasks)
+    assert served.session.exchanges == 0
 
 
 async def test_leaving_the_gateway_ends_all_sessions(tmp_path, stepped: Stepped):
-    async with serving(stepped, tmp_path) as place:
+    async with serving(stepped, tmp_path) as served:
         others = [
-            await place.gateway.open(tmp_path / str(number), blobs=tmp_path / "blobs")
+            await served.gateway.open(tmp_path / str(number), blobs=tmp_path / "blobs")
             for number in range(3)
         ]
-        asking = place.asking()
+        asking = served.asking()
         await stepped.call()
         async with asyncio.timeout(30):
-            await place.gateway.__aexit__(None, None, None)
+            await served.gateway.__aexit__(None, None, None)
         assert (await asking)[0] == 401
-        for session in (place.session, *others):
-            assert session.sealed
+        for session in (served.session, *others):
+            assert session.has_ended
             assert read_trajectory(await session.end()).complete
         with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", place.gateway.port)
-        await place.gateway.__aenter__()
+            await asyncio.open_connection("127.0.0.1", served.gateway.port)
+        await served.gateway.__aenter__()
 
 
 async def test_an_idle_connection_does_not_hold_the_gateway_up(stepped: Stepped):
@@ -151,12 +151,12 @@ async def test_an_idle_connection_does_not_hold_the_gateway_up(stepped: Stepped)
 
 async def test_nothing_is_left_running(tmp_path, stepped: Stepped):
     before = asyncio.all_tasks()
-    async with serving(stepped, tmp_path) as place:
+    async with serving(stepped, tmp_path) as served:
         for number in range(4):
-            asking = place.asking(number=number, stream=number % 2 == 0)
+            asking = served.asking(number=number, stream=number % 2 == 0)
             done(await stepped.call(number), "fine")
             await asking
-        waiting = place.asking(number=9)
+        waiting = served.asking(number=9)
         await stepped.call(4)
     await asyncio.gather(waiting, return_exceptions=True)
     await eventually(lambda: asyncio.all_tasks() == before)

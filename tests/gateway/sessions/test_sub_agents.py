@@ -7,7 +7,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from gateway_parts import Place, fields, serving
+from gateway_parts import ServedSession, fields, serving
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.sessions.limits import Limits
@@ -24,8 +24,8 @@ SHARED = [{"role": "system", "content": "be good"}, {"role": "user", "content": 
 class Agents:
     """Take turns as chance has it; now and then one starts another with a part of its history."""
 
-    def __init__(self, place: Place, chance: random.Random) -> None:
-        self._place = place
+    def __init__(self, served: ServedSession, chance: random.Random) -> None:
+        self._served = served
         self._chance = chance
 
     async def work(self, name: str, history: list[dict[str, str]], turns: int) -> None:
@@ -44,7 +44,7 @@ class Agents:
 
     async def _ask(self, messages: list[dict[str, str]]) -> str:
         stream = self._chance.random() < 0.5
-        status, body = await self._place.ask(messages=messages, stream=stream)
+        status, body = await self._served.ask(messages=messages, stream=stream)
         assert status == 200, body
         if not stream:
             return json.loads(body)["choices"][0]["message"]["content"]
@@ -66,15 +66,15 @@ async def test_every_token_of_every_conversation_is_where_it_was_generated(tmp_p
         lambda asked: Turn(text=f"re {asked.last[-20:]}", delay=chance.random() / 100), pace=0.001
     )
     gate = Gate(policy)
-    async with serving(gate, tmp_path, Limits(concurrent=100)) as place:
+    async with serving(gate, tmp_path, Limits(concurrent=100)) as served:
         updating = asyncio.create_task(_new_weights(gate, chance))
-        agents = Agents(place, chance)
+        agents = Agents(served, chance)
         async with asyncio.TaskGroup() as group:
             for name in "abcdef":
                 own = [{"role": "user", "content": f"I am {name}"}]
                 group.create_task(agents.work(name, SHARED if name < "d" else own, 6))
         updating.cancel()
-        trajectory = await place.read()
+        trajectory = await served.read()
     assert not trajectory.troubles
     _check(trajectory)
 

@@ -214,10 +214,10 @@ async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
         status, told = await desk.call("GET", "/healthz")
         assert (status, told["problem"]) == (503, "no replica of the policy is up")
         upstream.up = [True, True]
-        standalone.gateway.metrics.upkept = time.monotonic() - 60
+        standalone.gateway.metrics.last_maintenance = time.monotonic() - 60
         status, told = await desk.call("GET", "/healthz")
         assert status == 503
-        assert "behind" in told["problem"]
+        assert "lags" in told["problem"]
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "session"])
@@ -265,7 +265,7 @@ async def test_of_sessions_that_ended_only_the_latest_are_remembered(desk: Desk,
         assert (await desk.call("DELETE", f"/sessions/{id}"))[0] == 200
     found = [(await desk.call("GET", f"/sessions/{id}"))[0] for id in ids]
     assert found == [404, 200, 200, 200]
-    assert list(desk.standalone._register._paths) == ids[3:]
+    assert list(desk.standalone._records._paths) == ids[3:]
 
 
 async def test_sessions_out_of_time_are_ended(desk: Desk):
@@ -309,7 +309,7 @@ async def test_a_folder_that_cannot_be_written_to_is_told_to_the_admin(desk: Des
     desk.folder.write_text("a file where the folder should be")
     status, told = await desk.call("POST", "/sessions", {})
     assert status == 503
-    assert "cannot begin a trajectory" in told["error"]["message"]
+    assert "cannot create a trajectory" in told["error"]["message"]
     assert (await desk.metrics())["internal_errors_total"] == 0
 
 
@@ -341,7 +341,7 @@ async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
 async def test_a_limit_beyond_all_measure_is_refused(desk: Desk, name: str, value: float):
     status, said = await desk.call("POST", "/sessions", {"limits": {name: value}})
     assert status == 400
-    assert "cannot be read" in said["error"]["message"]
+    assert "invalid body" in said["error"]["message"]
 
 
 async def test_the_largest_limits_are_kept_to(desk: Desk):

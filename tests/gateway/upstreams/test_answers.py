@@ -69,7 +69,7 @@ def test_garbage_is_a_failure_of_the_upstream(data):
         read_answer("http://there", data)
     assert failure.value.kind == "upstream"
     assert "http://there" in failure.value.message
-    assert not failure.value.again
+    assert not failure.value.retryable
 
 
 @pytest.mark.parametrize("indices", [(1,), (0, 1), (1, 0), (0, 0)])
@@ -157,7 +157,7 @@ def test_a_conversation_that_is_too_long_is_known_by_the_words_of_each_server(st
 def test_other_mistakes_in_a_request_are_told_in_the_servers_words():
     failure = failure_from_status("u", 400, b'{"error": {"message": "temperature is negative"}}')
     assert (failure.kind, failure.message) == ("bad_request", "temperature is negative")
-    assert not failure.down and not failure.again
+    assert not failure.replica_fault and not failure.retryable
 
 
 def test_a_certificate_that_is_not_trusted_is_said_to_be_so():

@@ -71,7 +71,7 @@ async def test_only_what_the_server_can_do_is_asked_for():
         async with client(server) as policy:
             assert (await refused(policy.answer(ask(), CALL))).kind == "bad_request"
         async with client(
-            server, asks=SupportedFields(token_ids=False, stream_usage=False)
+            server, supported=SupportedFields(token_ids=False, stream_usage=False)
         ) as policy:
             assert (await policy.answer(ask(), CALL)).message.text == SAYS
             await streamed(policy, ask())
@@ -100,8 +100,8 @@ async def test_only_what_the_server_can_do_is_asked_for():
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_each_fault_of_a_server_has_its_refusal(fault, kind, stream):
-    waits = SHORT if kind == "timeout" else None
-    async with serve_script(HELLO) as server, client(server, waits=waits) as policy:
+    timeouts = SHORT if kind == "timeout" else None
+    async with serve_script(HELLO) as server, client(server, timeouts=timeouts) as policy:
         server.faults.append(fault)
         call = streamed(policy, ask()) if stream else policy.answer(ask(), CALL)
         refusal = await refused(call)
@@ -127,13 +127,13 @@ async def test_an_error_whose_body_is_cut_is_what_its_status_says(status, kind, 
         policy = OpenAIServer(http, f"http://127.0.0.1:{port}/v1", model="m")
         failure = await refused(streamed(policy, ask()) if stream else policy.answer(ask(), CALL))
     assert isinstance(failure, UpstreamFailure)
-    assert (failure.kind, failure.again, failure.down) == (kind, status == 503, True)
+    assert (failure.kind, failure.retryable, failure.replica_fault) == (kind, status == 503, True)
     assert f"answered {status}" in failure.message
 
 
 async def test_a_stream_that_has_begun_is_waited_for_less_long():
-    waits = Timeouts(first=60, between=0.2)
-    async with serve_script(HELLO) as server, client(server, waits=waits) as policy:
+    timeouts = Timeouts(first=60, between=0.2)
+    async with serve_script(HELLO) as server, client(server, timeouts=timeouts) as policy:
         server.pace = 0.01
         server.faults.append("stall")
         async with asyncio.timeout(30):
@@ -157,9 +157,9 @@ async def test_a_stream_whose_head_came_at_once_is_waited_for_as_long_as_one_wit
 
     async with listen(handle) as port, http_session() as http:
         url = f"http://127.0.0.1:{port}/v1"
-        policy = OpenAIServer(http, url, model="m", waits=Timeouts(first=30, between=0.2))
+        policy = OpenAIServer(http, url, model="m", timeouts=Timeouts(first=30, between=0.2))
         assert text_of(await streamed(policy, ask())) == "hi"
-        policy = OpenAIServer(http, url, model="m", waits=Timeouts(first=0.4, between=30))
+        policy = OpenAIServer(http, url, model="m", timeouts=Timeouts(first=0.4, between=30))
         assert (await refused(streamed(policy, ask()))).kind == "timeout"
 
 
@@ -277,8 +277,8 @@ async def test_the_servers_key_is_sent_and_shown_nowhere(caplog: pytest.LogCaptu
 
 async def test_a_body_of_several_megabytes_arrives_whole():
     async with serve_script(lambda asked: str(len(asked.last))) as server:
-        server.offers.context = 10**9
-        async with client(server, asks=SupportedFields(False, False)) as policy:
+        server.features.context = 10**9
+        async with client(server, supported=SupportedFields(False, False)) as policy:
             answer = await policy.answer(ask(user("x" * 3_000_000)), CallContext("s", ids=False))
     assert answer.message.text == "3000000"
 
@@ -296,7 +296,7 @@ async def test_tokens_are_counted_where_the_server_can():
         answer = await policy.answer(ask(), CALL)
         assert answer.usage
         assert await policy.count(ask()) == answer.usage.prompt
-        server.offers.count = False
+        server.features.count = False
         assert (await refused(policy.count(ask()))).kind == "unsupported"
 
 
@@ -328,11 +328,11 @@ async def test_a_whole_answer_where_a_stream_was_asked_for_is_said_to_be_so(kind
     try:
         async with http_session() as http:
             url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-            with pytest.raises(UpstreamFailure, match=f"and {kind} came") as failed:
+            with pytest.raises(UpstreamFailure, match=f"but {kind} came") as failed:
                 await streamed(OpenAIServer(http, url, model="m"), ask())
     finally:
         await runner.cleanup()
-    assert not failed.value.again
+    assert not failed.value.retryable
 
 
 @pytest.mark.parametrize(

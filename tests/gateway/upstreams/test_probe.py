@@ -38,7 +38,7 @@ async def test_a_server_that_returns_everything_is_found_to():
 async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
     seen = await found(ServerFeatures(logprobs=False, token_ids=False, count=False, strict=strict))
     assert seen.text and not (seen.logprobs or seen.token_ids or seen.prompt_ids or seen.count)
-    assert seen.asks == SupportedFields(logprobs=False, token_ids=False)
+    assert seen.supported_fields == SupportedFields(logprobs=False, token_ids=False)
     assert seen.streams_all and not seen.trains
     text = "\n".join(render_capabilities(seen))
     assert "evaluation possible" in text
@@ -50,7 +50,7 @@ async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
 async def test_a_server_with_log_probabilities_alone_is_told_apart(strict):
     seen = await found(ServerFeatures(token_ids=False, strict=strict))
     assert seen.logprobs and not seen.token_ids and not seen.trains
-    assert seen.asks == SupportedFields(token_ids=False)
+    assert seen.supported_fields == SupportedFields(token_ids=False)
 
 
 async def test_streams_without_all_ids_are_not_asked_for():
@@ -72,14 +72,14 @@ async def test_streams_that_lose_the_ids_of_calls_alone_are_not_asked_for():
 
 
 async def test_streams_whose_calls_nobody_saw_are_not_taken_for_complete():
-    seen = await found(ServerFeatures(tells=False))
+    seen = await found(ServerFeatures(declares_ids=False))
     assert seen.stream_ids and seen.tools and not seen.calls and not seen.streams_all
     assert "called no tool when asked to" in "\n".join(render_capabilities(seen))
 
 
 async def test_streams_with_a_call_that_has_all_ids_are_complete():
     for script in (CALLING, THINKING):
-        async with serve_script(script, ServerFeatures(tells=False)) as server:
+        async with serve_script(script, ServerFeatures(declares_ids=False)) as server:
             seen = await probe(server.url, within=30)
         assert seen.calls and seen.tool_stream_ids and seen.streams_all, script
 
@@ -203,13 +203,13 @@ async def test_replicas_that_are_not_alike_are_refused(offers, differs):
     async with serve_script(HELLO) as one, serve_script(HELLO, offers) as two:
         with pytest.raises(PolicyError) as refused:
             await make_upstream([one.url, two.url])
-    assert f"{two.url} is not like the one at {one.url}" in str(refused.value)
+    assert f"{two.url} differs from the one at {one.url}" in str(refused.value)
     assert differs in str(refused.value)
 
 
 async def test_a_replica_of_another_model_is_refused():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
-        two.engine.model = "another"
+        two.script_model.model = "another"
         with pytest.raises(PolicyError, match=r"the model \(another, not scripted\)"):
             await probe_policy([one.url, two.url])
 
@@ -219,7 +219,7 @@ async def test_a_replica_that_cannot_be_used_is_refused_though_another_can():
         two.key = "sesame"
         with pytest.raises(PolicyError, match=f"{two.url} .*Check the key"):
             await probe_policy([one.url, two.url])
-        two.key, two.offers.other_models = "", ("adapter",)
+        two.key, two.features.other_models = "", ("adapter",)
         with pytest.raises(PolicyError, match=f"{two.url} serves scripted, adapter; name one"):
             await probe_policy([one.url, two.url])
 
@@ -232,7 +232,7 @@ async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(capl
         upstream = await make_upstream([away.url, there.url])
         assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
             f"the policy at {away.url} cannot be reached: Connection refused; "
-            "it is left out until it is up"
+            "it is not used until it is up"
         ]
         try:
             assert (await upstream.answer(ask(), CALL)).message.text == SAYS

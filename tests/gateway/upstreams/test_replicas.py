@@ -80,8 +80,8 @@ async def test_a_stream_is_not_begun_again_once_a_piece_was_delivered(servers):
 
 @pytest.mark.parametrize("fault", [500, "garbage", "bad-call", 400, "hang"])
 async def test_what_is_not_safe_to_ask_again_is_asked_once(servers, fault):
-    waits = Timeouts(total=0.3) if fault == "hang" else None
-    async with replicas(*servers, waits=waits) as policy:
+    timeouts = Timeouts(total=0.3) if fault == "hang" else None
+    async with replicas(*servers, timeouts=timeouts) as policy:
         servers[0].faults.append(fault)
         with pytest.raises(Refusal):
             await policy.answer(ask(), CALL)
@@ -169,7 +169,7 @@ async def test_replicas_that_went_while_nobody_asked_are_named_with_their_causes
     with held_port() as port:
         gone = f"http://127.0.0.1:{port}/v1"
         async with serve_script(HELLO) as ill, replicas(gone, ill, patience=0.3) as policy:
-            ill.well = False
+            ill.healthy = False
             await until(lambda: not any(state.up for state in policy.replicas))
             with pytest.raises(Refusal) as refusal:
                 await policy.answer(ask(), CALL)
@@ -247,11 +247,11 @@ def test_each_cooling_is_longer_up_to_a_bound():
     times = []
     for _ in range(10):
         cooled.not_before = 0.0
-        cooled.cool(100.0)
+        cooled.cool_down(100.0)
         times.append(cooled.not_before - 100.0)
     assert times == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
-    cooled.answered(200.0)
-    cooled.cool(200.0)
+    cooled.record_answer(200.0)
+    cooled.cool_down(200.0)
     assert cooled.not_before == 201.0
 
 
@@ -269,7 +269,7 @@ async def test_a_replica_that_is_healthy_and_answers_nobody_is_cooled_longer_eac
         for _ in range(6):
             with pytest.raises(Refusal):
                 await policy.answer(ask(), CALL)
-            nexts.append(replica._cool_next)
+            nexts.append(replica._next_cooldown)
         assert nexts == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6]
         assert policy.replicas[0].cooled == 4
         await policy.answer(ask(), CALL)
@@ -282,7 +282,9 @@ async def test_a_replica_that_is_healthy_and_answers_nobody_is_cooled_longer_eac
 def test_requests_that_fail_together_cool_a_replica_once():
     cooled = replica_module.Replica(None)  # type: ignore[arg-type]
     for _ in range(20):
-        cooled.failed(UpstreamFailure("upstream", "it is cut", again=True, down=True), 100.0)
+        cooled.record_failure(
+            UpstreamFailure("upstream", "it is cut", retryable=True, replica_fault=True), 100.0
+        )
     assert cooled.not_before == 101.0
 
 

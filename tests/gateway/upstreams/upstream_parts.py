@@ -97,24 +97,26 @@ def text_of(chunks: list[Chunk]) -> str:
 async def client(
     server: ScriptedServer,
     *,
-    asks: SupportedFields | None = None,
-    waits: Timeouts | None = None,
+    supported: SupportedFields | None = None,
+    timeouts: Timeouts | None = None,
     key=None,
 ) -> AsyncIterator[OpenAIServer]:
     async with http_session() as http:
-        yield OpenAIServer(http, server.url, model="scripted", asks=asks, waits=waits, key=key)
+        yield OpenAIServer(
+            http, server.url, model="scripted", supported=supported, timeouts=timeouts, key=key
+        )
 
 
 @asynccontextmanager
 async def replicas(
     *servers: ScriptedServer | str,
     patience: float = 10.0,
-    waits: Timeouts | None = None,
+    timeouts: Timeouts | None = None,
     clock: Stopwatch | None = None,
 ) -> AsyncIterator[Replicas]:
     http = http_session()
     urls = [server if isinstance(server, str) else server.url for server in servers]
-    made = [OpenAIServer(http, url, model="scripted", waits=waits) for url in urls]
+    made = [OpenAIServer(http, url, model="scripted", timeouts=timeouts) for url in urls]
     upstream = Replicas(http, made, patience=patience, clock=clock)
     try:
         yield upstream

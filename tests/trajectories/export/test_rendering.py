@@ -76,7 +76,7 @@ async def test_a_branch_is_marked_where_it_leaves_and_does_not_repeat_what_it_sh
     text = shown(trajectory)
     head, first, second = text.split("── branch ")
     assert head.strip() == ""
-    before, after = first.split("↳ branch 1 leaves here: the agent rewrote history")
+    before, after = first.split("↳ branch 1 starts here: the agent rewrote history")
     assert "Fix it." in before and "One." not in before
     assert "One." in after and "Two." in after
     assert second.startswith("1 · the agent rewrote history · shares 2 messages with branch 0\n")

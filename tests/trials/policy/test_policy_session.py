@@ -93,7 +93,7 @@ async def test_a_final_failure_of_the_policy_is_void_whatever_the_agent_reports(
     write_task, ask: Asks, fate, how: str
 ):
     task = write_task(test=GRADER)
-    async with serve_script(echo) as server, over_http(server, waits=SHORT) as upstream:
+    async with serve_script(echo) as server, over_http(server, timeouts=SHORT) as upstream:
         server.faults.extend([fate] * 20)
         script = f"touch /app/done; ask {how} hello; exit 0"
         ran = await ask(task, Asking(script), upstream)

@@ -74,7 +74,7 @@ class InferenceEngine(Protocol):
         ...
 
     def generate(
-        self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
+        self, prompt: Prompt, sampling: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
         """Generate the answer, in pieces or as one piece. Close the generator to abandon it.
 

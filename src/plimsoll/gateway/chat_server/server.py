@@ -62,7 +62,7 @@ class ChatServer:
     def __init__(self, engine: InferenceEngine, key: str | None = None) -> None:
         self._engine = engine
         self._key = key
-        self._spoken = AnswerTexts()
+        self._answer_texts = AnswerTexts()
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -94,13 +94,13 @@ class ChatServer:
                 return _json({"object": "list", "data": [model]})
             case "POST", "/tokenize":
                 prompt = await self._prompt(self._read(await http.content.read()))
-                counted = {"count": len(prompt.ids), "max_model_len": self._engine.context}
-                return _json(counted | {"tokens": prompt.ids})
+                count = {"count": len(prompt.ids), "max_model_len": self._engine.context}
+                return _json(count | {"tokens": prompt.ids})
             case "POST", "/v1/chat/completions":
                 fields = self._read(await http.content.read())
                 prompt = await self._prompt(fields)
                 self._check_length(len(prompt.ids), fields.limit)
-                answer = _AnswerWriter(self._engine, fields, prompt, self._spoken)
+                answer = _AnswerWriter(self._engine, fields, prompt, self._answer_texts)
                 return await (answer.stream(http) if fields.stream else answer.whole())
             case _:
                 raise RequestError(f"no such route: {http.method} {http.path[:200]}", 404)
@@ -112,18 +112,18 @@ class ChatServer:
         return fields
 
     async def _prompt(self, fields: RequestFields) -> Prompt:
-        messages = self._spoken.restored(read_messages(fields))
+        messages = self._answer_texts.restore(read_messages(fields))
         return await self._engine.prompt(messages, read_tools(fields))
 
     def _check_length(self, prompt: int, limit: int | None) -> None:
         context = self._engine.context
         if prompt + (limit or 1) > context:
-            asked = f"{prompt} in the messages"
+            requested = f"{prompt} in the messages"
             if limit is not None:
-                asked += f", {limit} in the answer"
+                requested += f", {limit} in the answer"
             raise RequestError(
                 f"This model's maximum context length is {context} tokens, and the request asks"
-                f" for more: {asked}"
+                f" for more: {requested}"
             )
 
 
@@ -131,13 +131,17 @@ class _AnswerWriter:
     """Writes one answer to a client."""
 
     def __init__(
-        self, engine: InferenceEngine, fields: RequestFields, prompt: Prompt, spoken: AnswerTexts
+        self,
+        engine: InferenceEngine,
+        fields: RequestFields,
+        prompt: Prompt,
+        answer_texts: AnswerTexts,
     ) -> None:
         self._engine = engine
-        self._spoken = spoken
+        self._answer_texts = answer_texts
         self._fields = fields
         self._prompt = prompt
-        self._wants = TokenOptions(
+        self._token_options = TokenOptions(
             ids=bool(fields.return_token_ids), logprobs=bool(fields.logprobs)
         )
         self._tools = read_tools(fields) is not None
@@ -146,18 +150,18 @@ class _AnswerWriter:
 
     def _pieces(self) -> AsyncGenerator[AnswerPiece, None]:
         fields = self._fields
-        return self._engine.generate(self._prompt, fields.wanted, stream=fields.stream)
+        return self._engine.generate(self._prompt, fields.sampling, stream=fields.stream)
 
     async def whole(self) -> web.Response:
         async with aclosing(self._pieces()) as pieces:
             parts = [piece async for piece in pieces]
-        answer = _joined(parts)
+        answer = _join(parts)
         text, calls = read_calls(answer.text) if self._tools else (answer.text, [])
         if calls:
-            self._spoken.keep(answer.text, calls)
+            self._answer_texts.add(answer.text, calls)
         message: dict[str, object] = {"role": "assistant", "content": text or None}
         if calls:
-            message["tool_calls"] = [call.wire() for call in calls]
+            message["tool_calls"] = [call.to_wire() for call in calls]
         finish = "tool_calls" if calls else answer.finish
         choice = {"index": 0, "message": message, **self._tokens(answer, finish)}
         usage = usage_of(len(self._prompt.ids), len(answer.ids))
@@ -182,27 +186,27 @@ class _AnswerWriter:
     async def _events(self) -> AsyncGenerator[dict[str, object]]:
         """The events of a stream. Nothing is sent before the engine's first piece: until then a
         failure has an HTTP status."""
-        speech, told = StreamedText(tools=self._tools), 0
+        streamed_text, sent_tokens = StreamedText(tools=self._tools), 0
         async with aclosing(self._pieces()) as pieces:
             async for piece in pieces:
-                if not told:
+                if not sent_tokens:
                     first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
                     yield self._head | {"choices": [first]} | self._prompt_ids()
-                told += len(piece.ids)
-                yield self._chunk(piece, speech)
+                sent_tokens += len(piece.ids)
+                yield self._chunk(piece, streamed_text)
         if self._fields.wants_usage:
-            usage = usage_of(len(self._prompt.ids), told)
+            usage = usage_of(len(self._prompt.ids), sent_tokens)
             yield self._head | {"choices": [], "usage": usage}
 
-    def _chunk(self, piece: AnswerPiece, speech: StreamedText) -> dict[str, object]:
-        text, finish = speech.hear(piece.text), piece.finish
+    def _chunk(self, piece: AnswerPiece, streamed_text: StreamedText) -> dict[str, object]:
+        text, finish = streamed_text.add(piece.text), piece.finish
         delta: dict[str, object] = {}
         if finish is not None:
-            rest, calls = speech.end()
+            rest, calls = streamed_text.end()
             text += rest
             if calls:
-                self._spoken.keep(speech.text, calls)
-                delta["tool_calls"] = [call.wire(index) for index, call in enumerate(calls)]
+                self._answer_texts.add(streamed_text.text, calls)
+                delta["tool_calls"] = [call.to_wire(index) for index, call in enumerate(calls)]
                 finish = "tool_calls"
         if text:
             delta["content"] = text
@@ -210,15 +214,17 @@ class _AnswerWriter:
         return self._head | {"choices": [choice]}
 
     def _tokens(self, piece: AnswerPiece, finish: str | None) -> dict[str, object]:
-        words = self._engine.words(piece.ids) if self._wants.logprobs else ()
-        return token_fields(self._wants, finish, piece.ids, piece.logprobs, words, piece.versions)
+        words = self._engine.words(piece.ids) if self._token_options.logprobs else ()
+        return token_fields(
+            self._token_options, finish, piece.ids, piece.logprobs, words, piece.versions
+        )
 
     def _prompt_ids(self) -> dict[str, object]:
         # The last field, where the gateway finds it fastest to cut it out.
-        return {"prompt_token_ids": self._prompt.ids} if self._wants.ids else {}
+        return {"prompt_token_ids": self._prompt.ids} if self._token_options.ids else {}
 
 
-def _joined(pieces: list[AnswerPiece]) -> AnswerPiece:
+def _join(pieces: list[AnswerPiece]) -> AnswerPiece:
     return AnswerPiece(
         text="".join(piece.text for piece in pieces),
         ids=[token for piece in pieces for token in piece.ids],

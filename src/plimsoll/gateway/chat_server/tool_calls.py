@@ -40,7 +40,7 @@ class ParsedCall:
     arguments: str
     """The JSON as the model wrote it."""
 
-    def wire(self, index: int | None = None) -> dict[str, object]:
+    def to_wire(self, index: int | None = None) -> dict[str, object]:
         function = {"name": self.name, "arguments": self.arguments}
         call: dict[str, object] = {"id": self.id, "type": "function", "function": function}
         return call if index is None else {"index": index, **call}
@@ -71,18 +71,18 @@ class StreamedText:
 
     def __init__(self, *, tools: bool) -> None:
         self._tools = tools
-        self._heard: list[str] = []
+        self._pieces: list[str] = []
         self._held = ""
 
     @property
     def text(self) -> str:
         """The whole text so far."""
-        return "".join(self._heard)
+        return "".join(self._pieces)
 
-    def hear(self, text: str) -> str:
+    def add(self, text: str) -> str:
         if not self._tools:
             return text
-        self._heard.append(text)
+        self._pieces.append(text)
         text = self._held + text
         at = text.find(OPENING_TAG)
         if at < 0:
@@ -119,34 +119,38 @@ class AnswerTexts:
     """The texts of recent answers with tool calls, by the id of their first call."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
-        self._letters = 0
+        self._texts: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._characters = 0
 
-    def keep(self, text: str, calls: Sequence[ParsedCall]) -> None:
-        said = [(call.id, call.name, call.arguments) for call in calls]
-        self._kept[calls[0].id] = text, _calls_digest(said)
-        self._letters += len(text)
-        while self._letters > MAX_CHARACTERS and len(self._kept) > 1:
-            self._letters -= len(self._kept.popitem(last=False)[1][0])
+    def add(self, text: str, calls: Sequence[ParsedCall]) -> None:
+        call_fields = [(call.id, call.name, call.arguments) for call in calls]
+        self._texts[calls[0].id] = text, _calls_digest(call_fields)
+        self._characters += len(text)
+        while self._characters > MAX_CHARACTERS and len(self._texts) > 1:
+            self._characters -= len(self._texts.popitem(last=False)[1][0])
 
-    def restored(self, messages: list[dict[str, object]]) -> list[dict[str, object]]:
+    def restore(self, messages: list[dict[str, object]]) -> list[dict[str, object]]:
         """The messages, with the model's own text for answers that came back unchanged."""
-        return [self._own_words(message) if self._kept else message for message in messages]
+        return [self._restore_message(message) if self._texts else message for message in messages]
 
-    def _own_words(self, message: dict[str, object]) -> dict[str, object]:
+    def _restore_message(self, message: dict[str, object]) -> dict[str, object]:
         if message.get("role") != "assistant" or not message.get("tool_calls"):
             return message
         try:
             calls = msgspec.convert(message["tool_calls"], list[_Call])
         except msgspec.ValidationError:
             return message
-        text, same = self._kept.get(calls[0].id, ("", b""))
-        said = [(call.id, call.function.name, call.function.arguments) for call in calls]
+        text, digest = self._texts.get(calls[0].id, ("", b""))
+        call_fields = [(call.id, call.function.name, call.function.arguments) for call in calls]
         content = cast(object, message.get("content")) or ""
         before = text.partition(OPENING_TAG)[0]
         if not isinstance(content, str) or content.strip() != before.strip():
             return message
-        return {"role": "assistant", "content": text} if _calls_digest(said) == same else message
+        return (
+            {"role": "assistant", "content": text}
+            if _calls_digest(call_fields) == digest
+            else message
+        )
 
 
 def _calls_digest(calls: Sequence[tuple[str, str, str]]) -> bytes:

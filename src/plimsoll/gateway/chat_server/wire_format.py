@@ -64,7 +64,7 @@ class RequestFields(msgspec.Struct):
         return bool((self.stream_options or {}).get("include_usage"))
 
     @property
-    def wanted(self) -> SamplingParams:
+    def sampling(self) -> SamplingParams:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return SamplingParams(
             limit=self.limit,
@@ -138,11 +138,11 @@ def usage_of(prompt: int, answer: int) -> dict[str, int]:
 
 
 def token_fields(
-    wants: TokenOptions,
+    options: TokenOptions,
     finish: str | None,
     ids: list[int],
     logprobs: list[float],
-    words: Sequence[str],
+    texts: Sequence[str],
     versions: Sequence[tuple[Version, int]] = (),
 ) -> dict[str, object]:
     """The fields of a choice about its tokens and its end, in the order that inference servers use.
@@ -150,11 +150,11 @@ def token_fields(
     `token_versions` is present if the versions are known.
     """
     fields: dict[str, object] = {}
-    if wants.logprobs:
-        entries = zip(words, logprobs, strict=True)
-        fields["logprobs"] = {"content": [_entry(word, value) for word, value in entries]}
+    if options.logprobs:
+        entries = zip(texts, logprobs, strict=True)
+        fields["logprobs"] = {"content": [_entry(text, value) for text, value in entries]}
     fields["finish_reason"] = finish
-    if wants.ids:
+    if options.ids:
         fields["token_ids"] = ids
         if versions:
             fields["token_versions"] = [(str(version), count) for version, count in versions]
@@ -166,10 +166,10 @@ def error_body(status: int, message: str) -> dict[str, object]:
     return {"error": {"message": message, "type": kind, "code": status}}
 
 
-def _entry(word: str, value: float) -> dict[str, object]:
+def _entry(text: str, value: float) -> dict[str, object]:
     return {
-        "token": word,
+        "token": text,
         "logprob": value,
-        "bytes": list(word.encode("utf-8", "replace")),
+        "bytes": list(text.encode("utf-8", "replace")),
         "top_logprobs": [],
     }

@@ -73,10 +73,10 @@ def read_object(body: bytes | msgspec.Raw, where: str = "") -> dict[str, msgspec
     try:
         return decode(data, _FIELDS, where)
     except Refusal:
-        mended = replace_lone_surrogates(data)
-        if mended is data:
+        repaired = replace_lone_surrogates(data)
+        if repaired is data:
             raise
-        return decode(mended, _FIELDS, where)
+        return decode(repaired, _FIELDS, where)
 
 
 def _check_text(body: bytes) -> None:
@@ -95,15 +95,15 @@ def decode(raw: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], where: st
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        said, _, path = str(error).partition(" - at `")
+        nonempty, _, path = str(error).partition(" - at `")
         # msgspec writes `$[3].role`, or `key in $` for the top level.
-        place = (where + path.rstrip("`").rpartition("$")[2]).lstrip(".")
-        problem = f"{place or 'the body'}: {said}"
+        location = (where + path.rstrip("`").rpartition("$")[2]).lstrip(".")
+        problem = f"{location or 'the body'}: {nonempty}"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        place, problem = where, f"{where or 'the body'} is not valid JSON: {error}"
+        location, problem = where, f"{where or 'the body'} is not valid JSON: {error}"
     except RecursionError:
-        place, problem = where, f"{where or 'the body'} is nested too deeply"
-    raise Refusal("bad_request", problem, param=place or None)
+        location, problem = where, f"{where or 'the body'} is nested too deeply"
+    raise Refusal("bad_request", problem, param=location or None)
 
 
 class ParsedHistory:
@@ -131,16 +131,18 @@ def history(messages: Sequence[Message]) -> tuple[ParsedHistory, msgspec.Raw]:
     return ParsedHistory(messages, encoded), msgspec.Raw(b"[" + b",".join(encoded) + b"]")
 
 
-def joined(parts: Iterable[Part], by: str) -> tuple[Part, ...]:
+def joined(parts: Iterable[Part], separator: str) -> tuple[Part, ...]:
     """Merge adjacent texts, so that a text message is sent as a string, which every server and chat
     template accepts. Empty texts are dropped."""
     merged: list[Part] = []
-    said = (part for part in parts if not isinstance(part, Text) or part.text)
-    for are_texts, neighbours in groupby(said, key=lambda part: isinstance(part, Text)):
+    nonempty = (part for part in parts if not isinstance(part, Text) or part.text)
+    for are_texts, group in groupby(nonempty, key=lambda part: isinstance(part, Text)):
         if are_texts:
-            merged.append(Text(by.join(part.text for part in neighbours if isinstance(part, Text))))
+            merged.append(
+                Text(separator.join(part.text for part in group if isinstance(part, Text)))
+            )
         else:
-            merged += neighbours
+            merged += group
     return tuple(merged)
 
 

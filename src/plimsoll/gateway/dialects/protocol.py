@@ -72,8 +72,8 @@ class Dialect(Protocol):
     @property
     def name(self) -> str: ...
 
-    def read(self, body: bytes, known: BodyPrefix | None = None, /) -> Request:
-        """Parse a request. Raises `Refusal` if it is invalid. `known` is the already parsed prefix
+    def read(self, body: bytes, prefix: BodyPrefix | None = None, /) -> Request:
+        """Parse a request. Raises `Refusal` if it is invalid. `prefix` is the already parsed prefix
         of the body, if any."""
         ...
 

@@ -49,34 +49,34 @@ async def exchange_reply(
 ) -> web.StreamResponse:
     """Answer one exchange. Raises `Refusal` for a request that is rejected before it becomes
     one."""
-    asked = await _ask(http, session, dialect, path)
-    if isinstance(asked, RecentAnswer):
-        body = asked.write()
-        return events_reply(body) if asked.request.stream else json_reply(body)
-    if asked.request.stream:
-        stream = StreamReply(http, dialect.stream(asked.request))
-        reply = await stream.finish(asked, await asked.wait(stream))
+    started = await _start(http, session, dialect, path)
+    if isinstance(started, RecentAnswer):
+        body = started.write()
+        return events_reply(body) if started.request.stream else json_reply(body)
+    if started.request.stream:
+        stream = StreamReply(http, dialect.stream(started.request))
+        reply = await stream.finish(started, await started.wait(stream))
     else:
-        outcome = await asked.wait(Listener())
+        outcome = await started.wait(Listener())
         if isinstance(outcome, Refusal):
             return refusal_reply(dialect, outcome)
-        reply = json_reply(dialect.write(asked.request, outcome))
-    asked.client.delivered = await send_reply(http, reply)
+        reply = json_reply(dialect.write(started.request, outcome))
+    started.client.delivered = await send_reply(http, reply)
     return reply
 
 
-async def _ask(
+async def _start(
     http: web.BaseRequest, session: Session, dialect: Dialect, path: str
 ) -> PendingRequest | RecentAnswer:
     # A separate function, so that the body is freed as soon as it is parsed.
-    async with request_body(http, session.limits.body_bytes, session.presence) as body:
+    async with request_body(http, session.limits.body_bytes, session.handlers) as body:
         client = Client(http.transport, first_try=http.headers.get(RETRY_COUNT_HEADER) == "0")
         return await session.ask(dialect, path, body, client)
 
 
 async def count_reply(http: web.BaseRequest, session: Session, dialect: Dialect) -> web.Response:
     """The number of tokens of a request's prompt."""
-    async with request_body(http, session.limits.body_bytes, session.presence) as body:
+    async with request_body(http, session.limits.body_bytes, session.handlers) as body:
         request = await session.read(dialect, body)
         del body
     return json_reply(write_count(await session.count(request)))
@@ -104,24 +104,24 @@ class GatewayHandler:
         self,
         sessions: SessionRegistry,
         metrics: Metrics,
-        newcomers: IdleConnections,
-        elsewhere: FallbackHandler | None,
+        idle: IdleConnections,
+        fallback: FallbackHandler | None,
     ) -> None:
         self._sessions = sessions
         self._metrics = metrics
-        self._newcomers = newcomers
-        self._elsewhere = elsewhere
+        self._idle = idle
+        self._fallback = fallback
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
-        self._newcomers.asked(http.protocol)
+        self._idle.received_request(http.protocol)
         path = http.path_qs.partition("?")[0]
         route = find_route(path, http.headers)
         dialect = route.endpoint.dialect if route is not None and route.endpoint else None
         try:
             if route is not None:
                 return await self._in_session(http, route)
-            if self._elsewhere is not None:
-                return await self._elsewhere(http, path)
+            if self._fallback is not None:
+                return await self._fallback(http, path)
             raise not_found(path)
         except Refusal as refusal:
             return self._refuse(dialect, refusal)
@@ -142,16 +142,16 @@ class GatewayHandler:
             raise Refusal("wrong_method", f"{route.path} accepts {endpoint.method} only")
         session = self._sessions.find(route.session, request_key(http))
         try:
-            handler = session.presence.enter()
+            handler = session.handlers.enter()
             try:
-                return await self._act(http, session, endpoint, route.path)
+                return await self._dispatch(http, session, endpoint, route.path)
             finally:
-                session.presence.leave(handler)
+                session.handlers.leave(handler)
         except Refusal as refusal:
             session.refused(refusal, endpoint.dialect.name)
             raise
 
-    async def _act(
+    async def _dispatch(
         self, http: web.BaseRequest, session: Session, endpoint: Endpoint, path: str
     ) -> web.StreamResponse:
         match endpoint.action:

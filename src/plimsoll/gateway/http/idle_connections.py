@@ -31,15 +31,15 @@ class IdleConnections:
     def add(self, connection: RequestHandler) -> None:
         self._since[connection] = time.monotonic()
 
-    def asked(self, connection: RequestHandler) -> None:
+    def received_request(self, connection: RequestHandler) -> None:
         self._since.pop(connection, None)
 
-    def see_off(self, now: float, connected: Iterable[RequestHandler]) -> None:
+    def close_expired(self, now: float, connected: Iterable[RequestHandler]) -> None:
         """Close the connections that are over the limit, and forget those that are gone."""
-        there = set(connected)
+        still_open = set(connected)
         for connection, since in tuple(self._since.items()):
-            late = now - since > FIRST_REQUEST_SECONDS
-            if late:
+            expired = now - since > FIRST_REQUEST_SECONDS
+            if expired:
                 connection.force_close()
-            if late or (connection not in there and now - since > CONNECT_SECONDS):
+            if expired or (connection not in still_open and now - since > CONNECT_SECONDS):
                 del self._since[connection]

@@ -14,20 +14,20 @@ CHUNK_BYTES = 1 << 17
 async def relay(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    serve: Callable[[], asyncio.BaseProtocol],
+    make_protocol: Callable[[], asyncio.BaseProtocol],
 ) -> None:
     """Copy bytes between a connection and a new connection of the server, until both ends are done.
 
     The server's end is an in-process socket pair: no port listens for it.
     """
-    ours, theirs = socket.socketpair()
+    client_end, server_end = socket.socketpair()
     loop = asyncio.get_running_loop()
     try:
-        await loop.connect_accepted_socket(serve, theirs)
-        inner_reader, inner_writer = await asyncio.open_connection(sock=ours)
+        await loop.connect_accepted_socket(make_protocol, server_end)
+        inner_reader, inner_writer = await asyncio.open_connection(sock=client_end)
     except BaseException:
-        ours.close()
-        theirs.close()
+        client_end.close()
+        server_end.close()
         raise
     copies = [
         asyncio.create_task(_copy(reader, inner_writer)),
@@ -37,7 +37,7 @@ async def relay(
         # When the server closes its end, nobody reads the other direction any more.
         await asyncio.wait(copies[1:])
     finally:
-        await run_to_completion(_shut(copies, inner_writer))
+        await run_to_completion(_close(copies, inner_writer))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +52,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.transport.abort()
 
 
-async def _shut(copies: list[asyncio.Task[None]], writer: asyncio.StreamWriter) -> None:
+async def _close(copies: list[asyncio.Task[None]], writer: asyncio.StreamWriter) -> None:
     for copy in copies:
         copy.cancel()
     await asyncio.wait(copies)

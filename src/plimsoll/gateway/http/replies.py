@@ -59,7 +59,7 @@ class StreamReply(Listener):
     The status is sent with the first piece, so that an earlier refusal still has its own status.
     """
 
-    __slots__ = ("_events", "_heard", "_http", "_response", "_writer")
+    __slots__ = ("_events", "_http", "_response", "_streaming", "_writer")
 
     def __init__(self, http: web.BaseRequest, events: EventStream) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class StreamReply(Listener):
         self._events = events
         self._response: web.StreamResponse | None = None
         self._writer: AbstractStreamWriter | None = None
-        self._heard = False
+        self._streaming = False
 
-    async def hear(self, chunks: list[Chunk]) -> None:
+    async def receive(self, chunks: list[Chunk]) -> None:
         data = self._events.chunks(chunks)
-        if not self._heard:
-            self._heard = True
+        if not self._streaming:
+            self._streaming = True
             data = self._events.start() + data
         if data:
             await self._send(data)
@@ -93,7 +93,7 @@ class StreamReply(Listener):
                 return refusal_reply(pending.dialect, outcome)
             last = self._events.fail(outcome)
         else:
-            last = self._events.end(outcome) if self._heard else self._events.whole(outcome)
+            last = self._events.end(outcome) if self._streaming else self._events.whole(outcome)
             if self._response is None:
                 return events_reply(last)
         with suppress(ConnectionError):  # the answer is recorded even if the client is gone

@@ -17,15 +17,15 @@ READ_SECONDS = 60.0
 """The time for a body to arrive after its headers."""
 
 
-async def read_body(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
+async def read_body(http: web.BaseRequest, limit: int, handlers: Handlers) -> bytes:
     """The body, for callers that parse it quickly. Raises like `request_body`."""
-    async with request_body(http, limit, presence) as body:
+    async with request_body(http, limit, handlers) as body:
         return body
 
 
 @asynccontextmanager
 async def request_body(
-    http: web.BaseRequest, limit: int, presence: Handlers
+    http: web.BaseRequest, limit: int, handlers: Handlers
 ) -> AsyncGenerator[bytes]:
     """The decompressed body, for as long as the caller parses it.
 
@@ -38,47 +38,49 @@ async def request_body(
         raise _too_large(limit)
     async with AsyncExitStack() as stack:
         if http.content.is_eof():
-            sent = http.content.read_nowait()  # the common case: the whole body has arrived already
+            data = http.content.read_nowait()  # the common case: the whole body has arrived already
         else:
-            sent = await _await(http, limit, presence, stack)
-        if len(sent) > limit:
+            data = await _receive(http, limit, handlers, stack)
+        if len(data) > limit:
             raise _too_large(limit)
         encoding = http.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
-        if encoding == "identity" and len(sent) <= LARGE_BODY_BYTES:
-            yield sent
+        if encoding == "identity" and len(data) <= LARGE_BODY_BYTES:
+            yield data
             return
-        async with presence.within(READ_SECONDS, _full()):
-            await stack.enter_async_context(presence.heavy)
+        async with handlers.time_limit(READ_SECONDS, _budget_timeout()):
+            await stack.enter_async_context(handlers.parsing)
         if encoding != "identity":
-            sent = await run_in_thread(_decompress, sent, encoding, limit)
-        yield sent
+            data = await run_in_thread(_decompress, data, encoding, limit)
+        yield data
 
 
-async def _await(
-    http: web.BaseRequest, limit: int, presence: Handlers, stack: AsyncExitStack
+async def _receive(
+    http: web.BaseRequest, limit: int, handlers: Handlers, stack: AsyncExitStack
 ) -> bytes:
     """The body as it arrives. Its share of the budget is returned when the stack closes."""
-    async with presence.within(READ_SECONDS, _full()):
+    async with handlers.time_limit(READ_SECONDS, _budget_timeout()):
         size = http.content_length
-        await stack.enter_async_context(presence.intake.room(limit if size is None else size))
-    return await _read(http, limit, presence)
+        await stack.enter_async_context(
+            handlers.body_budget.reserve(limit if size is None else size)
+        )
+    return await _read(http, limit, handlers)
 
 
-def _full() -> Refusal:
+def _budget_timeout() -> Refusal:
     return Refusal("too_many", "too many unfinished request bodies in this session")
 
 
-async def _read(http: web.BaseRequest, limit: int, presence: Handlers) -> bytes:
+async def _read(http: web.BaseRequest, limit: int, handlers: Handlers) -> bytes:
     pieces: list[bytes] = []
-    left = limit
+    remaining = limit
     if http.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
         # The client waits for this before it sends its body.
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     late = Refusal("bad_request", "the body of the request did not arrive in time")
-    async with presence.within(READ_SECONDS, late):
+    async with handlers.time_limit(READ_SECONDS, late):
         while piece := await http.content.readany():
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise _too_large(limit)
             pieces.append(piece)
     return b"".join(pieces)
@@ -89,7 +91,7 @@ def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
         if encoding in ("gzip", "x-gzip", "deflate"):
             return _inflate(body, limit)
         if encoding == "zstd":
-            return _unzstd(body, limit)
+            return _decompress_zstd(body, limit)
     except (zlib.error, zstandard.ZstdError) as error:
         raise Refusal("bad_request", f"the body is not valid {encoding}: {error}") from None
     raise Refusal("unsupported", f"the encoding {encoding} is not supported; use gzip or zstd")
@@ -97,8 +99,8 @@ def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
 
 def _inflate(body: bytes, limit: int) -> bytes:
     """Decompress gzip, zlib or raw deflate, by the first bytes: some clients send raw deflate."""
-    bare = body[:1] not in (b"\x1f", b"\x78")
-    stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+    is_raw = body[:1] not in (b"\x1f", b"\x78")
+    stream = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
     out = stream.decompress(body, limit + 1)
     if len(out) > limit:
         raise _too_large(limit)
@@ -107,16 +109,16 @@ def _inflate(body: bytes, limit: int) -> bytes:
     return out
 
 
-def _unzstd(body: bytes, limit: int) -> bytes:
+def _decompress_zstd(body: bytes, limit: int) -> bytes:
     window = max(limit, 1 << 20).bit_length()
     with zstandard.ZstdDecompressor(max_window_size=1 << min(window, 30)).stream_reader(
         body, read_across_frames=True
     ) as reader:
         pieces: list[bytes] = []
-        left = limit
+        remaining = limit
         while piece := reader.read(1 << 18):
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise _too_large(limit)
             pieces.append(piece)
     return b"".join(pieces)

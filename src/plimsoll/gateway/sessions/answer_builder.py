@@ -35,7 +35,7 @@ class _CallBuilder:
         if delta.arguments:
             self.arguments.append(delta.arguments)
 
-    def whole(self) -> ToolCall:
+    def build(self) -> ToolCall:
         return ToolCall(id=self.id, name=self.name, arguments="".join(self.arguments))
 
 
@@ -62,10 +62,10 @@ class AnswerBuilder:
     def add(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self._add(chunk)
-            for stamp, count in chunk.versions or ((self._version, len(chunk.ids or ())),):
-                self._stamp(stamp, count)
+            for version, count in chunk.versions or ((self._version, len(chunk.ids or ())),):
+                self._count_version(version, count)
 
-    def _stamp(self, version: Version, count: int) -> None:
+    def _count_version(self, version: Version, count: int) -> None:
         if not count:
             return
         if self._runs and self._runs[-1][0] == version:
@@ -99,7 +99,7 @@ class AnswerBuilder:
             role="assistant",
             parts=(Text(text),) if text else (),
             reasoning="".join(self._reasoning),
-            calls=tuple(call.whole() for _, call in sorted(self._calls.items())),
+            calls=tuple(call.build() for _, call in sorted(self._calls.items())),
         )
         return Answer(
             id=id, message=message, finish=self._finish, usage=self._usage, tokens=self._tokens()

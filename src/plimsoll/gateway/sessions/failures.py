@@ -23,14 +23,14 @@ class PolicyFailures:
         self.last = ""
         """The last failure; empty once the policy has answered."""
         self._in_a_row = 0
-        self._at = 0.0
+        self._last_time = 0.0
 
-    def add(self, message: str, asked: float) -> None:
-        """Count the failure of a request that was sent at the time `asked`."""
+    def add(self, message: str, sent_at: float) -> None:
+        """Count the failure of a request that was sent at the time `sent_at`."""
         self.last = message
-        if asked >= self._at:
+        if sent_at >= self._last_time:
             self._in_a_row += 1
-            self._at = time.monotonic()
+            self._last_time = time.monotonic()
 
     def clear(self) -> None:
         """Reset the count: the policy has answered."""
@@ -39,8 +39,8 @@ class PolicyFailures:
 
     def check(self) -> None:
         """Raise the refusal for another request, if the policy has failed too often."""
-        if self._in_a_row >= MAX_IN_A_ROW and time.monotonic() - self._at < RETRY_SECONDS:
-            said = (
+        if self._in_a_row >= MAX_IN_A_ROW and time.monotonic() - self._last_time < RETRY_SECONDS:
+            message = (
                 f"the policy has failed {self._in_a_row} times in a row; the last time: {self.last}"
             )
-            raise Refusal("gave_up", said)
+            raise Refusal("gave_up", message)

@@ -15,61 +15,6 @@ from plimsoll.gateway.completions import Refusal
 
 __all__ = ["BodyBudget", "Handlers", "session_ended"]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiter:
-    size: int
-    turn: asyncio.Future[None]
-
-
-class BodyBudget:
-    """A budget in bytes. Callers that do not fit wait in order of arrival."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._left = most
-        self._waiting: deque[_Waiter] = deque()
-
-    @property
-    def taken(self) -> int:
-        return self._most - self._left
-
-    @asynccontextmanager
-    async def room(self, size: int) -> AsyncGenerator[None]:
-        """Reserve the whole size before reading a body: half-read bodies would deadlock each
-        other."""
-        size = min(size, self._most)
-        await self._take(size)
-        try:
-            yield
-        finally:
-            self._give(size)
-
-    async def _take(self, size: int) -> None:
-        if not self._waiting and size <= self._left:
-            self._left -= size
-            return
-        me = _Waiter(size, asyncio.get_running_loop().create_future())
-        self._waiting.append(me)
-        try:
-            await me.turn
-        except asyncio.CancelledError:
-            if me in self._waiting:
-                self._waiting.remove(me)
-                self._give(0)  # a later waiter may need less
-            else:
-                self._give(size)
-            raise
-
-    def _give(self, size: int) -> None:
-        self._left += size
-        while self._waiting and self._waiting[0].size <= self._left:
-            first = self._waiting.popleft()
-            self._left -= first.size
-            if not first.turn.done():
-                first.turn.set_result(None)
-
-
 log = logging.getLogger(__name__)
 
 HANDLERS_PER_REQUEST = 4
@@ -79,18 +24,72 @@ MAX_FULL_BODIES = 2
 """The number of bodies of the maximum size that fit into the budget."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    size: int
+    granted: asyncio.Future[None]
+
+
+class BodyBudget:
+    """A budget in bytes. Callers that do not fit wait in order of arrival."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._free = capacity
+        self._waiters: deque[_Waiter] = deque()
+
+    @property
+    def used(self) -> int:
+        return self._capacity - self._free
+
+    @asynccontextmanager
+    async def reserve(self, size: int) -> AsyncGenerator[None]:
+        """Reserve the whole size before reading a body: half-read bodies would deadlock each
+        other."""
+        size = min(size, self._capacity)
+        await self._acquire(size)
+        try:
+            yield
+        finally:
+            self._release(size)
+
+    async def _acquire(self, size: int) -> None:
+        if not self._waiters and size <= self._free:
+            self._free -= size
+            return
+        waiter = _Waiter(size, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        try:
+            await waiter.granted
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                self._release(0)  # a later waiter may need less
+            else:
+                self._release(size)
+            raise
+
+    def _release(self, size: int) -> None:
+        self._free += size
+        while self._waiters and self._waiters[0].size <= self._free:
+            first = self._waiters.popleft()
+            self._free -= first.size
+            if not first.granted.done():
+                first.granted.set_result(None)
+
+
 class Handlers:
     """Counts the active handlers of a session, and ends them all with the session."""
 
     def __init__(self, concurrent: int, body_bytes: int) -> None:
-        self.intake = BodyBudget(body_bytes * MAX_FULL_BODIES)
+        self.body_budget = BodyBudget(body_bytes * MAX_FULL_BODIES)
         """The budget for unfinished bodies."""
-        self.heavy = asyncio.Lock()
+        self.parsing = asyncio.Lock()
         """Held while a body of this session is in the parser threads."""
-        self._most = concurrent * HANDLERS_PER_REQUEST
+        self._limit = concurrent * HANDLERS_PER_REQUEST
         self._handlers: set[asyncio.Task[object]] = set()
-        self._waiting: set[asyncio.Timeout] = set()
-        self._leaving = False
+        self._timeouts: set[asyncio.Timeout] = set()
+        self._closing = False
         self._empty: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -100,7 +99,7 @@ class Handlers:
         """Register the current handler until `leave`. Raises `Refusal` if there are too many."""
         handler = asyncio.current_task()
         assert handler is not None
-        if len(self._handlers) >= self._most:
+        if len(self._handlers) >= self._limit:
             raise Refusal("too_many", f"{len(self._handlers)} requests are already open")
         self._handlers.add(handler)
         return handler
@@ -111,24 +110,24 @@ class Handlers:
             self._empty.set_result(None)
 
     @asynccontextmanager
-    async def within(self, seconds: float, late: Refusal) -> AsyncGenerator[None]:
+    async def time_limit(self, seconds: float, late: Refusal) -> AsyncGenerator[None]:
         """Raise `late` on timeout, or `session_ended` if the session ends meanwhile."""
         try:
             async with asyncio.timeout(seconds) as timeout:
-                self._waiting.add(timeout)
+                self._timeouts.add(timeout)
                 try:
                     yield
                 finally:
-                    self._waiting.discard(timeout)
+                    self._timeouts.discard(timeout)
         except TimeoutError:
-            raise (session_ended() if self._leaving else late) from None
+            raise (session_ended() if self._closing else late) from None
 
-    async def clear(self, seconds: float) -> None:
+    async def close(self, seconds: float) -> None:
         """Wake all waiting handlers, wait for them to leave, and cancel the rest after the
         timeout."""
-        self._leaving = True
+        self._closing = True
         now = asyncio.get_running_loop().time()
-        for timeout in self._waiting:
+        for timeout in self._timeouts:
             timeout.reschedule(now)
         if not self._handlers:
             return

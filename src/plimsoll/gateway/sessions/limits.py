@@ -46,36 +46,36 @@ class Budget:
         self.answer_tokens = 0
         self._limits = limits
         self._refusal: Refusal | None = None
-        self._overflow = ""
+        self._full_context = ""
         self._on_time_up = on_time_up
         self.out_of_time = False
         self._timer: Timer | None = None
         if limits.seconds is not None:
-            late = partial(self._time_is_up, limits.seconds)
-            self._timer = clock.call_later(limits.seconds, late)
+            expire = partial(self._on_timer, limits.seconds)
+            self._timer = clock.call_later(limits.seconds, expire)
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.answer_tokens
 
     @property
-    def spent(self) -> str:
+    def exhausted(self) -> str:
         """The limit that was reached, or the policy's full context; else ""."""
-        return self._refusal.message if self._refusal is not None else self._overflow
+        return self._refusal.message if self._refusal is not None else self._full_context
 
-    def check(self, flying: int) -> None:
+    def check(self, in_flight: int) -> None:
         """Raise the refusal for another request, if a limit is reached."""
         limits = self._limits
         if self._refusal is None:
-            self._refusal = self._crossed()
+            self._refusal = self._reached()
         if self._refusal is not None:
             raise Refusal(self._refusal.kind, self._refusal.message)
-        if flying >= limits.concurrent:
-            raise Refusal("too_many", f"{flying} requests are in flight, the session's limit")
-        if limits.turns is not None and self.turns + flying >= limits.turns:
+        if in_flight >= limits.concurrent:
+            raise Refusal("too_many", f"{in_flight} requests are in flight, the session's limit")
+        if limits.turns is not None and self.turns + in_flight >= limits.turns:
             raise Refusal("too_many", "the session's last turn is being answered")
 
-    def _crossed(self) -> Refusal | None:
+    def _reached(self) -> Refusal | None:
         limits = self._limits
         if limits.turns is not None and self.turns >= limits.turns:
             return Refusal("budget", f"the session's {limits.turns} turns are used up")
@@ -86,7 +86,7 @@ class Budget:
 
     def add(self, answer: Answer) -> None:
         self.turns += 1
-        self._overflow = ""
+        self._full_context = ""
         if answer.usage is not None:
             self.prompt_tokens += answer.usage.prompt
             self.answer_tokens += answer.usage.answer
@@ -94,17 +94,17 @@ class Budget:
             self.prompt_tokens += _length(answer.tokens.prompt)
             self.answer_tokens += len(answer.tokens.answer)
 
-    def overflow(self, message: str) -> None:
+    def context_full(self, message: str) -> None:
         """Note that the policy's context is full. The agent may still shorten its conversation."""
-        self._overflow = message
+        self._full_context = message
 
     def close(self) -> None:
-        self._on_time_up = _nothing
+        self._on_time_up = _ignore
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _time_is_up(self, seconds: float) -> None:
+    def _on_timer(self, seconds: float) -> None:
         self._timer = None
         self.out_of_time = True
         if self._refusal is None:
@@ -112,7 +112,7 @@ class Budget:
         self._on_time_up(self._refusal)
 
 
-def _nothing(_: Refusal) -> None:
+def _ignore(_: Refusal) -> None:
     """Replaces the callback, which would otherwise keep the session alive."""
 
 

@@ -26,7 +26,7 @@ from plimsoll.gateway.completions import (
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.sessions.answer_builder import AnswerBuilder
 from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
-from plimsoll.trajectories.graph import Place
+from plimsoll.trajectories.graph import Position
 
 __all__ = [
     "FAILURE_OUTCOMES",
@@ -70,7 +70,7 @@ def drop_body(request: Request) -> None:
     request.history = _NO_HISTORY
     request.messages = _NO_MESSAGES
     request.tools = None
-    request.opening = None
+    request.prefix = None
     # A copy: a slice would keep the whole body alive.
     request.settings = {"stop": stop.copy()} if stop is not None else {}
 
@@ -90,7 +90,7 @@ class Listener:
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Answer | Refusal] = asyncio.get_running_loop().create_future()
 
-    async def hear(self, chunks: list[Chunk]) -> None:
+    async def receive(self, chunks: list[Chunk]) -> None:
         """Receive pieces of the stream. Does nothing once the client is gone."""
 
     async def ping(self) -> None:
@@ -109,46 +109,46 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class PendingRequest:
-    """One call of the upstream. `record` stores its answer; `over` is told its outcome."""
+    """One call of the upstream. `on_answer` stores its answer; `on_settled` is told its outcome."""
 
     def __init__(
         self,
         request: Request,
         dialect: Dialect,
-        place: Place,
+        position: Position,
         client: Client,
         clock: Stopwatch,
         *,
-        record: Callable[["PendingRequest", Answered], None],
-        over: Callable[["PendingRequest", Answer | Refusal, str], None],
+        on_answer: Callable[["PendingRequest", Answered], None],
+        on_settled: Callable[["PendingRequest", Answer | Refusal, str], None],
     ) -> None:
         self.request = request
         self.dialect = dialect
         self.client = client
         """The first client of this request."""
-        self.place: Place | None = place
+        self.position: Position | None = position
         self.started = time.monotonic()
-        self.heard = self.started
+        self.last_activity = self.started
         """The time of the last piece or ping."""
-        self.said = self.started
+        self.last_piece = self.started
         """The time of the last piece; before the first one, the time of the request."""
         self.sent = False
         """Whether the upstream was called."""
         self.delivering = False
         """Whether a piece is waiting for its client to read."""
         self._clock = clock
-        self._quiet = clock.seconds
-        """Like `said`, by the session's clock."""
-        self._record = record
-        self._over = over
+        self._last_piece_clock = clock.seconds
+        """Like `last_piece`, by the session's clock."""
+        self._on_answer = on_answer
+        self._on_settled = on_settled
         self._listeners: list[Listener] = []
-        self._followers: list[Listener] = []
-        self._begun = False
+        self._stream_listeners: list[Listener] = []
+        self._streaming = False
         self._outcome: Answer | Refusal | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def waited_for(self) -> bool:
+    def has_listeners(self) -> bool:
         return bool(self._listeners)
 
     def start(self, upstream: Upstream, call: CallContext) -> asyncio.Task[None]:
@@ -160,8 +160,8 @@ class PendingRequest:
         if self._outcome is not None:
             return self._outcome
         self._listeners.append(listener)
-        if not self._begun:
-            self._followers.append(listener)
+        if not self._streaming:
+            self._stream_listeners.append(listener)
         try:
             return await listener.outcome
         finally:
@@ -169,16 +169,16 @@ class PendingRequest:
 
     def _leave(self, listener: Listener) -> None:
         self._listeners.remove(listener)
-        if listener in self._followers:
-            self._followers.remove(listener)
+        if listener in self._stream_listeners:
+            self._stream_listeners.remove(listener)
         if not self._listeners:
             self.end(Refusal("ended", "the client disconnected"), "cancelled")
 
-    def end(self, refusal: Refusal, what: str) -> None:
+    def end(self, refusal: Refusal, kind: str) -> None:
         """Cancel the call, and wake the listeners with the refusal. Does nothing if it is over."""
         task = self._task
         if self._outcome is None:
-            self._settle(refusal, what)
+            self._settle(refusal, kind)
             if task is not None:
                 task.cancel()
 
@@ -186,23 +186,23 @@ class PendingRequest:
     def silence(self) -> float:
         """Seconds without a piece from the policy, by the session's clock; 0 while a client blocks
         the stream."""
-        return 0.0 if self.delivering else self._clock.seconds - self._quiet
+        return 0.0 if self.delivering else self._clock.seconds - self._last_piece_clock
 
-    def is_stuck(self, now: float, seconds: float) -> bool:
+    def is_stalled(self, now: float, seconds: float) -> bool:
         """Whether a client has read nothing of its stream for this long."""
-        return self.delivering and now - self.said > seconds
+        return self.delivering and now - self.last_piece > seconds
 
     async def ping(self, now: float) -> None:
-        self.heard = now
+        self.last_activity = now
         for listener in tuple(self._listeners):
             await listener.ping()
 
-    def _settle(self, outcome: Answer | Refusal, what: str) -> None:
+    def _settle(self, outcome: Answer | Refusal, kind: str) -> None:
         self._outcome = outcome
         self._task = None  # a cancelled task keeps its frames, which refer to this object
         drop_body(self.request)
-        self.place = None
-        self._over(self, outcome, what)
+        self.position = None
+        self._on_settled(self, outcome, kind)
         for listener in self._listeners:
             if not listener.outcome.done():
                 listener.outcome.set_result(outcome)
@@ -211,25 +211,25 @@ class PendingRequest:
         outcome: Answer | Refusal
         try:
             answered = await self._ask(upstream, call)
-            self._record(self, answered)
-            outcome, what = answered.answer, "ok"
+            self._on_answer(self, answered)
+            outcome, kind = answered.answer, "ok"
         except Refusal as refusal:
             # Drop the frames: they would keep the request alive.
             refusal.__traceback__ = refusal.__context__ = refusal.__cause__ = None
-            outcome, what = refusal, refusal.kind
+            outcome, kind = refusal, refusal.kind
         except Exception:  # the boundary of an exchange: an unexpected error becomes a refusal
             log.exception("unexpected error in a request of the %s dialect", self.dialect.name)
-            outcome, what = internal_error(), "internal"
+            outcome, kind = internal_error(), "internal"
         if self._outcome is None:
-            self._settle(outcome, what)
+            self._settle(outcome, kind)
 
     async def _ask(self, upstream: Upstream, call: CallContext) -> Answered:
         version = await upstream.ready()
         self.sent = True
         if self.request.stream and upstream.streams:
-            collected = await self._stream(upstream, call, version)
-            answer = collected.answer(f"chatcmpl-{short_id()}")
-            versions = collected.versions
+            builder = await self._stream(upstream, call, version)
+            answer = builder.answer(f"chatcmpl-{short_id()}")
+            versions = builder.versions
         else:
             answer = await upstream.answer(self.request, call)
             versions = answer.tokens.versions if answer.tokens is not None else ()
@@ -240,20 +240,20 @@ class PendingRequest:
     ) -> AnswerBuilder:
         # A piece may have been buffered for long. Only the version at the time of sending is
         # certainly not newer than its tokens.
-        collected = AnswerBuilder(version)
+        builder = AnswerBuilder(version)
         async with upstream.stream(self.request, call) as pieces:
             async for chunks in pieces:
-                if not self._begun:
-                    self._begun = True
+                if not self._streaming:
+                    self._streaming = True
                     drop_body(self.request)
-                self.heard = self.said = time.monotonic()
-                self._quiet = self._clock.seconds
-                collected.add(chunks)
+                self.last_activity = self.last_piece = time.monotonic()
+                self._last_piece_clock = self._clock.seconds
+                builder.add(chunks)
                 self.delivering = True
-                for listener in tuple(self._followers):
-                    await listener.hear(chunks)
+                for listener in tuple(self._stream_listeners):
+                    await listener.receive(chunks)
                 self.delivering = False
-        return collected
+        return builder
 
 
 def internal_error() -> Refusal:

@@ -20,7 +20,7 @@ class SessionRegistry:
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
         self._ended: OrderedDict[str, bytes] = OrderedDict()
-        self._nobody = key_digest(new_key())
+        self._unknown_digest = key_digest(new_key())
         self.on_end: Callable[[Session], None] | None = None
         """Called when a session ends, before its trajectory is closed."""
 
@@ -48,9 +48,11 @@ class SessionRegistry:
         """The session with this id and key. Raises the same `Refusal` for a wrong key and an
         unknown id."""
         session = self._open.get(id)
-        digest = session.digest if session is not None else self._ended.get(id, self._nobody)
+        digest = (
+            session.digest if session is not None else self._ended.get(id, self._unknown_digest)
+        )
         if not matches(key, digest):
             raise Refusal("unauthorized", "unknown session or wrong key")
-        if session is None or session.sealed:
+        if session is None or session.has_ended:
             raise session_ended()
         return session

@@ -42,7 +42,7 @@ class RecentAnswer:
     answer: Answer
     client: Client
     """The client that got the answer."""
-    until: float
+    expires_at: float
 
     def write(self) -> bytes:
         """Write the answer again, whole or as a stream, as the request asks."""
@@ -55,53 +55,59 @@ class RetryCache:
     """Requests in flight and recent answers, by request."""
 
     def __init__(self) -> None:
-        self._flying: dict[RequestIdentity, PendingRequest] = {}
-        self._kept: dict[RequestIdentity, RecentAnswer] = {}
+        self._in_flight: dict[RequestIdentity, PendingRequest] = {}
+        self._answers: dict[RequestIdentity, RecentAnswer] = {}
 
-    def find(self, same: RequestIdentity, client: Client) -> PendingRequest | RecentAnswer | None:
+    def find(
+        self, identity: RequestIdentity, client: Client
+    ) -> PendingRequest | RecentAnswer | None:
         """The request or answer that this request repeats, if any."""
-        flying = self._flying.get(same)
-        if flying is not None:
-            return None if client.first_try and flying.waited_for else flying
-        kept = self._kept.get(same)
-        if kept is None or kept.until < time.monotonic():
+        in_flight = self._in_flight.get(identity)
+        if in_flight is not None:
+            return None if client.first_try and in_flight.has_listeners else in_flight
+        recent = self._answers.get(identity)
+        if recent is None or recent.expires_at < time.monotonic():
             return None
-        if kept.client.shares_connection(client):
+        if recent.client.shares_connection(client):
             return None
-        answered = kept.client.connected or kept.client.delivered
-        return None if client.first_try and answered else kept
+        was_delivered = recent.client.connected or recent.client.delivered
+        return None if client.first_try and was_delivered else recent
 
-    def begin(self, same: RequestIdentity, pending: PendingRequest) -> None:
-        self._flying[same] = pending
-        self._kept.pop(same, None)
+    def begin(self, identity: RequestIdentity, pending: PendingRequest) -> None:
+        self._in_flight[identity] = pending
+        self._answers.pop(identity, None)
 
-    def end(self, same: RequestIdentity, pending: PendingRequest, answer: Answer | None) -> None:
+    def end(
+        self, identity: RequestIdentity, pending: PendingRequest, answer: Answer | None
+    ) -> None:
         """Remove a finished request from those in flight, and cache its answer, if it has one."""
-        if self._flying.get(same) is pending:
-            del self._flying[same]
+        if self._in_flight.get(identity) is pending:
+            del self._in_flight[identity]
         wants_tokens = pending.request.wants_logprobs or pending.request.wants_ids
         if answer is None or wants_tokens or _size(answer) > MAX_ANSWER_BYTES:
             return
-        slim = Answer(
+        stripped = Answer(
             id=answer.id, message=answer.message, finish=answer.finish, usage=answer.usage
         )
-        until = time.monotonic() + CACHE_SECONDS
-        self._kept[same] = RecentAnswer(
-            pending.dialect, pending.request, slim, pending.client, until
+        expires_at = time.monotonic() + CACHE_SECONDS
+        self._answers[identity] = RecentAnswer(
+            pending.dialect, pending.request, stripped, pending.client, expires_at
         )
-        if len(self._kept) > MAX_ANSWERS:
-            del self._kept[next(iter(self._kept))]
+        if len(self._answers) > MAX_ANSWERS:
+            del self._answers[next(iter(self._answers))]
 
     def expire(self, now: float) -> None:
-        for same in [same for same, kept in self._kept.items() if kept.until < now]:
-            del self._kept[same]
+        for identity in [
+            identity for identity, recent in self._answers.items() if recent.expires_at < now
+        ]:
+            del self._answers[identity]
 
     def clear(self) -> None:
-        self._flying.clear()
-        self._kept.clear()
+        self._in_flight.clear()
+        self._answers.clear()
 
 
 def _size(answer: Answer) -> int:
     message = answer.message
-    called = sum(len(call.arguments) for call in message.calls)
-    return len(message.text) + len(message.reasoning) + called
+    argument_chars = sum(len(call.arguments) for call in message.calls)
+    return len(message.text) + len(message.reasoning) + argument_chars

@@ -17,9 +17,9 @@ class Seeds:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._asked = 0
+        self._requests = 0
 
     def next(self) -> int:
-        text = f"{self._name} {self._asked}".encode()
-        self._asked += 1
+        text = f"{self._name} {self._requests}".encode()
+        self._requests += 1
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> (64 - _BITS)

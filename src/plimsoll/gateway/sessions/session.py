@@ -42,9 +42,9 @@ from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.upstreams.gate import Pauses
 from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
 from plimsoll.gateway.upstreams.request_fields import refuse_location_fields
-from plimsoll.trajectories.graph import Place
+from plimsoll.trajectories.graph import Position
 from plimsoll.trajectories.recorder import Recorder
-from plimsoll.trajectories.reported_tokens import Done
+from plimsoll.trajectories.reported_tokens import AnsweredRequest
 
 __all__ = ["Session"]
 
@@ -82,11 +82,11 @@ class Session:
         self.model = model
         self.refusal = ""
         """The last refusal of the policy's server; empty once it has answered."""
-        self.used = time.monotonic()
+        self.last_used = time.monotonic()
         """The time of the last request or answer."""
         self.clock = Stopwatch()
         """The agent's time."""
-        self.presence = Handlers(limits.concurrent, limits.body_bytes)
+        self.handlers = Handlers(limits.concurrent, limits.body_bytes)
         self._media = MediaHosts(limits.media_hosts)
         self._key = new_key()
         self.digest = key_digest(self._key)
@@ -97,18 +97,18 @@ class Session:
         self._budget = Budget(limits, self.clock, self._out_of_time)
         self._failures = PolicyFailures()
         self._retries = RetryCache()
-        self._openings = BodyPrefixes()
-        self._flying: dict[PendingRequest, RequestIdentity] = {}
+        self._prefixes = BodyPrefixes()
+        self._in_flight: dict[PendingRequest, RequestIdentity] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles = 0
-        self._left_silent = 0.0
+        self._abandoned_silence = 0.0
         self._on_outcome = on_outcome
         self._on_end = on_end
-        self._ended: asyncio.Task[Path] | None = None
+        self._end_task: asyncio.Task[Path] | None = None
         self._draining: set[PendingRequest] = set()
         """Requests that a paused policy still answers."""
         self._pauses = pauses
-        pauses.follow(self)
+        pauses.subscribe(self)
 
     @property
     def exchanges(self) -> int:
@@ -129,11 +129,11 @@ class Session:
     @property
     def ending(self) -> Ending | None:
         """`budget` if a limit was reached, or if the policy's context is full."""
-        return Ending.BUDGET if self._budget.spent else None
+        return Ending.BUDGET if self._budget.exhausted else None
 
     @property
     def detail(self) -> str:
-        return self._budget.spent
+        return self._budget.exhausted
 
     @property
     def failure(self) -> str:
@@ -141,8 +141,8 @@ class Session:
         return self._failures.last
 
     @property
-    def sealed(self) -> bool:
-        return self._ended is not None
+    def has_ended(self) -> bool:
+        return self._end_task is not None
 
     @property
     def out_of_time(self) -> bool:
@@ -150,7 +150,7 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        return len(self._flying)
+        return len(self._in_flight)
 
     @property
     def silent_for(self) -> float:
@@ -159,7 +159,7 @@ class Session:
         The maximum over the requests in flight and those abandoned by their clients since the last
         answer.
         """
-        return max(self._left_silent, *(each.silence for each in self._flying), 0.0)
+        return max(self._abandoned_silence, *(pending.silence for pending in self._in_flight), 0.0)
 
     def access(self, port: int, host: str = "127.0.0.1") -> Access:
         return self.access_at(f"http://{host}:{port}")
@@ -176,31 +176,31 @@ class Session:
         limit.
         """
         large = len(body) > LARGE_BODY_BYTES
-        print = await run_in_thread(Fingerprint.of, body) if large else Fingerprint.of(body)
-        same = RequestIdentity(path, print)
-        if (again := self._admit(same, client)) is not None:
-            return again
-        known = self._openings.find(body, print)
+        fingerprint = await run_in_thread(Fingerprint.of, body) if large else Fingerprint.of(body)
+        identity = RequestIdentity(path, fingerprint)
+        if (earlier := self._admit(identity, client)) is not None:
+            return earlier
+        prefix = self._prefixes.find(body, fingerprint)
         if large:
-            request, place = await run_in_thread(self._place, dialect, body, known)
+            request, position = await run_in_thread(self._locate, dialect, body, prefix)
             # The session may have ended meanwhile, or the same request may have started.
-            if (again := self._admit(same, client)) is not None:
-                return again
+            if (earlier := self._admit(identity, client)) is not None:
+                return earlier
         else:
-            request, place = self._place(dialect, body, known)
-        if request.opening is not None:
-            self._openings.add(body, print, request.opening, instead=known)
+            request, position = self._locate(dialect, body, prefix)
+        if request.prefix is not None:
+            self._prefixes.add(body, fingerprint, request.prefix, replaced=prefix)
         pending = PendingRequest(
             request,
             dialect,
-            place,
+            position,
             client,
             self.clock,
-            record=self._record,
-            over=self._over,
+            on_answer=self._on_answered,
+            on_settled=self._on_settled,
         )
-        self._flying[pending] = same
-        self._retries.begin(same, pending)
+        self._in_flight[pending] = identity
+        self._retries.begin(identity, pending)
         task = pending.start(self._upstream, self._next_call())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -209,33 +209,35 @@ class Session:
     def _next_call(self) -> CallContext:
         return self._call if self._seeds is None else replace(self._call, seed=self._seeds.next())
 
-    def _admit(self, same: RequestIdentity, client: Client) -> PendingRequest | RecentAnswer | None:
+    def _admit(
+        self, identity: RequestIdentity, client: Client
+    ) -> PendingRequest | RecentAnswer | None:
         """The request or answer that this request repeats, if any. Raises `Refusal` over a
         limit."""
-        if self.sealed:
+        if self.has_ended:
             raise session_ended()
-        self.used = time.monotonic()
-        again = self._retries.find(same, client)
-        if again is None:
-            self._budget.check(len(self._flying))
+        self.last_used = time.monotonic()
+        earlier = self._retries.find(identity, client)
+        if earlier is None:
+            self._budget.check(len(self._in_flight))
             self._failures.check()
-        return again
+        return earlier
 
-    def _place(
-        self, dialect: Dialect, body: bytes, known: BodyPrefix | None
-    ) -> tuple[Request, Place]:
+    def _locate(
+        self, dialect: Dialect, body: bytes, prefix: BodyPrefix | None
+    ) -> tuple[Request, Position]:
         """Parse a body and locate it in the message graph. Thread-safe: it only reads the graph,
         and nodes that others add meanwhile are found at the commit."""
-        request = dialect.read(body, known)
+        request = dialect.read(body, prefix)
         refuse_location_fields(request.settings)
         history = CheckedHistory(request.history, self._media)
-        return request, self._recorder.place(history, request.tools)
+        return request, self._recorder.locate(history, request.tools)
 
     def refused(self, refusal: Refusal, dialect: str) -> None:
         """Record a request that was refused."""
-        if not self.sealed:
-            what = "budget" if self._budget.spent == refusal.message else refusal.kind
-            self._trouble(what, refusal.message, dialect)
+        if not self.has_ended:
+            kind = "budget" if self._budget.exhausted == refusal.message else refusal.kind
+            self._trouble(kind, refusal.message, dialect)
 
     async def read(self, dialect: Dialect, body: bytes) -> Request:
         """Parse a request that is not an exchange."""
@@ -250,24 +252,24 @@ class Session:
 
     async def count(self, request: Request) -> int:
         """The number of tokens of a request's prompt."""
-        if self.sealed:
+        if self.has_ended:
             raise session_ended()
-        self.used = time.monotonic()
+        self.last_used = time.monotonic()
         late = Refusal("timeout", "the upstream did not count the tokens in time")
-        async with self.presence.within(COUNT_SECONDS, late):
+        async with self.handlers.time_limit(COUNT_SECONDS, late):
             return await self._upstream.count(request, self._call)
 
-    async def upkeep(self, now: float, silence: float) -> None:
+    async def maintain(self, now: float, silence: float) -> None:
         """Expire cached answers, and ping the clients that have been silent for `silence`
         seconds."""
         self._retries.expire(now)
-        for pending in tuple(self._flying):
-            if pending.is_stuck(now, STALLED_CLIENT_SECONDS):
+        for pending in tuple(self._in_flight):
+            if pending.is_stalled(now, STALLED_CLIENT_SECONDS):
                 # A stalled client would block the policy's stream.
                 pending.end(
                     Refusal("ended", "the client did not read its answer in time"), "cancelled"
                 )
-            elif now - pending.heard >= silence:
+            elif now - pending.last_activity >= silence:
                 await pending.ping(now)
 
     async def end(self, ending: str = "", detail: str = "") -> Path:
@@ -275,15 +277,15 @@ class Session:
 
         `ending` is the trial's ending, if it is known; the first call sets it.
         """
-        if self._ended is None:
-            self._ended = asyncio.create_task(self._end(ending, detail))
-        return await run_to_completion(asyncio.shield(self._ended))
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._end(ending, detail))
+        return await run_to_completion(asyncio.shield(self._end_task))
 
     def pause(self, *, drains: bool) -> None:
         """Stop the clock for a pause of the policy. If it drains, the clock runs on until the
         requests in flight are answered: the time limit bounds their length."""
         if drains:
-            self._draining = {pending for pending in self._flying if pending.sent}
+            self._draining = {pending for pending in self._in_flight if pending.sent}
         self._stop_clock()
 
     def resume(self) -> None:
@@ -296,26 +298,26 @@ class Session:
             self.clock.stop()
 
     async def _end(self, ending: str, detail: str) -> Path:
-        self._pauses.leave(self)
+        self._pauses.unsubscribe(self)
         self._budget.close()
-        for pending in tuple(self._flying):
+        for pending in tuple(self._in_flight):
             pending.end(session_ended(), "cancelled")
-        await self.presence.clear(END_SECONDS)
+        await self.handlers.close(END_SECONDS)
         if self._tasks:
-            _, deaf = await asyncio.wait(self._tasks, timeout=END_SECONDS)
-            if deaf:
-                log.warning("%d upstream calls did not stop when cancelled", len(deaf))
+            _, stuck = await asyncio.wait(self._tasks, timeout=END_SECONDS)
+            if stuck:
+                log.warning("%d upstream calls did not stop when cancelled", len(stuck))
         self._retries.clear()
         self._on_end(self)
         if not ending and self.ending is not None:
             ending, detail = self.ending.value, self.detail
         return await self._recorder.close(ending, detail)
 
-    def _record(self, pending: PendingRequest, answered: Answered) -> None:
+    def _on_answered(self, pending: PendingRequest, answered: Answered) -> None:
         answer = answered.answer
         usage = answer.usage
-        assert pending.place is not None
-        done = Done(
+        assert pending.position is not None
+        answered_request = AnsweredRequest(
             answer=answer.message,
             finish=answer.finish,
             dialect=pending.dialect.name,
@@ -328,50 +330,50 @@ class Session:
             tokens=answer.tokens,
         )
         try:
-            self._recorder.commit(pending.place, done)
+            self._recorder.commit(pending.position, answered_request)
         except TrajectoryError as error:
             raise Refusal("upstream", f"the exchange could not be recorded: {error}") from error
         self._budget.add(answer)
         self._failures.clear()
         self.refusal = ""
-        self._left_silent = 0.0
+        self._abandoned_silence = 0.0
 
-    def _over(self, pending: PendingRequest, outcome: Answer | Refusal, what: str) -> None:
-        self.used = time.monotonic()
-        same = self._flying.pop(pending)
-        self._retries.end(same, pending, outcome if isinstance(outcome, Answer) else None)
+    def _on_settled(self, pending: PendingRequest, outcome: Answer | Refusal, kind: str) -> None:
+        self.last_used = time.monotonic()
+        identity = self._in_flight.pop(pending)
+        self._retries.end(identity, pending, outcome if isinstance(outcome, Answer) else None)
         if isinstance(outcome, Refusal):
-            self._trouble(what, outcome.message, pending.dialect.name)
-            self._take_note(pending, outcome, what)
+            self._trouble(kind, outcome.message, pending.dialect.name)
+            self._note_refusal(pending, outcome, kind)
         self._draining.discard(pending)
         self._stop_clock()
-        self._on_outcome(pending, outcome, what)
+        self._on_outcome(pending, outcome, kind)
 
-    def _take_note(self, pending: PendingRequest, refusal: Refusal, what: str) -> None:
+    def _note_refusal(self, pending: PendingRequest, refusal: Refusal, kind: str) -> None:
         """Note the refusal of a request."""
-        if what in FAILURE_OUTCOMES:
+        if kind in FAILURE_OUTCOMES:
             self._failures.add(refusal.message, pending.started)
-        elif what == "cancelled" and self.clock.is_stopped:
+        elif kind == "cancelled" and self.clock.is_stopped:
             # The client's timeout was shorter than the pause: not the agent's fault.
             self._failures.add(LEFT_WHILE_PAUSED, pending.started)
-        elif what == "cancelled":
-            self._left_silent = max(self._left_silent, pending.silence)
-        elif what != "budget":
+        elif kind == "cancelled":
+            self._abandoned_silence = max(self._abandoned_silence, pending.silence)
+        elif kind != "budget":
             self.refusal = refusal.message
-            if what == "context_length":
-                self._budget.overflow(refusal.message)
+            if kind == "context_length":
+                self._budget.context_full(refusal.message)
 
-    def _trouble(self, what: str, detail: str, dialect: str) -> None:
+    def _trouble(self, kind: str, detail: str, dialect: str) -> None:
         self._troubles += 1
         if self._troubles > MAX_TROUBLES:
             return
         try:
-            self._recorder.trouble(what, detail, dialect)
+            self._recorder.trouble(kind, detail, dialect)
         except TrajectoryError as error:
             # The agent is answered all the same, but the trajectory can no longer be closed.
             log.error("%s", error)
 
     def _out_of_time(self, refusal: Refusal) -> None:
         self._trouble("budget", refusal.message, "")
-        for pending in tuple(self._flying):
+        for pending in tuple(self._in_flight):
             pending.end(refusal, "budget")

@@ -73,17 +73,17 @@ class Admin:
     def __init__(
         self,
         sessions: SessionRegistry,
-        register: SessionRecords,
+        records: SessionRecords,
         open_session: Opener,
         gate: Gate,
         key_digest: bytes,
     ) -> None:
         self._sessions = sessions
         self._gate = gate
-        self._register = register
+        self._records = records
         self._open_session = open_session
         self._digest = key_digest
-        self._presence = Handlers(MAX_ADMIN_CALLS, BODY_BYTES)
+        self._handlers = Handlers(MAX_ADMIN_CALLS, BODY_BYTES)
 
     async def __call__(self, http: web.BaseRequest, path: str) -> web.Response:
         """Handle a call to `/policy`, or to a path that begins with `/sessions`."""
@@ -96,7 +96,7 @@ class Admin:
                 raise Refusal("wrong_method", "/sessions accepts POST only")
             return await self._open(http)
         id = path.removeprefix("/sessions/")
-        if self._register.status(id) is None:
+        if self._records.status(id) is None:
             raise Refusal("not_found", "unknown session, or it ended long ago")
         if http.method not in (hdrs.METH_GET, hdrs.METH_DELETE):
             raise Refusal("wrong_method", f"{path[:200]} accepts GET and DELETE only")
@@ -104,36 +104,36 @@ class Admin:
         if http.method == hdrs.METH_DELETE and session is not None:
             with _storage_errors():
                 await session.end()
-        return json_reply(msgspec.json.encode(self._register.status(id)))
+        return json_reply(msgspec.json.encode(self._records.status(id)))
 
     async def _policy(self, http: web.BaseRequest) -> web.Response:
         if http.method not in (hdrs.METH_GET, hdrs.METH_POST):
             raise Refusal("wrong_method", "/policy accepts GET and POST only")
         if http.method == hdrs.METH_POST:
             await apply_policy_command(
-                self._gate, await read_body(http, BODY_BYTES, self._presence)
+                self._gate, await read_body(http, BODY_BYTES, self._handlers)
             )
         return json_reply(msgspec.json.encode(policy_status(self._gate)))
 
     async def _open(self, http: web.BaseRequest) -> web.Response:
-        body = await read_body(http, BODY_BYTES, self._presence)
+        body = await read_body(http, BODY_BYTES, self._handlers)
         try:
-            wanted = _SESSION_SPEC.decode(body or b"{}")
+            spec = _SESSION_SPEC.decode(body or b"{}")
         except DECODE_ERRORS as error:
             raise Refusal("bad_request", f"invalid body: {error}") from None
         with _storage_errors():
-            session = await self._open_session(wanted.limits.limits(), wanted.about, wanted.model)
+            session = await self._open_session(spec.limits.limits(), spec.about, spec.model)
         access = session.access_at(f"http://{http.host}")
-        said = {
+        reply = {
             "id": session.id,
             "key": access.key,
             "model": access.model,
             "root": access.root,
             "openai": access.openai,
             "anthropic": access.anthropic,
-            "trajectory": self._register.path(session),
+            "trajectory": self._records.path(session),
         }
-        return json_reply(msgspec.json.encode(said), 201)
+        return json_reply(msgspec.json.encode(reply), 201)
 
 
 @contextmanager
@@ -162,11 +162,11 @@ async def apply_policy_command(gate: Gate, body: bytes) -> None:
     """Pause or resume the policy. Raises `Refusal` for an invalid body, and then changes
     nothing."""
     try:
-        wanted = _POLICY_COMMAND.decode(body)
-        version = None if wanted.version is None else _version(wanted.version)
+        spec = _POLICY_COMMAND.decode(body)
+        version = None if spec.version is None else _version(spec.version)
     except DECODE_ERRORS as error:
         raise Refusal("bad_request", f"invalid body: {error}") from None
-    if not wanted.paused:
+    if not spec.paused:
         gate.resume(version)
     elif version is None:
         await gate.pause()

@@ -38,7 +38,7 @@ class SessionRecords:
         self._sessions = sessions
         self._paths: dict[str, Path] = {}
         self._ended: OrderedDict[str, SessionStatus] = OrderedDict()
-        sessions.on_end = self._keep
+        sessions.on_end = self._on_end
 
     def add(self, session: Session, path: Path) -> None:
         self._paths[session.id] = path
@@ -51,15 +51,15 @@ class SessionRecords:
         """The state of a session; None if it is unknown or ended long ago."""
         session = self._sessions.get(id)
         if session is not None and id in self._paths:
-            found = self._status(session, ended=False)
+            status = self._status(session, ended=False)
         else:
-            found = self._ended.get(id)
-        if found is not None:
+            status = self._ended.get(id)
+        if status is not None:
             # The file is closed shortly after the session has ended, unless the disk is full.
-            found.closed = Path(found.trajectory).exists()
-        return found
+            status.closed = Path(status.trajectory).exists()
+        return status
 
-    def _keep(self, session: Session) -> None:
+    def _on_end(self, session: Session) -> None:
         if session.id not in self._paths:
             return  # not opened through the admin API
         self._ended[session.id] = self._status(session, ended=True)

@@ -60,16 +60,16 @@ class StandaloneGateway:
             model=model,
             ids=ids,
             listen=listen,
-            elsewhere=self._elsewhere,
+            fallback=self._fallback,
         )
         self._upstream = upstream
         self._folder = folder
         self._idle_seconds = idle_seconds
         self._media_hosts = media_hosts
-        self._register = SessionRecords(self.gateway.sessions)
+        self._records = SessionRecords(self.gateway.sessions)
         self._digest = key_digest(self.admin_key)
         self._admin = Admin(
-            self.gateway.sessions, self._register, self._open, upstream, self._digest
+            self.gateway.sessions, self._records, self._open, upstream, self._digest
         )
         self._stack = AsyncExitStack()
 
@@ -79,8 +79,8 @@ class StandaloneGateway:
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.gateway)
-        looking = asyncio.create_task(self._look())
-        self._stack.push_async_callback(_cancel, looking)
+        sweeper = asyncio.create_task(self._sweep())
+        self._stack.push_async_callback(_cancel, sweeper)
         return self
 
     async def __aexit__(
@@ -92,9 +92,9 @@ class StandaloneGateway:
         await self._stack.aclose()
 
     async def _open(self, limits: Limits, about: dict[str, str], model: str | None) -> Session:
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        timestamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         id = short_id()
-        folder = self._folder / f"{stamp}-{id}"
+        folder = self._folder / f"{timestamp}-{id}"
         session = await self.gateway.open(
             folder,
             blobs=self._folder / "blobs",
@@ -103,10 +103,10 @@ class StandaloneGateway:
             model=model,
             id=id,
         )
-        self._register.add(session, folder / FILE_NAME)
+        self._records.add(session, folder / FILE_NAME)
         return session
 
-    async def _elsewhere(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
+    async def _fallback(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
         if path in ("/policy", "/sessions") or path.startswith("/sessions/"):
             return await self._admin(http, path)
         if path not in ("/healthz", "/metrics"):
@@ -121,25 +121,25 @@ class StandaloneGateway:
     def _health(self, *, is_admin: bool) -> web.Response:
         """Whether the gateway serves, for everyone; the reason and the replicas, for the admin."""
         replicas = self._upstream.replicas
-        behind = time.monotonic() - self.gateway.metrics.upkept
+        lag = time.monotonic() - self.gateway.metrics.last_maintenance
         problem = ""
         if replicas and not any(replica.up for replica in replicas):
             problem = "no replica of the policy is up"
-        elif behind > MAX_LAG_SECONDS:
-            problem = f"the event loop lags by {behind:.0f} s"
-        said: dict[str, object] = {"ok": not problem}
+        elif lag > MAX_LAG_SECONDS:
+            problem = f"the event loop lags by {lag:.0f} s"
+        report: dict[str, object] = {"ok": not problem}
         if is_admin:
-            said |= {"problem": problem, "replicas": replicas}
-        return json_reply(msgspec.json.encode(said), 503 if problem else 200)
+            report |= {"problem": problem, "replicas": replicas}
+        return json_reply(msgspec.json.encode(report), 503 if problem else 200)
 
-    async def _look(self) -> None:
+    async def _sweep(self) -> None:
         """End sessions that are out of time or idle for too long."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             for session in self.gateway.sessions:
-                unused = session.in_flight == 0 and now - session.used > self._idle_seconds
-                if unused or session.out_of_time:
+                is_idle = session.in_flight == 0 and now - session.last_used > self._idle_seconds
+                if is_idle or session.out_of_time:
                     try:
                         await session.end()
                     except PlimsollError as error:

@@ -66,17 +66,17 @@ def with_stream_call_ids(data: bytes, ids: Sequence[str]) -> bytes:
 
 
 def with_call_ids(
-    choices: msgspec.Raw, said: Literal["message", "delta"], ids: Sequence[str]
+    choices: msgspec.Raw, container: Literal["message", "delta"], ids: Sequence[str]
 ) -> msgspec.Raw:
     """The choices of an answer, with these ids in the tool calls of the first choice."""
     listed = _list.decode(choices)
-    message = _object.decode(listed[0][said])
+    message = _object.decode(listed[0][container])
     calls = _list.decode(message["tool_calls"])
     for call, id in zip(calls, ids, strict=True):
         if id:
             call["id"] = _raw(id)
     message["tool_calls"] = _raw(calls)
-    listed[0][said] = _raw(message)
+    listed[0][container] = _raw(message)
     return _raw(listed)
 
 
@@ -190,19 +190,19 @@ def _answer(where: str, raw: dict[str, msgspec.Raw], body: WholeBody, parts: Cut
     choice = body.choices[0]
     if choice.index or len(body.choices) > 1:
         raise invalid_answer(where, _SEVERAL)
-    said = choice.message
+    message_fields = choice.message
     if choice.finish_reason is None:
         raise invalid_answer(where, "it has no finish_reason")
-    text = said.content or said.refusal or ""
-    calls = tuple(_call(where, call) for call in said.tool_calls or ())
-    if not all(call.id for call in said.tool_calls or ()):
+    text = message_fields.content or message_fields.refusal or ""
+    calls = tuple(_call(where, call) for call in message_fields.tool_calls or ())
+    if not all(call.id for call in message_fields.tool_calls or ()):
         raw["choices"] = with_call_ids(raw["choices"], "message", [call.id for call in calls])
     return Answer(
         id=body.id or "",
         message=Message(
             role="assistant",
             parts=(Text(text),) if text else (),
-            reasoning=said.reasoning or said.reasoning_content or "",
+            reasoning=message_fields.reasoning or message_fields.reasoning_content or "",
             calls=calls,
         ),
         finish=_finish(where, choice.finish_reason),
@@ -222,7 +222,7 @@ def _no_choices(where: str, raw: dict[str, msgspec.Raw]) -> UpstreamFailure:
 def _finish(where: str, reason: str) -> Finish:
     if reason in BROKEN:
         raise UpstreamFailure(
-            "upstream", f"the policy at {where} aborted its answer ({reason})", down=True
+            "upstream", f"the policy at {where} aborted its answer ({reason})", replica_fault=True
         )
     return FINISHES.get(reason, "stop")
 
@@ -246,22 +246,24 @@ def _prompt_ids(raw: dict[str, msgspec.Raw], choice: Choice) -> msgspec.Raw | No
 
 
 def _tokens(
-    where: str, prompt: msgspec.Raw | None, choice: Choice, cut: msgspec.Raw | None
+    where: str, prompt: msgspec.Raw | None, choice: Choice, cut_logprobs: msgspec.Raw | None
 ) -> TokenIds | None:
     ids, logprobs = choice.token_ids, choice.logprobs
-    if cut is not None and ids is not None:
-        values: list[float] | None = [each.logprob for each in _values.decode(cut).content]
+    if cut_logprobs is not None and ids is not None:
+        values: list[float] | None = [
+            entry.logprob for entry in _values.decode(cut_logprobs).content
+        ]
     else:
-        logprobs = _logprobs.decode(cut) if cut is not None else logprobs
+        logprobs = _logprobs.decode(cut_logprobs) if cut_logprobs is not None else logprobs
         ids, values = _ids_and_logprobs(ids, logprobs)
     if ids is None:
         return None
     return TokenIds(prompt, ids, values, _versions(where, choice.token_versions))
 
 
-def _versions(where: str, stamps: list[tuple[str, int]] | None) -> tuple[tuple[Version, int], ...]:
+def _versions(where: str, runs: list[tuple[str, int]] | None) -> tuple[tuple[Version, int], ...]:
     try:
-        return tuple((Version.parse(text), count) for text, count in stamps or ())
+        return tuple((Version.parse(text), count) for text, count in runs or ())
     except ValueError as error:
         raise invalid_answer(where, f"token_versions: {error}") from error
 
@@ -293,7 +295,7 @@ class StreamReader:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._named: set[int] = set()
+        self._started_calls: set[int] = set()
         self.finished = False
 
     def read(self, data: bytes) -> Chunk:
@@ -324,20 +326,20 @@ class StreamReader:
             self.finished = True
         return chunk
 
-    def _fill(self, chunk: Chunk, said: MessageFields) -> None:
-        chunk.text = said.content or said.refusal or ""
-        chunk.reasoning = said.reasoning or said.reasoning_content or ""
-        if said.tool_calls:
-            chunk.calls = calls = [self._delta(call) for call in said.tool_calls]
+    def _fill(self, chunk: Chunk, message_fields: MessageFields) -> None:
+        chunk.text = message_fields.content or message_fields.refusal or ""
+        chunk.reasoning = message_fields.reasoning or message_fields.reasoning_content or ""
+        if message_fields.tool_calls:
+            chunk.calls = calls = [self._delta(call) for call in message_fields.tool_calls]
             ids = [call.id for call in calls]
-            if ids != [call.id or "" for call in said.tool_calls]:
+            if ids != [call.id or "" for call in message_fields.tool_calls]:
                 chunk.data = with_stream_call_ids(chunk.data, ids)
 
     def _delta(self, call: WireCall) -> CallDelta:
         name, id = call.function.name or "", call.id or ""
-        if call.index not in self._named:
+        if call.index not in self._started_calls:
             if not name:
                 raise invalid_answer(self._where, "a tool call has no name")
-            self._named.add(call.index)
+            self._started_calls.add(call.index)
             id = id or new_call_id()
         return CallDelta(call.index, id, name, call.function.arguments or "")

@@ -45,84 +45,84 @@ class Capabilities:
         return not self.token_ids or (self.stream_ids and (self.tool_stream_ids or not self.tools))
 
     @property
-    def asks(self) -> SupportedFields:
+    def supported_fields(self) -> SupportedFields:
         """The fields that requests may ask for."""
         return SupportedFields(self.logprobs, self.token_ids, self.stream_usage)
 
 
-def render_capabilities(found: Capabilities) -> list[str]:
+def render_capabilities(capabilities: Capabilities) -> list[str]:
     """Describe the capabilities, and the changes that a run would need."""
-    if found.problem:
-        return [found.problem, "neither evaluation nor training is possible"]
-    context = f"{found.context:,} tokens" if found.context else "unknown"
+    if capabilities.problem:
+        return [capabilities.problem, "neither evaluation nor training is possible"]
+    context = f"{capabilities.context:,} tokens" if capabilities.context else "unknown"
     lines = [
-        f"policy     {found.model} at {found.url} · context {context}",
-        f"text       {_yes(found.text)}",
-        f"tools      {_yes(found.tools)}",
-        f"logprobs   {_yes(found.logprobs)}",
-        f"token ids  {_ids(found)}",
-        f"streams    {_streams(found)}",
-        f"count      {_count(found)}",
-        f"evaluation {_evaluation(found)}",
-        f"training   {training_support(found)}",
+        f"policy     {capabilities.model} at {capabilities.url} · context {context}",
+        f"text       {_yes(capabilities.text)}",
+        f"tools      {_yes(capabilities.tools)}",
+        f"logprobs   {_yes(capabilities.logprobs)}",
+        f"token ids  {_ids(capabilities)}",
+        f"streams    {_streams(capabilities)}",
+        f"count      {_count(capabilities)}",
+        f"evaluation {_evaluation(capabilities)}",
+        f"training   {training_support(capabilities)}",
     ]
-    return lines + [f"to change  {change}" for change in suggested_changes(found)]
+    return lines + [f"to change  {change}" for change in suggested_changes(capabilities)]
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _ids(found: Capabilities) -> str:
-    if not found.token_ids:
+def _ids(capabilities: Capabilities) -> str:
+    if not capabilities.token_ids:
         return "no"
-    return "of prompts and answers" if found.prompt_ids else "of answers, not of prompts"
+    return "of prompts and answers" if capabilities.prompt_ids else "of answers, not of prompts"
 
 
-def _streams(found: Capabilities) -> str:
-    if not found.streams:
+def _streams(capabilities: Capabilities) -> str:
+    if not capabilities.streams:
         return "no: the gateway streams whole answers itself"
-    if found.streams_all:
+    if capabilities.streams_all:
         return "yes"
     return "token ids are incomplete: the gateway requests whole answers and streams them itself"
 
 
-def _count(found: Capabilities) -> str:
-    return "yes" if found.count else "no: requests to count tokens are refused"
+def _count(capabilities: Capabilities) -> str:
+    return "yes" if capabilities.count else "no: requests to count tokens are refused"
 
 
-def _evaluation(found: Capabilities) -> str:
-    if not found.text:
+def _evaluation(capabilities: Capabilities) -> str:
+    if not capabilities.text:
         return "not possible"
-    return "possible" if found.tools else "possible, for agents without tools"
+    return "possible" if capabilities.tools else "possible, for agents without tools"
 
 
-def training_support(found: Capabilities) -> str:
+def training_support(capabilities: Capabilities) -> str:
     """Whether the answers can be trained on, and the missing fields if not."""
-    if found.trains:
+    if capabilities.trains:
         return "possible"
     wanted = {
-        "log probabilities": found.logprobs,
-        "token ids of answers": found.token_ids,
-        "token ids of prompts": found.prompt_ids,
+        "log probabilities": capabilities.logprobs,
+        "token ids of answers": capabilities.token_ids,
+        "token ids of prompts": capabilities.prompt_ids,
     }
     missing = ", ".join(name for name, has in wanted.items() if not has)
     return f"not possible: it needs token ids and log probabilities; missing: {missing}"
 
 
-def suggested_changes(found: Capabilities) -> list[str]:
+def suggested_changes(capabilities: Capabilities) -> list[str]:
     """Suggested changes to the server, for everything that is missing."""
     wanted: list[str] = []
-    if not found.tools:
+    if not capabilities.tools:
         wanted.append("vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja")
-    if not (found.token_ids and found.prompt_ids):
+    if not (capabilities.token_ids and capabilities.prompt_ids):
         wanted.append(
             "vLLM 0.10.2 or newer returns token ids (return_token_ids); so does SGLang's newest"
         )
-    if not found.logprobs:
+    if not capabilities.logprobs:
         wanted.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
-    if found.trains and found.streams and not found.streams_all:
-        if found.stream_ids and not found.calls:
+    if capabilities.trains and capabilities.streams and not capabilities.streams_all:
+        if capabilities.stream_ids and not capabilities.calls:
             why = "the model called no tool when asked to, so streams with calls are unverified"
         else:
             why = "token ids in streams with tools are incomplete in some versions of vLLM"

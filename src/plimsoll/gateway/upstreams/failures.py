@@ -53,16 +53,16 @@ class UpstreamFailure(Refusal):
         kind: RefusalKind,
         message: str,
         *,
-        again: bool = False,
-        down: bool = False,
-        after: float | None = None,
+        retryable: bool = False,
+        replica_fault: bool = False,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(kind, message)
-        self.again = again
+        self.retryable = retryable
         """Whether the same request may be retried, on this or another replica."""
-        self.down = down
+        self.replica_fault = replica_fault
         """Whether the failure counts against the replica rather than the request."""
-        self.after = after
+        self.retry_after = retry_after
         """The wait that the server asked for, in seconds."""
 
 
@@ -88,36 +88,44 @@ def invalid_answer(where: str, what: str) -> UpstreamFailure:
     return UpstreamFailure(
         "upstream",
         f"the policy at {where} sent an answer that cannot be used: {what}",
-        down=True,
+        replica_fault=True,
     )
 
 
 def failure_from_status(
-    where: str, status: int, body: bytes, after: str | None = None
+    where: str, status: int, body: bytes, retry_after: str | None = None
 ) -> UpstreamFailure:
     """The failure for an HTTP status; `body` is the server's error body."""
-    said = _read_error(body)
-    told = f"the policy at {where} answered {status}: {said.message or 'no message'}"
-    if _is_too_long(said):
-        return UpstreamFailure("context_length", said.message or told)
+    error_fields = _read_error(body)
+    summary = f"the policy at {where} answered {status}: {error_fields.message or 'no message'}"
+    if _is_too_long(error_fields):
+        return UpstreamFailure("context_length", error_fields.message or summary)
     if status in (401, 403):
-        return UpstreamFailure("upstream", f"{told}. Check the upstream's key.", down=True)
+        return UpstreamFailure(
+            "upstream", f"{summary}. Check the key of the upstream.", replica_fault=True
+        )
     if status == 404:
-        fix = "Check its URL (it ends in /v1) and the model's name."
-        return UpstreamFailure("upstream", f"{told}. {fix}", down=True)
+        hint = "Check its URL (it ends in /v1) and the model's name."
+        return UpstreamFailure("upstream", f"{summary}. {hint}", replica_fault=True)
     if status in (429, 503):
         # A server that limits its load is healthy; a 503 may mean that it is starting or stopping.
-        down = status == 503
-        return UpstreamFailure("busy", told, again=True, down=down, after=_seconds(after))
+        replica_fault = status == 503
+        return UpstreamFailure(
+            "busy",
+            summary,
+            retryable=True,
+            replica_fault=replica_fault,
+            retry_after=_seconds(retry_after),
+        )
     if 400 <= status < 500 and status not in (408, 409):
-        return UpstreamFailure("bad_request", said.message or told)
-    return UpstreamFailure("upstream", told, again=status == 502, down=True)
+        return UpstreamFailure("bad_request", error_fields.message or summary)
+    return UpstreamFailure("upstream", summary, retryable=status == 502, replica_fault=True)
 
 
 def failure_from_event(where: str, error: bytes) -> UpstreamFailure:
     """The failure for an error inside a stream, after its status was sent."""
-    said = _read_error(b'{"error":' + error + b"}")
-    code = said.code if isinstance(said.code, int) else 500
+    error_fields = _read_error(b'{"error":' + error + b"}")
+    code = error_fields.code if isinstance(error_fields.code, int) else 500
     return failure_from_status(where, code, b'{"error":' + error + b"}")
 
 
@@ -125,20 +133,20 @@ def failure_from_exception(where: str, error: BaseException) -> UpstreamFailure:
     """The failure for a connection error."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         message = f"the policy at {where} did not accept a connection in time"
-        return UpstreamFailure("timeout", message, again=True, down=True)
+        return UpstreamFailure("timeout", message, retryable=True, replica_fault=True)
     if isinstance(error, asyncio.TimeoutError):
         return UpstreamFailure(
-            "timeout", f"the policy at {where} did not answer in time", down=True
+            "timeout", f"the policy at {where} did not answer in time", replica_fault=True
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         message = f"the certificate of the policy at {where} is not trusted"
-        return UpstreamFailure("upstream", message, down=True)
+        return UpstreamFailure("upstream", message, replica_fault=True)
     if isinstance(error, aiohttp.ClientConnectorError):
         message = f"the policy at {where} cannot be reached: {_reason(error.os_error)}"
-        return UpstreamFailure("upstream", message, again=True, down=True)
+        return UpstreamFailure("upstream", message, retryable=True, replica_fault=True)
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
         message = f"the policy at {where} closed the connection before its answer was complete"
-        return UpstreamFailure("upstream", message, again=True, down=True)
+        return UpstreamFailure("upstream", message, retryable=True, replica_fault=True)
     return invalid_answer(where, f"it does not speak HTTP ({type(error).__name__})")
 
 
@@ -152,29 +160,31 @@ def _reason(error: OSError) -> str:
 def _read_error(body: bytes) -> _Error:
     """The server's error, in any of the common formats."""
     try:
-        whole = _decoder.decode(body)
+        body_fields = _decoder.decode(body)
     except DECODE_ERRORS:
         return _Error(message=_cut(body.decode("utf-8", "replace").strip()))
-    if isinstance(whole.error, str):
-        return _Error(message=_cut(whole.error))
-    if whole.error is not None:
-        return _Error(_cut(whole.error.message), whole.error.type, whole.error.code)
-    message = whole.message or (bytes(whole.detail).decode())
-    return _Error(_cut(message), whole.type, whole.code)
+    if isinstance(body_fields.error, str):
+        return _Error(message=_cut(body_fields.error))
+    if body_fields.error is not None:
+        return _Error(
+            _cut(body_fields.error.message), body_fields.error.type, body_fields.error.code
+        )
+    message = body_fields.message or (bytes(body_fields.detail).decode())
+    return _Error(_cut(message), body_fields.type, body_fields.code)
 
 
 def _cut(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}…"
 
 
-def _is_too_long(said: _Error) -> bool:
-    text = f"{said.type} {said.code} {said.message}".lower()
-    return any(words in text for words in TOO_LONG_PHRASES)
+def _is_too_long(error_fields: _Error) -> bool:
+    text = f"{error_fields.type} {error_fields.code} {error_fields.message}".lower()
+    return any(phrase in text for phrase in TOO_LONG_PHRASES)
 
 
-def _seconds(after: str | None) -> float | None:
+def _seconds(retry_after: str | None) -> float | None:
     """`Retry-After` in seconds. Inference servers do not use its date form."""
     try:
-        return max(0.0, float(after)) if after is not None else None
+        return max(0.0, float(retry_after)) if retry_after is not None else None
     except ValueError:
         return None

@@ -36,7 +36,7 @@ class Pauses:
         self.clock = Stopwatch()
         """Stops while the policy is paused."""
         self.drains = False
-        self._followers: dict[PauseListener, None] = {}
+        self._listeners: dict[PauseListener, None] = {}
 
     @property
     def is_paused(self) -> bool:
@@ -48,25 +48,25 @@ class Pauses:
             return
         self.drains = drains
         self.clock.stop()
-        for follower in tuple(self._followers):
-            follower.pause(drains=drains)
+        for listener in tuple(self._listeners):
+            listener.pause(drains=drains)
 
     def end(self) -> None:
         """Announce the end of a pause. Does nothing without one."""
         if not self.is_paused:
             return
         self.clock.start()
-        for follower in tuple(self._followers):
-            follower.resume()
+        for listener in tuple(self._listeners):
+            listener.resume()
 
-    def follow(self, follower: PauseListener) -> None:
-        """Notify a listener until `leave`; at once if the policy is paused now."""
-        self._followers[follower] = None
+    def subscribe(self, listener: PauseListener) -> None:
+        """Notify a listener until `unsubscribe`; at once if the policy is paused now."""
+        self._listeners[listener] = None
         if self.is_paused:
-            follower.pause(drains=self.drains)
+            listener.pause(drains=self.drains)
 
-    def leave(self, follower: PauseListener) -> None:
-        self._followers.pop(follower, None)
+    def unsubscribe(self, listener: PauseListener) -> None:
+        self._listeners.pop(listener, None)
 
 
 class AnswerSource(Protocol):

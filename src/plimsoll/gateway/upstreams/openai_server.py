@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 
-def normal_url(given: str) -> str:
+def normal_url(url: str) -> str:
     """The base URL of the server's routes; adds `/v1` if there is no path."""
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
         secret = parts.username is not None or parts.password is not None
     except ValueError:
@@ -52,8 +52,8 @@ def normal_url(given: str) -> str:
                 "the policy's URL contains a user or a password; set the key in PLIMSOLL_POLICY_KEY"
             )
     if not usable:
-        raise UsageError(f"{given} is not a URL of a policy; expected http://HOST:PORT/v1")
-    base = given.rstrip("/")
+        raise UsageError(f"{url} is not a URL of a policy; expected http://HOST:PORT/v1")
+    base = url.rstrip("/")
     return base if urlsplit(base).path else f"{base}/v1"
 
 
@@ -118,25 +118,25 @@ class StreamTimeout:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._timer = self._loop.call_later(seconds, self._check)
 
-    def allow(self, seconds: float) -> None:
+    def set_limit(self, seconds: float) -> None:
         """Change the timeout."""
         self._timer.cancel()
         self._seconds = seconds
-        self._timer = self._loop.call_at(self._last + seconds, self._look)
+        self._timer = self._loop.call_at(self._last + seconds, self._check)
 
-    def broken(self) -> None:
+    def touch(self) -> None:
         """Note that data arrived."""
         self._last = self._loop.time()
 
-    def over(self) -> None:
+    def stop(self) -> None:
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         due = self._last + self._seconds
         if due > self._loop.time():
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._check)
         else:
             said = f"no data for {self._seconds:g} s"
             self._response.content.set_exception(aiohttp.SocketTimeoutError(said))
@@ -228,8 +228,8 @@ class OpenAIServer:
         *,
         model: str,
         key: str | None = None,
-        asks: SupportedFields | None = None,
-        waits: Timeouts | None = None,
+        supported: SupportedFields | None = None,
+        timeouts: Timeouts | None = None,
         context: int | None = None,
         plain: bool = False,
     ) -> None:
@@ -241,12 +241,12 @@ class OpenAIServer:
         self._context = context
         """The context length, if the server reports it."""
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._asks = asks or SupportedFields()
+        self._supported = supported or SupportedFields()
         self._plain = plain
-        self._waits = waits = waits or Timeouts()
-        self._whole = aiohttp.ClientTimeout(waits.total, sock_connect=waits.connect)
-        self._streamed = aiohttp.ClientTimeout(
-            waits.total, sock_connect=waits.connect, sock_read=waits.first
+        self._timeouts = timeouts = timeouts or Timeouts()
+        self._answer_limit = aiohttp.ClientTimeout(timeouts.total, sock_connect=timeouts.connect)
+        self._stream_limit = aiohttp.ClientTimeout(
+            timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.first
         )
 
     async def answer(self, request: Request, call: CallContext) -> Answer:
@@ -292,7 +292,7 @@ class OpenAIServer:
             fields["tools"] = request.tools
         url = f"{self.url.removesuffix('/v1')}/tokenize"
         post = self._http.post(
-            url, data=JsonBody(fields), headers=self._headers, timeout=self._whole
+            url, data=JsonBody(fields), headers=self._headers, timeout=self._answer_limit
         )
         try:
             async with post as response:
@@ -305,10 +305,10 @@ class OpenAIServer:
             message = f"the policy at {self.url} cannot count tokens"
             raise UpstreamFailure("unsupported", message) from None
 
-    async def problem(self, within: float) -> str:
+    async def problem(self, seconds: float) -> str:
         """The reason why the server does not serve, or "". Asks `/health`, and then `/models`,
         because hosted servers may lack the former or restrict it."""
-        timeout = aiohttp.ClientTimeout(within)
+        timeout = aiohttp.ClientTimeout(seconds)
         try:
             for url in (f"{self.url.removesuffix('/v1')}/health", f"{self.url}/models"):
                 get = self._http.get(
@@ -330,7 +330,7 @@ class OpenAIServer:
             f"{self.url}/chat/completions",
             data=JsonBody(self._fields(request, call, stream=stream)),
             headers=self._headers,
-            timeout=self._streamed if stream else self._whole,
+            timeout=self._stream_limit if stream else self._answer_limit,
             allow_redirects=False,
         )
 
@@ -340,7 +340,7 @@ class OpenAIServer:
         settings = training_fields(request.settings) if self._plain else request.settings
         fields: dict[str, msgspec.Raw | str] = {**settings}
         for limit in LENGTH_FIELDS:
-            if limit in fields and self._is_no_limit(settings[limit]):
+            if limit in fields and self._is_half_of_context(settings[limit]):
                 del fields[limit]
         if self._plain:
             fields |= NEUTRAL_SAMPLING
@@ -353,16 +353,16 @@ class OpenAIServer:
         if call.seed is not None:
             fields.setdefault("seed", msgspec.Raw(str(call.seed).encode()))
         fields["stream"] = TRUE if stream else FALSE
-        if call.ids and self._asks.logprobs:
+        if call.ids and self._supported.logprobs:
             fields["logprobs"] = TRUE
-        if call.ids and self._asks.token_ids:
+        if call.ids and self._supported.token_ids:
             fields["return_token_ids"] = TRUE
         fields.pop("stream_options", None)
-        if stream and self._asks.stream_usage:
+        if stream and self._supported.stream_usage:
             fields["stream_options"] = WITH_USAGE
         return fields
 
-    def _is_no_limit(self, asked: msgspec.Raw) -> bool:
+    def _is_half_of_context(self, limit: msgspec.Raw) -> bool:
         """Whether a length limit is half of the context or more.
 
         Agents for large models request that much by default. Servers reject a request whose prompt
@@ -371,7 +371,7 @@ class OpenAIServer:
         if self._context is None:
             return False
         try:
-            tokens = _tokens.decode(asked)
+            tokens = _tokens.decode(limit)
         except msgspec.DecodeError:
             return False  # the server reports the error
         return tokens is not None and tokens * 2 >= self._context
@@ -397,16 +397,16 @@ class OpenAIServer:
 
     async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Chunk]]:
         splitter, reader = EventSplitter(), StreamReader(self.url)
-        silence = StreamTimeout(response, self._waits.first)
+        stream_timeout = StreamTimeout(response, self._timeouts.first)
         content = response.content
-        begun = done = False
+        started = done = False
         try:
             while data := await content.readany():
-                silence.broken()
+                stream_timeout.touch()
                 events = splitter.feed(data)
-                if events and not begun:
-                    begun = True
-                    silence.allow(self._waits.between)
+                if events and not started:
+                    started = True
+                    stream_timeout.set_limit(self._timeouts.between)
                 done = bool(events) and events[-1] == DONE
                 if done:
                     events = [event for event in events if event != DONE]
@@ -420,7 +420,7 @@ class OpenAIServer:
         except CONNECTION_ERRORS as error:
             raise failure_from_exception(self.url, error) from error
         finally:
-            silence.over()
+            stream_timeout.stop()
         if not reader.finished:
             raise self._unfinished(response, done=done)
 

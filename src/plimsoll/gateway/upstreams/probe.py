@@ -113,8 +113,8 @@ async def probe_server(
         name = model or (models[0].id if len(models) == 1 else "")
         if not name:
             names = tuple(model.id for model in models)
-            told = f"serves {', '.join(names)}" if names else "names no model"
-            problem = f"the policy at {url} {told}; name one with --model"
+            listing = f"serves {', '.join(names)}" if names else "names no model"
+            problem = f"the policy at {url} {listing}; name one with --model"
             return Capabilities(url=url, problem=problem, models=names)
         return await _Probe(http, url, name, key, within).run(models)
 
@@ -132,7 +132,7 @@ async def _models(
             if response.status in (401, 403):
                 raise failure_from_status(url, response.status, body)
             if response.status != 200:
-                return _unlisted(url, response.status, body)
+                return _listing_failure(url, response.status, body)
             return msgspec.json.decode(body, type=_Models).data
     except DECODE_ERRORS:
         return invalid_answer(url, f"/models did not return a JSON list of models. {_CHECK}")
@@ -140,11 +140,13 @@ async def _models(
         raise failure_from_exception(url, error) from error
 
 
-def _unlisted(url: str, status: int, body: bytes) -> UpstreamFailure:
+def _listing_failure(url: str, status: int, body: bytes) -> UpstreamFailure:
     failure = failure_from_status(url, status, body)
     # The message of a bad request is meant for its sender, and does not name the server.
-    is_ours = failure.kind in ("bad_request", "context_length")
-    return invalid_answer(url, f"/models answered {status}. {_CHECK}") if is_ours else failure
+    is_request_error = failure.kind in ("bad_request", "context_length")
+    return (
+        invalid_answer(url, f"/models answered {status}. {_CHECK}") if is_request_error else failure
+    )
 
 
 class _Probe:
@@ -157,89 +159,96 @@ class _Probe:
         self._url = url
         self._model = model
         self._key = key
-        self._waits = Timeouts(min(within, 10.0), within, within, within)
+        self._timeouts = Timeouts(min(within, 10.0), within, within, within)
 
     async def run(self, models: list[_Model]) -> Capabilities:
-        asks, answer = await self._whole()
+        supported, answer = await self._whole()
         tokens = answer.tokens
-        asks = SupportedFields(
-            logprobs=asks.logprobs and _has_logprobs(answer), token_ids=tokens is not None
+        supported = SupportedFields(
+            logprobs=supported.logprobs and _has_logprobs(answer), token_ids=tokens is not None
         )
-        stream = await self._stream(asks)
+        stream = await self._stream(supported)
         usage = stream is not None and any(chunk.usage for chunk in stream)
-        asks = SupportedFields(asks.logprobs, asks.token_ids, stream_usage=usage)
+        supported = SupportedFields(supported.logprobs, supported.token_ids, stream_usage=usage)
         found = next((model for model in models if model.id == self._model), _Model(self._model))
-        tools = await self._tools(asks, streams=stream is not None)
+        tools = await self._tools(supported, streams=stream is not None)
         if tools.complete and not (tools.called or found.stream_token_ids):
-            tools = await self._tools_at_length(asks, tools)
+            tools = await self._tools_in_longer_answer(supported, tools)
         return Capabilities(
             url=self._url,
             models=tuple(model.id for model in models),
             model=self._model,
             context=found.context,
             text=True,
-            logprobs=asks.logprobs,
-            token_ids=asks.token_ids,
+            logprobs=supported.logprobs,
+            token_ids=supported.token_ids,
             prompt_ids=tokens is not None and tokens.prompt is not None,
             streams=stream is not None,
             stream_usage=usage,
-            stream_ids=stream is not None and _is_complete(stream, asks),
+            stream_ids=stream is not None and _is_complete(stream, supported),
             tools=tools.accepted,
             calls=tools.called,
             tool_stream_ids=tools.complete and (tools.called or found.stream_token_ids),
             count=await self._count(),
         )
 
-    def _server(self, asks: SupportedFields) -> OpenAIServer:
+    def _server(self, supported: SupportedFields) -> OpenAIServer:
         return OpenAIServer(
-            self._http, self._url, model=self._model, key=self._key, asks=asks, waits=self._waits
+            self._http,
+            self._url,
+            model=self._model,
+            key=self._key,
+            supported=supported,
+            timeouts=self._timeouts,
         )
 
     async def _whole(self) -> tuple[SupportedFields, Answer]:
         """A whole answer, and the optional fields that the server accepted."""
-        for asks in FIELD_SETS[:-1]:
+        for supported in FIELD_SETS[:-1]:
             with suppress(_FieldsRefused):
-                return asks, await self._answer(asks)
+                return supported, await self._answer(supported)
         return FIELD_SETS[-1], await self._server(FIELD_SETS[-1]).answer(_request(HELLO), CALL)
 
-    async def _answer(self, asks: SupportedFields) -> Answer:
+    async def _answer(self, supported: SupportedFields) -> Answer:
         try:
-            return await self._server(asks).answer(_request(HELLO), CALL)
+            return await self._server(supported).answer(_request(HELLO), CALL)
         except UpstreamFailure as failure:
             if failure.kind == "bad_request":
                 raise _FieldsRefused from failure
             raise
 
-    async def _stream(self, asks: SupportedFields) -> list[Chunk] | None:
+    async def _stream(self, supported: SupportedFields) -> list[Chunk] | None:
         """The pieces of a stream; None if the server does not stream."""
         for usage in (True, False):
             with suppress(UpstreamFailure):
-                asked = SupportedFields(asks.logprobs, asks.token_ids, usage)
+                asked = SupportedFields(supported.logprobs, supported.token_ids, usage)
                 return await self._read(asked, _request(HELLO))
         return None
 
-    async def _read(self, asks: SupportedFields, request: Request) -> list[Chunk]:
-        async with self._server(asks).stream(request, CALL) as pieces:
+    async def _read(self, supported: SupportedFields, request: Request) -> list[Chunk]:
+        async with self._server(supported).stream(request, CALL) as pieces:
             return [chunk async for chunks in pieces for chunk in chunks]
 
-    async def _tools(self, asks: SupportedFields, *, streams: bool) -> "_ToolSupport":
+    async def _tools(self, supported: SupportedFields, *, streams: bool) -> "_ToolSupport":
         request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[0])
         try:
             if streams:
-                return _tools_in(await self._read(asks, request), asks)
-            answer = await self._server(asks).answer(request, CALL)
+                return _tool_support(await self._read(supported, request), supported)
+            answer = await self._server(supported).answer(request, CALL)
         except UpstreamFailure as failure:
             return _ToolSupport(accepted=failure.kind == "timeout")
         return _ToolSupport(called=bool(answer.message.calls))
 
-    async def _tools_at_length(self, asks: SupportedFields, seen: "_ToolSupport") -> "_ToolSupport":
+    async def _tools_in_longer_answer(
+        self, supported: SupportedFields, results: "_ToolSupport"
+    ) -> "_ToolSupport":
         """Try a longer answer if no call was seen and the answer was cut off. The call is not
         forced: servers generate forced calls in another way."""
-        if seen.cut_off:
+        if results.cut_off:
             with suppress(UpstreamFailure):
                 request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[1])
-                return _tools_in(await self._read(asks, request), asks)
-        return seen
+                return _tool_support(await self._read(supported, request), supported)
+        return results
 
     async def _count(self) -> bool:
         try:
@@ -264,10 +273,10 @@ class _ToolSupport:
     cut_off: bool = False
 
 
-def _tools_in(chunks: list[Chunk], asks: SupportedFields) -> _ToolSupport:
+def _tool_support(chunks: list[Chunk], supported: SupportedFields) -> _ToolSupport:
     return _ToolSupport(
         called=any(chunk.calls for chunk in chunks),
-        complete=_is_complete(chunks, asks),
+        complete=_is_complete(chunks, supported),
         cut_off=any(chunk.finish == "length" for chunk in chunks),
     )
 
@@ -285,14 +294,14 @@ def _has_logprobs(answer: Answer) -> bool:
     return logprobs is not None and bool(logprobs.content)
 
 
-def _is_complete(chunks: list[Chunk], asks: SupportedFields) -> bool:
+def _is_complete(chunks: list[Chunk], supported: SupportedFields) -> bool:
     """Whether a stream has as many ids and log probabilities as it counts tokens."""
     usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
     if usage is None or not any(chunk.prompt_ids for chunk in chunks):
         return False
     ids = sum(len(chunk.ids or ()) for chunk in chunks)
     logprobs = sum(len(chunk.logprobs or ()) for chunk in chunks)
-    return ids == usage.answer and (logprobs == ids or not asks.logprobs)
+    return ids == usage.answer and (logprobs == ids or not supported.logprobs)
 
 
 log = logging.getLogger(__name__)
@@ -318,22 +327,22 @@ async def probe_replicas(
 ) -> Capabilities:
     """The common capabilities of all replicas. Warns of an unavailable replica, which is used once
     it is up. Raises `PolicyError` if none is up, or if one differs from the others."""
-    seen = await _probe_all(bases, model, key)
-    if _difference(seen):
+    results = await _probe_all(bases, model, key)
+    if _difference(results):
         # A server under load may fail a probe for a moment: a difference must show up twice.
-        seen = await _probe_all(bases, model, key)
-    serving = _serving(seen)
-    if not serving:
-        raise PolicyError("; ".join(map(_problem, seen)))
-    if problem := _difference(seen):
+        results = await _probe_all(bases, model, key)
+    usable = _usable(results)
+    if not usable:
+        raise PolicyError("; ".join(map(_problem, results)))
+    if problem := _difference(results):
         raise PolicyError(problem)
-    for each in seen:
-        if _is_unavailable(each):
-            log.warning("%s; it is not used until it is up", _problem(each))
+    for result in results:
+        if _is_unavailable(result):
+            log.warning("%s; it is not used until it is up", _problem(result))
     return replace(
-        serving[0],
-        stream_ids=all(each.stream_ids for each in serving),
-        tool_stream_ids=all(each.tool_stream_ids for each in serving),
+        usable[0],
+        stream_ids=all(result.stream_ids for result in usable),
+        tool_stream_ids=all(result.tool_stream_ids for result in usable),
     )
 
 
@@ -341,8 +350,8 @@ async def _probe_all(
     bases: Sequence[str], model: str | None, key: str | None
 ) -> list[Capabilities | UpstreamFailure]:
     async with asyncio.TaskGroup() as group:
-        looks = [group.create_task(_probe_one(base, model, key)) for base in bases]
-    return [look.result() for look in looks]
+        tasks = [group.create_task(_probe_one(base, model, key)) for base in bases]
+    return [task.result() for task in tasks]
 
 
 async def _probe_one(
@@ -354,29 +363,29 @@ async def _probe_one(
         return failure
 
 
-def _problem(seen: Capabilities | UpstreamFailure) -> str:
-    return seen.message if isinstance(seen, UpstreamFailure) else seen.problem
+def _problem(results: Capabilities | UpstreamFailure) -> str:
+    return results.message if isinstance(results, UpstreamFailure) else results.problem
 
 
-def _is_unavailable(seen: Capabilities | UpstreamFailure) -> bool:
+def _is_unavailable(results: Capabilities | UpstreamFailure) -> bool:
     """Whether the replica may come up later: it is unreachable, busy, or does not answer."""
-    return isinstance(seen, UpstreamFailure) and (seen.again or seen.kind == "timeout")
+    return isinstance(results, UpstreamFailure) and (results.retryable or results.kind == "timeout")
 
 
-def _serving(seen: Sequence[Capabilities | UpstreamFailure]) -> list[Capabilities]:
-    return [each for each in seen if isinstance(each, Capabilities) and not each.problem]
+def _usable(results: Sequence[Capabilities | UpstreamFailure]) -> list[Capabilities]:
+    return [result for result in results if isinstance(result, Capabilities) and not result.problem]
 
 
-def _difference(seen: Sequence[Capabilities | UpstreamFailure]) -> str:
+def _difference(results: Sequence[Capabilities | UpstreamFailure]) -> str:
     """The problem of a replica that is up but not usable, or differs from the first usable one."""
-    serving = _serving(seen)
-    if not serving:
+    usable = _usable(results)
+    if not usable:
         return ""
-    first = serving[0]
-    for each in seen:
-        if _problem(each) and not _is_unavailable(each):
-            return f"{_problem(each)} (the replica at {first.url} works)"
-    return next((told for other in serving[1:] if (told := _differing(first, other))), "")
+    first = usable[0]
+    for result in results:
+        if _problem(result) and not _is_unavailable(result):
+            return f"{_problem(result)} (the replica at {first.url} works)"
+    return next((listing for other in usable[1:] if (listing := _differing(first, other))), "")
 
 
 def _differing(first: Capabilities, other: Capabilities) -> str:

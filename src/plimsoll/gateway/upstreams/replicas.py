@@ -39,7 +39,7 @@ class ReplicaState:
     url: str
     up: bool = True
     in_flight: int = 0
-    answered: int = 0
+    record_answer: int = 0
     failures: int = 0
     cooled: int = 0
     """The number of cooldowns."""
@@ -52,18 +52,18 @@ class Replica:
     def __init__(self, server: OpenAIServer) -> None:
         self.server = server
         self.in_flight = 0
-        self.chosen = 0
+        self.last_assigned = 0
         """The sequence number of the last session assigned to it."""
         self.up = True
         self.not_before = 0.0
         """No request is sent before this time: it is cooled down, or asked for time itself."""
-        self.heard = 0.0
+        self.last_answer = 0.0
         """The time of the last answer."""
         self._answered = 0
         self._failures = 0
         self._in_a_row = 0
         self._cooled = 0
-        self._cool_next = FIRST_COOLDOWN
+        self._next_cooldown = FIRST_COOLDOWN
         self._last_failure = ""
 
     @property
@@ -72,7 +72,7 @@ class Replica:
             url=self.server.url,
             up=self.up,
             in_flight=self.in_flight,
-            answered=self._answered,
+            record_answer=self._answered,
             failures=self._failures,
             cooled=self._cooled,
             last_failure=self._last_failure,
@@ -96,53 +96,53 @@ class Replica:
         finally:
             self.in_flight -= 1
 
-    def answered(self, now: float) -> None:
+    def record_answer(self, now: float) -> None:
         """Count an answer, and forget earlier failures."""
         self._answered += 1
-        self.well(now)
+        self.mark_healthy(now)
         self.not_before = 0.0
         self._in_a_row = 0
-        self._cool_next = FIRST_COOLDOWN
+        self._next_cooldown = FIRST_COOLDOWN
 
-    def well(self, now: float) -> None:
+    def mark_healthy(self, now: float) -> None:
         """Mark the replica as up after a health check. Earlier failures still count: a server may
         be healthy and yet fail every request."""
-        self.heard = now
+        self.last_answer = now
         self.up = True
 
-    def failed(self, failure: UpstreamFailure, now: float) -> None:
+    def record_failure(self, failure: UpstreamFailure, now: float) -> None:
         if failure.kind in ("bad_request", "context_length", "unsupported"):
-            self.heard = now
+            self.last_answer = now
             return
         self._failures += 1
         self._last_failure = failure.message
-        if failure.after is not None:
-            self.not_before = max(self.not_before, now + min(failure.after, MAX_COOLDOWN))
-        if failure.down:
+        if failure.retry_after is not None:
+            self.not_before = max(self.not_before, now + min(failure.retry_after, MAX_COOLDOWN))
+        if failure.replica_fault:
             self._in_a_row += 1
             # Requests that fail together after it went down add no information.
-            if self.up and (failure.again or self._in_a_row >= MAX_FAILURES_IN_A_ROW):
-                self.cool(now)
+            if self.up and (failure.retryable or self._in_a_row >= MAX_FAILURES_IN_A_ROW):
+                self.cool_down(now)
 
-    def unwell(self, problem: str, now: float) -> None:
+    def mark_unhealthy(self, problem: str, now: float) -> None:
         """Cool down after a failed health check. Keeps the failure that took the replica down."""
         if self.up:
             self._last_failure = problem
-        self.cool(now)
+        self.cool_down(now)
 
-    def warm(self) -> None:
+    def end_cooldown(self) -> None:
         """End the cooldown, and reset its length."""
         self.not_before = 0.0
-        self._cool_next = FIRST_COOLDOWN
+        self._next_cooldown = FIRST_COOLDOWN
 
-    def cool(self, now: float) -> None:
+    def cool_down(self, now: float) -> None:
         """Take the replica out until a health check succeeds. Each cooldown is longer than the
         last."""
         if self.up:
             self._cooled += 1
         self.up = False
-        self.not_before = max(self.not_before, now + self._cool_next)
-        self._cool_next = min(self._cool_next * 2, MAX_COOLDOWN)
+        self.not_before = max(self.not_before, now + self._next_cooldown)
+        self._next_cooldown = min(self._next_cooldown * 2, MAX_COOLDOWN)
 
 
 CHECK_SECONDS = 0.5
@@ -154,13 +154,12 @@ _log = logging.getLogger(__name__)
 
 
 async def watch_health(
-    replicas: Sequence[Replica], changed: Callable[[], None], clock: Stopwatch
+    replicas: Sequence[Replica], on_recovery: Callable[[], None], clock: Stopwatch
 ) -> None:
-    """Check replicas that are down or idle, until cancelled. Calls `changed` when one comes back
-    up.
+    """Check replicas that are down or idle, until cancelled.
 
     A replica that failed during a pause for new weights, while the clock was stopped, is checked as
-    soon as the pause is over.
+    soon as the pause is over. `on_recovery` is called when a replica comes back up.
     """
     was_paused = False
     while True:
@@ -168,32 +167,32 @@ async def watch_health(
         now = asyncio.get_running_loop().time()
         if was_paused and not clock.is_stopped:
             for replica in replicas:
-                replica.warm()
+                replica.end_cooldown()
         was_paused = clock.is_stopped
         due = [replica for replica in replicas if _is_due(replica, now)]
         if due:
-            await asyncio.gather(*(_check(replica, changed) for replica in due))
+            await asyncio.gather(*(_check(replica, on_recovery) for replica in due))
 
 
 def _is_due(replica: Replica, now: float) -> bool:
     if not replica.up:
         return now >= replica.not_before
-    return replica.in_flight == 0 and now - replica.heard > IDLE_CHECK_SECONDS
+    return replica.in_flight == 0 and now - replica.last_answer > IDLE_CHECK_SECONDS
 
 
-async def _check(replica: Replica, changed: Callable[[], None]) -> None:
+async def _check(replica: Replica, on_recovery: Callable[[], None]) -> None:
     problem = await replica.server.problem(CHECK_TIMEOUT)
     now = asyncio.get_running_loop().time()
     was_up = replica.up
     if problem:
-        replica.unwell(problem, now)
+        replica.mark_unhealthy(problem, now)
         if was_up:
             _log.warning("a replica is down: %s", problem)
         return
-    replica.well(now)
+    replica.mark_healthy(now)
     if not was_up:
         _log.info("the policy at %s is up again", replica.server.url)
-        changed()
+        on_recovery()
 
 
 MAX_SESSIONS = 65_536
@@ -219,12 +218,12 @@ class Replicas:
         self._http = http
         self._replicas = [Replica(server) for server in servers]
         self._sessions: OrderedDict[str, Replica] = OrderedDict()
-        self._turn = 0
+        self._assignments = 0
         self._patience = patience
         self._clock = clock or Stopwatch()
-        self._back = asyncio.Event()
+        self._recovered = asyncio.Event()
         self._watch = asyncio.create_task(
-            watch_health(self._replicas, self._came_back, self._clock)
+            watch_health(self._replicas, self._on_recovery, self._clock)
         )
         self.streams = streams
 
@@ -245,20 +244,20 @@ class Replicas:
             except UpstreamFailure as failure:
                 await self._failed(call.session, replica, failure, attempts)
             else:
-                replica.answered(_now())
+                replica.record_answer(_now())
                 return answer
 
     @asynccontextmanager
     async def stream(
         self, request: Request, call: CallContext
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
-        async with aclosing(self._stream(request, call)) as pieces:
+        async with aclosing(self._attempt_stream(request, call)) as pieces:
             # Entered at the first piece: until then a failure has its own status, and another
             # replica can answer.
             first = await anext(pieces)
             del request
-            async with aclosing(_after(first, pieces)) as whole:
-                yield whole
+            async with aclosing(_prepend(first, pieces)) as stream:
+                yield stream
 
     async def count(self, request: Request, call: CallContext) -> int:
         replica = await self._choose(call.session, self._attempts())
@@ -269,23 +268,25 @@ class Replicas:
         await asyncio.gather(self._watch, return_exceptions=True)
         await self._http.close()
 
-    async def _stream(self, request: Request, call: CallContext) -> AsyncGenerator[list[Chunk]]:
-        attempts, kept = self._attempts(), [request]
+    async def _attempt_stream(
+        self, request: Request, call: CallContext
+    ) -> AsyncGenerator[list[Chunk]]:
+        attempts, holder = self._attempts(), [request]
         del request
         while True:
             replica = await self._choose(call.session, attempts)
             try:
                 with replica.busy():
-                    async with replica.server.stream(kept[0], call) as pieces:
+                    async with replica.server.stream(holder[0], call) as pieces:
                         async for chunks in pieces:
                             # It cannot be retried now, so its body is freed.
                             attempts.delivered = True
-                            kept.clear()
+                            holder.clear()
                             yield chunks
             except UpstreamFailure as failure:
                 await self._failed(call.session, replica, failure, attempts)
             else:
-                replica.answered(_now())
+                replica.record_answer(_now())
                 return
 
     def _attempts(self) -> "_Attempts":
@@ -295,31 +296,31 @@ class Replicas:
         self, session: str, replica: Replica, failure: UpstreamFailure, attempts: "_Attempts"
     ) -> None:
         """Wait before a retry, if the request may be retried; else raise the failure."""
-        replica.failed(failure, _now())
-        if failure.down:
-            self._leave(session, replica)
-        if not attempts.allow(failure):
+        replica.record_failure(failure, _now())
+        if failure.replica_fault:
+            self._reassign(session, replica)
+        if not attempts.may_retry(failure):
             raise failure
         attempts.tried.add(replica)
         others = any(r.ready(_now()) and r not in attempts.tried for r in self._replicas)
         if not others:
-            await asyncio.sleep(attempts.pause(failure))
+            await asyncio.sleep(attempts.backoff(failure))
 
     async def _choose(self, session: str, attempts: "_Attempts") -> Replica:
         """The session's replica, or another one if that is down. Waits while all are down."""
-        known = self._sessions.get(session)
-        if known is not None and not attempts.tried and known.ready(_now()):
+        current = self._sessions.get(session)
+        if current is not None and not attempts.tried and current.ready(_now()):
             self._sessions.move_to_end(session)
-            return known
+            return current
         while True:
             now = _now()
             ready = [replica for replica in self._replicas if replica.ready(now)]
             if ready:
                 untried = [replica for replica in ready if replica not in attempts.tried]
-                return self._place(session, untried or ready)
+                return self._assign(session, untried or ready)
             await self._wait(attempts)
 
-    def _place(self, session: str, ready: list[Replica]) -> Replica:
+    def _assign(self, session: str, ready: list[Replica]) -> Replica:
         replica = self._sessions.get(session)
         if replica is None or replica not in ready:
             replica = self._sessions[session] = self._least_loaded(ready)
@@ -328,7 +329,7 @@ class Replicas:
         self._sessions.move_to_end(session)
         return replica
 
-    def _leave(self, session: str, replica: Replica) -> None:
+    def _reassign(self, session: str, replica: Replica) -> None:
         """Assign the session to another replica: this one may fail it again, and a replica that
         fails fast looks the least loaded."""
         if self._sessions.get(session) is not replica:
@@ -341,27 +342,27 @@ class Replicas:
             del self._sessions[session]
 
     def _least_loaded(self, ready: list[Replica]) -> Replica:
-        replica = min(ready, key=lambda r: (r.in_flight, r.chosen))
-        self._turn += 1
-        replica.chosen = self._turn
+        replica = min(ready, key=lambda r: (r.in_flight, r.last_assigned))
+        self._assignments += 1
+        replica.last_assigned = self._assignments
         return replica
 
     async def _wait(self, attempts: "_Attempts") -> None:
         """Wait until a replica is up or may be tried again."""
-        left = attempts.left
-        if left <= 0:
+        remaining = attempts.remaining
+        if remaining <= 0:
             reasons = "; ".join(replica.state.last_failure for replica in self._replicas)
             raise UpstreamFailure("busy", f"no replica of the policy is up: {reasons}")
         times = [r.not_before - _now() for r in self._replicas if r.up]
-        self._back.clear()
+        self._recovered.clear()
         try:
-            async with asyncio.timeout(max(0.01, min([left, *times]))):
-                await self._back.wait()
+            async with asyncio.timeout(max(0.01, min([remaining, *times]))):
+                await self._recovered.wait()
         except TimeoutError:
             pass
 
-    def _came_back(self) -> None:
-        self._back.set()
+    def _on_recovery(self) -> None:
+        self._recovered.set()
 
 
 class _Attempts:
@@ -369,28 +370,28 @@ class _Attempts:
 
     def __init__(self, clock: Stopwatch, patience: float) -> None:
         self._clock = clock
-        self._until = clock.seconds + patience
+        self._deadline = clock.seconds + patience
         self.tried: set[Replica] = set()
         self.delivered = False
         self._count = 0
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """The remaining waiting time, in seconds of the clock."""
-        return self._until - self._clock.seconds
+        return self._deadline - self._clock.seconds
 
-    def allow(self, failure: UpstreamFailure) -> bool:
+    def may_retry(self, failure: UpstreamFailure) -> bool:
         self._count += 1
-        in_time = (failure.after or 0) < self.left
-        return failure.again and not self.delivered and self._count < MAX_TRIES and in_time
+        in_time = (failure.retry_after or 0) < self.remaining
+        return failure.retryable and not self.delivered and self._count < MAX_TRIES and in_time
 
-    def pause(self, failure: UpstreamFailure) -> float:
+    def backoff(self, failure: UpstreamFailure) -> float:
         """The backoff, if the server did not set one: otherwise the replica is not used for that
         time."""
-        return FIRST_BACKOFF * 2 ** (self._count - 1) if failure.after is None else 0.0
+        return FIRST_BACKOFF * 2 ** (self._count - 1) if failure.retry_after is None else 0.0
 
 
-async def _after(
+async def _prepend(
     first: list[Chunk], pieces: AsyncGenerator[list[Chunk]]
 ) -> AsyncGenerator[list[Chunk]]:
     yield first

@@ -67,11 +67,11 @@ def training_fields(settings: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     sampled, such as a bias or a grammar, would make them wrong; a fixed seed would make all members
     of a group answer alike.
     """
-    kept = {name: raw for name, raw in settings.items() if name in _TRAINING_FIELDS}
+    allowed = {name: raw for name, raw in settings.items() if name in _TRAINING_FIELDS}
     choice = settings.get("tool_choice")
     if choice is not None and bytes(choice) in _FREE_CHOICES:
-        kept["tool_choice"] = choice
-    return kept
+        allowed["tool_choice"] = choice
+    return allowed
 
 
 def without_strict(tools: msgspec.Raw) -> msgspec.Raw:

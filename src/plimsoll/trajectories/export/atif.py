@@ -205,7 +205,7 @@ def to_atif(
 
 def _document(trajectory: Trajectory, branch: Conversation) -> Atif:
     opened = trajectory.opened
-    steps = _steps(trajectory, branch.said)
+    steps = _steps(trajectory, branch.messages)
     return Atif(
         schema_version=VERSION,
         session_id=opened.session,
@@ -241,9 +241,9 @@ def _agent(trajectory: Trajectory, last: Exchange) -> Agent:
     )
 
 
-def _steps(trajectory: Trajectory, said: Sequence[ConversationMessage]) -> list[Step]:
+def _steps(trajectory: Trajectory, messages: Sequence[ConversationMessage]) -> list[Step]:
     steps: list[Step] = []
-    for one in said:
+    for one in messages:
         if one.message.role == "tool" and steps:
             _observe(steps, one.message)
         else:
@@ -263,10 +263,10 @@ def _observe(steps: Sequence[Step], message: Message) -> None:
     step.observation.results.append(result)
 
 
-def _step(trajectory: Trajectory, said: ConversationMessage, number: int) -> Step:
-    message, exchange = said.message, said.exchange
+def _step(trajectory: Trajectory, messages: ConversationMessage, number: int) -> Step:
+    message, exchange = messages.message, messages.exchange
     step = Step(number, _source(message), _content(message.parts))
-    if said.copied or (message.role == "assistant" and exchange is None):
+    if messages.copied or (message.role == "assistant" and exchange is None):
         step.is_copied_context = True
     if message.role == "tool":
         # A result before any call becomes a step of its own.
@@ -339,5 +339,5 @@ def _part(part: Part) -> TextPart | ImagePart:
 
 def _sum(counts: Iterable[int | None]) -> int | None:
     """The sum; None if a count is unknown."""
-    known = list(counts)
-    return None if None in known else sum(count for count in known if count is not None)
+    counted = list(counts)
+    return None if None in counted else sum(count for count in counted if count is not None)

@@ -33,7 +33,7 @@ class Conversation:
 
     number: int
     exchanges: tuple[Exchange, ...]
-    said: tuple[ConversationMessage, ...]
+    messages: tuple[ConversationMessage, ...]
     origin: int | None
     """The branch that it left, if any."""
     shared: int
@@ -47,17 +47,17 @@ class Conversation:
 
 def conversations(trajectory: Trajectory) -> list[Conversation]:
     """All branches, in the order of their first exchange."""
-    lines: list[list[Exchange]] = []
-    line_of: dict[int, int] = {}
+    chains: list[list[Exchange]] = []
+    branch_of: dict[int, int] = {}
     for exchange in trajectory.exchanges:
-        number = line_of.get(exchange.parent)
-        goes_on = exchange.branch in ("extends", "retokenized")
-        if number is None or not goes_on or lines[number][-1].id != exchange.parent:
-            number = len(lines)
-            lines.append([])
-        lines[number].append(exchange)
-        line_of[exchange.id] = number
-    return [_conversation(trajectory, at, line, line_of) for at, line in enumerate(lines)]
+        number = branch_of.get(exchange.parent)
+        continues_parent = exchange.branch in ("extends", "retokenized")
+        if number is None or not continues_parent or chains[number][-1].id != exchange.parent:
+            number = len(chains)
+            chains.append([])
+        chains[number].append(exchange)
+        branch_of[exchange.id] = number
+    return [_conversation(trajectory, at, chain, branch_of) for at, chain in enumerate(chains)]
 
 
 def main_branch(branches: Sequence[Conversation]) -> Conversation:
@@ -77,17 +77,17 @@ def choose_branches(branches: Sequence[Conversation], number: int | None) -> Seq
 
 
 def _conversation(
-    trajectory: Trajectory, number: int, line: list[Exchange], line_of: Mapping[int, int]
+    trajectory: Trajectory, number: int, chain: list[Exchange], branch_of: Mapping[int, int]
 ) -> Conversation:
-    answers = {exchange.answer: exchange for exchange in line}
-    path = trajectory.path_of(line[-1])
-    origin = line_of.get(line[0].parent)
-    shared = 0 if origin is None else _shared(trajectory, path, line[0])
-    said = tuple(
+    answers = {exchange.answer: exchange for exchange in chain}
+    path = trajectory.path_of(chain[-1])
+    origin = branch_of.get(chain[0].parent)
+    shared = 0 if origin is None else _shared(trajectory, path, chain[0])
+    messages = tuple(
         ConversationMessage(trajectory.message(node), answers.get(node), at < shared)
         for at, node in enumerate(path)
     )
-    return Conversation(number, tuple(line), said, origin, shared)
+    return Conversation(number, tuple(chain), messages, origin, shared)
 
 
 def _shared(trajectory: Trajectory, path: list[int], first: Exchange) -> int:

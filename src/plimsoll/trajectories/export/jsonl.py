@@ -55,22 +55,22 @@ def to_jsonl(
             yield _encode(_with_tokens(trajectory, sample, number, reward))
     for each in chosen:
         if not covered.intersection(one.id for one in each.exchanges):
-            line = _without_tokens(trajectory, list(each.exchanges), each.number, reward)
-            yield _encode(line)
+            sample_line = _without_tokens(trajectory, list(each.exchanges), each.number, reward)
+            yield _encode(sample_line)
 
 
 def _with_tokens(
     trajectory: Trajectory, sample: Sample, branch: int, reward: float | None
 ) -> JsonlSample:
     turns = [trajectory.exchanges[number] for number in sample.exchanges]
-    line = _without_tokens(trajectory, turns, branch, reward)
-    line.reason = sample.branch
-    line.ids = sample.ids.tolist()
-    line.mask = list(sample.mask)
-    line.logprobs = sample.logprobs.tolist()
-    line.versions = sample.versions
-    line.roles = sample.roles
-    return line
+    sample_line = _without_tokens(trajectory, turns, branch, reward)
+    sample_line.reason = sample.branch
+    sample_line.ids = sample.ids.tolist()
+    sample_line.mask = list(sample.mask)
+    sample_line.logprobs = sample.logprobs.tolist()
+    sample_line.versions = sample.versions
+    sample_line.roles = sample.roles
+    return sample_line
 
 
 def _without_tokens(
@@ -95,5 +95,5 @@ def _without_tokens(
     )
 
 
-def _encode(line: JsonlSample) -> bytes:
-    return msgspec.json.encode(line) + b"\n"
+def _encode(sample_line: JsonlSample) -> bytes:
+    return msgspec.json.encode(sample_line) + b"\n"

@@ -139,12 +139,12 @@ def render(
         if len(branches) > 1 or branch.number:
             yield _heading(branch)
         leaving = [other for other in branches if other.origin == branch.number]
-        for at, said in enumerate(branch.said):
-            if alone or not said.copied:
-                number = None if said.exchange is None else said.exchange.id
+        for at, entry in enumerate(branch.messages):
+            if alone or not entry.copied:
+                number = None if entry.exchange is None else entry.exchange.id
                 yield from (_trouble(trouble) for trouble in before.get(number, ()))
-                yield _row(said, full=full)
-            yield from (_mark(other) for other in leaving if other.shared == at + 1)
+                yield _row(entry, full=full)
+            yield from (_branch_mark(other) for other in leaving if other.shared == at + 1)
     yield from (_trouble(trouble) for trouble in after)
 
 
@@ -169,14 +169,14 @@ def _troubles_by_exchange(
 
 
 def _heading(branch: Conversation) -> Text:
-    said = [f"── branch {branch.number}", REASONS[branch.reason]]
+    entry = [f"── branch {branch.number}", REASONS[branch.reason]]
     if branch.origin is not None:
         noun = "message" if branch.shared == 1 else "messages"
-        said.append(f"shares {branch.shared:,} {noun} with branch {branch.origin}")
-    return Text(" · ".join(said), style="bold")
+        entry.append(f"shares {branch.shared:,} {noun} with branch {branch.origin}")
+    return Text(" · ".join(entry), style="bold")
 
 
-def _mark(branch: Conversation) -> "Labelled":
+def _branch_mark(branch: Conversation) -> "Labelled":
     text = f"↳ branch {branch.number} starts here: {REASONS[branch.reason]}"
     return Labelled("", Text(text, style="yellow"))
 
@@ -186,8 +186,8 @@ def _trouble(trouble: Trouble) -> "Labelled":
     return Labelled("trouble", Text(text, style="yellow"), style="yellow")
 
 
-def _row(said: ConversationMessage, *, full: bool) -> "Labelled":
-    message, exchange = said.message, said.exchange
+def _row(entry: ConversationMessage, *, full: bool) -> "Labelled":
+    message, exchange = entry.message, entry.exchange
     lines: list[Text] = []
     if exchange is not None:
         lines.append(Text(_figures(exchange), style="dim"))

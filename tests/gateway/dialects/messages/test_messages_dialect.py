@@ -300,7 +300,7 @@ def test_a_tool_without_a_schema_is_told_from_one_that_a_server_runs(
     kind: str | None, by_server: bool
 ):
     said = refusing(MESSAGES, HELLO | {"tools": [{"type": kind, "name": "it"}]}).message
-    assert ("Tools that a server runs" in said, "give the tool with its schema" in said) == (
+    assert ("Tools that a server runs" in said, "give the tool's schema" in said) == (
         by_server,
         not by_server,
     )

@@ -311,7 +311,7 @@ def test_what_cannot_be_asked_is_refused_by_its_name(fields: dict[str, Any], kin
 @pytest.mark.parametrize("kind", ["shell", "apply_patch", "computer", "computer_use_preview"])
 def test_a_tool_that_the_agent_runs_is_wanted_with_its_schema(kind: str):
     refusal = refusing(RESPONSES, {"model": "m", "input": "hello", "tools": [{"type": kind}]})
-    assert "give the tool as a function, with its parameters" in refusal.message
+    assert "offer the tool as a function, with its parameters" in refusal.message
     hosted = {"model": "m", "input": "hello", "tools": [{"type": "file_search"}]}
     assert "are not available here; remove it" in refusing(RESPONSES, hosted).message
 

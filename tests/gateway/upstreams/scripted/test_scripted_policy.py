@@ -202,10 +202,10 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[turns]]\ntxt = 'x'", r"unknown key turns.0.txt \(known here: text, reasoning, run, "),
-        ("[[rules]]\nif = 'x'", r"unknown key rules.0.if \(known here: .*, when, where, tools\)"),
-        ("[[turns]]\ncalls = [{name = 'x', with = 1}]", r"\(known here: name, arguments\)"),
-        ("[run]\nsteps = 1", r"unknown key run \(known here: turns, rules, aside, otherwise\)"),
+        ("[[turns]]\ntxt = 'x'", r"unknown key turns.0.txt \(valid keys: text, reasoning, run, "),
+        ("[[rules]]\nif = 'x'", r"unknown key rules.0.if \(valid keys: .*, when, where, tools\)"),
+        ("[[turns]]\ncalls = [{name = 'x', with = 1}]", r"\(valid keys: name, arguments\)"),
+        ("[run]\nsteps = 1", r"unknown key run \(valid keys: turns, rules, aside, otherwise\)"),
         ("[[turns]]\ntext = 1", r"turns.0.text: "),
         ("[[turns", "is not TOML"),
         (None, "cannot be read"),

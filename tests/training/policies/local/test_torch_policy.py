@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway_parts import Place, serving
+from gateway_parts import ServedSession, serving
 from safetensors.torch import load_file
 from tiny_model import CHAT, CHAT_WITH_TOOLS, END, make_model
 
@@ -91,7 +91,7 @@ async def test_a_template_without_tools_has_them_refused(tmp_path):
 
 
 @asynccontextmanager
-async def behind_a_gateway(policy: TorchPolicy, folder: Path) -> AsyncIterator[Place]:
+async def behind_a_gateway(policy: TorchPolicy, folder: Path) -> AsyncIterator[ServedSession]:
     upstream = await make_upstream(policy.urls, key=policy.key)
     try:
         async with serving(upstream, folder) as place:
@@ -100,7 +100,7 @@ async def behind_a_gateway(policy: TorchPolicy, folder: Path) -> AsyncIterator[P
         await upstream.close()
 
 
-async def converse(place: Place, turns: int, **fields: Any) -> None:
+async def converse(place: ServedSession, turns: int, **fields: Any) -> None:
     messages: list[dict[str, Any]] = [*HELLO]
     for turn in range(turns):
         status, body = await place.ask(messages=messages, **fields)

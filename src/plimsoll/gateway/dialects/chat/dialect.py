@@ -53,9 +53,9 @@ class ChatDialect:
 
     name = "chat"
 
-    def read(self, body: bytes, known: BodyPrefix | None = None, /) -> Request:
-        read = read_chat_body(body, known)
-        fields = read.fields
+    def read(self, body: bytes, prefix: BodyPrefix | None = None, /) -> Request:
+        parsed = read_chat_body(body, prefix)
+        fields = parsed.fields
         if "model" not in fields:
             raise Refusal("bad_request", "model is missing", param="model")
         _refuse_choices(fields)
@@ -64,14 +64,14 @@ class ChatDialect:
         return Request(
             model=decode(fields.pop("model"), _STRING, "model"),
             stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
-            history=read.history,
-            messages=read.messages,
-            opening=read.opening,
+            history=parsed.history,
+            messages=parsed.messages,
+            prefix=parsed.new_prefix,
             tools=_read_tools(fields.pop("tools", _NULL)),
             settings=fields,
             wants_usage=options is not None and bool(options.include_usage),
-            wants_logprobs=_asks_for(fields, "logprobs"),
-            wants_ids=_asks_for(fields, "return_token_ids"),
+            wants_logprobs=_requests_field(fields, "logprobs"),
+            wants_ids=_requests_field(fields, "return_token_ids"),
         )
 
     def write(self, request: Request, answer: Answer) -> bytes:
@@ -93,12 +93,12 @@ class ChatDialect:
         return openai_error(refusal)
 
 
-def _asks_for(fields: dict[str, msgspec.Raw], name: str) -> bool:
-    asked = bool(decode(fields.get(name, _NULL), _FLAG, name))
-    if not asked:
+def _requests_field(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    requested = bool(decode(fields.get(name, _NULL), _FLAG, name))
+    if not requested:
         # Left out rather than sent as false: the gateway itself asks for it.
         fields.pop(name, None)
-    return asked
+    return requested
 
 
 def _refuse_choices(fields: dict[str, msgspec.Raw]) -> None:

@@ -59,9 +59,10 @@ def repaired_messages(messages: Sequence[msgspec.Raw]) -> dict[int, msgspec.Raw]
     message."""
     plain = _PLAIN.match
     return {
-        index: instead
+        index: replacement
         for index, raw in enumerate(messages)
-        if plain(raw) is None and (instead := _replacement(raw, f"messages[{index}]")) is not None
+        if plain(raw) is None
+        and (replacement := _replacement(raw, f"messages[{index}]")) is not None
     }
 
 
@@ -76,18 +77,18 @@ def _replacement(raw: msgspec.Raw, where: str) -> msgspec.Raw | None:
 
 def _with_sendable_calls(raw: msgspec.Raw, where: str) -> msgspec.Raw | None:
     calls = decode(raw, _CALLS, where).tool_calls or ()
-    broken = {
+    invalid = {
         index: sent for index, call in enumerate(calls) if (sent := _sendable(call)) is not None
     }
-    if not broken:
+    if not invalid:
         return None
     fields = read_object(raw, where)
-    listed = _CALL_FIELDS.decode(fields["tool_calls"])
-    for index, sent in broken.items():
-        function = read_object(listed[index]["function"], where)
+    call_list = _CALL_FIELDS.decode(fields["tool_calls"])
+    for index, sent in invalid.items():
+        function = read_object(call_list[index]["function"], where)
         function["arguments"] = msgspec.Raw(encode(sent))
-        listed[index]["function"] = msgspec.Raw(encode(function))
-    fields["tool_calls"] = msgspec.Raw(encode(listed))
+        call_list[index]["function"] = msgspec.Raw(encode(function))
+    fields["tool_calls"] = msgspec.Raw(encode(call_list))
     return msgspec.Raw(encode(fields))
 
 
@@ -142,15 +143,15 @@ class ChatBody(msgspec.Struct, frozen=True):
     history: RawHistory
     messages: msgspec.Raw
     """The messages to send."""
-    opening: BodyPrefix | None
+    new_prefix: BodyPrefix | None
 
 
-def read_chat_body(body: bytes, known: BodyPrefix | None) -> ChatBody:
+def read_chat_body(body: bytes, prefix: BodyPrefix | None) -> ChatBody:
     """Parse a body. Raises `Refusal` if it is not a conversation."""
-    if known is not None:
+    if prefix is not None:
         # On errors, parse from the beginning, so that the message names the right location.
         try:
-            return _go_on(body, known) or _read(body)
+            return _read_rest(body, prefix) or _read(body)
         except Refusal:
             pass
     return _read(body)
@@ -160,7 +161,7 @@ def _read(body: bytes) -> ChatBody:
     fields = read_object(body)
     if "messages" not in fields:
         raise Refusal("bad_request", "messages is missing", param="messages")
-    before = {name: raw.copy() for name, raw in _until_messages(fields)}
+    before = {name: raw.copy() for name, raw in _fields_before_messages(fields)}
     array = fields.pop("messages")
     messages = decode(array, _MESSAGES, "messages")
     if not messages:
@@ -171,33 +172,35 @@ def _read(body: bytes) -> ChatBody:
     if sent:
         whole = encode([sent.get(index, raw) for index, raw in enumerate(messages)])
         return ChatBody(fields, history, msgspec.Raw(whole), None)
-    return ChatBody(fields, history, array, _opening(body, before, array, keys))
+    return ChatBody(fields, history, array, _find_prefix(body, before, array, keys))
 
 
-def _go_on(body: bytes, known: BodyPrefix) -> ChatBody | None:
+def _read_rest(body: bytes, prefix: BodyPrefix) -> ChatBody | None:
     """Parse only the messages after the known prefix; None if that is not possible."""
-    at = known.size + (body[known.size] == ord(","))
+    at = prefix.size + (body[prefix.size] == ord(","))
     rest = _REST + body[at:]
     fields = read_object(rest)
     array = fields.pop("messages")
     new = decode(array, _MESSAGES, "messages")
-    check_count(len(known.keys) + len(new), MAX_MESSAGES, "messages")
+    check_count(len(prefix.keys) + len(new), MAX_MESSAGES, "messages")
     end = at + len(array) - 2
     is_first = rest.startswith(array, len(_REST) - 1)  # not another field of this name
-    if not is_first or bool(new) != (at > known.size) or repaired_messages(new):
+    if not is_first or bool(new) != (at > prefix.size) or repaired_messages(new):
         return None
-    keys = known.keys + tuple(raw_key(message) for message in new)
-    messages = msgspec.Raw(memoryview(body)[known.start : end + 1])
-    opening = BodyPrefix(known.start, end, known.fields, keys)
-    return ChatBody({**known.fields, **fields}, RawHistory(messages, keys, new), messages, opening)
+    keys = prefix.keys + tuple(raw_key(message) for message in new)
+    messages = msgspec.Raw(memoryview(body)[prefix.start : end + 1])
+    new_prefix = BodyPrefix(prefix.start, end, prefix.fields, keys)
+    return ChatBody(
+        {**prefix.fields, **fields}, RawHistory(messages, keys, new), messages, new_prefix
+    )
 
 
-def _until_messages(fields: dict[str, msgspec.Raw]) -> list[tuple[str, msgspec.Raw]]:
+def _fields_before_messages(fields: dict[str, msgspec.Raw]) -> list[tuple[str, msgspec.Raw]]:
     names = list(fields)
     return [(name, fields[name]) for name in names[: names.index("messages")]]
 
 
-def _opening(
+def _find_prefix(
     body: bytes, before: dict[str, msgspec.Raw], array: msgspec.Raw, keys: tuple[bytes, ...]
 ) -> BodyPrefix | None:
     """Locate the array in the body: the decoder does not report offsets."""

@@ -47,7 +47,7 @@ class ChatStream:
         return b""
 
     def chunks(self, chunks: Sequence[Chunk]) -> bytes:
-        ready: list[bytes] = []
+        output: list[bytes] = []
         for chunk in chunks:
             if chunk.only_usage:
                 self._usage = chunk.data if chunk.usage is not None else self._usage
@@ -57,9 +57,9 @@ class ChatStream:
                 data = without_tokens(chunk, self._request)
             if chunk.prompt_ids is not None:
                 data = self._with_prompt_ids(data, chunk)
-            to = self._held if self._held or chunk.finish is not None else ready
-            to.append(sse_event(data))
-        return b"".join(ready)
+            target = self._held if self._held or chunk.finish is not None else output
+            target.append(sse_event(data))
+        return b"".join(output)
 
     def end(self, answer: Answer) -> bytes:
         rest = self._held or [self._piece(answer, {}, finish_name(answer))]
@@ -93,14 +93,14 @@ class ChatStream:
         answer: Answer,
         delta: dict[str, Any],
         finish: str | None,
-        more: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         if finish is not None:
             # The token fields come with the last piece: a whole answer does not tell the tokens of
             # each piece.
             choice |= answer_token_fields(self._request, answer)
-        return sse_event(encode({**self._stamp(answer), "choices": [choice], **(more or {})}))
+        return sse_event(encode({**self._head(answer), "choices": [choice], **(extra or {})}))
 
     def _with_prompt_ids(self, data: bytes, chunk: Chunk) -> bytes:
         # They are as large as the prompt, and hardly any agent asks for them.
@@ -118,9 +118,9 @@ class ChatStream:
         if answer.usage is None:
             return b""
         counts: dict[str, Any] = {"choices": [], "usage": chat_usage(answer.usage)}
-        return sse_event(encode({**self._stamp(answer), **counts}))
+        return sse_event(encode({**self._head(answer), **counts}))
 
-    def _stamp(self, answer: Answer) -> dict[str, Any]:
+    def _head(self, answer: Answer) -> dict[str, Any]:
         return answer_head(self._request, answer.id, "chat.completion.chunk")
 
 

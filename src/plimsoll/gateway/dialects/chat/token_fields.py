@@ -43,8 +43,8 @@ def answer_token_fields(request: Request, answer: Answer) -> dict[str, Any]:
     if request.wants_ids and answer.tokens is not None:
         fields["token_ids"] = answer.tokens.answer
         if answer.tokens.versions:
-            stamps = [(str(version), count) for version, count in answer.tokens.versions]
-            fields["token_versions"] = stamps
+            runs = [(str(version), count) for version, count in answer.tokens.versions]
+            fields["token_versions"] = runs
     return fields
 
 
@@ -62,20 +62,20 @@ def without_tokens(chunk: Chunk, request: Request) -> bytes:
     """
     data: bytes | None = chunk.data
     if chunk.ids is not None and not request.wants_ids:
-        data = _without_ids(data, stamped=bool(chunk.versions))
+        data = _without_ids(data, has_versions=bool(chunk.versions))
     if data is not None and chunk.logprobs is not None and not request.wants_logprobs:
         data = _without_logprobs(data)
     return _parsed_without(chunk.data, request) if data is None else data
 
 
-def _without_ids(data: bytes, *, stamped: bool) -> bytes | None:
+def _without_ids(data: bytes, *, has_versions: bool) -> bytes | None:
     at = data.rfind(_IDS)
     if at < 0:
         return None
     start = at + len(_IDS) - 1
     # An array of numbers ends at the first bracket.
     stop = data.find(b"]", start) + 1
-    if stamped:
+    if has_versions:
         if not data.startswith(_VERSIONS, stop):
             return None
         stop = data.find(b"]]", stop) + 2

@@ -69,10 +69,10 @@ def answer_blocks(request: Request, answer: Answer) -> list[dict[str, Any]]:
     return content
 
 
-def stop_fields(answer: Answer, word: str | None) -> dict[str, Any]:
-    """`stop_reason` and `stop_sequence`; `word` is the stop sequence that ended the answer."""
-    if word is not None and answer.finish == "stop":
-        return {"stop_reason": "stop_sequence", "stop_sequence": word}
+def stop_fields(answer: Answer, sequence: str | None) -> dict[str, Any]:
+    """`stop_reason` and `stop_sequence`; `sequence` is the stop sequence that ended the answer."""
+    if sequence is not None and answer.finish == "stop":
+        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
     # Some servers report a plain stop for an answer with calls.
     finish = "tool_calls" if answer.message.calls and answer.finish == "stop" else answer.finish
     return {"stop_reason": _REASONS[finish], "stop_sequence": None}
@@ -123,11 +123,11 @@ class MessagesStream:
         self._index = -1
         self._open: str | int | None = None
         """`text`, `thinking`, or the index of the call of the open block."""
-        self._growing: list[str] = []
+        self._unsent: list[str] = []
         """The pieces that are not sent yet."""
         self._calls = 0
-        self._word: str | None = None
-        self._silent = 0
+        self._stop_sequence: str | None = None
+        self._silent_chunks = 0
 
     def start(self) -> bytes:
         message: dict[str, Any] = {
@@ -141,28 +141,31 @@ class MessagesStream:
             "usage": messages_usage(None),
         }
         self._send("message_start", {"message": message})
-        return self._taken()
+        return self._take_events()
 
     def chunks(self, chunks: Sequence[Chunk]) -> bytes:
         for chunk in chunks:
             if chunk.reasoning and self._request.wants_reasoning:
-                self._grow("thinking", chunk.reasoning)
+                self._append("thinking", chunk.reasoning)
             if chunk.text:
-                self._grow("text", chunk.text)
+                self._append("text", chunk.text)
             for delta in chunk.calls:
                 self._call(delta)
             if chunk.finish is not None:
-                self._word = chunk_stop_sequence(self._request, chunk.data)
+                self._stop_sequence = chunk_stop_sequence(self._request, chunk.data)
         if isinstance(self._open, str):
             self._flush(self._open)
-        return self._taken() or self._keep_open(len(chunks))
+        return self._take_events() or self._ping_if_silent(len(chunks))
 
     def end(self, answer: Answer) -> bytes:
         self._close()
-        ending = {"delta": stop_fields(answer, self._word), "usage": messages_usage(answer.usage)}
+        ending = {
+            "delta": stop_fields(answer, self._stop_sequence),
+            "usage": messages_usage(answer.usage),
+        }
         self._send("message_delta", ending)
         self._send("message_stop", {})
-        return self._taken()
+        return self._take_events()
 
     def ping(self) -> bytes:
         return _PING
@@ -178,14 +181,14 @@ class MessagesStream:
             for index, call in enumerate(message.calls)
         ]
         chunk = Chunk(b"", message.text, message.reasoning, calls)
-        self._word = stop_sequence(self._request, answer)
+        self._stop_sequence = stop_sequence(self._request, answer)
         return b"".join((self.start(), self.chunks([chunk]), self.end(answer)))
 
-    def _grow(self, kind: str, text: str) -> None:
+    def _append(self, kind: str, text: str) -> None:
         if self._open != kind:
             thought = {"thinking": "", "signature": ""}
             self._begin(kind, thought if kind == "thinking" else {"text": ""})
-        self._growing.append(text)
+        self._unsent.append(text)
 
     def _call(self, delta: CallDelta) -> None:
         if self._open != delta.index:
@@ -194,7 +197,7 @@ class MessagesStream:
                 raise Refusal("upstream", "the upstream's stream returned to an earlier call")
             self._begin("tool_use", {"id": delta.id, "name": delta.name, "input": {}})
             self._open, self._calls = delta.index, delta.index + 1
-        self._growing.append(delta.arguments)
+        self._unsent.append(delta.arguments)
 
     def _begin(self, kind: str, block: dict[str, Any]) -> None:
         self._close()
@@ -207,7 +210,7 @@ class MessagesStream:
         if self._open is None:
             return
         if isinstance(self._open, int):
-            arguments = sendable_arguments("".join(self._growing))
+            arguments = sendable_arguments("".join(self._unsent))
             self._delta({"type": "input_json_delta", "partial_json": arguments})
         else:
             self._flush(self._open)
@@ -215,12 +218,12 @@ class MessagesStream:
             self._delta({"type": "signature_delta", "signature": SIGNATURE})
         self._send("content_block_stop", {"index": self._index})
         self._open = None
-        self._growing.clear()
+        self._unsent.clear()
 
     def _flush(self, kind: str) -> None:
-        if self._growing:
-            self._delta({"type": f"{kind}_delta", kind: "".join(self._growing)})
-            self._growing.clear()
+        if self._unsent:
+            self._delta({"type": f"{kind}_delta", kind: "".join(self._unsent)})
+            self._unsent.clear()
 
     def _delta(self, delta: dict[str, Any]) -> None:
         self._send("content_block_delta", {"index": self._index, "delta": delta})
@@ -228,14 +231,14 @@ class MessagesStream:
     def _send(self, name: str, fields: dict[str, Any]) -> None:
         self._events.append(sse_event(encode({"type": name, **fields}), name))
 
-    def _keep_open(self, taken: int) -> bytes:
-        self._silent += taken
-        if self._silent < _CHUNKS_PER_PING:
+    def _ping_if_silent(self, count: int) -> bytes:
+        self._silent_chunks += count
+        if self._silent_chunks < _CHUNKS_PER_PING:
             return b""
-        self._silent = 0
+        self._silent_chunks = 0
         return _PING
 
-    def _taken(self) -> bytes:
-        taken = b"".join(self._events)
+    def _take_events(self) -> bytes:
+        count = b"".join(self._events)
         self._events.clear()
-        return taken
+        return count

@@ -46,13 +46,13 @@ class MessagesDialect:
             raise Refusal("bad_request", "messages: at least one is required", param="messages")
         check_count(len(turns), MAX_MESSAGES, "messages")
         system = decode(fields.pop("system", _NULL), _SYSTEM, "system")
-        known, messages = history(read_conversation(system, turns))
+        parsed_history, messages = history(read_conversation(system, turns))
         tools = read_tools(fields.pop("tools", _NULL))
         return Request(
             model=decode(fields.pop("model"), _STRING, "model"),
             stream=bool(decode(fields.pop("stream", _NULL), _FLAG, "stream")),
             wants_reasoning=wants_thinking(fields.pop("thinking", _NULL)),
-            history=known,
+            history=parsed_history,
             messages=messages,
             tools=tools,
             settings=read_settings(fields, tools is not None),

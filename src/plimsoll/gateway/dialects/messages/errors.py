@@ -47,11 +47,11 @@ def _message(refusal: Refusal) -> str:
     return refusal.message
 
 
-def _too_long(said: str) -> str:
+def _too_long(message: str) -> str:
     """The message that clients look for, with the figures if the server reported them."""
-    limit, prompt, asked = (_figure(form, said) for form in (_LIMIT, _PROMPT, _ASKED))
+    limit, prompt, asked = (_figure(pattern, message) for pattern in (_LIMIT, _PROMPT, _ASKED))
     if limit is None or prompt is None:
-        return f"prompt is too long: {said}"
+        return f"prompt is too long: {message}"
     if asked and prompt < limit:
         return (
             f"input length and `max_tokens` exceed context limit: {prompt} + {asked} > {limit}, "
@@ -60,6 +60,6 @@ def _too_long(said: str) -> str:
     return f"prompt is too long: {prompt} tokens > {limit} maximum"
 
 
-def _figure(form: re.Pattern[str], said: str) -> int | None:
-    found = form.search(said)
+def _figure(pattern: re.Pattern[str], message: str) -> int | None:
+    found = pattern.search(message)
     return next((int(group) for group in found.groups() if group), None) if found else None

@@ -145,7 +145,7 @@ def read_conversation(system: str | Sequence[TextBlock] | None, turns: list[Turn
             calls = frozenset(call.id for call in message.calls)
             messages.append(message)
         else:
-            messages += _said(blocks, calls)
+            messages += _user_messages(blocks, calls)
     return messages
 
 
@@ -154,7 +154,7 @@ def _role(turn: Turn) -> str:
 
 
 def _blocks(turn: Turn) -> list[Block]:
-    blocks = _listed(turn.content)
+    blocks = _as_list(turn.content)
     if turn.role != "system":
         return blocks
     # Chat templates reject a system prompt in the middle. Agents write it as a user message like
@@ -163,7 +163,7 @@ def _blocks(turn: Turn) -> list[Block]:
     return [TextBlock(f"<system-reminder>\n{text}\n</system-reminder>")]
 
 
-def _listed(content: str | list[Block] | None) -> list[Block]:
+def _as_list(content: str | list[Block] | None) -> list[Block]:
     if isinstance(content, str):
         return [TextBlock(content)]
     check_count(len(content or ()), MAX_PARTS, "messages.content")
@@ -213,7 +213,7 @@ def _arguments(input: msgspec.Raw) -> str:
     return text
 
 
-def _said(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
+def _user_messages(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
     """The tool results, then everything else that the agent says."""
     results: list[Message] = []
     parts: list[Part] = []
@@ -234,7 +234,7 @@ def _said(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
 
 
 def _result(block: ToolResult) -> tuple[str, list[Part]]:
-    text, images = split_result(map(_part, _listed(block.content)))
+    text, images = split_result(map(_part, _as_list(block.content)))
     return f"Error: {text}" if block.is_error else text, images
 
 
@@ -272,7 +272,7 @@ def _document(document: Document) -> str:
             text = data
         case BlocksSource(content):
             text = "\n".join(
-                block.text for block in _listed(content) if isinstance(block, TextBlock)
+                block.text for block in _as_list(content) if isinstance(block, TextBlock)
             )
         case Base64Source(media_type):
             text = f"[a document of type {media_type}, which the policy cannot read]"

@@ -98,7 +98,7 @@ class ResponsesDialect:
         conversation = read_input(given.pop("input"), _text(given, "instructions"))
         parsed, messages = history(conversation.messages())
         lists = [ToolList("tools", given.pop("tools"))] if "tools" in given else []
-        tools, offers = read_tools(lists + conversation.tools)
+        tools, agent_tools = read_tools(lists + conversation.tools)
         include = decode(given["include"], _INCLUDE, "include") if "include" in given else []
         request = ResponsesRequest(
             model=_text(given, "model"),
@@ -106,8 +106,8 @@ class ResponsesDialect:
             history=parsed,
             messages=messages,
             tools=tools,
-            offers=offers,
-            sealed="reasoning.encrypted_content" in include,
+            agent_tools=agent_tools,
+            encrypted="reasoning.encrypted_content" in include,
         )
         _set(request, given)
         return request
@@ -164,7 +164,7 @@ def _set_tools(request: ResponsesRequest, given: dict[str, msgspec.Raw]) -> None
     parallel, choice = given.pop("parallel_tool_calls", None), given.pop("tool_choice", None)
     if parallel is not None:
         request.echoed["parallel_tool_calls"] = decode(parallel, _FLAG, "parallel_tool_calls")
-    chosen = None if choice is None else read_choice(choice, request.offers)
+    chosen = None if choice is None else read_choice(choice, request.agent_tools)
     # Servers reject both without tools.
     if request.tools is None:
         return

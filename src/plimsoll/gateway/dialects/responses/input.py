@@ -104,7 +104,7 @@ class _Answer:
         self.texts: list[str] = []
         self.calls: list[ToolCall] = []
 
-    def takes(self, turn: str, call: bool) -> bool:
+    def accepts(self, turn: str, call: bool) -> bool:
         """Whether an item belongs to this answer. For items without ids of this gateway: calls
         follow a text, and a text or reasoning after either begins another answer."""
         if turn and self.turn:
@@ -146,8 +146,8 @@ class Conversation:
         if self._answer is not None:
             self._close()
         text, following = split_result(parts)
-        said = (Text(text),) if text else ()
-        self._messages.append(Message(role="tool", parts=said, call_id=call_id))
+        problem = (Text(text),) if text else ()
+        self._messages.append(Message(role="tool", parts=problem, call_id=call_id))
         self._following += following
 
     def add_instruction(self, parts: tuple[Part, ...]) -> None:
@@ -159,7 +159,7 @@ class Conversation:
     def answer(self, id: str | None, *, call: bool = False) -> _Answer:
         """The answer that the next item of the policy belongs to."""
         turn = turn_of(id or "")
-        if self._answer is None or not self._answer.takes(turn, call):
+        if self._answer is None or not self._answer.accepts(turn, call):
             self._close()
             self._answer = _Answer()
         self._answer.turn = self._answer.turn or turn
@@ -199,10 +199,10 @@ def _kind(item: msgspec.Raw, where: str) -> str:
 
 def _unknown(kind: str, where: str) -> Refusal:
     if kind == "item_reference":
-        said = "items are not stored here; send the items themselves, with `store` false"
+        problem = "items are not stored here; send the items themselves, with `store` false"
     else:
-        said = f"unknown item type `{kind}`"
-    return Refusal("unsupported", f"{where}: {said}", param=f"{where}.type")
+        problem = f"unknown item type `{kind}`"
+    return Refusal("unsupported", f"{where}: {problem}", param=f"{where}.type")
 
 
 def _read_message(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:

@@ -68,11 +68,11 @@ def text_part(text: str) -> Item:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def reasoning_item(id: str, text: str, sealed: bool) -> Item:
+def reasoning_item(id: str, text: str, encrypted: bool) -> Item:
     """Reasoning, in the field that all agents send back."""
     summary = [summary_part(text)] if text else []
     item: Item = {"id": id, "type": "reasoning", "summary": summary}
-    if sealed:
+    if encrypted:
         # Agents that asked for it send the item back only if it is present.
         item["encrypted_content"] = "summary"
     return item
@@ -90,17 +90,17 @@ def message_item(id: str, text: str | None, status: str) -> Item:
 
 
 def call_item(
-    turn: str, number: int, call: ToolCall, status: str, offers: Mapping[str, AgentTool]
+    turn: str, number: int, call: ToolCall, status: str, agent_tools: Mapping[str, AgentTool]
 ) -> Item:
     """A call, in the form of the agent's tool; a function call for an unknown tool."""
-    offer = offers.get(call.name) or AgentTool("function", call.name)
+    agent_tool = agent_tools.get(call.name) or AgentTool("function", call.name)
     item: Item = {
         "id": item_id("fc", turn, number),
         "type": "function_call",
         "status": status,
         "call_id": call.id,
     }
-    match offer.kind:
+    match agent_tool.kind:
         case "custom":
             text = _text(call.arguments)
             prefix = _UNREAD if text is None else "ctc"
@@ -111,9 +111,9 @@ def call_item(
             return item | {"type": "local_shell_call", "action": action}
         case _:
             item["arguments"] = call.arguments
-    item["name"] = offer.name
-    if offer.namespace is not None:
-        item["namespace"] = offer.namespace
+    item["name"] = agent_tool.name
+    if agent_tool.namespace is not None:
+        item["namespace"] = agent_tool.namespace
     return item
 
 
@@ -157,9 +157,9 @@ class ResponsesRequest(Request, kw_only=True):
 
     turn: str = msgspec.field(default_factory=new_turn)
     """Identifies the answer, however often it is written."""
-    offers: dict[str, AgentTool] = msgspec.field(default_factory=dict[str, AgentTool])
+    agent_tools: dict[str, AgentTool] = msgspec.field(default_factory=dict[str, AgentTool])
     """The agent's tool for each function of the policy."""
-    sealed: bool = False
+    encrypted: bool = False
     """Whether the agent asked for encrypted reasoning."""
     echoed: dict[str, object] = msgspec.field(default_factory=dict[str, object])
     """Fields that the answer repeats."""
@@ -169,10 +169,10 @@ class Frame:
     """The response object of one answer, with the same id in all of its events."""
 
     def __init__(self, request: Request) -> None:
-        known = request if isinstance(request, ResponsesRequest) else None
-        self.turn = known.turn if known else new_turn()
-        self.offers: Mapping[str, AgentTool] = known.offers if known else {}
-        self.sealed = known is not None and known.sealed
+        own = request if isinstance(request, ResponsesRequest) else None
+        self.turn = own.turn if own else new_turn()
+        self.agent_tools: Mapping[str, AgentTool] = own.agent_tools if own else {}
+        self.encrypted = own is not None and own.encrypted
         self._fields: Item = {
             "id": f"resp_{self.turn}",
             "object": "response",
@@ -185,10 +185,10 @@ class Frame:
             "instructions": None,
             "metadata": {},
             "store": False,
-            **(known.echoed if known else {}),
+            **(own.echoed if own else {}),
         }
 
-    def begun(self) -> Item:
+    def in_progress(self) -> Item:
         return self._with("in_progress", [])
 
     def failed(self, error: Item) -> Item:
@@ -235,12 +235,12 @@ def output_of(answer: Answer, frame: Frame) -> list[Item]:
     message, turn, status = answer.message, frame.turn, item_status(answer)
     items: list[Item] = []
     if message.reasoning:
-        items.append(reasoning_item(item_id("rs", turn, 0), message.reasoning, frame.sealed))
+        items.append(reasoning_item(item_id("rs", turn, 0), message.reasoning, frame.encrypted))
     if message.text or not message.calls:
         items.append(message_item(item_id("msg", turn, len(items)), message.text, status))
     for index, call in enumerate(message.calls):
         named = named_call(call, turn, index)
-        items.append(call_item(turn, len(items), named, status, frame.offers))
+        items.append(call_item(turn, len(items), named, status, frame.agent_tools))
     return items
 
 

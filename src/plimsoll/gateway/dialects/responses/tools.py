@@ -87,19 +87,19 @@ def function_name(name: str, namespace: str | None) -> str:
 def read_tools(lists: Iterable[ToolList]) -> tuple[msgspec.Raw | None, dict[str, AgentTool]]:
     """The tools for an upstream, and the agent's tool for each function name."""
     functions: dict[str, object] = {}
-    offers: dict[str, AgentTool] = {}
+    agent_tools: dict[str, AgentTool] = {}
     for tools in lists:
-        _add(tools, None, functions, offers)
+        _add(tools, None, functions, agent_tools)
     if not functions:
-        return None, offers
-    return msgspec.Raw(encode(list(functions.values()))), offers
+        return None, agent_tools
+    return msgspec.Raw(encode(list(functions.values()))), agent_tools
 
 
 def _add(
     tools: ToolList,
     namespace: str | None,
     functions: dict[str, object],
-    offers: dict[str, AgentTool],
+    agent_tools: dict[str, AgentTool],
 ) -> None:
     listed = decode(tools.raw, _TOOLS, tools.where)
     check_count(len(functions) + len(listed), MAX_TOOLS, tools.where)
@@ -109,16 +109,16 @@ def _add(
             continue
         if tool.type == "namespace" and namespace is None:
             _named(tool.name, where)
-            _add(ToolList(f"{where}.tools", tool.tools), tool.name, functions, offers)
+            _add(ToolList(f"{where}.tools", tool.tools), tool.name, functions, agent_tools)
             continue
-        offer = _offer(tool, namespace, where)
-        name = function_name(offer.name, offer.namespace)
-        offers[name] = offer
+        agent_tool = _agent_tool(tool, namespace, where)
+        name = function_name(agent_tool.name, agent_tool.namespace)
+        agent_tools[name] = agent_tool
         function = {"name": name, **_function(tool, where)}
         functions[name] = {"type": "function", "function": function}
 
 
-def _offer(tool: _Tool, namespace: str | None, where: str) -> AgentTool:
+def _agent_tool(tool: _Tool, namespace: str | None, where: str) -> AgentTool:
     match tool.type:
         case "function" | "custom":
             return AgentTool(tool.type, _named(tool.name, where), namespace)
@@ -183,7 +183,7 @@ def _freeform(tool: _Tool) -> str:
     return "\n\n".join(lines)
 
 
-def read_choice(raw: msgspec.Raw, offers: dict[str, AgentTool]) -> object:
+def read_choice(raw: msgspec.Raw, agent_tools: dict[str, AgentTool]) -> object:
     """`tool_choice` for an upstream."""
     choice = decode(raw, _CHOICE, "tool_choice")
     if isinstance(choice, str):
@@ -194,7 +194,7 @@ def read_choice(raw: msgspec.Raw, offers: dict[str, AgentTool]) -> object:
         return choice
     name = LOCAL_SHELL if choice.type == "local_shell" else choice.name
     called = function_name(name, choice.namespace)
-    if choice.type not in ("function", "custom", "local_shell") or called not in offers:
+    if choice.type not in ("function", "custom", "local_shell") or called not in agent_tools:
         raise Refusal(
             "unsupported",
             f"tool_choice: no tool `{called or choice.type}` is offered",

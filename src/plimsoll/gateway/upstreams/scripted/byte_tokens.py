@@ -30,14 +30,14 @@ NAMES = {END: "<end>", 257: "<system>", 258: "<user>", 259: "<assistant>", 260: 
 }
 
 
-def prompt_ids(asked: ScriptedRequest) -> list[int]:
+def prompt_ids(request: ScriptedRequest) -> list[int]:
     """The tokens before the answer: tools, messages, and the assistant's role token."""
     ids: list[int] = []
-    if asked.tools_text:
+    if request.tools_text:
         ids.append(TOOLS)
-        ids.extend(asked.tools_text)
+        ids.extend(request.tools_text)
         ids.append(END)
-    for message in asked.messages:
+    for message in request.messages:
         ids.append(ROLES.get(message.role, ROLES["user"]))
         if message.role == "assistant":
             ids.extend(_assistant(message))
@@ -72,15 +72,15 @@ def logprobs_of(ids: list[int]) -> list[float]:
 
 def decode_ids(ids: Iterable[int]) -> str:
     """The text of tokens, for people and tests."""
-    said = bytearray()
+    text_bytes = bytearray()
     for token in ids:
-        said.extend(bytes([token]) if token < END else NAMES.get(token, "<?>").encode())
-    return said.decode("utf-8", "replace")
+        text_bytes.extend(bytes([token]) if token < END else NAMES.get(token, "<?>").encode())
+    return text_bytes.decode("utf-8", "replace")
 
 
 def _assistant(message: RequestMessage) -> list[int]:
     calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
-    return answer_ids(message.thought, message.text, calls)
+    return answer_ids(message.reasoning_text, message.text, calls)
 
 
 def canonical(arguments: str) -> str:

@@ -54,18 +54,18 @@ class ScriptedAnswer:
     calls: Sequence[ScriptedCall]
 
 
-def truncated(said: ScriptedAnswer, tokens: int) -> ScriptedAnswer:
+def truncated(answer: ScriptedAnswer, tokens: int) -> ScriptedAnswer:
     """The answer cut to this many tokens, without its end token. Characters are not split."""
-    room = _TokenBudget(tokens)
+    budget = _TokenBudget(tokens)
     # Reasoning is enclosed in two special tokens; two precede the arguments of a call.
-    reasoning = room.take(said.reasoning, marks=2) if said.reasoning else ""
-    text = room.take(said.text)
+    reasoning = budget.take(answer.reasoning, special=2) if answer.reasoning else ""
+    text = budget.take(answer.text)
     calls: list[ScriptedCall] = []
-    for call in said.calls:
-        named = room.take(call.name, marks=2)
-        if named != call.name or room.left < 0:
+    for call in answer.calls:
+        named = budget.take(call.name, special=2)
+        if named != call.name or budget.left < 0:
             break
-        calls.append(replace(call, arguments=room.take(call.arguments)))
+        calls.append(replace(call, arguments=budget.take(call.arguments)))
     return ScriptedAnswer(reasoning, text, calls)
 
 
@@ -75,11 +75,11 @@ class _TokenBudget:
     def __init__(self, tokens: int) -> None:
         self.left = tokens
 
-    def take(self, text: str, marks: int = 0) -> str:
+    def take(self, text: str, special: int = 0) -> str:
         data = text.encode()
-        room = max(0, self.left - marks)
-        self.left -= marks + len(data)
-        return data[:room].decode("utf-8", "ignore")
+        budget = max(0, self.left - special)
+        self.left -= special + len(data)
+        return data[:budget].decode("utf-8", "ignore")
 
 
 PIECE_CHARS = 12
@@ -92,7 +92,7 @@ class Reply:
     """An answer that is ready to be encoded."""
 
     turn: Turn
-    said: ScriptedAnswer
+    answer: ScriptedAnswer
     prompt: list[int]
     ids: list[int]
     key: str
@@ -103,7 +103,7 @@ class Reply:
     def finish(self) -> str:
         if self.cut:
             return "length"
-        return "tool_calls" if self.said.calls else self.turn.finish
+        return "tool_calls" if self.answer.calls else self.turn.finish
 
     @property
     def usage(self) -> dict[str, int]:
@@ -122,55 +122,61 @@ class ScriptedModel:
         # its KV cache.
         self._thoughts: OrderedDict[str, str] = OrderedDict()
 
-    def reply(self, asked: ScriptedRequest) -> Reply:
-        said = self._script.turn(asked) if isinstance(self._script, Script) else self._script(asked)
-        turn = Turn(text=said) if isinstance(said, str) else said
-        self._think_back(asked)
-        prompt = prompt_ids(asked)
+    def reply(self, request: ScriptedRequest) -> Reply:
+        answer = (
+            self._script.turn(request)
+            if isinstance(self._script, Script)
+            else self._script(request)
+        )
+        turn = Turn(text=answer) if isinstance(answer, str) else answer
+        self._restore_reasoning(request)
+        prompt = prompt_ids(request)
         key = hashlib.blake2b(msgspec.json.encode(prompt), digest_size=6).hexdigest()
-        text, lines = _spoken(turn, asked)
-        calls = [_call(line, index, key, asked) for index, line in enumerate(lines)]
-        spoken = ScriptedAnswer(turn.reasoning, text, calls)
-        ids = _ids(spoken)
-        cut = asked.limit is not None and len(ids) > asked.limit
-        if asked.limit is not None and cut:
-            spoken = truncated(spoken, asked.limit)
-            ids = _ids(spoken)[:-1]
-        if spoken.reasoning:
-            self._remember(_visible(spoken.text, [call.id for call in calls]), spoken.reasoning)
-        return Reply(turn, spoken, prompt, ids, key, cut)
+        text, specs = _text_and_calls(turn, request)
+        calls = [_call(spec, index, key, request) for index, spec in enumerate(specs)]
+        answer = ScriptedAnswer(turn.reasoning, text, calls)
+        ids = _ids(answer)
+        cut = request.limit is not None and len(ids) > request.limit
+        if request.limit is not None and cut:
+            answer = truncated(answer, request.limit)
+            ids = _ids(answer)[:-1]
+        if answer.reasoning:
+            self._remember_reasoning(
+                _visible_key(answer.text, [call.id for call in calls]), answer.reasoning
+            )
+        return Reply(turn, answer, prompt, ids, key, cut)
 
-    def body(self, reply: Reply, wants: TokenOptions) -> bytes:
+    def body(self, reply: Reply, options: TokenOptions) -> bytes:
         """The body of a whole answer."""
-        said = reply.said
-        message: dict[str, object] = {"role": "assistant", "content": said.text or None}
-        if said.reasoning:
-            message["reasoning_content"] = said.reasoning
-        if said.calls:
+        answer = reply.answer
+        message: dict[str, object] = {"role": "assistant", "content": answer.text or None}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": _function(call)}
-                for call in said.calls
+                for call in answer.calls
             ]
-        tokens = _tokens(wants, reply.finish, reply.ids, logprobs_of(reply.ids))
+        tokens = _tokens(options, reply.finish, reply.ids, logprobs_of(reply.ids))
         whole = self._head(reply, "chat.completion") | {
             "choices": [{"index": 0, "message": message, **tokens}],
             "usage": reply.usage,
         }
-        if wants.ids:
+        if options.ids:
             whole["prompt_token_ids"] = reply.prompt
         return msgspec.json.encode(whole)
 
-    def events(self, reply: Reply, wants: TokenOptions, *, usage: bool = True) -> Iterator[bytes]:
+    def events(self, reply: Reply, options: TokenOptions, *, usage: bool = True) -> Iterator[bytes]:
         """The data of a stream's events, without the final `[DONE]`."""
         head = self._head(reply, "chat.completion.chunk")
         first: dict[str, object] = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
-        if wants.ids:
+        if options.ids:
             first["prompt_token_ids"] = reply.prompt
         yield msgspec.json.encode(head | first)
         logprobs, done = logprobs_of(reply.ids), 0
         for delta, ids in _deltas(reply):
             finish = reply.finish if not delta else None
-            tokens = _tokens(wants, finish, ids, logprobs[done : done + len(ids)])
+            tokens = _tokens(options, finish, ids, logprobs[done : done + len(ids)])
             done += len(ids)
             choice = {"index": 0, "delta": delta, **tokens}
             yield msgspec.json.encode(head | {"choices": [choice]})
@@ -180,53 +186,53 @@ class ScriptedModel:
     def _head(self, reply: Reply, kind: str) -> dict[str, object]:
         return answer_head(kind, reply.key, self.model, 1_700_000_000)
 
-    def _think_back(self, asked: ScriptedRequest) -> None:
-        for message in asked.messages:
-            if message.role == "assistant" and not message.thought:
-                key = _visible(message.text, [call.id for call in message.tool_calls or ()])
+    def _restore_reasoning(self, request: ScriptedRequest) -> None:
+        for message in request.messages:
+            if message.role == "assistant" and not message.reasoning_text:
+                key = _visible_key(message.text, [call.id for call in message.tool_calls or ()])
                 message.reasoning = self._thoughts.get(key)
 
-    def _remember(self, key: str, thought: str) -> None:
-        self._thoughts[key] = thought
+    def _remember_reasoning(self, key: str, reasoning_text: str) -> None:
+        self._thoughts[key] = reasoning_text
         self._thoughts.move_to_end(key)
         if len(self._thoughts) > MAX_THOUGHTS:
             self._thoughts.popitem(last=False)
 
 
-def _visible(text: str, calls: Sequence[str]) -> str:
+def _visible_key(text: str, calls: Sequence[str]) -> str:
     """The key of an answer that comes back without its reasoning."""
     return "\0".join([text.strip(), *calls])
 
 
-def _spoken(turn: Turn, asked: ScriptedRequest) -> tuple[str, list[CallSpec]]:
+def _text_and_calls(turn: Turn, request: ScriptedRequest) -> tuple[str, list[CallSpec]]:
     """The text and calls of a turn, for the tools that the agent offers."""
-    lines = list(turn.calls)
+    specs = list(turn.calls)
     commands = [turn.run] if turn.run else []
-    if turn.submit and offers_submit(asked.tools):
-        lines.append(CallSpec(name="submit"))
-    elif turn.submit and (line := end_line(asked.conversation)):
-        commands.append(f"echo {line}")
+    if turn.submit and offers_submit(request.tools):
+        specs.append(CallSpec(name="submit"))
+    elif turn.submit and (spec := end_line(request.conversation)):
+        commands.append(f"echo {spec}")
     text = turn.text
     for command in commands:
-        call = run_call(command, asked.tools)
+        call = run_call(command, request.tools)
         if call is not None:
             name, arguments = call
-            lines.append(CallSpec.model_validate({"name": name, "arguments": arguments}))
+            specs.append(CallSpec.model_validate({"name": name, "arguments": arguments}))
         else:
             # No tool runs commands: agents of this kind read them from a fenced block.
             text = f"{text}\n\n```bash\n{command}\n```".strip()
-    return text, lines
+    return text, specs
 
 
-def _ids(said: ScriptedAnswer) -> list[int]:
-    return answer_ids(said.reasoning, said.text, [(c.name, c.arguments) for c in said.calls])
+def _ids(answer: ScriptedAnswer) -> list[int]:
+    return answer_ids(answer.reasoning, answer.text, [(c.name, c.arguments) for c in answer.calls])
 
 
-def _call(line: CallSpec, index: int, key: str, asked: ScriptedRequest) -> ScriptedCall:
-    names = [line.name] if isinstance(line.name, str) else line.name
-    offered = {tool.name for tool in asked.tools}
+def _call(spec: CallSpec, index: int, key: str, request: ScriptedRequest) -> ScriptedCall:
+    names = [spec.name] if isinstance(spec.name, str) else spec.name
+    offered = {tool.name for tool in request.tools}
     name = next((name for name in names if name in offered), names[0] if names else "")
-    given = line.arguments
+    given = spec.arguments
     arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
     return ScriptedCall(f"call_{index}_{key}", name, canonical(arguments))
 
@@ -236,25 +242,25 @@ def _function(call: ScriptedCall) -> dict[str, str]:
 
 
 def _tokens(
-    wants: TokenOptions, finish: str | None, ids: list[int], logprobs: list[float]
+    options: TokenOptions, finish: str | None, ids: list[int], logprobs: list[float]
 ) -> dict[str, object]:
-    return token_fields(wants, finish, ids, logprobs, [decode_ids([token]) for token in ids])
+    return token_fields(options, finish, ids, logprobs, [decode_ids([token]) for token in ids])
 
 
 def _deltas(reply: Reply) -> Iterator[tuple[dict[str, object], list[int]]]:
     """The pieces of an answer, each with its tokens; the last is empty."""
     ids = [THOUGHT]
-    said = reply.said
-    for piece in _pieces(said.reasoning):
+    answer = reply.answer
+    for piece in _pieces(answer.reasoning):
         yield {"reasoning_content": piece}, [*ids, *piece.encode()]
         ids = []
-    ids = [SAID] if said.reasoning else []
-    for piece in _pieces(said.text):
+    ids = [SAID] if answer.reasoning else []
+    for piece in _pieces(answer.text):
         yield {"content": piece}, [*ids, *piece.encode()]
         ids = []
-    for index, call in enumerate(said.calls):
-        begun = {"index": index, "id": call.id, "type": "function"}
-        named = begun | {"function": {"name": call.name, "arguments": ""}}
+    for index, call in enumerate(answer.calls):
+        header = {"index": index, "id": call.id, "type": "function"}
+        named = header | {"function": {"name": call.name, "arguments": ""}}
         yield {"tool_calls": [named]}, [*ids, CALL, *call.name.encode(), ARGUMENTS]
         ids = []
         for piece in _pieces(call.arguments):

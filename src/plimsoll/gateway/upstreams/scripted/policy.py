@@ -45,7 +45,9 @@ class ScriptedPolicy:
         version: Version = FIRST_VERSION,
         pace: float = 0.0,
     ) -> None:
-        self._engine = ScriptedModel(load_script(script) if isinstance(script, Path) else script)
+        self._script_model = ScriptedModel(
+            load_script(script) if isinstance(script, Path) else script
+        )
         self._failed: Counter[str] = Counter()
         self._pace = pace
         """Seconds between the pieces of a stream."""
@@ -53,7 +55,7 @@ class ScriptedPolicy:
 
     @property
     def model(self) -> str:
-        return self._engine.model
+        return self._script_model.model
 
     @property
     def streams(self) -> bool:
@@ -69,54 +71,54 @@ class ScriptedPolicy:
 
     async def answer(self, request: Request, call: CallContext) -> Answer:
         reply = await self._reply(request, call)
-        if self._fails(reply):
+        if self._should_fail(reply):
             raise await _failure(reply)
-        return read_answer(WHERE, self._engine.body(reply, _wants(request, call)))
+        return read_answer(WHERE, self._script_model.body(reply, _token_options(request, call)))
 
     @asynccontextmanager
     async def stream(
         self, request: Request, call: CallContext
     ) -> AsyncGenerator[AsyncIterator[list[Chunk]]]:
         reply = await self._reply(request, call)
-        fails = self._fails(reply)
+        fails = self._should_fail(reply)
         if fails and not _begins(reply):
             raise await _failure(reply)
-        pieces = self._pieces(reply, _wants(request, call), fails=fails)
+        pieces = self._pieces(reply, _token_options(request, call), fails=fails)
         try:
             yield pieces
         finally:
             await pieces.aclose()
 
     async def count(self, request: Request, call: CallContext) -> int:
-        return len(prompt_ids(_asked(request, call)))
+        return len(prompt_ids(_parse(request, call)))
 
     async def close(self) -> None:
         pass
 
     async def _reply(self, request: Request, call: CallContext) -> Reply:
-        reply = self._engine.reply(_asked(request, call))
+        reply = self._script_model.reply(_parse(request, call))
         await asyncio.sleep(reply.turn.delay)
         return reply
 
     async def _pieces(
-        self, reply: Reply, wants: TokenOptions, *, fails: bool
+        self, reply: Reply, options: TokenOptions, *, fails: bool
     ) -> AsyncGenerator[list[Chunk]]:
         reader = StreamReader(WHERE)
-        events = list(self._engine.events(reply, wants))
+        events = list(self._script_model.events(reply, options))
         for event in events[: len(events) // 2] if fails else events:
             yield [reader.read(event)]
             await asyncio.sleep(self._pace)
         if fails:
             raise await _failure(reply)
 
-    def _fails(self, reply: Reply) -> bool:
+    def _should_fail(self, reply: Reply) -> bool:
         if reply.turn.failure is None:
             return False
         self._failed[reply.key] += 1
         return reply.turn.times is None or self._failed[reply.key] <= reply.turn.times
 
 
-def _asked(request: Request, call: CallContext) -> ScriptedRequest:
+def _parse(request: Request, call: CallContext) -> ScriptedRequest:
     try:
         limit = next(
             (request.settings[name] for name in LENGTH_FIELDS if name in request.settings), None
@@ -127,7 +129,7 @@ def _asked(request: Request, call: CallContext) -> ScriptedRequest:
         raise UpstreamFailure("bad_request", f"invalid request: {error}") from error
 
 
-def _wants(request: Request, call: CallContext) -> TokenOptions:
+def _token_options(request: Request, call: CallContext) -> TokenOptions:
     ids, logprobs = request.wants_ids, request.wants_logprobs
     return TokenOptions(ids=call.ids or ids, logprobs=call.ids or logprobs)
 
@@ -147,6 +149,6 @@ async def _failure(reply: Reply) -> UpstreamFailure:
         await asyncio.Event().wait()
     if failure in ("drop", "cut"):
         return UpstreamFailure(
-            "upstream", f"the policy at {WHERE} closed the connection", down=True
+            "upstream", f"the policy at {WHERE} closed the connection", replica_fault=True
         )
     return invalid_answer(WHERE, f"{failure}, as the script says")

@@ -48,7 +48,7 @@ class RequestMessage(msgspec.Struct):
         return self.content or ""
 
     @property
-    def thought(self) -> str:
+    def reasoning_text(self) -> str:
         return self.reasoning or self.reasoning_content or ""
 
 
@@ -94,11 +94,11 @@ def read_request(
     limit: int | None = None,
 ) -> ScriptedRequest:
     """Parse a request. Raises `msgspec.DecodeError` if it is invalid."""
-    offered: list[_Offered] = (_tools.decode(tools) if tools else None) or []
+    tool_entries: list[_Offered] = (_tools.decode(tools) if tools else None) or []
     return ScriptedRequest(
         messages=_messages.decode(messages),
-        tools=[tool.function for tool in offered if tool.function is not None],
-        tools_text=bytes(tools) if tools and offered else b"",
+        tools=[tool.function for tool in tool_entries if tool.function is not None],
+        tools_text=bytes(tools) if tools and tool_entries else b"",
         session=session,
         limit=limit,
     )

@@ -91,10 +91,10 @@ class Rule(Turn):
     where: Literal["last", "system", "conversation"] = "last"
     tools: bool | None = None
 
-    def fits(self, asked: ScriptedRequest) -> bool:
-        if self.tools is not None and self.tools != bool(asked.tools):
+    def matches(self, request: ScriptedRequest) -> bool:
+        if self.tools is not None and self.tools != bool(request.tools):
             return False
-        text = _text_of(asked, self.where)
+        text = _text_of(request, self.where)
         if len(self.when) > 2 and self.when.startswith("/") and self.when.endswith("/"):
             return re.search(self.when[1:-1], text) is not None
         return self.when.lower() in text.lower()
@@ -108,25 +108,25 @@ class Script(_Table):
     aside: str = "ok"
     otherwise: str = "Done."
 
-    def turn(self, asked: ScriptedRequest) -> Turn:
+    def turn(self, request: ScriptedRequest) -> Turn:
         for rule in self.rules:
-            if rule.fits(asked):
+            if rule.matches(request):
                 return rule
         calls = any(turn.run or turn.calls for turn in self.turns)
-        if calls and not asked.tools:
+        if calls and not request.tools:
             return Turn(text=self.aside)
-        taken = self._taken(asked.messages)
-        if taken < len(self.turns):
-            return self.turns[taken]
+        count = self._turns_taken(request.messages)
+        if count < len(self.turns):
+            return self.turns[count]
         return Turn(text=self.otherwise, submit=True)
 
-    def _taken(self, messages: list[RequestMessage]) -> int:
+    def _turns_taken(self, messages: list[RequestMessage]) -> int:
         """The number of turns in the conversation. Assistant messages by others do not count."""
-        taken = 0
+        count = 0
         for message in messages:
-            if taken < len(self.turns) and message.role == "assistant":
-                taken += _is_answer(message, self.turns[taken])
-        return taken
+            if count < len(self.turns) and message.role == "assistant":
+                count += _is_answer(message, self.turns[count])
+        return count
 
 
 def _is_answer(message: RequestMessage, turn: Turn) -> bool:
@@ -138,12 +138,12 @@ def _is_answer(message: RequestMessage, turn: Turn) -> bool:
     return not message.tool_calls and message.text.strip() == turn.text.strip()
 
 
-def _text_of(asked: ScriptedRequest, where: str) -> str:
+def _text_of(request: ScriptedRequest, where: str) -> str:
     if where == "last":
-        return asked.last
+        return request.last
     if where == "conversation":
-        return asked.conversation
-    return "\n".join(m.text for m in asked.messages if m.role in ("system", "developer"))
+        return request.conversation
+    return "\n".join(m.text for m in request.messages if m.role in ("system", "developer"))
 
 
 def load_script(path: Path) -> Script:
@@ -157,14 +157,14 @@ def load_script(path: Path) -> Script:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        told = f"{key}: {first['msg']}"
+        problem = f"{key}: {first['msg']}"
         if first["type"] == "extra_forbidden":
-            known = ", ".join(_table_at(first["loc"]).model_fields)
-            told = f"unknown key {key} (valid keys: {known})"
-        raise UsageError(f"the script {path}: {told}") from error
+            valid = ", ".join(_table_at(first["loc"]).model_fields)
+            problem = f"unknown key {key} (valid keys: {valid})"
+        raise UsageError(f"the script {path}: {problem}") from error
 
 
 def _table_at(loc: tuple[int | str, ...]) -> type[_Table]:
     """The table that the key at this location belongs to."""
-    lines: dict[str, type[_Table]] = {"turns": Turn, "rules": Rule, "calls": CallSpec}
-    return next((lines[part] for part in reversed(loc[:-1]) if part in lines), Script)
+    tables: dict[str, type[_Table]] = {"turns": Turn, "rules": Rule, "calls": CallSpec}
+    return next((tables[part] for part in reversed(loc[:-1]) if part in tables), Script)

@@ -43,7 +43,7 @@ class ServerFeatures:
     """Whether streams carry token ids. SGLang's do not."""
     stream_call_ids: bool = True
     """Whether the pieces of tool calls carry token ids. Some versions of vLLM omit them."""
-    tells: bool = True
+    declares_ids: bool = True
     """Whether it declares that its streams have all ids; no inference server does."""
     tools: bool = True
     call_ids: bool = True
@@ -57,8 +57,8 @@ class ServerFeatures:
     """Other models that it lists."""
 
     @property
-    def tells_all(self) -> bool:
-        return self.tells and self.stream_ids and self.stream_call_ids
+    def declares_all_ids(self) -> bool:
+        return self.declares_ids and self.stream_ids and self.stream_call_ids
 
 
 class ScriptedServer:
@@ -67,14 +67,14 @@ class ScriptedServer:
     def __init__(
         self,
         script: Script | Callable[[ScriptedRequest], Turn | str],
-        offers: ServerFeatures | None = None,
+        features: ServerFeatures | None = None,
     ) -> None:
-        self.engine = ScriptedModel(script)
-        self.offers = offers or ServerFeatures()
+        self.script_model = ScriptedModel(script)
+        self.features = features or ServerFeatures()
         self.url = ""
         self.faults: deque[Fault | int] = deque()
         """Faults of the next requests, one each, before those of the script."""
-        self.well = True
+        self.healthy = True
         """The result of `/health`."""
         self.pace = 0.0
         """Seconds between the pieces of a stream."""
@@ -96,13 +96,13 @@ class ScriptedServer:
             case "/v1/chat/completions":
                 return await self._counted(request)
             case "/v1/models":
-                known = {"object": "model", "max_model_len": self.offers.context}
-                known["stream_token_ids"] = self.offers.tells_all
-                names = (self.engine.model, *self.offers.other_models)
-                return web.json_response({"data": [{"id": name, **known} for name in names]})
-            case "/health" if self.offers.health:
-                return web.Response(status=200 if self.well else 503)
-            case "/tokenize" if self.offers.count:
+                entry = {"object": "model", "max_model_len": self.features.context}
+                entry["stream_token_ids"] = self.features.declares_all_ids
+                names = (self.script_model.model, *self.features.other_models)
+                return web.json_response({"data": [{"id": name, **entry} for name in names]})
+            case "/health" if self.features.health:
+                return web.Response(status=200 if self.healthy else 503)
+            case "/tokenize" if self.features.count:
                 fields = read_fields(await request.content.read())
                 ids = prompt_ids(read_request(fields.messages, fields.tools))
                 return web.json_response({"count": len(ids), "tokens": ids})
@@ -131,9 +131,9 @@ class ScriptedServer:
         refused = self._refused(fields)
         if refused:
             return _error(400, refused)
-        reply = self.engine.reply(asked)
-        if len(reply.prompt) + (fields.limit or 0) > self.offers.context:
-            limit = f"This model's maximum context length is {self.offers.context} tokens."
+        reply = self.script_model.reply(asked)
+        if len(reply.prompt) + (fields.limit or 0) > self.features.context:
+            limit = f"This model's maximum context length is {self.features.context} tokens."
             return _error(400, limit)
         await asyncio.sleep(reply.turn.delay)
         fault = self._fault(reply)
@@ -149,21 +149,21 @@ class ScriptedServer:
     async def _send(
         self, request: web.BaseRequest, fields: RequestFields, reply: Reply, fault: Fault | None
     ) -> web.StreamResponse:
-        wants = TokenOptions(
+        options = TokenOptions(
             ids=bool(fields.return_token_ids)
-            and self.offers.token_ids
-            and (self.offers.stream_ids or not fields.stream),
-            logprobs=bool(fields.logprobs) and self.offers.logprobs,
+            and self.features.token_ids
+            and (self.features.stream_ids or not fields.stream),
+            logprobs=bool(fields.logprobs) and self.features.logprobs,
         )
         if fields.stream:
             events = [
-                self._offered(event)
-                for event in self.engine.events(reply, wants, usage=fields.wants_usage)
+                self._apply_features(event)
+                for event in self.script_model.events(reply, options, usage=fields.wants_usage)
             ]
             pieces = [b"data: %s\n\n" % _corrupted(event, fault) for event in events]
             kind, parts = "text/event-stream", [*pieces, DONE]
         else:
-            body = _corrupted(self._offered(self.engine.body(reply, wants)), fault)
+            body = _corrupted(self._apply_features(self.script_model.body(reply, options)), fault)
             kind, parts = "application/json", [body[: len(body) // 2], body[len(body) // 2 :]]
         if fault == "slow":
             whole = b"".join(parts)
@@ -191,18 +191,18 @@ class ScriptedServer:
         await response.write_eof()
         return response
 
-    def _offered(self, data: bytes) -> bytes:
-        if not self.offers.stream_call_ids:
+    def _apply_features(self, data: bytes) -> bytes:
+        if not self.features.stream_call_ids:
             data = _without_token_ids(data)
-        return data if self.offers.call_ids else _without_call_ids(data)
+        return data if self.features.call_ids else _without_call_ids(data)
 
     def _refused(self, fields: RequestFields) -> str:
-        offers = self.offers
-        if offers.strict and fields.return_token_ids and not offers.token_ids:
+        features = self.features
+        if features.strict and fields.return_token_ids and not features.token_ids:
             return "Unrecognized request argument: return_token_ids"
-        if offers.strict and fields.logprobs and not offers.logprobs:
+        if features.strict and fields.logprobs and not features.logprobs:
             return "logprobs are not supported"
-        if bytes(fields.tools) and not offers.tools:
+        if bytes(fields.tools) and not features.tools:
             return "tool choice requires --enable-auto-tool-choice and --tool-call-parser"
         return ""
 
@@ -218,12 +218,12 @@ class ScriptedServer:
 @asynccontextmanager
 async def serve_script(
     script: Script | Callable[[ScriptedRequest], Turn | str],
-    offers: ServerFeatures | None = None,
+    features: ServerFeatures | None = None,
     *,
     port: int = 0,
 ) -> AsyncGenerator[ScriptedServer]:
     """Serve a script on the loopback address."""
-    server = ScriptedServer(script, offers)
+    server = ScriptedServer(script, features)
     async with listen(server.handle, port=port) as found:
         server.url = f"http://127.0.0.1:{found}/v1"
         yield server

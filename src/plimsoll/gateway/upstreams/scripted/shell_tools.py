@@ -92,17 +92,19 @@ def _read_schema(tool: RequestTool) -> _Schema:
         return _Schema()
 
 
-def _command(command: str, wanted: _Property) -> object:
-    return ["bash", "-lc", command] if _type(wanted) == "array" else command
+def _command(command: str, schema_property: _Property) -> object:
+    return ["bash", "-lc", command] if _type(schema_property) == "array" else command
 
 
-def _fill(wanted: _Property) -> object:
-    given = bytes(wanted.default) or (bytes(wanted.enum[0]) if wanted.enum else b"")
-    if given:
-        return msgspec.json.decode(given)
-    return _FILLED.get(_type(wanted), "")
+def _fill(schema_property: _Property) -> object:
+    fixed = bytes(schema_property.default) or (
+        bytes(schema_property.enum[0]) if schema_property.enum else b""
+    )
+    if fixed:
+        return msgspec.json.decode(fixed)
+    return _FILLED.get(_type(schema_property), "")
 
 
-def _type(wanted: _Property) -> str:
-    kind = wanted.type
+def _type(schema_property: _Property) -> str:
+    kind = schema_property.type
     return (kind[0] if kind else "") if isinstance(kind, list) else (kind or "string")

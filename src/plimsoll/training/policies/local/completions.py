@@ -56,10 +56,10 @@ class LocalCompletions:
         return prompt
 
     async def generate(
-        self, prompt: Prompt, wanted: SamplingParams, *, stream: bool
+        self, prompt: Prompt, sampling: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
-        row = self._row(prompt, wanted, streamed=stream or bool(wanted.stop))
-        detokenizer = Detokenizer(self._prompts.text, wanted.stop)
+        row = self._row(prompt, sampling, streamed=stream or bool(sampling.stop))
+        detokenizer = Detokenizer(self._prompts.text, sampling.stop)
         drawn: list[int] = []
         async with aclosing(self.generator.generate(row)) as events:
             async for new in events:

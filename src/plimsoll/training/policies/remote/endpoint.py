@@ -148,7 +148,7 @@ async def _resumed(resume: Callable[[], Awaitable[object]]) -> str:
             await resume()
         except (UpstreamFailure, PolicyError) as error:
             problem = f"{error}; it may still be paused"
-            if not (isinstance(error, UpstreamFailure) and error.again):
+            if not (isinstance(error, UpstreamFailure) and error.retryable):
                 break
             await asyncio.sleep(RESUME_RETRY_SECONDS)
         else:

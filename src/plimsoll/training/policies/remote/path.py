@@ -42,7 +42,7 @@ class PathServer:
         deviation = await self.deviation(target)
         if deviation is not None:
             message = f"the policy at {self.url} serves {deviation}, not {target.folder}"
-            raise UpstreamFailure("busy", message, again=True)
+            raise UpstreamFailure("busy", message, retryable=True)
 
     async def deviation(self, target: Target) -> str | None:
         models = await self._endpoint.get("/v1/models", _Models)

@@ -48,7 +48,7 @@ async def _push(server: WeightServer, target: Target, had: Target | None, within
                     await server.load(Target(target.label) if same else target)
                 except UpstreamFailure as failure:
                     problem = failure.message
-                    if not failure.again:
+                    if not failure.retryable:
                         return problem
                 except PolicyError as error:
                     return str(error)
