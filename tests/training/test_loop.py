@@ -154,7 +154,7 @@ async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
     rollouts = await train(make_config(3), run, Counter(), policy)
     assert rollouts.summary.done
     assert policy.published == [("1", 1), ("2", 2), ("3", 3)]
-    assert "group 1-0 is rolled out again: /nowhere/at/all: there is no such file" in caplog.text
+    assert "group 1-0 is rolled out again: /nowhere/at/all: no such file" in caplog.text
     rows = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     lost = [row["ticket"] for row in rows if row["cause"] == "lost"]
     assert lost == ["1-0/0.0", "1-0/1.0"]

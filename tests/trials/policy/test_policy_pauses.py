@@ -112,4 +112,4 @@ async def test_an_agent_that_gives_up_while_the_policy_is_paused_is_not_graded(
     gate = Gate(ScriptedPolicy(say))
     script = 'ask 1; timeout 1 python3 -c "$ASK" 2; true'
     ran = await ask(write_task(toml="[agent]\ntimeout_sec = 60\n"), Asking(script), gate)
-    check_void(ran, Cause.POLICY, "given up while the policy was paused")
+    check_void(ran, Cause.POLICY, "gave up while the policy was paused")

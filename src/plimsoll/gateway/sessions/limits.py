@@ -80,7 +80,7 @@ class Budget:
         if limits.turns is not None and self.turns >= limits.turns:
             return Refusal("budget", f"the session's {limits.turns} turns are used up")
         if limits.tokens is not None and self.tokens >= limits.tokens:
-            used = f"{self.tokens} of the session's {limits.tokens} tokens are used up"
+            used = f"the session has used {self.tokens} tokens, of {limits.tokens}"
             return Refusal("context_length", used)
         return None
 
