@@ -1,8 +1,8 @@
-"""How fast trials on Docker are, beside plain calls of the daemon's API and beside Harbor.
+"""Benchmark of trials on Docker: Plimsoll, plain calls of the Docker API, and Harbor.
 
 Eight trivial tasks, solved by the oracle. Each round measures every side once, so that a busy
-machine disturbs them alike; ratios count. The plain script does what no trial can do without:
-create, start, three commands, remove. Harbor is measured where it is installed, with the `docker`
+machine affects them equally; compare ratios. The plain script does only what every trial needs:
+create, start, three commands, remove. Harbor is measured if it is installed, with the `docker`
 command and Compose V2.
 """
 
@@ -33,8 +33,8 @@ from docker_sides import (
 )
 from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
 
-AT_ONCE = (1, 4, 8)
-MOST = max(AT_ONCE)
+CONCURRENCY = (1, 4, 8)
+HIGHEST = max(CONCURRENCY)
 LEASES = 20
 
 COLD, REUSED = "plain API calls", "plain API calls, one container"
@@ -45,7 +45,7 @@ NAN = float("nan")
 
 
 def batches(side: str, at_once: int) -> int:
-    """How often the tasks are tried in one measurement.
+    """The number of repetitions of the tasks in one measurement.
 
     Often enough that what comes once, the first and the last containers, does not count for much.
     """
@@ -56,21 +56,21 @@ def batches(side: str, at_once: int) -> int:
 
 @dataclass(slots=True)
 class Results:
-    """Every measurement."""
+    """All measurements."""
 
     samples: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
-    """By side, and by how many trials ran at once."""
+    """By side and number of concurrent trials."""
     idle: dict[str, list[PoolStats]] = field(default_factory=dict)
-    """What pools said of leases that were taken one after the other."""
+    """Pool statistics of leases taken one by one."""
     busy: dict[str, list[PoolStats]] = field(default_factory=dict)
-    """What they said of trials that ended as fast as they began, the most at once."""
+    """Pool statistics of short trials at the highest concurrency."""
 
     def add(self, side: str, at_once: int, sample: Sample) -> None:
         self.samples.setdefault(side, {}).setdefault(at_once, []).append(sample)
 
     def add_busy(self, side: str) -> Callable[[int, PoolStats], None]:
         def add(at_once: int, stats: PoolStats) -> None:
-            if at_once == MOST:
+            if at_once == HIGHEST:
                 self.busy.setdefault(side, []).append(stats)
 
         return add
@@ -81,13 +81,13 @@ class Results:
 
     @property
     def best_of_harbor(self) -> float:
-        """Trials a minute when most run at once."""
-        rates = [self.median(side, MOST, "per_minute") for side in (HARBOR, HARBOR_NO_GRACE)]
+        """Trials per minute at the highest concurrency."""
+        rates = [self.median(side, HIGHEST, "per_minute") for side in (HARBOR, HARBOR_NO_GRACE)]
         return max((rate for rate in rates if not math.isnan(rate)), default=NAN)
 
 
 def waits(said: list[PoolStats], kind: str) -> tuple[float, float]:
-    """Milliseconds that leases took: the median of the rounds' p50, the worst p99."""
+    """Lease times in milliseconds: the median of the rounds' p50, and the worst p99."""
     figures: list[Quantiles | None] = [getattr(stats, kind) for stats in said]
     found = [one for one in figures if one is not None]
     if not found:
@@ -97,7 +97,7 @@ def waits(said: list[PoolStats], kind: str) -> tuple[float, float]:
 
 
 def worst(values: Iterable[float]) -> float:
-    """The greatest; not a number where one of them is not."""
+    """The maximum; NaN if a value is NaN."""
     found = list(values)
     return NAN if any(math.isnan(value) for value in found) else max(found)
 
@@ -106,7 +106,7 @@ async def measure(
     sides: dict[str, Side], plimsoll: Plimsoll, results: Results, rounds: int, slow_rounds: int
 ) -> None:
     for number in range(rounds):
-        for at_once in AT_ONCE:
+        for at_once in CONCURRENCY:
             for name, side in sides.items():
                 if name not in (HARBOR, HARBOR_NO_GRACE) or number < slow_rounds:
                     results.add(name, at_once, await side(batches(name, at_once), at_once))
@@ -116,19 +116,19 @@ async def measure(
 
 def show_trials(console: Console, results: Results) -> None:
     table = Table("side", box=None, pad_edge=False)
-    for at_once in AT_ONCE:
+    for at_once in CONCURRENCY:
         table.add_column(f"{at_once} at once:\ntrials/min", justify="right")
         table.add_column("CPU ms\na trial", justify="right")
         table.add_column("daemon's", justify="right")
-    table.add_column(f"{MOST} at once:\n× plain", justify="right")
+    table.add_column(f"{HIGHEST} at once:\n× plain", justify="right")
     table.add_column("\n× harbor", justify="right")
-    plain = results.median(COLD, MOST, "per_minute")
+    plain = results.median(COLD, HIGHEST, "per_minute")
     for name in results.samples:
         cells: list[str] = []
-        for at_once in AT_ONCE:
+        for at_once in CONCURRENCY:
             figures = ("per_minute", "cpu_ms", "daemon_cpu_ms")
             cells += [f"{results.median(name, at_once, figure):,.0f}" for figure in figures]
-        rate = results.median(name, MOST, "per_minute")
+        rate = results.median(name, HIGHEST, "per_minute")
         table.add_row(name, *cells, f"{rate / plain:.2f}", f"{rate / results.best_of_harbor:.1f}")
     console.print(table)
 
@@ -137,7 +137,10 @@ def show_leases(console: Console, results: Results) -> None:
     table = Table("leases, ms", box=None, pad_edge=False)
     for heading in ("cold p50", "p99", "warm p50", "p99"):
         table.add_column(heading, justify="right")
-    for kind, said in (("one after the other", results.idle), (f"{MOST} at once", results.busy)):
+    for kind, said in (
+        ("one by one", results.idle),
+        (f"{HIGHEST} at once", results.busy),
+    ):
         for name in POOLS:
             cells = [*waits(said[name], "wait_cold"), *waits(said[name], "wait_warm")]
             shown = ["-" if math.isnan(one) else f"{one:,.1f}" for one in cells]
@@ -147,7 +150,7 @@ def show_leases(console: Console, results: Results) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What was set out to be reached, and what was."""
+    """A target and the measured value."""
 
     what: str
     value: float
@@ -164,15 +167,15 @@ class Aim:
 
 
 def aims(results: Results) -> list[Aim]:
-    fresh = results.median(NONE, MOST, "per_minute")
+    fresh = results.median(NONE, HIGHEST, "per_minute")
     leases = [results.idle[name] for name in (FRESH, RESET)]
     warm = worst(waits(said, "wait_warm")[0] for said in leases)
-    cpu = worst(results.median(name, MOST, "cpu_ms") for name in POOLS)
-    plain = results.median(COLD, MOST, "per_minute")
+    cpu = worst(results.median(name, HIGHEST, "cpu_ms") for name in POOLS)
+    plain = results.median(COLD, HIGHEST, "per_minute")
     return [
         Aim("no pool, beside the plain script", fresh / plain, 0.7, True),
         Aim("no pool, beside Harbor's better figure", fresh / results.best_of_harbor, 6, True),
-        Aim("pool reset, trials/min", results.median(RESET, MOST, "per_minute"), 400, True),
+        Aim("pool reset, trials/min", results.median(RESET, HIGHEST, "per_minute"), 400, True),
         Aim("warm lease p50 ms, of either pool", warm, 50, False),
         Aim("CPU of Plimsoll ms a trial, the most of its sides", cpu, 50, False),
     ]

@@ -1,7 +1,7 @@
-"""The sides of `bench_docker.py`: Plimsoll, plain calls of the daemon's API, and Harbor.
+"""The sides of `bench_docker.py`: Plimsoll, plain calls of the Docker API, and Harbor.
 
-A trial counts when it is graded 1, and the clock stops when nothing of the trials is left. CPU is
-that of a side's own processes. The daemon's counts dockerd and containerd, not what containers run.
+A trial counts if it is graded 1. The clock stops when nothing of the trials is left. CPU is that of
+a side's own processes. The daemon's CPU is that of dockerd and containerd, without containers.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Sample:
 
 
 Side = Callable[[int, int], Awaitable[Sample]]
-"""Runs all tasks so many times, so many trials at once."""
+"""Runs all tasks a number of times, with a number of concurrent trials."""
 
 
 def write_tasks(root: Path) -> None:
@@ -90,7 +90,7 @@ def write_tasks(root: Path) -> None:
 
 
 class Clock:
-    """Wall time and CPU of this process, of the children it waited for, and of the daemon."""
+    """Wall time, and CPU time of this process, its waited-for children and the daemon."""
 
     def __init__(self, daemon: "DaemonProcesses") -> None:
         self._daemon = daemon
@@ -109,7 +109,7 @@ def _own_cpu() -> float:
 
 
 class DaemonProcesses:
-    """The dockerd behind a socket of this host, and what it started."""
+    """The dockerd behind a socket of this host, with its child processes."""
 
     def __init__(self, url: str) -> None:
         self._pid: int | None = None
@@ -118,12 +118,12 @@ class DaemonProcesses:
                 end.connect(url.removeprefix("unix://"))
                 told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             pid = struct.unpack("3i", told)[0]
-            # Whoever made the socket may have handed it on.
+            # The process that created the socket may have passed it on.
             if Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd":
                 self._pid = pid
 
     def cpu(self) -> float:
-        """Seconds so far; not a number where the daemon is no process that can be seen."""
+        """CPU seconds so far; NaN if the daemon's process is not visible."""
         if self._pid is None:
             return float("nan")
         ticks = 0
@@ -143,7 +143,7 @@ def _children(pid: int) -> list[int]:
 
 
 class PlainScript:
-    """The calls of the daemon's API that a trial is made of, and nothing else."""
+    """Only the calls of the Docker API that a trial needs."""
 
     def __init__(self, session: aiohttp.ClientSession, daemon: DaemonProcesses) -> None:
         self._session = session
@@ -215,7 +215,7 @@ async def _all(one: Callable[[], Awaitable[None]], count: int, at_once: int) -> 
 
 
 class Plimsoll:
-    """`plimsoll eval` without what it prints."""
+    """`plimsoll eval` without its output."""
 
     def __init__(self, root: Path, url: str, daemon: DaemonProcesses) -> None:
         self._root = root
@@ -244,7 +244,7 @@ class Plimsoll:
         return measure
 
     async def leases(self, pool: str, count: int) -> PoolStats:
-        """Lease one sandbox after the other; with a pool, each when one has been made ready."""
+        """Lease sandboxes one by one; with a pool, each when a warm one is ready."""
         options = PoolOptions(concurrency=1, reuse=Reuse(pool))
         source, spec = ImageSource(reference=IMAGE), SandboxSpec(_labels(), network=PUBLIC)
         async with Pool(DockerBackend(DockerOptions(host=self._url)), options) as leasing:
@@ -282,7 +282,7 @@ def _labels() -> Labels:
 
 
 async def _ready(pool: Pool, count: int) -> None:
-    """Wait until a pool has made so many sandboxes ready, and for a moment to put the last away."""
+    """Wait until a pool has this many warm sandboxes, and a moment for the last start."""
     made = 0
     while made < count:
         await asyncio.sleep(0.5)
@@ -291,14 +291,14 @@ async def _ready(pool: Pool, count: int) -> None:
 
 
 class Harbor:
-    """`harbor run`, as shipped or with containers that are not waited for when they are stopped."""
+    """`harbor run`, as shipped or without waiting for stopped containers."""
 
     def __init__(self, program: str, root: Path, url: str, daemon: DaemonProcesses) -> None:
         self._program = str(Path(shutil.which(program) or program).absolute())
         self._root = root
         self._daemon = daemon
         self._jobs = 0
-        # Prices of models are not fetched: there may be no network.
+        # Model prices are not fetched: there may be no network.
         self._env = os.environ | {"DOCKER_HOST": url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         (root / "grace.yaml").write_text("services:\n  main:\n    stop_grace_period: 0s\n")
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
@@ -326,7 +326,7 @@ class Harbor:
         return measure
 
     def _read(self, file: Path, clock: Clock, trials: int) -> Sample:
-        """By its own clock and less what starting Python costs: it is measured as Plimsoll is."""
+        """Time by Harbor's own clock, without the start of Python, as for Plimsoll."""
         result = json.loads(file.read_text())
         stats = result["stats"]
         rewards = [r for one in stats["evals"].values() for r in one["reward_stats"]["reward"]]

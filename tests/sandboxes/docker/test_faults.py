@@ -159,10 +159,10 @@ async def test_leaving_the_backend_of_a_dead_daemon_takes_bounded_time(dockerd: 
     started = time.monotonic()
     await backend.__aexit__(None, None, None)
     assert time.monotonic() - started < 60
-    said = backend.warnings[-1]  # one of two sandboxes; the other was not created yet
-    assert re.search(r"the container plimsoll-\w+ could not be removed.*, and 1 more; ", said)
-    assert "cannot be reached" in said
-    assert "`plimsoll clean test` removes what is left" in said
+    warning = backend.warnings[-1]  # one of two sandboxes; the other was not created yet
+    assert re.search(r"the container plimsoll-\w+ could not be removed.*, and 1 more; ", warning)
+    assert "cannot be reached" in warning
+    assert "`plimsoll clean test` removes the rest" in warning
     await asyncio.to_thread(dockerd.start)
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         await docker.daemon.remove(made.id)

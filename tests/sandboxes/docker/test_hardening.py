@@ -133,7 +133,7 @@ async def test_mounts_are_read_only_and_yield_to_the_images_files(
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_text("of the host")
     (tmp_path / "alone").write_text("a file")
-    wanted = spec(
+    requested = spec(
         mounts=(
             Mount(tmp_path / "folder", "/opt/mounted"),
             Mount(tmp_path / "alone", "/opt/alone"),
@@ -143,7 +143,7 @@ async def test_mounts_are_read_only_and_yield_to_the_images_files(
             Mount(tmp_path / "folder", "/new/place", unless_there=True),
         )
     )
-    made = await docker.create(image, wanted)
+    made = await docker.create(image, requested)
     try:
         files = "/opt/mounted/file /opt/alone /srv/file /new/place/file"
         assert await _said(made, f"cat {files}") == "of the hosta fileof the hostof the host"

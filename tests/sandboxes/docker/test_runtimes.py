@@ -34,8 +34,8 @@ async def _runtimes(daemon: Daemon, run: str) -> list[str]:
 
 @pytest.fixture
 async def gvisor(docker_daemon: str, daemon: Daemon) -> DockerOptions:
-    known = (await daemon.info()).runtimes
-    need("gvisor", None if "runsc" in known else f"the daemon at {docker_daemon} has no runsc")
+    runtimes = (await daemon.info()).runtimes
+    need("gvisor", None if "runsc" in runtimes else f"the daemon at {docker_daemon} has no runsc")
     return DockerOptions(host=docker_daemon, runtime="runsc")
 
 
@@ -43,11 +43,11 @@ async def test_sandboxes_run_under_gvisor_if_configured(gvisor: DockerOptions):
     async with DockerBackend(gvisor) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
         made = await docker.create(image, spec())
-        said = await made.exec(
+        done = await made.exec(
             "dmesg; tail -n +3 /proc/net/dev | cut -d: -f1; echo work > /tmp/file; cat /tmp/file"
         )
-        assert "Starting gVisor" in said.stdout.text
-        assert said.stdout.text.endswith("lo\nwork\n")
+        assert "Starting gVisor" in done.stdout.text
+        assert done.stdout.text.endswith("lo\nwork\n")
         assert (await made.exec("exit 3")).exit_code == 3
         await made.close()
 

@@ -1,7 +1,7 @@
 """The objects that Plimsoll created on a Docker daemon, from any host.
 
 Containers and images inherit the labels of their image. A container that someone starts from an
-image of Plimsoll has exactly the image's labels, so it is told apart from a sandbox, whose labels
+image of Plimsoll has exactly the image's labels, so it differs from a sandbox, whose labels
 are its own. A container is never shared, even if its image is.
 """
 

@@ -59,11 +59,6 @@ class SingleFlight(Generic[_T]):
     def __init__(self) -> None:
         self._calls: dict[str, _Call[_T]] = {}
 
-    @property
-    def keys(self) -> frozenset[str]:
-        """The keys of the work in flight."""
-        return frozenset(self._calls)
-
     async def run(
         self,
         key: str,

@@ -132,8 +132,8 @@ async def test_concurrent_projects_are_isolated(docker, folder, own, run):
 @pytest.fixture
 def address() -> str:
     """An address of this host that containers with a network can reach."""
-    told = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
-    addresses = [word for word in told.stdout.split() if "." in word]
+    found = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
+    addresses = [word for word in found.stdout.split() if "." in word]
     need("network", None if addresses else "this host has no address of its own")
     return addresses[0]
 
@@ -355,8 +355,8 @@ async def test_services_are_hardened_like_the_sandbox(docker, folder, own, run):
     image = await build(docker, folder, MAIN + WEB)
     sandbox = await docker.create(image, own())
     rows = await docker.daemon.containers(f"plimsoll.run={run}", "com.docker.compose.service=web")
-    told = await docker.daemon.get(f"/containers/{rows[0].id}/json", dict, "inspect")
-    host = told["HostConfig"]
+    found = await docker.daemon.get(f"/containers/{rows[0].id}/json", dict, "inspect")
+    host = found["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
     assert "NET_RAW" not in host["CapAdd"]
     assert "no-new-privileges:true" in host["SecurityOpt"]

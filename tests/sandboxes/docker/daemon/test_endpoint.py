@@ -37,8 +37,8 @@ def write_context(tmp_path: Path) -> Callable[..., None]:
         digest = hashlib.sha256(name.encode()).hexdigest()
         folder = tmp_path / ".docker/contexts/meta" / digest
         folder.mkdir(parents=True)
-        place = {"Host": host, "SkipTLSVerify": skip}
-        meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": place}}
+        endpoint = {"Host": host, "SkipTLSVerify": skip}
+        meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": endpoint}}
         (folder / "meta.json").write_text(json.dumps(meta))
         if certificates is not None:
             tls = tmp_path / ".docker/contexts/tls" / digest / "docker"

@@ -129,9 +129,9 @@ async def test_two_backends_may_fill_one_volume_concurrently(
     docker: DockerBackend, image: Image, options: DockerOptions, assets: Path
 ):
     async with DockerBackend(options) as other:
-        wanted = spec(mounts=(Mount(assets, "/a"),))
+        requested = spec(mounts=(Mount(assets, "/a"),))
         made = await asyncio.gather(
-            *(backend.create(image, wanted) for backend in (docker, other) for _ in range(2))
+            *(backend.create(image, requested) for backend in (docker, other) for _ in range(2))
         )
         for sandbox in made:
             await _check(sandbox, assets)
@@ -142,8 +142,8 @@ async def test_a_volume_half_filled_by_a_dead_process_is_filled(
     docker: DockerBackend, image: Image, assets: Path
 ):
     before = await _volumes(docker.daemon)
-    wanted = spec(mounts=(Mount(assets, "/a"),))
-    await (await docker.create(image, wanted)).close()
+    requested = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, requested)).close()
     (name,) = await _volumes(docker.daemon) - before
     await docker.__aexit__(None, None, None)
     await docker.__aenter__()
@@ -160,7 +160,7 @@ async def test_a_volume_half_filled_by_a_dead_process_is_filled(
         "HostConfig": {"Mounts": [mount]},
     }
     await daemon.create_container(lock, f"{name}-filling")
-    made = await docker.create(image, wanted)
+    made = await docker.create(image, requested)
     try:
         await _check(made, assets)
     finally:
@@ -185,13 +185,13 @@ async def test_a_volume_removed_during_a_run_is_filled_again(
 ):
     """As by a prune: the daemon itself would create an empty volume in its place."""
     before = await _volumes(docker.daemon)
-    wanted = spec(mounts=(Mount(assets, "/a"),))
-    await (await docker.create(image, wanted)).close()
+    requested = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, requested)).close()
     (name,) = await _volumes(docker.daemon) - before
     for holder in await _holders(docker.daemon, {name}):
         await docker.daemon.remove(holder)
     assert await docker.daemon.remove_volume(name)
-    made = await asyncio.gather(*(docker.create(image, wanted) for _ in range(3)))
+    made = await asyncio.gather(*(docker.create(image, requested) for _ in range(3)))
     for sandbox in made:
         await _check(sandbox, assets)
         await sandbox.close()
@@ -205,8 +205,8 @@ async def test_a_volume_without_labels_is_replaced_when_unused(
     options: DockerOptions, docker: DockerBackend, image: Image, assets: Path
 ):
     before = await _volumes(docker.daemon)
-    wanted = spec(mounts=(Mount(assets, "/a"),))
-    await (await docker.create(image, wanted)).close()
+    requested = spec(mounts=(Mount(assets, "/a"),))
+    await (await docker.create(image, requested)).close()
     (name,) = await _volumes(docker.daemon) - before
     for holder in await _holders(docker.daemon, {name}):
         await docker.daemon.remove(holder)
@@ -218,7 +218,7 @@ async def test_a_volume_without_labels_is_replaced_when_unused(
         asyncio.get_running_loop().call_later(
             1, lambda: asyncio.ensure_future(docker.daemon.remove(user))
         )
-        made = await other.create(image, wanted)
+        made = await other.create(image, requested)
         await _check(made, assets)
         await made.close()
         volume = await docker.daemon.volume(name)

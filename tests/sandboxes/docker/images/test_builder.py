@@ -184,10 +184,10 @@ async def test_concurrent_builds_of_processes_are_one_build(
         await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, env=env)
         for _ in range(3)
     ]
-    said = [(await worker.communicate())[0] for worker in workers]
-    assert sum(log.count(b"Successfully built") for log in said) == 1
-    assert len({log.rpartition(b"key ")[2] for log in said}) == 1
-    assert sum(b"waiting for another process of this host" in log for log in said) == 2
+    logs = [(await worker.communicate())[0] for worker in workers]
+    assert sum(log.count(b"Successfully built") for log in logs) == 1
+    assert len({log.rpartition(b"key ")[2] for log in logs}) == 1
+    assert sum(b"waiting for another process of this host" in log for log in logs) == 2
 
 
 async def test_waiters_of_a_failed_build_fail_with_its_error(kit: Kit, once: str, tmp_path: Path):
@@ -263,14 +263,14 @@ async def test_a_cancelled_or_timed_out_build_leaves_no_container(kit: Kit):
     assert await becomes(False, kit.daemon, word)
 
     began = time.monotonic()
-    said = await kit.fails(text, build_timeout=8.0)
+    message = await kit.fails(text, build_timeout=8.0)
     assert time.monotonic() - began < 60
-    assert said.endswith("Dockerfile:3: the build took longer than 8 s (build_timeout_sec)")
+    assert message.endswith("Dockerfile:3: the build took longer than 8 s (build_timeout_sec)")
     assert await becomes(False, kit.daemon, word)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("RUN echo a && \\\n  echo why >&2; exit 3", ":3: RUN echo a && echo why >&2; exit 3 "
          "failed (exit 3): why"),
@@ -280,9 +280,9 @@ async def test_a_cancelled_or_timed_out_build_leaves_no_container(kit: Kit):
         ("USER nosuch\nRUN true", ":4: RUN true: unable to find user nosuch"),
     ],
 )  # fmt: skip
-async def test_a_failing_instruction_is_reported_with_its_line(kit: Kit, text: str, said: str):
+async def test_a_failing_instruction_is_reported_with_its_line(kit: Kit, text: str, message: str):
     error = await kit.fails(f"# a comment\nFROM debian:12\n{text}\nRUN never\n")
-    assert f"{kit.context}/Dockerfile{said}" in error
+    assert f"{kit.context}/Dockerfile{message}" in error
 
 
 async def test_an_invalid_dockerfile_is_reported_with_its_line(kit: Kit):
@@ -438,7 +438,7 @@ async def test_buildx_builds_buildkit_features(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "RUN echo a; \\\n  echo why; exit 3",
@@ -448,15 +448,15 @@ async def test_buildx_builds_buildkit_features(
     ],
 )
 async def test_buildx_failures_are_reported_with_their_line(
-    kit: Kit, buildx: None, once: str, text: str, said: str
+    kit: Kit, buildx: None, once: str, text: str, message: str
 ):
     start = f"FROM debian:12\n{once}RUN --mount=type=tmpfs,target=/t true\n"
-    assert f"Dockerfile{said}" in await kit.fails(f"{start}{text}\nRUN never\n")
+    assert f"Dockerfile{message}" in await kit.fails(f"{start}{text}\nRUN never\n")
 
 
 async def test_a_cancelled_build_ends_buildx(kit: Kit, buildx: None):
     seconds = long_time()
     text = f"FROM debian:12\nRUN --mount=type=tmpfs,target=/t sleep {seconds}\n"
-    said = await kit.fails(text, build_timeout=15.0)
-    assert said.endswith("Dockerfile:2: the build took longer than 15 s (build_timeout_sec)")
+    message = await kit.fails(text, build_timeout=15.0)
+    assert message.endswith("Dockerfile:2: the build took longer than 15 s (build_timeout_sec)")
     await until(lambda: not processes_with(seconds), 60)

@@ -69,7 +69,7 @@ async def test_the_use_of_a_built_image_is_recorded_on_the_daemon(
     assert soon.metadata.last_tag_time < other.metadata.last_tag_time
 
 
-class FakeEngine:
+class FakeDaemon:
     """A fake daemon without images, with a registry to pull from."""
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class FakeEngine:
 
 
 @pytest.fixture
-async def fake(tmp_path: Path) -> AsyncIterator[tuple[FakeEngine, Daemon]]:
-    made = FakeEngine()
+async def fake(tmp_path: Path) -> AsyncIterator[tuple[FakeDaemon, Daemon]]:
+    made = FakeDaemon()
     app = web.Application()
     app.router.add_get("/version", made.version)
     app.router.add_get("/v1.41/images/{name:.+}/json", made.image)
@@ -121,12 +121,12 @@ def config_with(folder: Path, auths: dict[str, str]) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder)}
 
 
-async def test_concurrent_pulls_of_an_image_are_one_pull(fake: tuple[FakeEngine, Daemon]):
+async def test_concurrent_pulls_of_an_image_are_one_pull(fake: tuple[FakeDaemon, Daemon]):
     registry, daemon = fake
     images = ImageStore(daemon, {"HOME": "/nowhere"})
     log = bytearray()
-    wanted = [images.find("far/image:1", on_output=lambda _, d: log.extend(d)) for _ in range(5)]
-    found = await asyncio.gather(*wanted)
+    pulls = [images.find("far/image:1", on_output=lambda _, d: log.extend(d)) for _ in range(5)]
+    found = await asyncio.gather(*pulls)
     assert {image.key for image in found} == {"sha256:far/image:1"}
     assert registry.pulls == [{"fromImage": "far/image", "tag": "1", "platform": ""}]
     assert log == b"abc Pulling\n" * 5
@@ -142,7 +142,7 @@ async def test_concurrent_pulls_of_an_image_are_one_pull(fake: tuple[FakeEngine,
     ],
 )
 async def test_a_name_is_split_like_docker_does(
-    fake: tuple[FakeEngine, Daemon], name: str, image: str, tag: str
+    fake: tuple[FakeDaemon, Daemon], name: str, image: str, tag: str
 ):
     registry, daemon = fake
     with (
@@ -155,7 +155,7 @@ async def test_a_name_is_split_like_docker_does(
 
 
 async def test_docker_logins_are_used_only_for_their_registry(
-    fake: tuple[FakeEngine, Daemon], tmp_path: Path
+    fake: tuple[FakeDaemon, Daemon], tmp_path: Path
 ):
     registry, daemon = fake
     auths = {"far.example.org:5000": "me:secret", "https://index.docker.io/v1/": "hub:word:s"}
@@ -164,21 +164,21 @@ async def test_docker_logins_are_used_only_for_their_registry(
     for name in ("far.example.org:5000/x:1", "some/image:1", "other.example.org/x:1"):
         await images.find(name)
     first, second, third = registry.auths
-    told = json.loads(base64.urlsafe_b64decode(first))
-    assert (told["username"], told["password"]) == ("me", "secret")
+    login = json.loads(base64.urlsafe_b64decode(first))
+    assert (login["username"], login["password"]) == ("me", "secret")
     assert json.loads(base64.urlsafe_b64decode(second))["password"] == "word:s"
     assert third == ""
     assert set(DockerCliConfig(env).logins()) == set(auths)
 
 
-async def test_a_refusal_of_the_registry_is_reported(fake: tuple[FakeEngine, Daemon]):
+async def test_a_refusal_of_the_registry_is_reported(fake: tuple[FakeDaemon, Daemon]):
     _, daemon = fake
     with pytest.raises(BuildError, match="could not pull it: denied;"):
         await ImageStore(daemon, {"HOME": "/nowhere"}).find("private/image:1")
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"credsStore": "desktop"}, "docker-credential-desktop is not used"),
         ({"credHelpers": {"https://index.docker.io/v1/": "x"}}, "docker-credential-x is not used"),
@@ -191,16 +191,16 @@ async def test_a_refusal_of_the_registry_is_reported(fake: tuple[FakeEngine, Dae
     ],
 )
 async def test_an_unused_credential_helper_is_named(
-    fake: tuple[FakeEngine, Daemon], tmp_path: Path, config: dict[str, object], said: str | None
+    fake: tuple[FakeDaemon, Daemon], tmp_path: Path, config: dict[str, object], message: str | None
 ):
     _, daemon = fake
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(BuildError, match="denied") as caught:
         await ImageStore(daemon, {"DOCKER_CONFIG": str(tmp_path)}).find("private/image:1")
-    assert (said or "check the name, or load") in str(caught.value)
+    assert (message or "check the name, or load") in str(caught.value)
 
 
-async def test_a_pull_that_takes_too_long_is_an_error(fake: tuple[FakeEngine, Daemon]):
+async def test_a_pull_that_takes_too_long_is_an_error(fake: tuple[FakeDaemon, Daemon]):
     _, daemon = fake
     with pytest.raises(BuildError, match="pulling it took longer than"):
         await ImageStore(daemon, {"HOME": "/nowhere"}).find("slow/image:1", timeout=0.05)

@@ -28,7 +28,6 @@ from plimsoll.sandboxes.docker.daemon.responses import (
     ContainerSummary,
     Created,
     DaemonInfo,
-    DiskUsage,
     ImageInspect,
     ImageSummary,
     NetworkInspect,
@@ -249,11 +248,6 @@ class Daemon(Client):
 
     async def remove_volume(self, name: str) -> bool:
         return await self._remove(f"/volumes/{_quoted(name)}", "remove a volume")
-
-    async def usage(self) -> DiskUsage:
-        """The disk usage of images and volumes. The daemon may need minutes."""
-        raw = await self.call("GET", "/system/df", "report its disk usage", seconds=300)
-        return msgspec.json.decode(raw, type=DiskUsage)
 
     async def _get_or_none(self, path: str, kind: type[_T], action: str) -> _T | None:
         try:

@@ -65,7 +65,6 @@ class Progress(msgspec.Struct, frozen=True):
     progress: str = ""
     error: str = ""
     detail: ErrorDetail = msgspec.field(default=ErrorDetail(), name="errorDetail")
-    aux: dict[str, str] = {}
 
 
 class AttachStream:

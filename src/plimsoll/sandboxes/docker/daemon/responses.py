@@ -10,7 +10,6 @@ __all__ = [
     "Created",
     "DaemonInfo",
     "DaemonVersion",
-    "DiskUsage",
     "ImageInspect",
     "ImageSummary",
     "NetworkInspect",
@@ -41,11 +40,8 @@ class DaemonInfo(_Response, frozen=True):
 
     architecture: str = ""
     os_type: str = msgspec.field(default="", name="OSType")
-    operating_system: str = ""
     driver: str = ""
-    driver_status: list[list[str]] | None = None
     cgroup_version: str = "1"
-    root_dir: str = msgspec.field(default="", name="DockerRootDir")
     runtimes: dict[str, Any] = {}
     security_options: list[str] | None = None
     cpus: int = msgspec.field(default=0, name="NCPU")
@@ -136,7 +132,6 @@ class ImageConfig(_Response, frozen=True):
     labels: Labels | None = None
     entrypoint: list[str] | None = None
     cmd: list[str] | None = None
-    on_build: list[str] | None = None
 
 
 class ImageMetadata(_Response, frozen=True):
@@ -172,7 +167,6 @@ class ImageSummary(_Response, frozen=True):
     repo_tags: list[str] | None = None
     created: float = 0
     size: int = 0
-    shared_size: int = -1
     labels: Labels | None = None
 
 
@@ -196,29 +190,15 @@ class NetworkInspect(NetworkSummary, frozen=True):
     containers: dict[str, NetworkMember] | None = None
 
 
-class VolumeUsage(_Response, frozen=True):
-    size: int = -1
-    ref_count: int = -1
-
-
 class Volume(_Response, frozen=True):
     """One volume."""
 
     name: str
     created_at: str = ""
     labels: Labels | None = None
-    usage_data: VolumeUsage | None = None
 
 
 class VolumeList(_Response, frozen=True):
-    volumes: list[Volume] | None = None
-
-
-class DiskUsage(_Response, frozen=True):
-    """Disk usage of the daemon."""
-
-    layers_size: int = 0
-    images: list[ImageSummary] | None = None
     volumes: list[Volume] | None = None
 
 

@@ -11,8 +11,7 @@ address that was checked.
 import asyncio
 import contextlib
 import socket
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
@@ -35,8 +34,6 @@ _MAX_CONNECTIONS = 256
 _CONNECT_SECONDS = 10.0
 _HEAD_SECONDS = 120.0
 _LINGER_SECONDS = 2.0
-_MAX_COUNTED_HOSTS = 1000
-_OTHERS = "(others)"
 _REASONS = {
     400: "Bad Request",
     403: "Forbidden",
@@ -74,17 +71,6 @@ class EgressProxy:
         self._rules = Allowlist(allowed_hosts)
         self._resolve = resolve
         self._open = 0
-        self._allowed: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
-
-    @property
-    def allowed(self) -> Mapping[str, int]:
-        """Requests allowed by host; hosts beyond the first thousand are counted together."""
-        return self._allowed
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        return self._refused
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end."""
@@ -132,12 +118,10 @@ class EgressProxy:
         self, host: Host, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._rules.allows(host):
-            _count_host(self._refused, str(host))
             raise _Refused(403, f"{host} is not in the task's allowed_hosts")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await self._addresses(host)
-                _count_host(self._allowed, str(host))
                 return await _connect_to_any(addresses, port)
         except TimeoutError:
             raise _Refused(504, f"{host}:{port} does not answer") from None
@@ -151,7 +135,6 @@ class EgressProxy:
         found = await self._resolve(host)
         allowed = [address for address in found if self._rules.may_resolve_to(address)]
         if found and not allowed:
-            _count_host(self._refused, host)
             raise _Refused(
                 403,
                 f"{host} resolves to {found[0]}, an address of this host or a metadata service, "
@@ -296,8 +279,3 @@ async def _close(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
     except OSError:  # including TimeoutError: the peer does not read the rest
         writer.transport.abort()
-
-
-def _count_host(counter: Counter[str], host: str) -> None:
-    separate = host in counter or len(counter) < _MAX_COUNTED_HOSTS
-    counter[host if separate else _OTHERS] += 1

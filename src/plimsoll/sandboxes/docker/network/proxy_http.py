@@ -149,9 +149,9 @@ class Request:
         """The head for the server, with the host that was checked."""
         host = f"[{self.host}]" if ":" in str(self.host) else str(self.host)
         host = host if self.port == 80 else f"{host}:{self.port}"
-        kept = [(n, v) for n, v in _end_to_end_headers(self.headers) if n.lower() != "host"]
+        headers = [(n, v) for n, v in _end_to_end_headers(self.headers) if n.lower() != "host"]
         framing = [("Transfer-Encoding", "chunked")] if self.body == "chunked" else []
-        lines = [("Host", host), *kept, *framing, ("Connection", "close")]
+        lines = [("Host", host), *headers, *framing, ("Connection", "close")]
         return _encode(f"{self.method} {self.path} HTTP/1.1", lines)
 
 
