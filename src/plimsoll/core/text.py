@@ -36,19 +36,19 @@ def safe_text(text: str) -> str:
     )
 
 
-def safe_line(text: str, most: int | None = None) -> str:
-    """One line of safe text: line breaks and tabs become spaces, `most` characters are kept."""
+def safe_line(text: str, max_length: int | None = None) -> str:
+    """One line of safe text: line breaks and tabs become spaces, cut to `max_length`."""
     text = text.strip()
     if not text.isprintable():
         text = safe_text(_BREAKS.sub(" ", text))
-    return text if most is None or len(text) <= most else text[: most - 1] + "…"
+    return text if max_length is None or len(text) <= max_length else text[: max_length - 1] + "…"
 
 
-def safe_name(name: str, most: int | None = None) -> str:
+def safe_name(name: str, max_length: int | None = None) -> str:
     """A safe file name or key in one line: line breaks and tabs are escaped too."""
     if not name.isprintable():
         name = "".join(char if char.isprintable() else _escape(char) for char in name)
-    return name if most is None or len(name) <= most else name[: most - 1] + "…"
+    return name if max_length is None or len(name) <= max_length else name[: max_length - 1] + "…"
 
 
 def safe_names(names: list[str]) -> list[str]:

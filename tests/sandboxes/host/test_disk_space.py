@@ -76,11 +76,11 @@ def test_a_folder_reports_its_disk(tmp_path: Path):
         def note(self, space: DiskSpace) -> None:
             seen.append(space)
 
-    Noted(tmp_path, str, as_root=True).look()
+    Noted(tmp_path, str, as_root=True).check()
     (space,) = seen
     found = os.statvfs(tmp_path)
     assert space.size == found.f_blocks * found.f_frsize
     assert space.size >= space.free >= space.available
     assert (space.files is None) is (found.f_files == 0)
     assert space.as_root
-    assert FolderDisk(tmp_path / "none", str).look() is None
+    assert FolderDisk(tmp_path / "none", str).check() is None

@@ -104,7 +104,7 @@ class FolderDisk(Disk):
         self._folder = folder
         self._as_root = as_root
 
-    def look(self) -> FullDisk | None:
+    def check(self) -> FullDisk | None:
         """Check the disk now. Returns the last time it was found full."""
         with contextlib.suppress(OSError):
             found = os.statvfs(self._folder)
@@ -122,9 +122,9 @@ class OpenDisk(Disk):
         super().__init__(describe)
         self._descriptor: int | None = descriptor
         self._on_full = on_full
-        self.look()
+        self.check()
 
-    def look(self) -> FullDisk | None:
+    def check(self) -> FullDisk | None:
         if self._descriptor is not None:
             self.note(_space(os.statvfs(self._descriptor), as_root=False))
         return self.full

@@ -137,7 +137,7 @@ class LocalBackend:
         return self
 
     async def _check_disks(self) -> None:
-        self._disk.look()
+        self._disk.check()
         for sandbox in tuple(self._live):
             if sandbox.in_memory:
                 sandbox.check_disk()

@@ -103,7 +103,7 @@ class LocalSandbox:
         return isinstance(self._disk, OpenDisk)
 
     def check_disk(self) -> None:
-        self._disk.look()
+        self._disk.check()
 
     @property
     def workdir(self) -> str:
@@ -291,7 +291,7 @@ class LocalSandbox:
 
     async def status(self) -> SandboxStatus:
         status = SandboxStatus(
-            alive=True, oom_kills=self._resources.oom_kills(), full_disk=self._disk.look()
+            alive=True, oom_kills=self._resources.oom_kills(), full_disk=self._disk.check()
         )
         try:
             answer = await self._ask("count", _ANSWER_SECONDS)

@@ -54,10 +54,10 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]] 
     return json.loads(payload), rest
 
 
-def receive_fds(channel: socket.socket, most: int, size: int = 16) -> tuple[bytes, list[int]]:
+def receive_fds(channel: socket.socket, max_fds: int, size: int = 16) -> tuple[bytes, list[int]]:
     """Receive a datagram with its descriptors, which are closed on exec."""
     # socket.recv_fds does not set the close-on-exec flag.
-    room = socket.CMSG_LEN(most * 4)
+    room = socket.CMSG_LEN(max_fds * 4)
     data, ancillary, _, _ = channel.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, payload in ancillary:
