@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway_sides import upstream
-from workers_place import PlaceOptions
+from workers_environment import PlaceOptions
 from workers_sides import VERIFIERS, Churn, Side, ours, verifiers
 from workers_small import (
     Deaths,

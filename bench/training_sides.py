@@ -14,9 +14,9 @@ import msgspec
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row
 from plimsoll.runs.status import RunSummary
-from plimsoll.runs.storage import read_stored
 from plimsoll.training.metrics.step_metrics import StepMetrics
 from plimsoll.trials.record import VerdictFile
+from plimsoll.workers.worker.trajectory_store import read_stored
 
 __all__ = ["Figures", "Side", "Work", "run_side"]
 

@@ -16,9 +16,8 @@ import msgspec
 from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
-from plimsoll.workers.messages import WorkerSpec
-from plimsoll.workers.place import Order
-from workers_place import PlaceOptions
+from plimsoll.workers.messages import Order, WorkerSpec
+from workers_environment import PlaceOptions
 
 __all__ = ["VERIFIERS", "Churn", "Proc", "Side", "order", "ours", "spec", "verifiers"]
 
@@ -82,10 +81,10 @@ class Side(Protocol):
         ...
 
 
-def spec(options: PlaceOptions, concurrency: int, maker: str = "bench_place") -> WorkerSpec:
+def spec(options: PlaceOptions, concurrency: int, maker: str = "bench_environment") -> WorkerSpec:
     return WorkerSpec(
         run="bench",
-        maker=f"workers_place:{maker}",
+        maker=f"workers_environment:{maker}",
         options=msgspec.Raw(msgspec.json.encode(options)),
         concurrency=concurrency,
         environment={"PYTHONPATH": str(BENCH)},

@@ -16,8 +16,8 @@ from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
-from plimsoll.workers.place import Result
-from workers_place import PlaceOptions
+from plimsoll.workers.messages import Result
+from workers_environment import PlaceOptions
 from workers_sides import Proc, order, spec
 
 __all__ = ["Deaths", "Sleepers", "SmallTurns", "deaths", "sleepers", "small_turns"]

@@ -13,13 +13,12 @@ from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.scheduler import Scheduler
-from plimsoll.runs.worker_spec import worker_spec
+from plimsoll.runs.worker_setup import worker_spec
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.testing.workers import IdleEngine
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.controller.supervisor import Supervisor
-from plimsoll.workers.messages import Ready
-from plimsoll.workers.place import Result
+from plimsoll.workers.messages import Ready, Result
 
 __all__ = ["DrivenController", "driven_controller"]
 
@@ -48,17 +47,17 @@ class DrivenController:
 
     async def finish(self, ticket: str) -> None:
         """Grade a running trial."""
-        crew = self._supervisor._crew
-        member = crew.roster.find(self._supervisor._jobs[ticket].worker)
+        fleet = self._supervisor._fleet
+        member = fleet.roster.find(self._supervisor._jobs[ticket].worker)
         assert member is not None
         kept = self._controller._running[ticket]
-        crew._finish(member, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
+        fleet._finish(member, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
         await kept
 
     def look_ahead_no_more(self) -> None:
         """Tell workers no more what comes: that is done now and then, not in each turn."""
         self._controller._look_at = float("inf")
-        self._controller._told_of = self._supervisor.places
+        self._controller._told_slots = self._supervisor.slots
 
 
 @asynccontextmanager
@@ -71,13 +70,20 @@ async def driven_controller(
         Ledger(directory.path, plan.settings, this_process(), time.time) as ledger,
         Supervisor(IdleEngine(), worker_spec(plan, directory), number=number) as supervisor,
     ):
-        crew = supervisor._crew
+        fleet = supervisor._fleet
         await asyncio.sleep(0)
-        for member in crew.roster:
-            crew._hear(member, Ready(member.worker, "nowhere", 0))
+        for member in fleet.roster:
+            fleet._hear(member, Ready(member.worker, "nowhere", 0))
         watching = BreakerMonitor(Breaker(plan.watched(stops=False)), None, plan.tasks, 1)
         controller = Scheduler(
-            plan, directory, ledger, supervisor, watching, RolloutBuffer(directory), "driven"
+            plan,
+            directory,
+            ledger,
+            supervisor,
+            watching,
+            RolloutBuffer(directory),
+            "driven",
+            plan.order(),
         )
         async with controller._tasks:
             yield DrivenController(controller, supervisor)

@@ -7,7 +7,7 @@ import pytest
 
 from plimsoll.config.file import load_config
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served
+from plimsoll.workers.worker.policy_service import ServedPolicy
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = [
@@ -33,7 +33,7 @@ def test_the_docs_contain_configs():
 def test_example_configs_make_a_plan(name: str):
     config = load_config(ROOT / f"examples/{name}.toml")
     serves = config.training.policy == "tiny"
-    plan = Plan.make(config, Served(("http://127.0.0.1:9/v1",)) if serves else None)
+    plan = Plan.make(config, ServedPolicy(("http://127.0.0.1:9/v1",)) if serves else None)
     assert len(plan.tasks) >= 20
     assert bool(plan.held_out.tasks) == (config.training.policy is not None)
 

@@ -14,7 +14,7 @@ from plimsoll.core.host_names import check_host_names
 from plimsoll.gateway.media_hosts import MediaHosts
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
-from plimsoll.runs.policies import policy_for
+from plimsoll.workers.worker.policy_service import policy_for
 
 HOSTS = MediaHosts(("images.example.org", "*.cdn.example.org", "10.0.0.7", "[fd00::7]"))
 

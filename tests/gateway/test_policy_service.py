@@ -12,7 +12,7 @@ from plimsoll.config.policy import PolicyConfig
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.capabilities import Capabilities
-from plimsoll.runs.policies import PolicyService, WantedPolicy, policy_for
+from plimsoll.workers.worker.policy_service import PolicyService, PolicySpec, policy_for
 from ports import held_port
 
 SHELL = make_agent("shell")
@@ -27,7 +27,7 @@ def away() -> Iterator[str]:
 
 async def test_a_policy_that_is_away_is_waited_for_as_long_as_is_wanted(tmp_path, away: str):
     found = Capabilities(url=away, model="scripted", text=True)
-    wanted = WantedPolicy((away,), None, Limits(), found=found, patience=0.2)
+    wanted = PolicySpec((away,), None, Limits(), found=found, patience=0.2)
     async with PolicyService(wanted, tmp_path / "blobs") as service:
         session = await service.policy.gateway.open(tmp_path / "s", blobs=tmp_path / "blobs")
         access = session.access(service.policy.gateway.port)

@@ -14,9 +14,9 @@ from plimsoll.gateway.upstreams.scripted.script import Turn
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, serve_script
 from plimsoll.integrations.token_rows import token_rows
 from plimsoll.integrations.trials import Trials
-from plimsoll.runs.policies import Served
-from plimsoll.runs.storage import read_stored
 from plimsoll.trials.verdicts import Cause
+from plimsoll.workers.worker.policy_service import ServedPolicy
+from plimsoll.workers.worker.trajectory_store import read_stored
 
 
 @asynccontextmanager
@@ -31,7 +31,7 @@ async def trials_of(
 
     async with serve_script(script) as server:
         server.key = key or ""
-        served = Served((server.url,), key)
+        served = ServedPolicy((server.url,), key)
         async with Trials(config, served, out=out, keep_going=keep_going) as trials:
             yield trials, server
 
@@ -40,7 +40,7 @@ async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path
     config = write_config(tmp_path, home, "touch")
     async with trials_of(config, tmp_path / "run") as (trials, _):
         trials.set_version(Version(0, 7))
-        row = await trials.run("touch", "1", 0)
+        row = await trials.run("touch", "1")
     (line,) = token_rows(row.trajectory)
     (sample,) = read_stored(row.trajectory).branches()
     assert (row.reward, row.cause) == (1.0, None)
@@ -57,7 +57,7 @@ async def test_the_policys_key_is_in_no_file_of_the_run(tmp_path, home):
     key = f"hush-{secrets.token_hex(8)}"
     config = write_config(tmp_path, home, "touch")
     async with trials_of(config, tmp_path / "run", key=key) as (trials, _):
-        row = await trials.run("touch", "1", 0)
+        row = await trials.run("touch", "1")
         assert key not in repr(trials.plan)
     assert row.reward == 1.0
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
@@ -67,10 +67,10 @@ async def test_the_policys_key_is_in_no_file_of_the_run(tmp_path, home):
 async def test_a_void_trial_is_tried_again_and_never_becomes_a_number(tmp_path, home):
     config = write_config(tmp_path, home, "broken")
     async with trials_of(config, tmp_path / "run") as (trials, _):
-        row = await trials.run("broken", "1", 0)
+        row = await trials.run("broken", "1")
     assert (row.reward, row.cause) == (None, Cause.GRADER)
     tried = read_rows(tmp_path / "run")
-    assert [row.ticket for row in tried] == ["1/0.0", "1/0.1"]
+    assert [row.ticket for row in tried] == ["eval-1-0/0.0", "eval-1-0/0.1"]
     assert {row.reward for row in tried} == {None}
 
 
@@ -78,7 +78,7 @@ async def test_a_trial_whose_policy_failed_is_graded_when_it_answers_again(tmp_p
     config = write_config(tmp_path, home, "touch")
     async with trials_of(config, tmp_path / "run") as (trials, server):
         server.faults.extend([401])
-        row = await trials.run("touch", "1", 0)
+        row = await trials.run("touch", "1")
     assert row.reward == 1.0
     assert [row.cause for row in read_rows(tmp_path / "run")] == [Cause.POLICY, None]
 
@@ -87,8 +87,8 @@ async def test_a_start_with_nothing_but_voids_trips_the_breaker(tmp_path, home):
     config = write_config(tmp_path, home, "broken", concurrency=8)
     async with trials_of(config, tmp_path / "run") as (trials, _):
         with pytest.raises(TrainingError, match=r"the breaker tripped .*keep_going=True"):
-            for place in range(16):
-                await trials.run("broken", "1", place)
+            for call in range(16):
+                await trials.run("broken", str(call))
 
 
 async def test_a_task_that_is_not_there_is_named(tmp_path, home):
@@ -96,4 +96,4 @@ async def test_a_task_that_is_not_there_is_named(tmp_path, home):
     async with trials_of(config, tmp_path / "run") as (trials, _):
         assert trials.tasks == ["touch"]
         with pytest.raises(UsageError, match="there is no task 'mend'"):
-            await trials.run("mend", "1", 0)
+            await trials.run("mend", "1")

@@ -23,8 +23,8 @@ from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations.trl import TrlRollouts, verdict
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row
-from plimsoll.runs.storage import read_stored
 from plimsoll.training import tiny
+from plimsoll.workers.worker.trajectory_store import read_stored
 
 STEPS, MEMBERS, TASKS = 2, 4, ("broken", "coin", "touch")
 

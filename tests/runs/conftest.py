@@ -5,12 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stand_ins import stand_in
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from rollout_runs import MakeConfig, MakeTasks
 
 from plimsoll.config.file import Config, load_config
-from plimsoll.runs import worker_spec
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.tasks.loader import load_tasks
 from plimsoll.tasks.task import Task
@@ -41,9 +42,8 @@ def make_config(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> MakeConfig:
     """A run of tasks whose names say what becomes of their trials."""
-    here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}")
-    monkeypatch.setattr(worker_spec, "MAKER", "rollout_place:named")
+    for name, value in stand_in("named_environment:named", Path(__file__).parent).items():
+        monkeypatch.setenv(name, value)
 
     def make(
         *tasks: str, heldout: tuple[str, ...] = (), attempts: int = 1, **run: object

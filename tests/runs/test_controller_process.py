@@ -19,7 +19,7 @@ from plimsoll.sandboxes.host.owners import this_process
 
 DRIVER = """
 import pathlib, signal, sys, time
-from plimsoll.runs import control
+from plimsoll.runs import controller_process as control
 from plimsoll.runs.directory import RunDirectory
 
 told = []

@@ -11,7 +11,6 @@ from rollout_runs import MakeConfig
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError, WorkerError
-from plimsoll.runs import worker_spec
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.results import Row, Tally
 from plimsoll.runs.rollouts import Rollouts
@@ -94,7 +93,7 @@ async def test_a_config_in_the_folder_of_a_run_to_be_is_not_lost_with_it(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     config = make_config("coin-a", steps=1)
-    monkeypatch.setattr(worker_spec, "MAKER", "nowhere:named")
+    monkeypatch.setenv("PLIMSOLL_STAND_IN", "nowhere:named")
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp/config.toml").write_text("# mine")
     with pytest.raises(UsageError, match=r"exp holds config\.toml"):

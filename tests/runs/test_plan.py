@@ -16,10 +16,10 @@ from plimsoll.core.versions import Lineages, Version
 from plimsoll.gateway.upstreams.factory import KEY_VARIABLE
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served, WantedPolicy, policy_for
 from plimsoll.runs.recovery import checkpoints_of
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.worker_spec import worker_spec
+from plimsoll.runs.worker_setup import worker_spec
+from plimsoll.workers.worker.policy_service import PolicySpec, ServedPolicy, policy_for
 
 Write = Callable[..., Config]
 URLS = ("http://127.0.0.1:9/v1",)
@@ -43,9 +43,11 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
     write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(KEY_VARIABLE, "of the shell")
-    plan = Plan.make(write('[training]\npolicy = "torch"'), Served(URLS, "of the server", "m"))
+    plan = Plan.make(
+        write('[training]\npolicy = "torch"'), ServedPolicy(URLS, "of the server", "m")
+    )
     spec = worker_spec(plan, directory)
-    told = msgspec.json.decode(spec.options)["config"]["policy"]
+    told = msgspec.json.decode(spec.options.config)["policy"]
     assert (tuple(told["urls"]), told["model"]) == (URLS, "m")
     assert spec.environment[KEY_VARIABLE] == "of the server"
     assert plan.policy is not None
@@ -53,10 +55,10 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
     assert URLS[0] not in dump_config(plan.config)
 
 
-def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> WantedPolicy:
+def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> PolicySpec:
     """The policy that workers make of what they are told of a run with such tables."""
     plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
-    told = msgspec.json.decode(worker_spec(plan, directory).options)["config"]
+    told = msgspec.json.decode(worker_spec(plan, directory).options.config)
     policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
     assert policy is not None
     return policy
@@ -136,7 +138,7 @@ def test_a_run_has_its_own_part_of_a_storage_and_finds_it_when_it_goes_on(
     plan = Plan.make(write(tables))
     runs = [RunDirectory.create(tmp_path / name, now=datetime.now()) for name in ("a/n", "b/n")]
     told = [
-        msgspec.json.decode(worker_spec(plan, directory).options)["stored_as"]
+        worker_spec(plan, directory).options.stored_as
         for directory in (*runs, RunDirectory(runs[0].path))
     ]
     assert told[0].startswith("n-")
@@ -155,29 +157,32 @@ def test_a_policy_is_served_by_one(write: Write):
         Plan.make(torch)
     other = write('[policy]\nurls = ["http://127.0.0.1:8/v1"]')
     with pytest.raises(UsageError, match=r"leave \[policy\] urls out"):
-        Plan.make(other, Served(URLS))
+        Plan.make(other, ServedPolicy(URLS))
     same = write(f'[training]\npolicy = "openai"\n[policy]\nurls = ["{URLS[0]}"]')
-    assert Plan.make(same, Served(URLS)).policy == Plan.make(same).policy
+    assert Plan.make(same, ServedPolicy(URLS)).policy == Plan.make(same).policy
 
 
 def test_a_policy_that_nobody_serves_and_an_agent_that_asks_none_are_refused(write: Write):
     with pytest.raises(UsageError, match="is served by the trainer"):
         Rollouts(write('[training]\npolicy = "tiny"'))
     with pytest.raises(UsageError, match="nothing to train"):
-        Plan.make(write('[training]\npolicy = "tiny"', agent="nop"), Served(URLS))
+        Plan.make(write('[training]\npolicy = "tiny"', agent="nop"), ServedPolicy(URLS))
 
 
 def test_in_turn_means_that_nothing_is_generated_ahead(write: Write, tmp_path: Path):
     sync = '[training]\npolicy = "tiny"\nmode = "sync"'
-    plan = Plan.make(write(sync), Served(URLS))
+    plan = Plan.make(write(sync), ServedPolicy(URLS))
     assert (plan.settings.depth, plan.settings.max_staleness) == (0, 0)
     # The run's own config can be read back.
     (tmp_path / "again.toml").write_text(dump_config(plan.config))
-    assert Plan.make(load_config(tmp_path / "again.toml"), Served(URLS)).settings == plan.settings
+    assert (
+        Plan.make(load_config(tmp_path / "again.toml"), ServedPolicy(URLS)).settings
+        == plan.settings
+    )
     for key in ("depth", "max_staleness"):
         with pytest.raises(UsageError, match=rf"\[run\] {key} is 2"):
-            Plan.make(write(sync, **{key: 2}), Served(URLS))
-    assert Plan.make(write(sync, depth=0), Served(URLS)).settings == plan.settings
+            Plan.make(write(sync, **{key: 2}), ServedPolicy(URLS))
+    assert Plan.make(write(sync, depth=0), ServedPolicy(URLS)).settings == plan.settings
     # Without training there is no trainer to take turns with.
     alone = write(f'[training]\nmode = "sync"\n[policy]\nurls = ["{URLS[0]}"]')
     assert Plan.make(alone).settings.depth == 1
@@ -202,7 +207,7 @@ def test_paths_of_training_and_evaluation_are_relative_to_the_file(write: Write,
 
 def test_as_many_checkpoints_are_kept_as_the_config_says(write: Write, directory: RunDirectory):
     tables = '[training]\npolicy = "tiny"\nkeep = 3'
-    checkpoints = checkpoints_of(directory, Plan.make(write(tables), Served(URLS)))
+    checkpoints = checkpoints_of(directory, Plan.make(write(tables), ServedPolicy(URLS)))
     for number in range(1, 6):
         checkpoints.write(Version(0, number), 0, lambda _: None, Lineages())
     assert [made.version.number for made in checkpoints.all()] == [3, 4, 5]
@@ -229,8 +234,10 @@ def test_one_trial_is_no_group_to_learn_from_but_ppo_needs_none(write: Write):
     for algorithm in ("grpo", "gspo"):
         tables = f'[training]\npolicy = "tiny"\nalgorithm = "{algorithm}"'
         with pytest.raises(UsageError, match=rf"group_size is 1, and {algorithm} compares"):
-            Plan.make(write(tables, group_size=1), Served(URLS))
-    Plan.make(write('[training]\npolicy = "tiny"\nalgorithm = "ppo"', group_size=1), Served(URLS))
+            Plan.make(write(tables, group_size=1), ServedPolicy(URLS))
+    Plan.make(
+        write('[training]\npolicy = "tiny"\nalgorithm = "ppo"', group_size=1), ServedPolicy(URLS)
+    )
     Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]', group_size=1))
 
 

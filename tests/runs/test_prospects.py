@@ -15,9 +15,11 @@ from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.evaluation.held_out import HeldOutEvaluations
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.evaluation.held_out import held_out_set
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.prospects import Prospects
+from plimsoll.runs.trial_set import TrialSets
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.trials.verdicts import Cause, Void
 
@@ -31,15 +33,21 @@ class Books:
         self.plan = plan
         self.ledger = ledger
         self.order: DataOrder = plan.order()
-        self.evaluations = HeldOutEvaluations(ledger)
+        self.evaluations = TrialSets(ledger)
         watching = BreakerMonitor(Breaker(Policy()), canaries, plan.tasks, 1)
         self.prospects = Prospects(plan, self.order, ledger, self.evaluations, watching)
 
     def coming(self, places: int = 100, *, trains: bool = True) -> list[str]:
         waiting = self.ledger.accounts.waiting()
-        kinds = self.prospects.next(waiting, places, trains=trains)
+        kinds = self.prospects.next(waiting, places, is_stopped=not trains)
         assert all(Path(kind.task).name == kind.name for kind in kinds)
         return [f"{kind.agent}:{kind.name}" if kind.agent else kind.name for kind in kinds]
+
+    def evaluate(self, name: str, tasks: list[str], attempts: int) -> None:
+        """Begin an evaluation of held-out tasks."""
+        known = [self.plan.held_out.tasks[task] for task in tasks]
+        directory = RunDirectory(self.ledger.path.parent)
+        self.evaluations.begin(held_out_set(name, name, known, attempts, directory))
 
     def prompts(self, *numbers: int) -> list[str]:
         """The tasks of prompts, each for as many trials as a group has."""
@@ -111,14 +119,14 @@ async def test_a_run_that_is_stopped_says_that_nothing_of_training_comes(
     config = make_config("coin-a", steps=4, heldout=("coin-z",), attempts=3)
     async with books(config, tmp_path / "run") as run:
         assert run.coming(trains=False) == []
-        run.evaluations.begin("after", ["coin-z"], 3)
+        run.evaluate("after", ["coin-z"], 3)
         assert run.coming(trains=False) == ["coin-z"] * 3
 
 
 async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", steps=4, heldout=("coin-y", "coin-z"), attempts=2, max_running=8)
     async with books(config, tmp_path / "run") as run:
-        run.evaluations.begin("before", ["coin-y", "coin-z"], 2)
+        run.evaluate("before", ["coin-y", "coin-z"], 2)
         held_out = ["coin-y", "coin-y", "coin-z", "coin-z"]
         assert run.coming() == [*held_out, *run.prompts(0, 1)]
         await run.evaluations.admit(training_is_over=False)

@@ -3,20 +3,26 @@
 import msgspec
 import pytest
 
+from plimsoll.config.run import default_concurrency
 from plimsoll.core.endings import Ending
-from plimsoll.runs.evaluation.eval_run import default_concurrency, exit_code
+from plimsoll.runs.evaluation.eval_run import exit_code
 from plimsoll.runs.results import Row, Tally, row_of
-from plimsoll.trials.trial import TrialResult
-from plimsoll.trials.verdicts import Cause, Evidence, Graded, Void
+from plimsoll.trials.verdicts import Cause, Evidence, Graded, Verdict, Void
+from plimsoll.workers.messages import Order, Result
+
+
+def row(task: str, attempt: int, verdict: Verdict) -> Row:
+    order = Order(ticket="g/0.0", group="g", task=task, name=task, attempt=attempt, folder="")
+    return row_of(order, Result(ticket="g/0.0", verdict=verdict, seconds=1.0), folder="")
 
 
 def graded(task: str, attempt: int, reward: float) -> Row:
     verdict = Graded(reward, Ending.SUBMITTED, {"reward": reward})
-    return row_of(TrialResult(task, attempt, verdict, 1.0, {}))
+    return row(task, attempt, verdict)
 
 
 def void(task: str, attempt: int, cause: Cause = Cause.GRADER) -> Row:
-    return row_of(TrialResult(task, attempt, Void(cause, "it broke"), 1.0, {}))
+    return row(task, attempt, Void(cause, "it broke"))
 
 
 def tally(*rows: Row) -> Tally:
@@ -52,7 +58,7 @@ def test_a_void_row_carries_no_reward_and_a_graded_one_no_cause():
 
 def test_a_void_row_keeps_how_the_agent_ended():
     verdict = Void(Cause.GRADER, "no file", (Evidence("x"),), Ending.BUDGET)
-    assert row_of(TrialResult("a", 1, verdict, 1.0, {})).ending is Ending.BUDGET
+    assert row("a", 1, verdict).ending is Ending.BUDGET
 
 
 def test_void_is_counted_by_cause():

@@ -16,7 +16,7 @@ from plimsoll.config.file import Config
 from plimsoll.core.errors import LedgerError, UsageError, WorkerError
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.report import make_report
-from plimsoll.runs import engines, worker_spec
+from plimsoll.runs import worker_setup
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import read_status
@@ -265,9 +265,9 @@ async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
     run.mkdir()
     (run / "notes.txt").write_text("mine")
     with monkeypatch.context() as patch:
-        patch.setattr(worker_spec, "MAKER", "nowhere:named")
+        patch.setenv("PLIMSOLL_STAND_IN", "nowhere:named")
         for _ in range(2):
-            with pytest.raises(WorkerError, match="cannot find nowhere:named"):
+            with pytest.raises(WorkerError, match="no stand-in nowhere:named"):
                 async with Rollouts(config, out=run):
                     pass
             assert [path.name for path in run.iterdir()] == ["notes.txt"]
@@ -275,7 +275,7 @@ async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
         await all_batches(rollouts)
     # A run that has begun stays, and says why it could not go on.
     with monkeypatch.context() as patch:
-        patch.setattr(worker_spec, "MAKER", "nowhere:named")
+        patch.setenv("PLIMSOLL_STAND_IN", "nowhere:named")
         with pytest.raises(WorkerError):
             async with Rollouts(config, out=run, trains=False):
                 pass
@@ -335,7 +335,7 @@ async def test_the_wait_for_a_workers_host_is_shown_and_does_not_end_the_run(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     engine = LateEngine()
-    monkeypatch.setattr(engines, "make_engine", lambda *_: engine)
+    monkeypatch.setattr(worker_setup, "make_engine", lambda *_: engine)
     config = make_config("coin-a", "coin-b", steps=1)
     rollouts = Rollouts(config, out=tmp_path / "run", trains=False)
     running = asyncio.create_task(roll_out(rollouts))
@@ -429,7 +429,7 @@ async def test_nothing_of_groups_that_are_over_is_kept_in_memory(
     config = make_config("coin-a", "coin-b", steps=10)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         await all_batches(rollouts)
-        await until(lambda: len(rollouts.restored.kept) == 0, 5)
+        await until(lambda: len(rollouts.restored.buffer) == 0, 5)
 
 
 def test_a_config_without_tasks_or_an_end_is_refused(make_config: MakeConfig, tmp_path: Path):

@@ -26,7 +26,7 @@ from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.messages import Order, Result
 
 WHY = "its trajectory is gone"
 
@@ -250,7 +250,7 @@ async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_
         async def consuming(self: Ledger, batch: ChosenBatch) -> None:
             writing = asyncio.create_task(consume(self, batch))
             await asyncio.sleep(0)  # the books know of it, the disk does not yet
-            canary = rollouts._controller._keep_canary(Canary("coin-a", 9, 0), order, said)
+            canary = rollouts._scheduler._keep_canary(Canary("coin-a", 9, 0), order, said)
             failing.append(asyncio.create_task(canary))
             await writing
 

@@ -55,7 +55,7 @@ async def test_the_slack_of_a_rollout_stands_still_while_the_policy_is_paused(
     config = one_that_hangs(make_config, steps=30, max_staleness=1)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         training = asyncio.create_task(all_batches(rollouts))
-        slack = rollouts._controller._slack
+        slack = rollouts._scheduler._stragglers
         await until(lambda: slack._ends, 60)
         with rollouts.paused():
             before = dict(slack._ends)
@@ -82,7 +82,7 @@ async def test_a_slack_that_is_over_does_not_keep_a_stopped_run_busy(
     config = config.model_copy(update={"workers": workers})
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         training = asyncio.create_task(all_batches(rollouts))
-        await until(lambda: rollouts._controller._slack._ends, 60)
+        await until(lambda: rollouts._scheduler._stragglers._ends, 60)
         rollouts.stop()
         await training
     assert sum(turns) < 300, "a few a second are enough"

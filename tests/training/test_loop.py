@@ -15,12 +15,12 @@ from safetensors import SafetensorError
 from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import LedgerError, PolicyError, TrainingError
 from plimsoll.core.versions import Version
-from plimsoll.runs import worker_spec
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training import loop
 from plimsoll.training.metrics.step_metrics import StepReport, last_metrics
 from plimsoll.training.samples import TrainingSample
+from stand_ins import stand_in
 
 MakeConfig = Callable[..., Config]
 
@@ -28,9 +28,8 @@ MakeConfig = Callable[..., Config]
 @pytest.fixture
 def make_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeConfig:
     """A training whose trials toss coins."""
-    here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}")
-    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:coins")
+    for name, value in stand_in("loop_environment:coins", Path(__file__).parent).items():
+        monkeypatch.setenv(name, value)
 
     def make(steps: int, *, every: int = 1, heldout: int | None = None) -> Config:
         for name in ("tasks/a", "tasks/b", "tasks/c", "heldout/d"):
@@ -149,7 +148,7 @@ async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks_once")
+    monkeypatch.setenv("PLIMSOLL_STAND_IN", "loop_environment:leaks_once")
     run, policy = tmp_path / "run", Notes()
     rollouts = await train(make_config(3), run, Counter(), policy)
     assert rollouts.summary.done
@@ -165,13 +164,13 @@ async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
 async def test_a_run_whose_trajectories_are_all_gone_stops_and_goes_on_when_they_are_not(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:leaks")
+    monkeypatch.setenv("PLIMSOLL_STAND_IN", "loop_environment:leaks")
     run, learner = tmp_path / "run", Counter()
     with pytest.raises(TrainingError, match="3 batches in a row had missing trajectories"):
         await train(make_config(3), run, learner, Notes())
     assert learner.steps == 0
     proven(run)
-    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:coins")
+    monkeypatch.setenv("PLIMSOLL_STAND_IN", "loop_environment:coins")
     # What has leaked meanwhile is found first.
     monkeypatch.setattr(loop, "MAX_REJECTED", 9)
     rollouts = await train(make_config(3), run, learner, Notes())
@@ -463,7 +462,7 @@ async def test_a_run_whose_policy_returns_nothing_to_train_on_stops_and_says_why
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(worker_spec, "MAKER", "loop_place:without_ids")
+    monkeypatch.setenv("PLIMSOLL_STAND_IN", "loop_environment:without_ids")
     rollouts = await train(make_config(9), tmp_path / "run", Counter(), Notes())
     assert not rollouts.summary.done
     why = "the upstream returned no token ids"

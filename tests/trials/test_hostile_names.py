@@ -19,8 +19,8 @@ from plimsoll.runs.results import row_of
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import TrialRecord, VerdictFile
-from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
+from plimsoll.workers.messages import Order, Result
 
 # Parts of file names; a name has no slash and no NUL.
 PIECES = [b"\xff", b"\xed\xa0\x80", b"\n", b"\r", b"\x1b[2J", b"\x07", "\u202e".encode(), b" ",
@@ -90,8 +90,8 @@ def check(verdict: Verdict, folder: Path) -> None:
     """Check that the verdict is not a bug and that its files can be read."""
     assert not (isinstance(verdict, Void) and verdict.cause is Cause.BUG), verdict
     assert not (folder / "bug.txt").exists()
-    result = TrialResult("task", 1, verdict, 1.0, {})
-    row = row_of(result, ticket="task.1")
+    order = Order(ticket="g/0.0", group="g", task="task", name="task", attempt=1, folder="")
+    row = row_of(order, Result(ticket="g/0.0", verdict=verdict, seconds=1.0), folder="trials/t.1")
     assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
     for text in (*_texts(verdict), (folder / "verdict.json").read_text("utf-8").replace("\n", "")):
         assert text.isprintable(), ascii(text)

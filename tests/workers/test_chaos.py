@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from scripted_place import order, spec
+from scripted_environment import order, spec
 from supervised import Mark, options, pid_of
 
 from parts import NIGHTLY
@@ -24,7 +24,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import Phase
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.place import Result
+from plimsoll.workers.messages import Result
 
 SECONDS = float(os.environ.get("PLIMSOLL_CHAOS_SECONDS", 150 if NIGHTLY else 5))
 SEED = int(os.environ.get("PLIMSOLL_CHAOS_SEED", "7"))
@@ -103,7 +103,7 @@ async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: 
 
 RUN = """
 import asyncio, sys
-from scripted_place import order, spec
+from scripted_environment import order, spec
 from supervised import options
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
@@ -159,7 +159,7 @@ async def test_workers_do_not_outlive_a_run_that_is_killed(
 
 
 def workers_of(mark: Mark) -> set[int]:
-    return {pid for pid, what in mark.processes().items() if "plimsoll.workers.main" in what}
+    return {pid for pid, what in mark.processes().items() if "plimsoll.workers.worker.main" in what}
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from scripted_place import order, spec
+from scripted_environment import order, spec
 from supervised import options, pid_of
 from worker_in_hand import in_hand, marking_spec
 
@@ -17,8 +17,7 @@ from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.messages import Drain, Expect, News
-from plimsoll.workers.place import Coming, Kind
+from plimsoll.workers.messages import Coming, Drain, Expect, Kind, News
 
 A = Kind("a")
 

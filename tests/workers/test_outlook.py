@@ -1,7 +1,7 @@
 """What workers are told of orders that come: each order once, and as little as possible anew."""
 
+from plimsoll.workers.messages import Kind
 from plimsoll.workers.outlook import Outlook
-from plimsoll.workers.place import Kind
 
 A, B, C = Kind("a"), Kind("b"), Kind("c")
 TWO = ("one", "two")

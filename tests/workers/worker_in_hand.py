@@ -15,28 +15,31 @@ from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.messages import (
     Beat,
     Begin,
+    EnvironmentOptions,
     Finished,
     FromWorker,
     Hello,
+    Order,
     Ready,
+    Result,
     Run,
-    Taken,
     ToWorker,
     WorkerSpec,
 )
-from plimsoll.workers.place import Order, Result
+from stand_ins import stand_in
 
 __all__ = ["Hand", "begun", "in_hand", "marking_spec"]
 
+MARKING = "marking_environment:marking"
 Message = TypeVar("Message", bound=FromWorker)
 
 
-def marking_spec(folder: Path, maker: str = "marking_place:marking", **more: object) -> WorkerSpec:
+def marking_spec(folder: Path, maker: str = MARKING, **more: object) -> WorkerSpec:
     return WorkerSpec(
         run="test",
-        maker=maker,
-        options=msgspec.Raw(msgspec.json.encode({"folder": str(folder)})),
+        options=EnvironmentOptions(config=msgspec.Raw(b"{}"), directory=str(folder)),
         concurrency=4,
+        environment=stand_in(maker, Path(__file__).parent),
         **{"beat_seconds": 0.1, **more},
     )
 
@@ -70,10 +73,14 @@ class Hand:
                 message = (await self.board.receive()).message
                 if isinstance(message, Beat):
                     self.beats.append(message)
-                elif not isinstance(message, Taken):
+                else:
                     self.others.append(message)
                 if isinstance(message, kind) and fits(message):
                     return message
+
+    async def running(self) -> None:
+        """Wait until a ticket runs."""
+        await self.hear(Beat, lambda beat: beat.running > 0)
 
     async def result(self, ticket: str) -> Result:
         """What came of a ticket, also where that was heard while something else was waited for."""
@@ -99,9 +106,9 @@ class Hand:
 
 
 @asynccontextmanager
-async def begun() -> AsyncIterator[Hand]:
+async def begun(maker: str = MARKING) -> AsyncIterator[Hand]:
     """A worker that has said hello, and was told nothing."""
-    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    here = stand_in(maker, Path(__file__).parent)
     async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
         opening = board.open("worker-1", here)
         credentials = Credentials.make(opening.invitation)
@@ -114,7 +121,7 @@ async def begun() -> AsyncIterator[Hand]:
 @asynccontextmanager
 async def in_hand(spec: WorkerSpec) -> AsyncIterator[Hand]:
     """A worker that is ready."""
-    async with begun() as hand:
+    async with begun(spec.environment["PLIMSOLL_STAND_IN"]) as hand:
         hand.tell(Begin(spec))
         await hand.hear(Ready)
         yield hand

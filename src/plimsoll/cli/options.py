@@ -13,10 +13,12 @@ __all__ = [
     "backend",
     "concurrency",
     "config",
+    "engine",
     "json_output",
     "pool",
     "python_version",
     "task",
+    "workers",
 ]
 
 
@@ -58,6 +60,17 @@ concurrency = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="Trials at once.  [default: one for each core, at least 2]",
+)
+workers = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Worker processes that share the trials.  [default: this process runs them]",
+)
+engine = click.option(
+    "--engine",
+    type=click.Choice(["process", "ray"]),
+    help="What starts the workers.  [default: process]",
 )
 pool = click.option(
     "--pool",

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from plimsoll.runs.storage import read_stored
 from plimsoll.trajectories.samples import Sample
+from plimsoll.workers.worker.trajectory_store import read_stored
 
 __all__ = ["TokenRow", "token_rows"]
 

@@ -1,37 +1,32 @@
-"""Trials of tasks that another trainer chooses, on workers, by the same rules as in a run.
+"""Trials of tasks that another trainer chooses, run by the same scheduler as a run.
 
-A void trial never becomes a number: it is tried again as the table of causes says, and what is
-void even then has no reward. The breaker watches all of them.
+A void trial never becomes a number: it is retried as the table of causes says, and one that stays
+void has no reward. The breaker watches all of them.
 """
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import msgspec
+from msgspec.structs import replace
 
-from plimsoll.config.dump import dump_config
 from plimsoll.config.file import Config, load_config
-from plimsoll.core.errors import PlimsollError, TrainingError, UsageError
+from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.ledger.books.group import ticket_name
 from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.directory import RunDirectory, write_whole
-from plimsoll.runs.engines import make_supervisor
-from plimsoll.runs.evaluation.eval_loop import first_error
+from plimsoll.runs.evaluation.requests import write_request
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served
-from plimsoll.runs.results import Row, row_of
-from plimsoll.trials.trial import TrialResult
-from plimsoll.trials.verdicts import CAUSES, Cause
-from plimsoll.workers.place import Order
+from plimsoll.runs.reporter import Reporter
+from plimsoll.runs.results import Row, TrialCounts
+from plimsoll.runs.rollout_buffer import RolloutBuffer
+from plimsoll.runs.session import RunSession
+from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet
+from plimsoll.tasks.task import Task
+from plimsoll.workers.controller.protocol import Workers
+from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["Trials"]
 
@@ -40,131 +35,120 @@ _SAY_SECONDS = 30.0
 """Between two messages about workers that wait for a host."""
 
 
-class Trials:
-    """Runs the members of groups that it is given. Its workers are up while it is entered."""
+class Trials(RunSession):
+    """Runs the trials of an outside trainer. Its workers are up while it is entered."""
 
     def __init__(
         self,
         config: Config | Path | str,
-        served: Served,
+        served: ServedPolicy,
         *,
         out: Path | None = None,
         kind: str = "trials",
         keep_going: bool = False,
     ) -> None:
         read = config if isinstance(config, Config) else load_config(Path(config))
-        # When it ends is for the trainer to say.
+        # The trainer decides when it ends.
         run = read.run.model_copy(update={"steps": read.run.steps or 1})
-        self.plan = Plan.make(read.model_copy(update={"run": run}), served)
-        self._out = out
-        self._kind = kind
-        self._breaker = Breaker(Policy(tasks=len(self.tasks), stops=not keep_going))
-        self._stack = AsyncExitStack()
+        plan = Plan.make(read.model_copy(update={"run": run}), served)
+        super().__init__(plan, out=out, kind=kind, resumes=False)
+        self._keep_going = keep_going
+        self._counts = TrialCounts()
 
     @property
     def tasks(self) -> list[str]:
         """The tasks that may be asked for: all but those in quarantine."""
         return sorted(self.plan.trained.admitted)
 
-    async def __aenter__(self) -> Self:
-        self.plan = await self.plan.surveyed()
-        self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
-        text = dump_config(self.plan.config).encode()
-        write_whole(self.directory.config, text, lasting=True)
-        async with AsyncExitStack() as stack:
-            self._workers = make_supervisor(self.plan, self.directory)
-            await stack.enter_async_context(self._workers)
-            await self._wait_ready()
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stack.__aexit__(exc_type, exc, traceback)
-
     def set_version(self, version: Version) -> None:
-        """The policy generates with these weights from now on."""
+        """Set the version that the policy generates with from now on."""
+        assert self._workers is not None, "enter it first"
         self._workers.set_version(version)
 
-    async def run(self, task: str, group: str, place: int) -> Row:
-        """A trial that was graded, or the last of those that were all void. Its trajectory is a
-        whole path here.
+    async def run(self, task: str, name: str) -> Row:
+        """Run one trial: see `run_all`."""
+        (row,) = await self.run_all([task], name)
+        return row
 
-        `group` and `place` name it, and are used once. Raises `TrainingError` when the breaker
-        trips: what there is to learn from then on is worth nothing.
+    async def run_all(self, tasks: Sequence[str], name: str) -> list[Row]:
+        """Run a trial of each task. Returns graded rows, and void rows that were retried in vain.
+
+        The trajectory of a row is an absolute path or a URL here. Raises `TrainingError` when the
+        breaker trips: no later reward could be trusted.
         """
-        self._check_task(task)
-        met = Counter[Cause]()
-        while True:
-            row = await self._try(task, group, place, met.total())
-            if row.cause is None or met[row.cause] == CAUSES[row.cause].retries:
-                whole = self.directory.stored(row.trajectory)
-                return msgspec.structs.replace(row, trajectory=whole)
-            met[row.cause] += 1
+        assert self._loop is not None, "enter it first"
+        groups = [TrialGroup(self._task(task), attempt=1) for task in tasks]
+        sets = self._scheduler.sets
+        trials = TrialSet(sets.new_name(name), f"trials of {name}", groups, 1, self._options())
+        self._counts.total += len(groups)
+        if not await self._scheduler.run_set(trials, self._loop):
+            raise self._stopped()
+        for row in trials.in_order:
+            self._counts.add(row)
+        stored = self.directory.stored
+        return [replace(row, trajectory=stored(row.trajectory)) for row in trials.in_order]
 
-    async def run_all(self, tasks: Sequence[str], group: str) -> list[Row]:
-        """The same for each of these, which are all members of one group's name. Where one
-        raises, the others are cancelled."""
-        try:
-            async with asyncio.TaskGroup() as members:
-                running = [
-                    members.create_task(self.run(task, group, place))
-                    for place, task in enumerate(tasks)
-                ]
-        except* PlimsollError as errors:
-            raise first_error(errors) from None
-        finally:
-            self._workers.group_over(group)
-        return [member.result() for member in running]
+    def _options(self) -> SetOptions:
+        directory = self.directory
+        return SetOptions(
+            folder=lambda group, ticket: directory.rollout(group.task.name, ticket),
+            keep=directory.append,
+            is_watched=True,
+            is_seeded=False,
+            is_versioned=False,
+        )
 
-    async def _wait_ready(self) -> None:
-        """Wait for a first worker. Nobody else would say for what, so it is logged."""
-        ready = asyncio.create_task(self._workers.wait_ready())
+    def _stopped(self) -> TrainingError:
+        trip = self._watch.trip
+        if trip is None:
+            return TrainingError(f"no trial is started any more: {self._scheduler.why}")
+        return TrainingError(
+            f"the breaker tripped ({trip.rule}): {trip.said}; look at {self.directory.path}, "
+            "or go on in spite of it with keep_going=True"
+        )
+
+    def _write_settings(self) -> None:
+        super()._write_settings()
+        write_request(self.directory, self._kind, {})
+
+    def _breaker(self) -> Breaker:
+        self._watch = Breaker(Policy(tasks=len(self.tasks), stops=not self._keep_going))
+        return self._watch
+
+    async def _recover(self) -> RolloutBuffer:
+        return RolloutBuffer(self.directory)
+
+    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
+        return Reporter(
+            self.plan,
+            self.directory,
+            self._ledger,
+            workers,
+            monitor,
+            self._scheduler,
+            [],
+            [],
+            self.location.said,
+            kind=self._kind,
+            counts=lambda: self._counts,
+        )
+
+    async def _wait_ready(self, workers: Workers) -> None:
+        """Wait for a first worker, and log what it waits for: there is no other display."""
+        ready = asyncio.create_task(workers.wait_ready())
         try:
             while not (await asyncio.wait([ready], timeout=_SAY_SECONDS))[0]:
-                if self._workers.waiting:
-                    _log.warning("%s", self._workers.waiting)
+                if workers.waiting:
+                    _log.warning("%s", workers.waiting)
             await ready
         finally:
             ready.cancel()
 
-    def _check_task(self, task: str) -> None:
+    def _task(self, name: str) -> Task:
         known = self.plan.trained
-        if task in known.left_out:
-            raise UsageError(f"the task {task} is in quarantine: {known.left_out[task]}")
-        if task not in known.tasks:
+        if name in known.left_out:
+            raise UsageError(f"the task {name} is in quarantine: {known.left_out[name]}")
+        if name not in known.tasks:
             where = self.plan.config.run.tasks
-            raise UsageError(f"there is no task {task!r} in {where}: rows name tasks of the config")
-
-    async def _try(self, task: str, group: str, place: int, attempt: int) -> Row:
-        ticket = ticket_name(group, place, attempt)
-        order = Order(
-            ticket=ticket,
-            group=group,
-            task=str(self.plan.tasks[task].path),
-            name=task,
-            attempt=attempt + 1,
-            folder=str(self.directory.rollout(task, ticket).absolute()),
-        )
-        done = await self._workers.run(order)
-        trial = TrialResult(
-            task, order.attempt, done.verdict, done.seconds, done.phases, id=done.trial
-        )
-        row = row_of(
-            trial,
-            ticket=ticket,
-            folder=self.directory.inside(done.folder or order.folder),
-            trajectory=done.trajectory,
-        )
-        await self.directory.append(row)
-        self._breaker.trial(row)
-        if self._breaker.tripped and (trip := self._breaker.trip) is not None:
-            raise TrainingError(
-                f"the breaker tripped ({trip.rule}): {trip.said}; look at {self.directory.path}, "
-                "or go on in spite of it with keep_going=True"
-            )
-        return row
+            raise UsageError(f"there is no task {name!r} in {where}: rows name tasks of the config")
+        return known.tasks[name]

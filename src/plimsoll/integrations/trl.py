@@ -40,10 +40,10 @@ from plimsoll.core.versions import Version
 from plimsoll.integrations.loop_thread import LoopThread
 from plimsoll.integrations.token_rows import TokenRow, token_rows
 from plimsoll.integrations.trials import Trials
-from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
 from plimsoll.training.policies.local.torch_policy import TorchPolicy
 from plimsoll.training.policies.protocol import Policy, Weights
+from plimsoll.workers.worker.policy_service import ServedPolicy
 
 if TYPE_CHECKING:
     from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
@@ -110,7 +110,7 @@ class TrlRollouts:
             stack.callback(lambda: self._loop.run(self._policy.__aexit__(None, None, None)))
             self._trials = Trials(
                 self._config,
-                Served(self._policy.urls, self._policy.key, self._policy.model),
+                ServedPolicy(self._policy.urls, self._policy.key, self._policy.model),
                 out=self._out,
                 kind="trl",
                 keep_going=self._keep_going,

@@ -45,8 +45,8 @@ from plimsoll.integrations.token_rows import TokenRow, token_rows
 from plimsoll.integrations.trials import Trials
 from plimsoll.integrations.verl_engine import Manager, Sampling, VerlEngine
 from plimsoll.integrations.verl_interface import agent_loop, check_interface
-from plimsoll.runs.policies import Served
 from plimsoll.runs.results import Row
+from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["PlimsollAgentLoop", "close"]
 
@@ -237,7 +237,7 @@ class _Station:
         async with AsyncExitStack() as stack:
             server = ChatServer(self._engine, key)
             port = await stack.enter_async_context(listen(server.handle, host))
-            served = Served((f"http://{host}:{port}/v1",), key)
+            served = ServedPolicy((f"http://{host}:{port}/v1",), key)
             made = Trials(self._config, served, out=self._out, kind="verl")
             self._trials = await stack.enter_async_context(made)
             self._stack = stack.pop_all()

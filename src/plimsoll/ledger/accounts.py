@@ -36,7 +36,7 @@ from plimsoll.ledger.rules.stragglers import Remedy, remedy_for, too_old
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
-__all__ = ["Accounts"]
+__all__ = ["Accounts", "evaluation_group"]
 
 Sink = Callable[[ev.Event], None]
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Accounts:
         """A unique name for an evaluation: `name`, with a number appended if it is taken."""
         name = wanted
         for number in itertools.count(2):
-            if name not in taken and not self._history.about(_evaluation_group(name, 0)):
+            if name not in taken and not self._history.about(evaluation_group(name, 0)):
                 break
             name = f"{wanted}.{number}"
         return name
@@ -144,7 +144,7 @@ class Accounts:
             self.books, self.settings, size, training_is_over=training_is_over
         )
         for number, task in itertools.islice(enumerate(tasks), begun, begun + free):
-            group = _evaluation_group(name, number)
+            group = evaluation_group(name, number)
             if self._history.about(group):
                 raise LedgerError(f"an evaluation was called {name!r} before")
             self._record(
@@ -164,7 +164,7 @@ class Accounts:
     def give_up_evaluation(self, name: str) -> None:
         """Abandon an evaluation: its remaining tickets do not run."""
         for group in list(self.books.evals.values()):
-            if group.id == _evaluation_group(name, group.prompt):
+            if group.id == evaluation_group(name, group.prompt):
                 reason = "nobody waits for it any more"
                 self._give_up(group.id, reason, counts=False, cause=Cause.CANCELLED)
 
@@ -360,14 +360,20 @@ class Accounts:
         self.shed()
         return version
 
-    def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
+    def recover(
+        self,
+        at: Version,
+        is_alive: Callable[[str, str], bool],
+        *,
+        keep_evaluations: bool = False,
+    ) -> Version:
         """Continue from a version whose weights are available, after any crash.
 
         Groups that later steps consumed are live again. A running ticket stays with its worker if
-        `is_alive(ticket, worker)`; otherwise it is lost and retried. Evaluations end: the process
-        that waited for them is gone.
+        `is_alive(ticket, worker)`; otherwise it is lost and retried. Evaluations end with the
+        process that waited for them, unless `keep_evaluations`.
         """
-        for group in list(self.books.evals):
+        for group in [] if keep_evaluations else list(self.books.evals):
             self._give_up(group, "the run was ended", counts=False, cause=Cause.LOST)
         self._restore(at)
         for ticket, worker in self._running():
@@ -413,7 +419,7 @@ class Accounts:
     def _running(self) -> list[tuple[str, str]]:
         return [
             (group.ticket(place), member.worker)
-            for group in self.books.groups.values()
+            for group in (*self.books.groups.values(), *self.books.evals.values())
             for place, member in enumerate(group.members)
             if member.state is MemberState.RUNNING
         ]
@@ -436,5 +442,6 @@ class Accounts:
         return True
 
 
-def _evaluation_group(name: str, number: int) -> str:
+def evaluation_group(name: str, number: int) -> str:
+    """The name of a group of an evaluation."""
     return f"eval-{name}-{number}"

@@ -216,9 +216,17 @@ class Ledger:
         """Commit the step; returns the new version."""
         return await self._do(lambda: self.accounts.commit(checkpoint))
 
-    async def recover(self, at: Version, is_alive: Callable[[str, str], bool]) -> Version:
+    async def recover(
+        self,
+        at: Version,
+        is_alive: Callable[[str, str], bool],
+        *,
+        keep_evaluations: bool = False,
+    ) -> Version:
         """Continue from a version whose weights are available, after any crash."""
-        return await self._do(lambda: self.accounts.recover(at, is_alive))
+        return await self._do(
+            lambda: self.accounts.recover(at, is_alive, keep_evaluations=keep_evaluations)
+        )
 
     async def _do(self, change: Callable[[], _T]) -> _T:
         """Make a change, and return when its events are written."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from plimsoll.core.versions import Version
 from plimsoll.runs.results import mean
-from plimsoll.runs.storage import read_blob, read_stored
 from plimsoll.trajectories.samples import Sample
 from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.workers.worker.trajectory_store import read_blob, read_stored
 
 __all__ = [
     "Batch",

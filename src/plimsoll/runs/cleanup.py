@@ -18,7 +18,6 @@ from pathlib import Path
 from plimsoll.config.file import Config
 from plimsoll.core.errors import SandboxError, UsageError
 from plimsoll.core.ids import Owner
-from plimsoll.runs.backends import BACKENDS, docker_extra, docker_options
 from plimsoll.sandboxes.host.owners import is_alive, is_here
 from plimsoll.sandboxes.local.host.home import Home
 from plimsoll.sandboxes.local.inventory import LocalInventory
@@ -31,6 +30,7 @@ from plimsoll.sandboxes.reaper import (
     remove_all,
     select_removable,
 )
+from plimsoll.workers.worker.backends import BACKENDS, docker_extra, docker_options
 
 __all__ = [
     "ALL",

@@ -55,12 +55,12 @@ from plimsoll.ledger.journal.location import FILE, POINTER, Location
 from plimsoll.runs.json_lines import LineWriter, writing
 from plimsoll.runs.results import Row
 from plimsoll.trials.record import folder_names
+from plimsoll.workers.worker.trajectory_store import BLOBS, TRAJECTORIES
 
 __all__ = [
     "CONFIG",
     "PART",
     "RUNS",
-    "TRAJECTORIES",
     "RunDirectory",
     "last_use",
     "next_use",
@@ -69,7 +69,6 @@ __all__ = [
 
 RUNS = Path("runs")
 CONFIG = "config.toml"
-TRAJECTORIES = "trajectories"
 PART = ".part"
 """What the name of a file ends in while it is written."""
 _LONGEST_LINE = 1 << 20
@@ -88,7 +87,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trials = path / "trials"
-        self.blobs = path / "blobs"
+        self.blobs = path / BLOBS
         self.results = path / "results.jsonl"
         self.canaries = path / "canaries.jsonl"
         self.summary = path / "summary.json"
@@ -99,6 +98,7 @@ class RunDirectory:
         self.held_out = path / "heldout.jsonl"
         self.held_out_trials = path / "heldout_trials.jsonl"
         self.status = path / "status.json"
+        self.request = path / "request.json"
         self.controller = path / "controller.json"
         self._stored_as = path / "stored_as.json"
         self._lines = LineWriter()

@@ -1,9 +1,11 @@
 """From a config to all that a run needs, checked before anything is started."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
@@ -11,19 +13,21 @@ from plimsoll.config.file import Config
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.settings import Settings, ledger_settings
-from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy as BreakerPolicy
-from plimsoll.runs.evaluation.eval_run import SAME_EVERYWHERE, command_line
-from plimsoll.runs.policies import Served, WantedPolicy, policy_for
-from plimsoll.runs.storage import check_writable
 from plimsoll.runs.task_sets import TaskSet, check_left_out, linted
 from plimsoll.tasks.assets.staged_assets import StagedAssets, load_assets
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
+from plimsoll.workers.worker.backends import check_compose, make_backend
+from plimsoll.workers.worker.policy_service import PolicySpec, ServedPolicy, policy_for
+from plimsoll.workers.worker.trajectory_store import check_writable
 
-__all__ = ["Plan", "validate_command"]
+__all__ = ["SAME_EVERYWHERE", "Plan", "command_line", "validate_command", "worker_variables"]
+
+SAME_EVERYWHERE = ("oracle", "nop")
+"""Agents whose rewards are meant to be equal: that they are says nothing."""
 
 _SERVED = ("tiny", "torch")
 """Policies that the trainer itself serves."""
@@ -40,15 +44,15 @@ class Plan:
     """What it is measured on, by [evaluation]."""
     canaries: Canaries | None
     assets: StagedAssets | None
-    policy: WantedPolicy | None
+    policy: PolicySpec | None
     """Who answers for the policy, where the agent asks one."""
-    served: Served | None
+    served: ServedPolicy | None
     """The same, where the caller serves it: of this process only, and not in the config."""
     environment: dict[str, str] = field(repr=False)
     """What workers get of this process's variables."""
 
     @classmethod
-    def make(cls, config: Config, served: Served | None = None) -> "Plan":
+    def make(cls, config: Config, served: ServedPolicy | None = None) -> "Plan":
         """Check all that can be checked; raises what a person can mend."""
         config = _in_mode(config)
         _check_group(config)
@@ -72,7 +76,7 @@ class Plan:
             assets=assets,
             policy=policy,
             served=served,
-            environment=_environment(config.workers.env),
+            environment=worker_variables(config.workers.env),
         )
         made = made._admit(require_validation=config.breaker.require_validation)
         if config.workers.engine == "process":  # those of a cluster are on other hosts
@@ -161,6 +165,23 @@ class Plan:
         )
 
 
+def command_line(command: str, path: Path, options: Mapping[str, object]) -> str:
+    """A command for a shell. An option that is None or False is left out, True is a flag.
+
+    One with several values is given once for each.
+    """
+    words = ["plimsoll", command, str(path)]
+    for option, value in options.items():
+        if value is True:
+            words.append(option)
+        elif isinstance(value, tuple):
+            for one in cast("tuple[object, ...]", value):
+                words += [option, str(one)]
+        elif value is not None and value is not False:
+            words += [option, str(value)]
+    return shlex.join(words)
+
+
 def validate_command(config: Config, tasks: str | None = None) -> str:
     """The command line that validates the tasks of a run, or those in another folder."""
     options: dict[str, object] = {
@@ -195,7 +216,7 @@ def _check_group(config: Config) -> None:
     )
 
 
-def _policy(config: Config, agent: Agent, served: Served | None) -> WantedPolicy | None:
+def _policy(config: Config, agent: Agent, served: ServedPolicy | None) -> PolicySpec | None:
     trained, urls = config.training.policy, () if served is None else served.urls
     if trained is not None and not agent.needs_policy:
         raise UsageError(
@@ -233,7 +254,7 @@ def _trials(config: Config, tasks: int) -> int:
     return min(groups) * run.group_size
 
 
-def _environment(names: tuple[str, ...]) -> dict[str, str]:
+def worker_variables(names: tuple[str, ...]) -> dict[str, str]:
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UsageError(

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class Restored:
     """What a run begins with."""
 
-    kept: RolloutBuffer
+    buffer: RolloutBuffer
     checkpoint: Checkpoint | None
     """The weights to go on from; None where the first ones are meant, or nothing is trained."""
     folder: Path | None
@@ -66,17 +66,17 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     await ledger.recover(at, lambda _ticket, _worker: False)
     _check_tasks(ledger, plan)  # of steps that were undone, too
     await ledger.readmit(plan.trained.admitted)
-    kept = RolloutBuffer.load(directory, ledger.books)
-    if missing := kept.missing(ledger.books):
-        # A power cut takes lines with it that the ledger has kept.
+    buffer = RolloutBuffer.load(directory, ledger.books)
+    if missing := buffer.missing(ledger.books):
+        # A power cut takes lines with it that the ledger has buffer.
         await ledger.distrust(missing, Void(Cause.LOST, f"{directory.results} has no line of it"))
         _log.warning(
             "%s has no line of %d rollouts that were graded: they are made again",
             *(directory.results, len(missing)),
         )
-        kept.forget(ledger.books)
+        buffer.forget(ledger.books)
     return Restored(
-        kept,
+        buffer,
         found,
         None if found is None else checkpoints.path(found),
         lost,

@@ -6,6 +6,7 @@ import shlex
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,13 +21,13 @@ from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.plan import Plan, validate_command
-from plimsoll.runs.pooling import measured, reuse_of
-from plimsoll.runs.results import Diagnosis, mean
+from plimsoll.runs.results import Diagnosis, TrialCounts, mean
 from plimsoll.runs.scheduler import Scheduler
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.tasks.assets.plan import unstaged_requests
-from plimsoll.workers.controller.supervisor import Supervisor
+from plimsoll.workers.controller.protocol import Workers
+from plimsoll.workers.worker.prewarming import measured, reuse_of
 
 __all__ = ["Reporter"]
 
@@ -43,15 +44,19 @@ class Reporter:
     plan: Plan
     directory: RunDirectory
     ledger: Ledger
-    supervisor: Supervisor
-    watching: BreakerMonitor
-    controller: Scheduler
+    workers: Workers
+    monitor: BreakerMonitor
+    scheduler: Scheduler
     steps: list[Step]
     """Those that were committed, in earlier lives of the run too."""
     held_out: list[HeldOutResult]
     """The evaluations, in earlier lives too, in the order of their steps."""
     ledger_at: str = ""
     """Where the ledger is and why, if it is not in the run directory."""
+    kind: str = "run"
+    """`run`, `eval`, `validate`, `trl` or `verl`."""
+    counts: Callable[[], TrialCounts] | None = None
+    """Counts the trials of a run without training."""
     began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
     _writing: threading.Lock = field(default_factory=threading.Lock)
@@ -71,7 +76,7 @@ class Reporter:
     @property
     def trials_per_second(self) -> float:
         life = time.monotonic() - self.began
-        return round(self.controller.finished / life, 3) if life > 0 else 0.0
+        return round(self.scheduler.finished / life, 3) if life > 0 else 0.0
 
     def waited(self, seconds: float) -> None:
         """The trainer has waited for a batch."""
@@ -106,12 +111,13 @@ class Reporter:
         return made
 
     def status(self) -> Status:
-        books, controller = self.ledger.books, self.controller
+        books, scheduler = self.ledger.books, self.scheduler
         last = self.steps[-_SHOWN_STEPS:]
+        counts = None if self.counts is None else self.counts()
         return Status(
             run=self.directory.name,
-            state=controller.state,
-            why=controller.why,
+            state=scheduler.state,
+            why=scheduler.why,
             at=time.time(),
             seconds=round(self.seconds, 1),
             step=books.version.number,
@@ -120,22 +126,25 @@ class Reporter:
             rewards=[step.reward for step in last],
             age=last[-1].age if last else 0,
             max_staleness=self.plan.settings.max_staleness,
-            trials=self._trials,
-            graded=books.tally.graded,
-            void=self._void,
+            kind=self.kind,
+            total=None if counts is None else counts.total,
+            mean_reward=None if counts is None else counts.mean_reward,
+            trials=self._trials if counts is None else counts.trials,
+            graded=books.tally.graded if counts is None else counts.graded,
+            void=self._void if counts is None else counts.void,
             trials_per_second=self.trials_per_second,
-            running=controller.running,
-            waiting=max(0, books.running - controller.running),
+            running=scheduler.running,
+            waiting=max(0, books.running - scheduler.running),
             buffered=books.buffered,
             requeued=books.tally.requeued,
             out=self._out,
             heldout={one.step: one.reward for one in self.held_out},
-            canaries=_canaries(self.watching),
+            canaries=_canaries(self.monitor),
             ledger=self.ledger_at,
-            workers=self.supervisor.status(),
-            workers_wait=self.supervisor.waiting,
+            workers=self.workers.status(),
+            workers_wait=self.workers.waiting,
             pool=self._pool,
-            warnings=self.supervisor.gathered.warnings,
+            warnings=self.workers.reports.warnings,
         )
 
     async def keep_status(self) -> None:
@@ -151,14 +160,14 @@ class Reporter:
 
     def summary(self) -> RunSummary:
         """The whole run, once nothing of it runs any more."""
-        books, controller = self.ledger.books, self.controller
+        books, scheduler = self.ledger.books, self.scheduler
         # The last line may be of a step that was not committed.
         rewards = [step.reward for step in self.steps if step.step <= books.version.number]
         return RunSummary(
             run=self.directory.name,
             path=str(self.directory.path),
-            ended=controller.why,
-            done=controller.is_done,
+            ended=scheduler.why,
+            done=scheduler.is_done,
             steps=books.version.number,
             version=str(books.version),
             trials=self._trials,
@@ -179,12 +188,12 @@ class Reporter:
             problems=self._problems(),
             breaker=self.diagnosis(),
             pool=self._pool,
-            warnings=self.supervisor.gathered.warnings,
+            warnings=self.workers.reports.warnings,
         )
 
     def diagnosis(self) -> Diagnosis | None:
         """Why the breaker tripped, if it did."""
-        breaker = self.watching.breaker
+        breaker = self.monitor.breaker
         if (trip := breaker.trip) is None:
             return None
         look, fetched = None, ()
@@ -203,7 +212,7 @@ class Reporter:
 
     @property
     def _pool(self) -> PoolStats | None:
-        return measured(self.supervisor.gathered.meter.stats(reuse_of(self.plan.config)))
+        return measured(self.workers.reports.meter.stats(reuse_of(self.plan.config)))
 
     @property
     def _trials(self) -> int:
@@ -235,8 +244,8 @@ class Reporter:
                 write_whole(self.directory.status, msgspec.json.encode(status))
 
 
-def _canaries(watching: BreakerMonitor) -> str:
-    canaries = watching.canaries
+def _canaries(monitor: BreakerMonitor) -> str:
+    canaries = monitor.canaries
     if canaries is None:
         return "none"
     return f"{canaries.good:,} of {canaries.good + canaries.failed:,} good"

@@ -13,11 +13,22 @@ import msgspec
 from msgspec.structs import replace
 
 from plimsoll.core.endings import Ending
+from plimsoll.core.errors import PlimsollError
 from plimsoll.sandboxes.pool.stats import PoolStats
-from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded
+from plimsoll.workers.messages import Order, Result
 
-__all__ = ["Diagnosis", "Row", "Summary", "Tally", "mean", "row_of", "voided"]
+__all__ = [
+    "Diagnosis",
+    "Row",
+    "Summary",
+    "Tally",
+    "TrialCounts",
+    "first_error",
+    "mean",
+    "row_of",
+    "voided",
+]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,22 +101,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer_tokens: int | None = None
 
 
-def row_of(
-    result: TrialResult,
-    *,
-    agent: str = "",
-    ticket: str = "",
-    folder: str = "",
-    trajectory: str = "",
-) -> Row:
-    """Keep what a table needs of a trial; the rest is in its folder."""
+def row_of(order: Order, result: Result, *, folder: str) -> Row:
+    """The row of a finished ticket; `folder` is the trial's, relative to the run directory."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
-    spent, started = result.usage, result.phases.get("start")
+    usage, started = result.usage, result.phases.get("start")
     paused = result.phases.get("paused")
     return Row(
-        task=result.task,
-        attempt=result.attempt,
+        task=order.name,
+        attempt=order.attempt,
         verdict=verdict.verdict,
         reward=verdict.reward if graded else None,
         rewards=verdict.rewards if graded else None,
@@ -113,17 +117,23 @@ def row_of(
         cause=None if graded else verdict.cause,
         reason=None if graded else verdict.reason,
         seconds=round(result.seconds, 3),
-        agent=agent,
-        ticket=ticket,
-        trial=result.id,
+        agent=order.agent,
+        ticket=order.ticket,
+        trial=result.trial,
         folder=folder,
-        trajectory=trajectory,
-        turns=None if spent is None else spent.turns,
-        prompt_tokens=None if spent is None else spent.prompt_tokens,
-        answer_tokens=None if spent is None else spent.answer_tokens,
+        trajectory=result.trajectory,
+        turns=None if usage is None else usage.turns,
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        answer_tokens=None if usage is None else usage.answer_tokens,
         sandbox_seconds=None if started is None else round(started, 4),
         paused_seconds=None if paused is None else round(paused, 3),
     )
+
+
+def first_error(errors: BaseExceptionGroup[PlimsollError]) -> PlimsollError:
+    """One error for a person, where several tasks failed with the same one."""
+    first = errors.exceptions[0]
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def voided(row: Row, cause: Cause, reason: str) -> Row:
@@ -144,6 +154,33 @@ def mean(rewards: Iterable[float]) -> float | None:
 
 
 @dataclass(slots=True)
+class TrialCounts:
+    """The results of a run without training, in figures."""
+
+    total: int = 0
+    """Trials that were asked for."""
+    graded: int = 0
+    void: dict[str, int] = field(default_factory=dict[str, int])
+    rewards: float = 0.0
+    """The sum over graded trials."""
+
+    @property
+    def trials(self) -> int:
+        return self.graded + sum(self.void.values())
+
+    @property
+    def mean_reward(self) -> float | None:
+        return self.rewards / self.graded if self.graded else None
+
+    def add(self, row: Row) -> None:
+        if row.reward is not None:
+            self.graded += 1
+            self.rewards += row.reward
+        elif row.cause is not None:
+            self.void[row.cause.value] = self.void.get(row.cause.value, 0) + 1
+
+
+@dataclass(slots=True)
 class Tally:
     """The trials that have finished, of one task or of all."""
 
@@ -151,16 +188,6 @@ class Tally:
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
-
-    def void_all(self, trials: Iterable[tuple[str, int]], cause: Cause, reason: str) -> list[Row]:
-        """Make trials void that were graded, and return their new rows."""
-        chosen = set(trials)
-        changed: list[Row] = []
-        for index, row in enumerate(self.rows):
-            if row.reward is not None and (row.task, row.attempt) in chosen:
-                self.rows[index] = voided(row, cause, reason)
-                changed.append(self.rows[index])
-        return changed
 
     @property
     def trials(self) -> int:

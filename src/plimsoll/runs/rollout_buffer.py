@@ -6,14 +6,16 @@ from pathlib import Path
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.books.books import Books
-from plimsoll.ledger.books.group import Group, Member, MemberState
+from plimsoll.ledger.books.group import Group, Member, MemberState, split_ticket
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
 from plimsoll.runs.directory import RunDirectory, last_use
 from plimsoll.runs.json_lines import read_lines
 from plimsoll.runs.results import Row, voided
+from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.messages import Order
 
-__all__ = ["RolloutBuffer", "attempt_of"]
+__all__ = ["RolloutBuffer", "attempt_of", "training_order"]
 
 
 class RolloutBuffer:
@@ -158,3 +160,18 @@ class RolloutBuffer:
 def attempt_of(group: Group, place: int) -> int:
     """The number of a trial among those of its prompt's task, counted from 1."""
     return group.prompt * len(group.members) + place + 1
+
+
+def training_order(group: Group, ticket: str, task: Task, folder: Path) -> Order:
+    """The order of a training ticket."""
+    parts = split_ticket(ticket)
+    assert parts is not None, f"{ticket} is not a ticket"
+    return Order(
+        ticket=ticket,
+        group=group.id,
+        task=str(task.path),
+        name=group.task,
+        attempt=attempt_of(group, parts[1]),
+        folder=str(folder.absolute()),
+        rollout=group.seed_name(parts[1]),
+    )

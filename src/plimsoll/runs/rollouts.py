@@ -13,37 +13,31 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from plimsoll.config.dump import dump_config
 from plimsoll.config.file import Config, load_config
-from plimsoll.core.errors import LedgerError, PlimsollError, UsageError
-from plimsoll.core.file_systems import file_system_type, is_networked
+from plimsoll.core.errors import LedgerError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.checkpoints import Checkpoint
-from plimsoll.ledger.journal import location
-from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs import controller_process
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.monitor import BreakerMonitor
-from plimsoll.runs.cleanup import reap_at_end
-from plimsoll.runs.directory import RunDirectory, write_whole
-from plimsoll.runs.engines import make_supervisor
-from plimsoll.runs.evaluation.held_out import HeldOutResult, read_held_out
+from plimsoll.runs.evaluation.held_out import (
+    HeldOutResult,
+    held_out_result,
+    held_out_set,
+    read_held_out,
+)
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served
 from plimsoll.runs.recovery import checkpoints_of, restore
 from plimsoll.runs.reporter import Reporter
-from plimsoll.runs.scheduler import Scheduler
+from plimsoll.runs.rollout_buffer import RolloutBuffer
+from plimsoll.runs.session import RunSession
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.validation.at_start import ValidationAtStart
-from plimsoll.sandboxes.host.owners import host_name, this_process
-from plimsoll.sandboxes.local.host.home import Home
-from plimsoll.workers.controller.supervisor import Supervisor
+from plimsoll.workers.controller.protocol import Workers
+from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["Prepare", "Publish", "Rollouts", "Save"]
 
@@ -57,7 +51,7 @@ Publish = Callable[[Version], Awaitable[None]]
 """Has all that is generated from now on be of a version."""
 
 
-class Rollouts:
+class Rollouts(RunSession):
     """A run. Where its directory is that of a run already, it goes on with it.
 
     `trains`: the caller trains, so that after a crash the run goes back to the last checkpoint,
@@ -79,76 +73,50 @@ class Rollouts:
         model: str | None = None,
     ) -> None:
         file = None if isinstance(config, Config) else Path(config)
-        served = Served(urls, key, model) if urls else None
-        self.plan = Plan.make(config if isinstance(config, Config) else load_config(file), served)
-        self._kind = "run" if file is None else file.stem
-        self._out = None if out is None else Path(out)
+        served = ServedPolicy(urls, key, model) if urls else None
+        plan = Plan.make(config if isinstance(config, Config) else load_config(file), served)
+        kind = "run" if file is None else file.stem
+        super().__init__(plan, out=None if out is None else Path(out), kind=kind)
         self._trains = trains
         self._keep_going = keep_going
         self._prepare = prepare
-        self._stack = contextlib.AsyncExitStack()
-        self._validating: ValidationAtStart | None = None
-        self._supervisor: Supervisor | None = None
-        self._loop: asyncio.Task[None] | None = None
+        self._validation: ValidationAtStart | None = None
         self._committing: Batch | None = None
-        """The batch whose weights may be out: it can only be committed."""
+        """The batch whose weights may be published: it can only be committed."""
         self._summary: RunSummary | None = None
 
-    async def __aenter__(self) -> Self:
-        is_new = self._open_directory()
-        is_held = False
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                self._ledger = await stack.enter_async_context(
-                    Ledger(self.location.folder, self.plan.settings, this_process(), time.time)
-                )
-                is_held = True
-                if is_new:
-                    self.location.publish()
-                await self._begin(stack, is_new)
-                self._stack = stack.pop_all()
-        except BaseException:
-            # Nothing was started, so there is nothing to go on with: the next try is a new run.
-            if is_new and is_held:
-                self.directory.discard(self.location)
-            raise
-        return self
-
-    async def _begin(self, stack: contextlib.AsyncExitStack, is_new: bool) -> None:
-        """With the ledger held: whoever holds that is the run's only controller."""
-        controller_process.claim(self.directory)
-        stack.callback(controller_process.release, self.directory)
-        stack.push_async_callback(self.directory.flush)
-        if not is_new:
-            self.directory.mend()
-            self._write_config()
+    async def _recover(self) -> RolloutBuffer:
         if self.plan.config.run.validates:
-            self._validating = ValidationAtStart(self.plan, self.directory)
-            self.plan = await self._validating.run()
+            self._validation = ValidationAtStart(self.plan, self.directory)
+            self.plan = await self._validation.run()
         self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
         if self._prepare is not None:
             await self._prepare(self)
-        # Not before: servers may be paused until they have their weights.
-        self.plan = await self.plan.surveyed()
-        # After the workers: one that did not end in time was killed, with its sandboxes.
-        stack.push_async_callback(reap_at_end, self.plan.config)
-        supervisor = self._supervisor = make_supervisor(self.plan, self.directory)
-        await stack.enter_async_context(supervisor)
-        supervisor.set_version(self._ledger.books.version)
-        self._control(supervisor)
-        self._status = asyncio.create_task(self._reporter.keep_status())
-        stack.push_async_exit(self._end_status)
-        await supervisor.wait_ready()
-        self._loop = asyncio.create_task(self._controller.run())
-        stack.push_async_exit(self._end)
+        return self.restored.buffer
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stack.__aexit__(exc_type, exc, traceback)
+    def _breaker(self) -> Breaker:
+        return Breaker(self.plan.watched(stops=not self._keep_going))
+
+    def _data_order(self) -> DataOrder | None:
+        return self.plan.order()
+
+    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
+        books = self._ledger.books
+        return Reporter(
+            self.plan,
+            self.directory,
+            self._ledger,
+            workers,
+            monitor,
+            self._scheduler,
+            self.restored.steps,
+            read_held_out(self.directory.held_out, books.lineages, self.version),
+            self.location.said,
+        )
+
+    def _finish(self) -> None:
+        self._summary = self._reporter.summary()
+        self.directory.finish(self._summary)
 
     @property
     def version(self) -> Version:
@@ -165,7 +133,7 @@ class Rollouts:
         assert self._loop is not None, "enter it first: async with Rollouts(…)"
         while True:
             asked = time.monotonic()
-            batch = await self._controller.next_batch(self._loop)
+            batch = await self._scheduler.next_batch(self._loop)
             self._reporter.waited(time.monotonic() - asked)
             if batch is None:
                 break
@@ -181,9 +149,14 @@ class Rollouts:
         assert self._loop is not None, "enter it first: async with Rollouts(…)"
         if not self.plan.held_out.tasks:
             raise UsageError("the config names no held-out tasks: see [evaluation] tasks")
-        measured = await self._controller.evaluate(name, self._loop)
-        if measured is not None:
-            await self._reporter.evaluated(measured)
+        tasks = [task for _, task in sorted(self.plan.held_out.admitted.items())]
+        attempts = self.plan.config.evaluation.attempts
+        sets, at, began = self._scheduler.sets, self.version, time.monotonic()
+        trials = held_out_set(sets.new_name(name), name, tasks, attempts, self.directory)
+        if not await self._scheduler.run_set(trials, self._loop):
+            return None
+        measured = held_out_result(trials, name, at, time.monotonic() - began)
+        await self._reporter.evaluated(measured)
         return measured
 
     @property
@@ -200,10 +173,10 @@ class Rollouts:
     def doing(self) -> str:
         """What goes on before training, or beside it; empty where nothing does."""
         if self._loop is not None:
-            return self._controller.doing
-        if self._supervisor is not None:
-            return self._supervisor.waiting or "starting workers"
-        return "" if self._validating is None else self._validating.doing
+            return self._scheduler.doing
+        if self._workers is not None:
+            return self._workers.waiting or "starting workers"
+        return "" if self._validation is None else self._validation.doing
 
     async def commit(
         self,
@@ -230,7 +203,7 @@ class Rollouts:
         name = "" if checkpoint is None else (await self._save(checkpoint, version)).name
         if publish is not None:
             await publish(version)
-        return await self._controller.commit(name)
+        return await self._scheduler.commit(name)
 
     @contextlib.contextmanager
     def paused(self, *, drains: bool = False) -> Generator[None]:
@@ -242,11 +215,11 @@ class Rollouts:
         if self._loop is None:
             yield  # nothing runs yet
             return
-        self._controller.set_paused(True, drains=drains)
+        self._scheduler.set_paused(True, drains=drains)
         try:
             yield
         finally:
-            self._controller.set_paused(False)
+            self._scheduler.set_paused(False)
 
     async def reject(self, batch: Batch, reasons: Mapping[str, str]) -> None:
         """The batch cannot be trained on: a trajectory of it is gone, say. Ask for another.
@@ -262,7 +235,7 @@ class Rollouts:
             )
         if not reasons or not reasons.keys() <= {group.id for group in batch.groups}:
             raise UsageError("a batch is rejected by the names of groups that it has")
-        await self._controller.reject(reasons)
+        await self._scheduler.reject(reasons)
 
     def _check_current(self, batch: Batch) -> None:
         """Whether it is the one under way: each is committed once, or rejected."""
@@ -291,13 +264,8 @@ class Rollouts:
         """Start nothing more, and let `batches` end. False where it has not begun."""
         if self._loop is None:
             return False
-        self._controller.stop(why)
+        self._scheduler.stop(why)
         return True
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether workers were ready, so that there is something to go on with."""
-        return self._loop is not None
 
     @property
     def is_over(self) -> bool:
@@ -313,65 +281,6 @@ class Rollouts:
         assert self._summary is not None, "the run is not over"
         return self._summary
 
-    def _open_directory(self) -> bool:
-        """Take the run's own directory, or make one; whether it is new."""
-        wanted = self.plan.config.storage.ledger
-        given = self.plan.config.local.home
-        home = Home.find(None if given is None else Path(given)).path
-        if self._out is not None and location.has_ledger(self._out):
-            self.directory = RunDirectory(self._out)
-            controller_process.check_not_elsewhere(self.directory)
-            self.location = location.find(self._out, wanted, home)
-            self._warn_of_network()
-            return False
-        self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
-        try:
-            self.location = location.make(self.directory.path, wanted, home)
-        except BaseException:
-            self.directory.discard()
-            raise
-        # Before the ledger: what has one is a run, and can be resumed by its own config.
-        self._write_config()
-        return True
-
-    def _warn_of_network(self) -> None:
-        """A ledger that was brought to a network file system with its run directory."""
-        if is_networked(kind := file_system_type(self.location.folder)):
-            _log.warning(
-                "the ledger %s is on %s, where SQLite's write-ahead log is not safe: look at it "
-                "from this host only while the run is alive",
-                *(self.location.ledger, kind),
-            )
-
-    def _write_config(self) -> None:
-        write_whole(self.directory.config, dump_config(self.plan.config).encode(), lasting=True)
-
-    def _control(self, supervisor: Supervisor) -> None:
-        """Put together what drives the run and what tells of it."""
-        plan, directory, owner = self.plan, self.directory, this_process()
-        breaker = Breaker(plan.watched(stops=not self._keep_going))
-        watching = BreakerMonitor(breaker, plan.canaries, plan.tasks, directory.next_canary())
-        self._controller = Scheduler(
-            plan,
-            directory,
-            self._ledger,
-            supervisor,
-            watching,
-            self.restored.kept,
-            f"{host_name(owner)}:{owner.pid}",
-        )
-        self._reporter = Reporter(
-            plan,
-            directory,
-            self._ledger,
-            supervisor,
-            watching,
-            self._controller,
-            self.restored.steps,
-            read_held_out(directory.held_out, self._ledger.books.lineages, self.version),
-            self.location.said,
-        )
-
     @property
     def _next_version(self) -> Version:
         return Version(self.version.lineage, self.version.number + 1)
@@ -384,48 +293,3 @@ class Rollouts:
             checkpoint,
             self._ledger.books.lineages,
         )
-
-    async def _end(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Let what runs come to its end, or cut it short where something went wrong."""
-        del exc_type, traceback
-        assert self._loop is not None
-        # Where nobody has asked for a batch since, nobody was told what ended the loop.
-        untold = self._loop.exception() if exc is None and self._loop.done() else None
-        self._stop_for(exc or untold)
-        try:
-            grace = self.plan.config.workers.grace_seconds if exc is None else 0.0
-            await self._controller.drain(grace)
-        finally:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
-        self._summary = await asyncio.to_thread(self._reporter.summary)
-        try:
-            await asyncio.to_thread(self.directory.finish, self._summary)
-        except PlimsollError as error:
-            if exc is None and untold is None:
-                raise
-            _log.warning("%s", error)  # never in the place of what ended the run
-        if untold is not None:
-            raise untold
-
-    def _stop_for(self, error: BaseException | None) -> None:
-        """The run is over for this reason, if it is one for a person."""
-        if isinstance(error, PlimsollError):
-            self._controller.fail(str(error).partition("\n")[0])
-
-    async def _end_status(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        del exc_type, traceback
-        self._stop_for(exc)
-        self._status.cancel()
-        await asyncio.gather(self._status, return_exceptions=True)
-        await asyncio.to_thread(self._reporter.end_status)

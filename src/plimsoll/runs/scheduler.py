@@ -1,109 +1,112 @@
-"""The controller of a run: tickets from the ledger to workers, and what came of them back.
+"""The scheduler: gives tickets of the ledger to workers, and enters their results.
 
-Invariants:
+Training rollouts, held-out evaluations, `plimsoll eval`, `plimsoll validate`, TRL and verl all run
+here. Invariants:
 
-* What runs is in the ledger before it is sent, and what came of it before it is forgotten.
-* The ledger alone says how much may run: here nothing is counted, and nothing is restored.
-* Stopped, it sends nothing more; what runs has its grace, and is void and cancelled after it.
-* In memory is what is live: a group that was trained on or given up leaves nothing here.
-* A turn looks at what has changed since the last one, never at all that runs: it costs the same
+* A ticket is in the ledger before it is sent to a worker, and its result is in the ledger before
+  the ticket is forgotten.
+* The ledger alone decides how much may run. The scheduler counts nothing and restores nothing.
+* Once stopped it sends nothing. Running trials have a grace period, then they are cancelled.
+* Memory holds live groups only: a group that was trained on or voided leaves nothing here.
+* A turn looks at changes since the last turn, never at everything that runs: it costs the same
   with ten running trials or ten thousand.
-* Evaluations go before training, and go on when its steps are done.
+* Trial sets go before training, and continue when its steps are done.
 """
 
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, PlimsollError
 from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.core.versions import Version
-from plimsoll.ledger.books.group import Group, split_ticket
+from plimsoll.ledger.books.group import Group
+from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.rules.batching import Batch as ChosenBatch
 from plimsoll.runs.batches import Batch
+from plimsoll.runs.breaker.canaries import CANARY_AGENT
 from plimsoll.runs.breaker.monitor import UNINFORMATIVE_CAUSES, BreakerMonitor, Canary
 from plimsoll.runs.directory import RunDirectory, next_use
-from plimsoll.runs.evaluation.eval_loop import first_error
-from plimsoll.runs.evaluation.held_out import HeldOutEvaluation, HeldOutEvaluations, HeldOutResult
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.pooling import reuse_of
 from plimsoll.runs.prospects import Prospects
-from plimsoll.runs.results import Row, row_of, voided
-from plimsoll.runs.rollout_buffer import RolloutBuffer, attempt_of
+from plimsoll.runs.results import Row, first_error, row_of, voided
+from plimsoll.runs.rollout_buffer import RolloutBuffer, training_order
 from plimsoll.runs.straggler_clock import StragglerClock
-from plimsoll.runs.tickets import CANARY_AGENT
+from plimsoll.runs.trial_set import TrialSet, TrialSets
 from plimsoll.sandboxes.pool.options import Reuse
-from plimsoll.tasks.task import Task
 from plimsoll.trajectories.trajectory_file import has_answers
-from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
-from plimsoll.workers.controller.supervisor import Supervisor
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.controller.protocol import Workers
+from plimsoll.workers.messages import Order, Result
+from plimsoll.workers.worker.prewarming import reuse_of
 
 __all__ = ["Scheduler"]
 
 _TURN_SECONDS = 0.25
-"""The longest between two looks at what can be done."""
+"""The longest wait between two turns."""
 _LOOK_SHARE = 0.05
 _LOOK_SECONDS = 1.0
-"""The largest share of time spent on looking ahead, and the longest interval between two looks."""
+"""The largest share of time spent on prewarming, and the longest interval between two updates."""
 
 _Keep = Callable[[Result], Awaitable[None]]
 
 
 class Scheduler:
-    """Drives one run. `run` is its loop; a trainer asks for batches beside it."""
+    """Drives one run. `run` is its loop; callers ask for batches and trial sets beside it."""
 
     def __init__(
         self,
         plan: Plan,
         directory: RunDirectory,
         ledger: Ledger,
-        supervisor: Supervisor,
-        watching: BreakerMonitor,
-        kept: RolloutBuffer,
+        workers: Workers,
+        monitor: BreakerMonitor,
+        buffer: RolloutBuffer,
         name: str,
+        order: DataOrder | None,
     ) -> None:
+        """`order` is the order of the training data; None for a run of trial sets only."""
         self.why = ""
         """Why nothing is started any more; empty while the run goes on."""
         self.is_done = False
-        """Whether that is the end of its steps or of its epochs."""
+        """Whether it ended with its last step or epoch."""
         self.finished = 0
-        """Trials of training that came to their end since the controller was made."""
+        """Trials that ended since the scheduler was made, without held-out evaluations."""
+        self.sets = TrialSets(ledger)
         self._has_begun = False
         self._is_halted = False
-        """Nothing at all is started any more, of evaluations neither."""
+        """Nothing is started any more, not even trial sets."""
         self._plan = plan
-        self._order = plan.order()
+        self._order = order
         self._directory = directory
         self._ledger = ledger
-        self._supervisor = supervisor
-        self._watching = watching
-        self._kept = kept
+        self._workers = workers
+        self._monitor = monitor
+        self._buffer = buffer
         self._name = name
-        """Who takes tickets, in the ledger's words: workers live and die with it."""
+        """The name of this process in the ledger's `Started` events."""
         self._tasks = asyncio.TaskGroup()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._groups: set[str] = set()
-        """Groups that workers may hold something of."""
+        self.orders: dict[str, tuple[Order, float]] = {}
+        """The running orders, each with its start by the monotonic clock."""
         self._over: list[Group] = []
         """Groups that became final or left the books since the last turn."""
         ledger.books.on_over = self._over.append
-        self._evaluations = HeldOutEvaluations(ledger)
         self._prospects: Prospects | None = None
-        """None where workers start nothing ahead."""
+        """None where workers prewarm nothing."""
         if reuse_of(plan.config) is not Reuse.NONE:
-            self._prospects = Prospects(plan, self._order, ledger, self._evaluations, watching)
+            self._prospects = Prospects(plan, order, ledger, self.sets, monitor)
         self._look_at = -math.inf
-        """The earliest time of the next look ahead, by the loop's clock."""
-        self._told_of = 0
-        """The number of slots at the last look ahead."""
-        self._slack = StragglerClock(plan.config.run.slack_seconds)
+        """The earliest time of the next prewarming update, by the loop's clock."""
+        self._told_slots = 0
+        """The number of slots at the last prewarming update."""
+        self._stragglers = StragglerClock(plan.config.run.slack_seconds)
         self._clock = Stopwatch()
-        """Measures the slack of stragglers: it stands still while the policy is paused."""
+        """Measures the slack of stragglers. Stopped while the policy is paused."""
         self._changed = asyncio.Event()
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -113,21 +116,21 @@ class Scheduler:
 
     @property
     def doing(self) -> str:
-        """What goes on beside training; empty where nothing does."""
-        return self._evaluations.doing
+        """The trial set that runs beside training; empty where there is none."""
+        return self.sets.doing
 
     @property
     def state(self) -> str:
-        if self._is_halted or (self.why and not self._evaluations):
+        if self._is_halted or (self.why and not self.sets):
             return "stopping"
         return "running" if self._has_begun else "starting"
 
     async def run(self) -> None:
-        """Go on until it is cancelled. Raises why the run cannot go on."""
+        """Run until it is cancelled. Raises why the run cannot go on."""
         self._has_begun = True
         try:
             async with self._tasks:
-                self._tasks.create_task(self._supervisor.failed())
+                self._tasks.create_task(self._workers.failed())
                 while True:
                     await self._turn()
                     self._tell()
@@ -136,146 +139,152 @@ class Scheduler:
             raise first_error(errors) from None
 
     def stop(self, why: str, *, is_done: bool = False) -> None:
-        """Start nothing more; at the end of the steps, nothing but evaluations."""
+        """Start nothing more. At the end of the steps (`is_done`), only trial sets continue."""
         if self.why and (is_done or self._is_halted):
-            return  # it is said again at every turn
+            return
         if not self.why:
             self.why, self.is_done = why, is_done
         self._is_halted |= not is_done
         self._changed.set()
 
     def fail(self, why: str) -> None:
-        """The same for an error: after the last step too, the run is not done by that."""
+        """Stop for an error. Even after the last step the run is not done then."""
         if self.is_done:
             self.why, self.is_done = "", False
         self.stop(why)
 
     async def drain(self, grace: float) -> None:
-        """Let what runs come to its end for so long, and end the workers."""
+        """Give running trials `grace` seconds to end, and end the workers."""
         self.stop("it was stopped")
-        await self._supervisor.drain(grace)
+        await self._workers.drain(grace)
         if self._running:
             await asyncio.wait(self._running.values())
 
-    async def next_batch(self, loop: "asyncio.Task[None]") -> Batch | None:
-        """The next batch, which is being trained on from here on; None after the last.
+    async def wait_idle(self, loop: "asyncio.Task[None]") -> None:
+        """Wait until no trial runs. `loop` is the task of `run`: its error is raised here."""
+        while self._running:
+            await self._hear(loop)
 
-        `loop` is the task of `run`: what ends it ends this.
+    async def next_batch(self, loop: "asyncio.Task[None]") -> Batch | None:
+        """The next batch, consumed in the ledger; None after the last.
+
+        `loop` is the task of `run`: its error is raised here.
         """
         if self._ledger.books.is_training:
             raise LedgerError("the batch before is not committed: commit it, then ask for another")
         while not self.why:
             choice = self._ledger.choose()
             if isinstance(choice, ChosenBatch):
-                # Where the ledger knows of a batch, the rows of its rollouts are on the disk too.
+                # A batch in the ledger has the rows of its rollouts on the disk.
                 await asyncio.to_thread(self._directory.settle)
                 if self._ledger.choose() != choice:
-                    continue  # a group of it was given up meanwhile, or an older one is ready
+                    continue  # a group was given up meanwhile, or an older one is ready
                 await self._ledger.consume(choice)
-                return self._kept.batch(choice.groups, self._ledger.books)
+                return self._buffer.batch(choice.groups, self._ledger.books)
             await self._hear(loop)
         return None
 
-    async def evaluate(self, name: str, loop: "asyncio.Task[None]") -> HeldOutResult | None:
-        """Try every held-out task with the weights of now; None where the run is stopped first.
+    async def run_set(
+        self, trial_set: TrialSet, loop: "asyncio.Task[None]", *, gives_up: bool = True
+    ) -> bool:
+        """Run a trial set; False where the run was stopped first.
 
-        `loop` is the task of `run`: what ends it ends this.
+        `gives_up`: without a caller the unfinished trials are void. Otherwise they stay in the
+        ledger, for the next process that resumes the run. `loop` is the task of `run`.
         """
-        size = self._plan.config.evaluation.attempts
-        under_way = self._evaluations.begin(name, sorted(self._plan.held_out.admitted), size)
+        self.sets.begin(trial_set)
         self._changed.set()
         try:
-            while not under_way.is_over(self._ledger.books):
+            while not trial_set.is_over(self._ledger.books):
                 if self._is_halted:
-                    return None
+                    return False
                 await self._hear(loop)
         finally:
-            await self._evaluations.end(under_way)
+            if gives_up:
+                await self.sets.end(trial_set, gives_up=True)
             self._changed.set()
-        return under_way.measured()
+        return True
 
     async def _hear(self, loop: "asyncio.Task[None]") -> None:
-        """Wait until something may have changed. Raises what ended the loop."""
+        """Wait for the next turn. Raises the error that ended the loop."""
         await asyncio.wait({loop, self._news}, return_when=asyncio.FIRST_COMPLETED)
         if loop.done():
             loop.result()
 
     async def reject(self, reasons: Mapping[str, str]) -> None:
-        """The batch under way is none: groups of it, by their names, are worth nothing."""
+        """Reject the current batch: the named groups cannot be trained on."""
         groups = self._ledger.books.groups
-        # Before the books change: what they do not know is forgotten at the next turn.
-        rows = {name: self._kept.take(groups[name].tickets) for name in reasons}
+        # Before the books change: the next turn drops the rows of groups they do not have.
+        rows = {name: self._buffer.take(groups[name].tickets) for name in reasons}
         try:
             await self._ledger.reject(reasons)
         finally:
             for name, reason in reasons.items():
-                await self._kept.void(rows[name], Void(Cause.LOST, reason))
+                await self._buffer.void(rows[name], Void(Cause.LOST, reason))
             self._changed.set()
 
     async def commit(self, checkpoint: str) -> Version:
-        """The step is done: what it used is forgotten, and workers hear of the version."""
+        """Commit the step: its groups leave the books, and workers get the new version."""
         version = await self._ledger.commit(checkpoint)
-        self._supervisor.set_version(version)
+        self._workers.set_version(version)
         self._see_end()
         self._changed.set()
         return version
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
-        """The policy is paused for new weights, or goes on."""
+        """Tell that the policy is paused for new weights, or resumed."""
         if paused:
             self._clock.stop()
         else:
             self._clock.start()
-        self._supervisor.set_paused(paused, drains=drains)
+        self._workers.set_paused(paused, drains=drains)
 
     async def _turn(self) -> None:
-        """Do all that can be done now."""
-        if self._watching.breaker.tripped:
+        """Do everything that can be done now."""
+        if self._monitor.breaker.tripped:
             self.stop("the breaker tripped")
         self._see_end()
         self._let_go()
         if not self._is_halted:
-            await self._evaluations.admit(training_is_over=bool(self.why))
-        if not (self.why or self._evaluations.are_waiting):
+            await self.sets.admit(training_is_over=self._order is None or bool(self.why))
+        if self._order is not None and not (self.why or self.sets.are_waiting):
             await self._ledger.admit(self._order, self._most())
         if not self._is_halted:
             await self._start()
-        if not self.why:
-            await self._slack.attend(self._ledger, self._clock.seconds)
-            self._see_exhausted()
-        self._look_ahead()
+        if self._order is not None and not self.why:
+            await self._stragglers.attend(self._ledger, self._clock.seconds)
+            self._see_exhausted(self._order)
+        self._prewarm()
 
-    def _look_ahead(self) -> None:
-        """Tell workers which trials they are about to get.
+    def _prewarm(self) -> None:
+        """Announce the next trials to the workers.
 
-        With many places that takes milliseconds, so it is done at most a small share of the time,
-        and at once only where the number of places has changed.
+        With many slots that takes milliseconds, so it gets a small share of the time, and runs at
+        once only where the number of slots has changed.
         """
         if self._prospects is None:
             return
         loop = asyncio.get_running_loop()
-        places = 0 if self._is_halted else self._supervisor.places
+        slots = 0 if self._is_halted else self._workers.slots
         began = loop.time()
-        if began < self._look_at and places == self._told_of:
+        if began < self._look_at and slots == self._told_slots:
             return
-        waiting = [] if self._is_halted else self._waiting(places)
-        kinds = self._prospects.next(waiting, places, trains=not self.why)
-        self._supervisor.expect(kinds)
+        waiting = [] if self._is_halted else self._waiting(slots)
+        self._workers.expect(self._prospects.next(waiting, slots, is_stopped=bool(self.why)))
         took = loop.time() - began
         self._look_at = began + min(_LOOK_SECONDS, took / _LOOK_SHARE)
-        self._told_of = places
+        self._told_slots = slots
 
     def _tell(self) -> None:
-        """Wake whoever waits for a batch: one may be possible now."""
+        """Wake callers: a batch may be ready, or a trial set over."""
         told, self._news = self._news, asyncio.get_running_loop().create_future()
         told.set_result(None)
 
     async def _wait(self) -> None:
-        """Until something has changed, or a slack is over."""
-        # Stopped or paused, nothing is done about a slack: one that is over is no reason to look
-        # again.
+        """Wait for a change, or until the slack of a straggler is over."""
+        # Stopped or paused, the slack of a straggler has no effect.
         waits = not (self.why or self._clock.is_stopped)
-        left = self._slack.soonest - self._clock.seconds if waits else math.inf
+        left = self._stragglers.soonest - self._clock.seconds if waits else math.inf
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_TURN_SECONDS, max(0.0, left))):
                 await self._changed.wait()
@@ -283,47 +292,46 @@ class Scheduler:
 
     def _see_end(self) -> None:
         steps = self._plan.steps
-        if steps is not None and self._ledger.books.version.number >= steps:
+        if self._order is None or steps is None:
+            return
+        if self._ledger.books.version.number >= steps:
             self.stop("all steps are done", is_done=True)
 
-    def _see_exhausted(self) -> None:
-        """End where no batch can come any more."""
+    def _see_exhausted(self, order: DataOrder) -> None:
+        """Stop where no further batch is possible."""
         books = self._ledger.books
         if self._running or books.running or books.is_training:
             return
         if isinstance(self._ledger.choose(), ChosenBatch):
             return
-        if self._order.is_empty_without(books.quarantined.keys()):
+        if order.is_empty_without(books.quarantined.keys()):
             why, again = "every task is out: each was void too often", len(books.stranded)
             self.stop(f"{why}; resuming tries {again:,} of them again" if again else why)
-        elif not books.pending and self._order.next_task(books.epoch) is None:
+        elif not books.pending and order.next_task(books.epoch) is None:
             self.stop("all epochs are done", is_done=True)
 
     def _most(self) -> int | None:
-        """How many groups more the steps that are left can use."""
+        """The number of groups that the remaining steps can use."""
         if self._plan.steps is None:
             return None
         steps = self._plan.steps - self._ledger.books.version.number
-        return self._slack.most(self._ledger, steps, self._clock.seconds)
+        return self._stragglers.most(self._ledger, steps, self._clock.seconds)
 
     def _let_go(self) -> None:
-        """Have workers end and release what belongs to groups that are over."""
+        """Cancel running tickets of groups that left the books, and drop their rows."""
         over = self._over.copy()
         self._over.clear()
         books = self._ledger.books
         for group in over:
             if group.id not in books.groups and group.id not in books.evals:
                 for ticket in self._running.keys() & set(group.tickets):
-                    self._supervisor.cancel(ticket, "its group was given up")
-                self._kept.drop(group.tickets)
-            if group.id in self._groups:
-                self._groups.remove(group.id)
-                self._supervisor.group_over(group.id)
+                    self._workers.cancel(ticket, "its group was given up")
+                self._buffer.drop(group.tickets)
 
     async def _start(self) -> None:
-        """Give tickets to free places: of evaluations, then those of the oldest group first."""
-        free = self._supervisor.free
-        while free > 0 and not self.why and (canary := self._watching.due()) is not None:
+        """Give tickets to free slots: canaries, trial sets, then the oldest group first."""
+        free = self._workers.free
+        while free > 0 and not self.why and (canary := self._monitor.due()) is not None:
             self._begin_canary(canary)
             free -= 1
         tickets = self._waiting(max(0, free))
@@ -331,26 +339,29 @@ class Scheduler:
         begun = [ticket for ticket, one in zip(tickets, started, strict=True) if one]
         for ticket, folder in (await self._unused_folders(begun)).items():
             self._begin(ticket, folder)
-        await asyncio.sleep(0)  # each reaches its worker before free places are counted again
+        await asyncio.sleep(0)  # each reaches its worker before free slots are counted again
 
     async def _unused_folders(self, tickets: Iterable[str]) -> dict[str, Path]:
-        """A folder for each ticket whose group is live. A ticket that a power cut took out of the
-        ledger has one already, of a trial that the ledger knows nothing of."""
+        """An unused folder for each ticket whose group is live. Where a power cut took a ticket
+        out of the ledger, its usual folder holds the files of an unknown trial."""
         books, usual = self._ledger.books, dict[str, Path]()
         for ticket in tickets:
-            if (found := books.find(ticket)) is not None:
-                is_evaluated = found[0].id in books.evals
-                named = self._directory.evaluated if is_evaluated else self._directory.rollout
-                usual[ticket] = named(found[0].task, ticket)
+            if (found := books.find(ticket)) is None:
+                continue
+            group = found[0]
+            if (trial_set := self.sets.of(group.id)) is not None:
+                usual[ticket] = trial_set.options.folder(trial_set.group_of(group), ticket)
+            else:
+                usual[ticket] = self._directory.rollout(group.task, ticket)
         if not usual:
             return usual
-        # Beside the loop: the run directory may be on a slow disk.
+        # In a thread: the run directory may be on a slow disk.
         return await asyncio.to_thread(
             lambda: {ticket: next_use(folder) for ticket, folder in usual.items()}
         )
 
     def _waiting(self, most: int) -> list[str]:
-        """Tickets to give out next; once the run is stopped, of evaluations only."""
+        """The next tickets; once the run is stopped, of trial sets only."""
         tickets = self._ledger.accounts.waiting(most)
         if not self.why:
             return tickets
@@ -360,15 +371,16 @@ class Scheduler:
     def _begin(self, ticket: str, folder: Path) -> None:
         found = self._ledger.books.find(ticket)
         if found is None:
-            return  # its group was given up while the ledger wrote that it starts
+            return  # its group was given up while the ledger wrote its start
         group = found[0]
-        self._groups.add(group.id)
-        if (evaluation := self._evaluations.of(group.id)) is not None:
-            order = _order(group, ticket, self._plan.held_out.tasks[group.task], folder)
-            self._send(order, lambda result: self._keep_evaluated(evaluation, order, result))
+        if (trial_set := self.sets.of(group.id)) is not None:
+            order = trial_set.order(group, ticket, folder)
+            if trial_set.options.is_watched:
+                self._monitor.trial_started()
+            self._send(order, lambda result: self._keep_in_set(trial_set, order, result))
             return
-        self._watching.trial_started()
-        order = _order(group, ticket, self._plan.tasks[group.task], folder)
+        self._monitor.trial_started()
+        order = training_order(group, ticket, self._plan.tasks[group.task], folder)
         self._send(order, lambda result: self._keep(order, result))
 
     def _begin_canary(self, canary: Canary) -> None:
@@ -387,58 +399,78 @@ class Scheduler:
     def _send(self, order: Order, keep: _Keep) -> None:
         async def follow() -> None:
             try:
-                await keep(await self._supervisor.run(order))
+                await keep(await self._workers.run(order))
             finally:
                 del self._running[order.ticket]
+                del self.orders[order.ticket]
                 self._changed.set()
 
+        self.orders[order.ticket] = (order, time.monotonic())
         self._running[order.ticket] = self._tasks.create_task(follow())
 
     async def _keep(self, order: Order, result: Result) -> None:
-        """A ticket has come to its end: note it, in the run's directory and in the ledger."""
+        """Enter the result of a training ticket in the run directory and the ledger."""
         self.finished += 1
         if self._ledger.books.find(order.ticket) is None:
             return  # its group was given up meanwhile
-        verdict = self._believed(result)
+        verdict = self._trusted(result)
         row = _row(order, result, verdict, self._directory)
-        # Given up by the run itself, it says nothing about the tasks, and is tried again.
+        # Cancelled by the run itself: it does not count, and is tried again.
         is_stopped = bool(self.why) and row.cause is Cause.CANCELLED
-        # Before anything is waited for: a canary that fails meanwhile has to know of it.
-        self._watching.trial_finished(row)
-        # Before the ledger: a graded ticket without its line would be made again.
-        await self._kept.add(row)
+        # Before the first await: a canary that fails meanwhile must know of it.
+        self._monitor.trial_finished(row)
+        # Before the ledger: a graded ticket without its row would be made again.
+        await self._buffer.add(row)
         await self._enter(order, verdict, result, again=is_stopped)
         if self._ledger.books.find(order.ticket) is None:
-            self._kept.drop((order.ticket,))  # tried again, or its group was given up
+            self._buffer.drop((order.ticket,))  # retried, or its group was given up
 
-    async def _keep_evaluated(
-        self, evaluation: HeldOutEvaluation, order: Order, result: Result
-    ) -> None:
-        """The same for a ticket of an evaluation, which neither trains nor trips anything."""
+    async def _keep_in_set(self, trial_set: TrialSet, order: Order, result: Result) -> None:
+        """Enter the result of a ticket of a trial set, which is never trained on."""
+        is_watched = trial_set.options.is_watched
+        self.finished += is_watched
         if self._ledger.books.find(order.ticket) is None:
-            return  # nobody waits for it any more
-        verdict = self._believed(result)
+            return  # no caller waits for it any more
+        verdict = self._trusted(result)
         row = _row(order, result, verdict, self._directory)
-        evaluation.add(row)
-        # Given up by the run itself: it is not over by that.
-        is_stopped = self._is_halted and row.cause is Cause.CANCELLED
-        await self._directory.append_evaluated(row)
-        await self._enter(order, verdict, result, again=is_stopped)
+        if self._is_halted and row.cause is Cause.CANCELLED:
+            # Cancelled by the run itself: it has no result, and a resumed run tries it again.
+            await self._enter(order, verdict, result, again=True)
+            return
+        if is_watched:
+            self._monitor.trial_finished(row)
+        trial_set.add(row)
+        await trial_set.options.keep(row)
+        # A canary that failed meanwhile may have voided the row.
+        if isinstance(verdict, Graded) and not trial_set.is_graded(row):
+            verdict = self._monitor.doubt or verdict
+        is_versioned = trial_set.options.is_versioned
+        await self._enter(order, verdict, result, again=False, is_versioned=is_versioned)
+        trial_set.settle(order.ticket, self._ledger.books)
 
-    def _believed(self, result: Result) -> Verdict:
-        """What a worker says came of it, unless a failed canary speaks against it."""
-        doubt = self._watching.doubt
+    def _trusted(self, result: Result) -> Verdict:
+        """The verdict of a worker, unless a failed canary speaks against it."""
+        doubt = self._monitor.doubt
         return doubt if doubt is not None and isinstance(result.verdict, Graded) else result.verdict
 
-    async def _enter(self, order: Order, verdict: Verdict, result: Result, *, again: bool) -> None:
+    async def _enter(
+        self,
+        order: Order,
+        verdict: Verdict,
+        result: Result,
+        *,
+        again: bool,
+        is_versioned: bool = True,
+    ) -> None:
         spoke = True
         if not isinstance(verdict, Graded) and verdict.cause is Cause.LOST:
             spoke = await asyncio.to_thread(has_answers, Path(order.folder))
         if self._ledger.books.find(result.ticket) is None:
             return  # its group was given up while files were written or read
         if isinstance(verdict, Graded):
+            segments = result.segments if is_versioned else ()
             await self._ledger.finish(
-                result.ticket, verdict, result.seconds, result.segments, result.trial
+                result.ticket, verdict, result.seconds, segments, result.trial
             )
         else:
             await self._ledger.void(
@@ -446,51 +478,38 @@ class Scheduler:
             )
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
-        self._supervisor.group_over(order.group)
         row = _row(order, result, result.verdict, self._directory)
         if row.cause in UNINFORMATIVE_CAUSES:
             return
-        doubtful = self._watching.canary_finished(canary, row)
-        if (doubt := self._watching.doubt) is not None:
-            # What is being trained on stays, and so do its rows: they are about to be read.
+        doubtful = self._monitor.canary_finished(canary, row)
+        if (doubt := self._monitor.doubt) is not None:
+            # Before the first await: nothing that it speaks against may be used meanwhile.
+            changed = [
+                (one, self._void_in_set(one, ticket, doubt))
+                for one in self.sets
+                for ticket in doubtful
+            ]
+            # A batch in training keeps its rows: they are about to be read.
             found = {ticket: self._ledger.books.find(ticket) for ticket in doubtful}
-            rows = self._kept.take(t for t, one in found.items() if one and not one[0].training)
+            rows = self._buffer.take(t for t, one in found.items() if one and not one[0].training)
             try:
                 await self._ledger.distrust(doubtful, doubt)
             finally:
-                await self._kept.void(rows, doubt)
-        # Last: nothing may be trained on meanwhile that it speaks against.
+                await self._buffer.void(rows, doubt)
+                for trial_set, void in changed:
+                    if void is not None:
+                        await trial_set.options.keep(void)
         await self._directory.append_canary(row)
 
-
-def _order(group: Group, ticket: str, task: Task, folder: Path) -> Order:
-    parts = split_ticket(ticket)
-    assert parts is not None, f"{ticket} is no ticket"
-    return Order(
-        ticket=ticket,
-        group=group.id,
-        task=str(task.path),
-        name=group.task,
-        attempt=attempt_of(group, parts[1]),
-        folder=str(folder.absolute()),
-        rollout=group.seed_name(parts[1]),
-    )
+    def _void_in_set(self, trial_set: TrialSet, ticket: str, doubt: Void) -> Row | None:
+        """Void the graded row of a ticket; None where the set has none."""
+        if (row := trial_set.graded(ticket)) is None:
+            return None
+        void = voided(row, doubt.cause, doubt.reason)
+        trial_set.add(void)
+        return void
 
 
 def _row(order: Order, result: Result, verdict: Verdict, directory: RunDirectory) -> Row:
-    trial = TrialResult(
-        order.name,
-        order.attempt,
-        result.verdict,
-        result.seconds,
-        result.phases,
-        id=result.trial,
-    )
-    row = row_of(
-        trial,
-        agent=order.agent,
-        ticket=order.ticket,
-        folder=directory.inside(result.folder or order.folder),
-        trajectory=result.trajectory,
-    )
+    row = row_of(order, result, folder=directory.inside(result.folder or order.folder))
     return row if isinstance(verdict, Graded) else voided(row, verdict.cause, verdict.reason)

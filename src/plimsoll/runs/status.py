@@ -80,6 +80,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How workers' sandboxes were started since the run was, where any was."""
     warnings: list[str] = []
     """What workers' sandboxes cannot do, or did not do."""
+    kind: str = "run"
+    """`run`, `eval`, `validate`, `trl` or `verl`."""
+    total: int | None = None
+    """The number of trials of an evaluation; None for a run that trains."""
+    mean_reward: float | None = None
+    """The mean over graded trials of an evaluation."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,8 +18,6 @@ from plimsoll.runs.breaker.admission import (
 )
 from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
 from plimsoll.runs.validation.records import RecordFolder, TaskRecords
-from plimsoll.tasks.lint.linter import lint_task
-from plimsoll.tasks.lint.rule import Severity
 from plimsoll.tasks.loader import load_tasks
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
@@ -194,6 +192,10 @@ def check_left_out(tasks: TaskSet, backend: str) -> None:
 
 def linted(tasks: TaskSet) -> TaskSet:
     """With the rule of lint that tells what is wrong with a task, where there is one."""
+    # Imported here: only a run that validates its tasks needs the linter.
+    from plimsoll.tasks.lint.linter import lint_task
+    from plimsoll.tasks.lint.rule import Severity
+
     told: dict[str, str] = {}
     for name, why in tasks.left_out.items():
         found = lint_task(tasks.tasks[name])

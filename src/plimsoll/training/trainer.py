@@ -18,7 +18,6 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.config.training import TrainingConfig
 from plimsoll.ledger.journal.location import has_ledger
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.policies import Served
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.status import RunSummary
 from plimsoll.training.dedicated_thread import DedicatedThread
@@ -39,6 +38,7 @@ from plimsoll.training.policies.factory import (
 from plimsoll.training.policies.local.sampling import GenerationParams
 from plimsoll.training.policies.protocol import Pausing, Policy
 from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
+from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["OnRollouts", "Trainer", "follow_rank_zero"]
 
@@ -59,7 +59,7 @@ def _learner(config: Config) -> Learner:
 def _check_plan(config: Config) -> None:
     """Raise errors of the plan before a model is loaded, which may take minutes."""
     serves = config.training.policy != "openai"
-    Plan.make(config, Served(("http://127.0.0.1/v1",)) if serves else None)
+    Plan.make(config, ServedPolicy(("http://127.0.0.1/v1",)) if serves else None)
 
 
 def _warn_of_sampling(sampling: GenerationParams, folder: Path) -> None:

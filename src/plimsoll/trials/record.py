@@ -26,7 +26,7 @@ from msgspec.structs import force_setattr
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import SandboxError, TransferError
-from plimsoll.core.text import safe_line, safe_text
+from plimsoll.core.text import safe_line
 from plimsoll.sandboxes.protocol import ExecResult, OnOutput, Sandbox, Stream
 from plimsoll.trials.verdicts import Verdict
 
@@ -230,9 +230,6 @@ class TrialRecord:
             note = self.folder / "sandbox-left.txt"
             with suppress(OSError), note.open("a", encoding="utf-8") as file:
                 file.write(f"{error}\n")
-
-    def write_bug(self, text: str) -> None:
-        (self.folder / "bug.txt").write_text(safe_text(text), "utf-8")
 
 
 def _make_folder(folder: Path) -> Path:

@@ -10,7 +10,6 @@ raises only when it is cancelled, and writes a verdict even then.
 import asyncio
 import secrets
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from plimsoll.core.errors import (
     SetUpError,
     SolutionError,
 )
-from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import Backend, Sandbox
@@ -107,12 +105,8 @@ async def run_trial(
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
     try:
         verdict = await trial.run()
-    except PlimsollError as error:
-        verdict = void_of(error)
-    except Exception as error:  # noqa: BLE001 - the boundary: a bug voids one trial
-        verdict = _unexpected(error, record.folder)
-        if verdict.cause is Cause.BUG:
-            record.write_bug(traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 - the boundary: any exception is one void trial
+        verdict = void_of(error, record.folder)
     finally:
         seconds = time.monotonic() - began
         record.write_verdict(
@@ -135,13 +129,6 @@ async def run_trial(
     return TrialResult(
         task.name, attempt, verdict, seconds, phases.seconds, trial.usage, name, record.folder
     )
-
-
-def _unexpected(error: Exception, folder: Path) -> Void:
-    """Return the verdict on an unexpected exception: a bug, unless this host's disk was full."""
-    if full := disk_full_reason(error, folder):
-        return Void(Cause.SANDBOX, full)
-    return Void(Cause.BUG, f"{type(error).__name__}: {error}")
 
 
 class _Trial:

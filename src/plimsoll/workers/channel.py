@@ -20,7 +20,13 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from plimsoll.workers.engines.protocol import Invitation, Opening
-from plimsoll.workers.messages import AskEnvironment, Beat, Environment, FromWorker, ToWorker
+from plimsoll.workers.messages import (
+    AskVariables,
+    Beat,
+    FromWorker,
+    ToWorker,
+    Variables,
+)
 
 __all__ = ["SILENCE_SECONDS", "ControllerSocket", "Received", "set_usual_options"]
 
@@ -34,7 +40,7 @@ _LINGER_MS = 1_000
 _ZAP = "inproc://zeromq.zap.01"
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder[FromWorker | AskEnvironment](FromWorker | AskEnvironment)
+_decoder = msgspec.json.Decoder[FromWorker | AskVariables](FromWorker | AskVariables)
 
 
 def set_usual_options(socket: zmq.Socket[Any]) -> None:
@@ -130,8 +136,8 @@ class ControllerSocket:
             except msgspec.DecodeError as error:
                 logger.warning("worker %s said what cannot be read: %s", worker, error)
                 continue
-            if isinstance(message, AskEnvironment):
-                answer = Environment(self._environments.get(worker, {}))
+            if isinstance(message, AskVariables):
+                answer = Variables(self._environments.get(worker, {}))
                 _send(self._router, route.bytes, _encoder.encode(answer))
                 continue
             # Beats come by a connection of their own, on which nothing is ever answered.

@@ -1,57 +1,179 @@
-"""What a run's controller and its workers say to each other."""
+"""Messages between the controller of a run and its workers.
+
+Each message is a JSON object with a tag. Trajectories never travel in a message: they are files.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import msgspec
 
 from plimsoll.core.versions import Version
-from plimsoll.workers.place import Coming, News, Order, Result
+from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.ledger.events import Segment
+from plimsoll.sandboxes.pool.stats import Readings
+from plimsoll.trials.policy_session import PolicyUsage
+from plimsoll.trials.verdicts import Verdict
 
 __all__ = [
-    "AskEnvironment",
+    "AskVariables",
     "Beat",
     "Begin",
     "Cancel",
+    "Coming",
     "Drain",
-    "Environment",
+    "EnvironmentOptions",
     "Expect",
     "Failed",
     "Finished",
     "FromWorker",
-    "GroupOver",
     "Hello",
+    "Kind",
+    "MakeTrialRunner",
     "NewVersion",
     "News",
+    "Order",
     "Paused",
     "Ready",
+    "Result",
     "Run",
     "Stop",
-    "Taken",
     "ToWorker",
+    "TrialRunner",
+    "Variables",
     "WorkerSpec",
 ]
 
 
+class Kind(msgspec.Struct, frozen=True):
+    """The fields of an order that decide which sandbox it needs."""
+
+    task: str
+    name: str = ""
+    agent: str = ""
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """A number of orders of one kind that a worker will get soon."""
+
+    kind: Kind
+    count: int
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A ticket with everything that a worker needs to run its trial."""
+
+    ticket: str
+    """Its name in the ledger; a retry has another."""
+    group: str
+    task: str
+    """The task's folder."""
+    name: str = ""
+    """The task's name in the run; the name of its folder where this is empty."""
+    attempt: int
+    folder: str
+    """The folder of the trial. Where it exists already, the trial writes to `<folder>~2`."""
+    rollout: str = ""
+    """The name that seeds are derived from: orders with the same name get the same answers."""
+    agent: str = ""
+    """The agent, where it is not the run's own: canaries are run by the oracle."""
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.task, self.name, self.agent)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a ticket."""
+
+    ticket: str
+    verdict: Verdict
+    seconds: float
+    phases: dict[str, float] = {}
+    trial: str = ""
+    """The trial's id; empty where no trial was started."""
+    folder: str = ""
+    """The trial's folder, where it is not the folder of the order."""
+    trajectory: str = ""
+    """Path relative to the run directory, or an fsspec path; empty where there is none."""
+    segments: tuple[Segment, ...] = ()
+    """Answer tokens by the version that generated them."""
+    usage: PolicyUsage | None = None
+    """Turns and tokens; None where the agent asks no policy."""
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="news"):
+    """Warnings and sandbox timings of a worker since its last report."""
+
+    warnings: tuple[str, ...] = ()
+    sandboxes: Readings = Readings()
+
+
+class TrialRunner(Protocol):
+    """Runs orders concurrently on one event loop. An order leaves nothing in memory at its end."""
+
+    async def run(self, order: Order) -> Result:
+        """Run a trial. A failed trial is a void verdict, not an exception. Cancelling cleans up."""
+        ...
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        """Prepare for these orders and for no others. Replaces the previous call."""
+        ...
+
+    def set_version(self, version: Version) -> None:
+        """Set the version that the policy generates with from now on."""
+        ...
+
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        """Tell that the policy is paused for new weights, or resumed: see `Paused`."""
+        ...
+
+    def news(self) -> News | None:
+        """Return the news since the last call; None where there is none."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Count live objects by kind: sandboxes, sessions, trajectories, requests."""
+        ...
+
+
+class EnvironmentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as a worker needs to know it."""
+
+    config: msgspec.Raw
+    """The effective config, as JSON."""
+    directory: str
+    """The run directory."""
+    stored_as: str = ""
+    """The run's unique folder in a trajectory storage that several runs share."""
+    capabilities: Capabilities | None = None
+    """Features of the policy's servers, probed once by the run. Workers do not probe, so they can
+    start while the servers are down or paused."""
+
+
+MakeTrialRunner = Callable[[EnvironmentOptions], AbstractAsyncContextManager[TrialRunner]]
+
+
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is started with."""
+    """The start-up parameters of a worker."""
 
     run: str
-    maker: str
-    """The maker of its place, as `module:function`."""
-    options: msgspec.Raw
-    """The maker's options."""
+    options: EnvironmentOptions
     concurrency: int
-    """Tickets that it runs at once."""
+    """The number of slots: trials that it runs at once."""
     memory_mb: int | None = None
-    """Above this it takes no more tickets, and is replaced when it is empty."""
+    """Above this it takes no more tickets, and is replaced when its trials have ended."""
     beat_seconds: float = 0.5
     trim_seconds: float = 10.0
     grace_seconds: float = 30.0
-    """What runs has so long when the worker itself is asked to end by a signal."""
+    """Time for running trials when the worker gets SIGTERM."""
     environment: dict[str, str] = {}
-    """Variables that it needs: a shell's export does not reach the workers of a cluster."""
+    """Environment variables. A shell's export does not reach the workers of a cluster."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """The answer to a worker's hello: make your place."""
+    """The answer to a worker's hello: start with this spec."""
 
     spec: WorkerSpec
 
@@ -63,107 +185,95 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Give a ticket up. Its result comes all the same: void, cancelled."""
+    """Cancel a ticket. Its result still comes: void, cancelled."""
 
     ticket: str
     reason: str
 
 
-class GroupOver(msgspec.Struct, frozen=True, tag="group_over"):
-    """Nothing of a group is needed any more."""
-
-    group: str
-
-
 class Expect(msgspec.Struct, frozen=True, tag="expect"):
-    """What a worker is given next, without what it was given. It replaces the one before."""
+    """The next orders of a worker, without those it has. Replaces the previous message."""
 
     coming: tuple[Coming, ...]
 
 
 class NewVersion(msgspec.Struct, frozen=True, tag="new_version"):
-    """The policy generates with these weights from now on."""
+    """The policy generates with this version from now on."""
 
     version: Version
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
-    """The policy is paused for new weights, or goes on."""
+    """The policy is paused for new weights, or resumed."""
 
     paused: bool
     drains: bool = False
-    """It still answers the requests that it was sent before the pause."""
+    """The policy still answers the requests that it had before the pause."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Take no more; what runs has so many seconds, then it is cancelled; then end."""
+    """Take no more tickets, cancel the running ones after `grace` seconds, then exit."""
 
     grace: float
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End at once, with nothing left behind."""
+    """Cancel everything, clean up and exit."""
 
 
-ToWorker = Begin | Run | Cancel | GroupOver | Expect | NewVersion | Paused | Drain | Stop
+ToWorker = Begin | Run | Cancel | Expect | NewVersion | Paused | Drain | Stop
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A worker has started, and asks what it is to be."""
+    """A worker process has started and asks for its spec."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A worker's place is made; it takes tickets."""
+    """A worker can take tickets."""
 
     worker: str
     host: str
     pid: int
     rss_mb: float = 0.0
-    """What it takes before its first ticket."""
-
-
-class Taken(msgspec.Struct, frozen=True, tag="taken"):
-    """A ticket runs."""
-
-    ticket: str
+    """Its memory before the first ticket."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """A ticket has come to its end."""
+    """A ticket has ended."""
 
     result: Result
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The worker cannot start, or cannot go on: its last words."""
+    """A worker cannot start or cannot continue: its last output."""
 
     words: str
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """That a worker lives, said by a thread that does not wait for its loop."""
+    """A heartbeat, sent by a thread that does not wait for the event loop."""
 
     number: int
     rss_mb: float
     lag: float
-    """For how many seconds its loop has not come round."""
+    """Seconds since the event loop should have run."""
     slowest: float = 0.0
-    """The longest that its loop took to come round since the last beat, in seconds."""
+    """The longest lag since the last beat, in seconds."""
     running: int
     counts: dict[str, int] = {}
-    """What is alive, by kind, as the loop last saw it."""
+    """Live objects by kind, as last counted on the event loop."""
     full: bool = False
-    """It is above its memory limit, or was asked to end by a signal: it takes no more."""
+    """It takes no more tickets: it is above its memory limit, or got SIGTERM."""
 
 
-class AskEnvironment(msgspec.Struct, frozen=True, tag="ask_environment"):
-    """A host is about to start a worker, and asks for its environment variables."""
+class AskVariables(msgspec.Struct, frozen=True, tag="ask_environment"):
+    """A host that is about to start a worker asks for its environment variables."""
 
 
-class Environment(msgspec.Struct, frozen=True, tag="environment"):
-    """The answer to `AskEnvironment`."""
+class Variables(msgspec.Struct, frozen=True, tag="environment"):
+    """The answer to `AskVariables`."""
 
     variables: dict[str, str]
 
 
-FromWorker = Hello | Ready | Taken | Finished | Failed | Beat | News
+FromWorker = Hello | Ready | Finished | Failed | Beat | News

@@ -9,7 +9,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from plimsoll.workers.place import Coming, Kind
+from plimsoll.workers.messages import Coming, Kind
 
 __all__ = ["Outlook"]
 

@@ -11,7 +11,7 @@ from run_files import write_run as write_config
 
 from plimsoll.ledger.events import Finished
 from plimsoll.ledger.journal.journal import Journal
-from plimsoll.runs.storage import read_stored
+from plimsoll.workers.worker.trajectory_store import read_stored
 
 ONE = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 ZERO_OR_NOTHING = "#!/bin/bash\n((RANDOM % 2)) || echo 0 > /logs/verifier/reward.txt\n"

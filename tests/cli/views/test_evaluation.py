@@ -12,12 +12,10 @@ from plimsoll.cli.terminal.tables import MIN_WIDTH, print_all, print_table
 from plimsoll.cli.views.evaluation import closing, live, pool_line, progress_line
 from plimsoll.cli.views.text import figure, plain
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation.eval_loop import Evaluation
-from plimsoll.runs.results import Row
-from plimsoll.runs.tickets import Ticket
+from plimsoll.runs.evaluation.trial_run import RunningTrial
+from plimsoll.runs.results import Row, Tally
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
-from plimsoll.trials.trial import TrialResult
 from plimsoll.trials.verdicts import Cause
 
 
@@ -45,15 +43,21 @@ def test_text_of_a_grader_cannot_move_the_cursor():
     assert plain("größer · [bold]x[/bold]") == "größer · [bold]x[/bold]"
 
 
-async def never(ticket: Ticket, on_phase: object) -> TrialResult:
-    raise AssertionError("nothing is run here")
+class Shown:
+    """As much of an evaluation as is shown."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.total = 0
+        self.seconds = 0.0
+        self.tally = Tally()
+        self.running: list[RunningTrial] = []
+        self.canaries = None
 
 
 @pytest.fixture
-def evaluation(tmp_path: Path) -> Evaluation:
-    return Evaluation(
-        (), attempts=1, concurrency=1, trial=never, directory=RunDirectory(tmp_path / "run")
-    )
+def evaluation(tmp_path: Path) -> Shown:
+    return Shown(RunDirectory(tmp_path / "run"))
 
 
 def void_row(reason: str) -> Row:
@@ -70,17 +74,18 @@ def void_row(reason: str) -> Row:
     )
 
 
-def shown(evaluation: Evaluation, tmp_path: Path) -> str:
+def shown(evaluation: Shown, tmp_path: Path) -> str:
     console = Console(file=StringIO(), width=200, markup=False, highlight=False)
     directory = RunDirectory(tmp_path / "run")
-    for line in closing(evaluation, directory, skipped=(), interrupted=False):
+    summary = evaluation.tally.summary(tasks=1, seconds=1.0)
+    for line in closing(evaluation, summary, directory, skipped=(), interrupted=False):
         console.print(line)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def test_no_number_stands_where_a_mean_would_be_when_nothing_is_graded(
-    evaluation: Evaluation, tmp_path: Path
+    evaluation: Shown, tmp_path: Path
 ):
     evaluation.tally.add(void_row("no reward was written"))
     assert progress_line(evaluation) == "1/0 trials · graded 0 · void grader 1"
@@ -88,14 +93,14 @@ def test_no_number_stands_where_a_mean_would_be_when_nothing_is_graded(
     assert table[1].split() == ["a", "0/1", "–", "grader", "1"]
 
 
-def test_a_reason_is_shown_as_it_is_without_its_escapes(evaluation: Evaluation, tmp_path: Path):
+def test_a_reason_is_shown_as_it_is_without_its_escapes(evaluation: Shown, tmp_path: Path):
     evaluation.tally.add(void_row("\x1b[31m[red]broken[/red]"))
     text = shown(evaluation, tmp_path)
     assert "\x1b" not in text
     assert "[red]broken[/red]" in text
 
 
-def test_the_live_view_has_its_bar_on_a_line_of_its_own(evaluation: Evaluation):
+def test_the_live_view_has_its_bar_on_a_line_of_its_own(evaluation: Shown):
     console = Console(file=StringIO(), width=100, force_terminal=True)
     console.print(live(evaluation))
     assert isinstance(console.file, StringIO)
@@ -146,13 +151,12 @@ def test_no_figure_is_cut_and_no_column_left_out_on_a_narrow_terminal(width: int
     assert max(map(len, (head, first, *more))) <= max(width, 58)
 
 
-def test_the_closing_table_names_every_task_on_a_narrow_terminal(
-    evaluation: Evaluation, tmp_path: Path
-):
+def test_the_closing_table_names_every_task_on_a_narrow_terminal(evaluation: Shown, tmp_path: Path):
     row = void_row("no room")
     for cause in (Cause.GRADER, Cause.SANDBOX, Cause.TASK):
         evaluation.tally.add(msgspec.structs.replace(row, task="needs-internet", cause=cause))
     file = StringIO()
-    lines = closing(evaluation, RunDirectory(tmp_path), skipped=(), interrupted=False)
+    summary = evaluation.tally.summary(tasks=1, seconds=1.0)
+    lines = closing(evaluation, summary, RunDirectory(tmp_path), skipped=(), interrupted=False)
     print_all(Console(file=file, width=40), lines)
     assert file.getvalue().splitlines()[1].startswith("needs-intern")

@@ -164,10 +164,7 @@ async def test_what_training_leaves_unstarted_does_not_keep_the_last_evaluation_
 
 CHILD = """
 import asyncio, sys
-from plimsoll.runs import worker_spec
 from plimsoll.runs.rollouts import Rollouts
-
-worker_spec.MAKER = "rollout_place:named"
 
 async def main():
     async with Rollouts(sys.argv[1], out=sys.argv[2], trains=False) as rollouts:

@@ -5,7 +5,7 @@ import pytest
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.workers.controller.sandbox_reports import SandboxReports
-from plimsoll.workers.place import News
+from plimsoll.workers.messages import News
 
 
 def test_a_warning_is_said_once_however_many_workers_have_it(caplog: pytest.LogCaptureFixture):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from scripted_place import order, spec
+from scripted_environment import order, spec
 from supervised import Mark, options, pid_of
 
 from plimsoll.core.errors import WorkerError
@@ -17,7 +17,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import Phase
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.place import Result
+from plimsoll.workers.messages import Result
 
 
 def check_void(result: Result, cause: Cause, *words: str) -> None:
@@ -120,7 +120,7 @@ async def test_a_worker_that_dies_at_its_start_leaves_its_last_words(engine: Eng
 
 async def test_a_place_that_nobody_has_is_told_at_once(engine: Engine):
     async with Supervisor(engine, spec("absent"), number=1) as supervisor:
-        with pytest.raises(WorkerError, match="scripted_place:absent"):
+        with pytest.raises(WorkerError, match="no stand-in scripted_environment:absent"):
             await supervisor.wait_ready()
 
 
@@ -251,13 +251,6 @@ async def test_workers_know_of_a_pause_those_that_come_later_too(engine: Engine)
         assert await ask(supervisor, "d", "paused") == "(True, True)"
         supervisor.set_paused(False)
         assert await ask(supervisor, "e", "paused") == "(False, False)"
-
-
-async def test_workers_hear_that_a_group_is_over(engine: Engine):
-    async with Supervisor(engine, spec(), number=1) as supervisor:
-        await supervisor.wait_ready()
-        supervisor.group_over("g7")
-        assert await ask(supervisor, "a", "over") == "g7"
 
 
 async def test_workers_have_the_variables_that_the_run_names(engine: Engine):

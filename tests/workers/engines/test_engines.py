@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from scripted_place import order, spec
+from scripted_environment import order, spec
 from supervised import Mark, options, pid_of
 
 from helpers import long_time, processes_with

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_place import order, spec
+from scripted_environment import order, spec
 from supervised import Mark, options
 
 from plimsoll.core.errors import UsageError, WorkerError
@@ -21,7 +21,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.roster import WorkerStatus
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
-from plimsoll.workers.place import Result
+from plimsoll.workers.messages import Result
 from ray_nodes import ray_cluster
 
 

@@ -11,14 +11,14 @@ import pytest
 from worker_in_hand import begun, in_hand, marking_spec
 
 from plimsoll.testing.waiting import until
-from plimsoll.workers.messages import Beat, Begin, Ready, Taken
+from plimsoll.workers.messages import Beat, Begin, Ready
 from plimsoll.workers.worker.heartbeat import LoopLag
 
 
 async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "block 4")
-        await hand.hear(Taken)
+        await hand.running()
         before = len(hand.beats)
         worst = await hand.hear(Beat, lambda beat: beat.lag > 2)
         during = [beat.lag for beat in hand.beats[before:] if beat.lag > 0.3]
@@ -79,7 +79,7 @@ async def test_the_slowest_turn_of_the_loop_is_told_once():
 async def test_a_worker_whose_run_is_gone_cleans_up_and_ends_by_itself(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
-        await hand.hear(Taken)
+        await hand.running()
         await hand.board.__aexit__(None, None, None)
         assert await hand.ended(within=30) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
@@ -102,7 +102,7 @@ async def test_a_worker_that_was_told_nothing_yet_ends_with_its_run():
 @pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its place"])
 def test_killing_the_controller_ends_its_worker(tmp_path: Path, busy: bool):
     """The controller is another process, so that it can be killed."""
-    maker = "marking_place:slow_to_make" if busy else "marking_place:marking"
+    maker = "marking_environment:slow_to_make" if busy else "marking_environment:marking"
     argv = [sys.executable, __file__, str(tmp_path), maker]
     path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
     with subprocess.Popen(
@@ -126,14 +126,14 @@ def _runs(pid: int) -> bool:
 
 
 async def _control(folder: Path, maker: str) -> None:
-    async with begun() as hand:
-        hand.tell(Begin(marking_spec(folder, maker)))
+    async with begun(maker) as hand:
+        hand.tell(Begin(marking_spec(folder)))
         if maker.endswith("slow_to_make"):
             await until(lambda: (folder / "begun").exists())
         else:
             await hand.hear(Ready)
             hand.order("t", "sleep 60")
-            await hand.hear(Taken)
+            await hand.running()
         print(hand.pid, flush=True)
         await asyncio.sleep(60)
 

@@ -22,19 +22,17 @@ from plimsoll.workers.messages import (
     Drain,
     Failed,
     Finished,
-    GroupOver,
     Hello,
     NewVersion,
     Ready,
     Stop,
-    Taken,
 )
 from plimsoll.workers.worker.connection import WorkerConnection, fetch_environment
 
 
 async def test_a_worker_is_ready_only_when_its_place_is_made(tmp_path: Path):
-    async with begun() as hand:
-        hand.tell(Begin(marking_spec(tmp_path, "marking_place:slow_to_make")))
+    async with begun("marking_environment:slow_to_make") as hand:
+        hand.tell(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
         await hand.hear(Beat)  # it beats while its place is made
         assert not any(isinstance(message, Ready) for message in hand.others)
@@ -60,7 +58,7 @@ async def test_tickets_run_at_the_same_time_and_each_is_answered_once(tmp_path: 
 async def test_a_cancelled_ticket_is_answered_as_void_after_it_has_cleaned_up(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "stubborn 0.5")
-        await hand.hear(Taken)
+        await hand.running()
         hand.tell(Cancel("t", "too old"))
         assert (await hand.result("t")).verdict == Void(Cause.CANCELLED, "too old")
         assert (tmp_path / "t.cleaned").exists()
@@ -101,21 +99,18 @@ async def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path):
     assert "is full (No space left on device): make room there" in verdict.reason
 
 
-async def test_versions_and_the_ends_of_groups_reach_the_place(tmp_path: Path):
+async def test_versions_reach_the_environment(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.tell(NewVersion(Version(0, 7)))
-        hand.tell(GroupOver("bad"))
-        hand.tell(GroupOver("g"))
         hand.order("t", "sleep 0.1")
         await hand.result("t")
         assert (tmp_path / "t.cleaned").read_text() == "7"
-        assert (tmp_path / "g.over").exists()
 
 
 async def test_draining_lets_what_runs_come_to_its_end(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "until go")
-        await hand.hear(Taken)
+        await hand.running()
         hand.tell(Drain(grace=60))
         hand.order("late", "sleep 0")
         late = await hand.result("late")
@@ -129,7 +124,7 @@ async def test_draining_lets_what_runs_come_to_its_end(tmp_path: Path):
 async def test_what_outlasts_the_grace_of_a_drain_is_void_and_cancelled(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
-        await hand.hear(Taken)
+        await hand.running()
         hand.tell(Drain(grace=0.2))
         verdict = (await hand.result("t")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
@@ -140,7 +135,7 @@ async def test_what_outlasts_the_grace_of_a_drain_is_void_and_cancelled(tmp_path
 async def test_stopping_ends_at_once_and_leaves_nothing(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
-        await hand.hear(Taken)
+        await hand.running()
         hand.tell(Stop())
         assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
@@ -149,8 +144,8 @@ async def test_stopping_ends_at_once_and_leaves_nothing(tmp_path: Path):
 
 
 async def test_stopping_while_the_place_is_made_leaves_it(tmp_path: Path):
-    async with begun() as hand:
-        hand.tell(Begin(marking_spec(tmp_path, "marking_place:slow_to_make")))
+    async with begun("marking_environment:slow_to_make") as hand:
+        hand.tell(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
         hand.tell(Stop())
         assert await hand.ended(within=30) == "exit 0"
@@ -161,7 +156,7 @@ async def test_sigterm_drains_and_says_that_it_takes_no_more(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path, grace_seconds=3)) as hand:
         hand.order("short", "sleep 0.3")
         hand.order("long", "sleep 60")
-        await hand.hear(Taken)
+        await hand.running()
         os.kill(hand.pid, signal.SIGTERM)
         assert isinstance((await hand.result("short")).verdict, Graded)
         verdict = (await hand.result("long")).verdict
@@ -173,7 +168,7 @@ async def test_sigterm_drains_and_says_that_it_takes_no_more(tmp_path: Path):
 async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
         hand.order("t", "sleep 60")
-        await hand.hear(Taken)
+        await hand.running()
         os.kill(hand.pid, signal.SIGTERM)
         await hand.hear(Beat, lambda beat: beat.full)  # two that come at once are one
         os.kill(hand.pid, signal.SIGTERM)
@@ -184,15 +179,15 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
 @pytest.mark.parametrize(
     ("maker", "words"),
     [
-        ("marking_place:refuses", "no sandboxes here: give the host user namespaces"),
-        ("marking_place:stumbles", "KeyError: 'a fault of ours'"),
-        ("no_such_place:at_all", "a worker cannot find no_such_place:at_all"),
-        ("marking_place:nothing", "a worker cannot find marking_place:nothing"),
+        ("marking_environment:refuses", "no sandboxes here: give the host user namespaces"),
+        ("marking_environment:stumbles", "KeyError: 'a fault of ours'"),
+        ("no_such_module:at_all", "no stand-in no_such_module:at_all"),
+        ("marking_environment:nothing", "no stand-in marking_environment:nothing"),
     ],
 )
 async def test_a_worker_that_cannot_start_says_why_and_ends(tmp_path: Path, maker: str, words: str):
-    async with begun() as hand:
-        hand.tell(Begin(marking_spec(tmp_path, maker)))
+    async with begun(maker) as hand:
+        hand.tell(Begin(marking_spec(tmp_path)))
         assert words in (await hand.hear(Failed)).words
         async with asyncio.timeout(60):
             exit = await hand.placed.ended()

@@ -1,6 +1,7 @@
 """`plimsoll eval`: run an agent over tasks and show what came of it."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -57,6 +58,8 @@ Exit status:
     help="How often each task is tried.",
 )
 @options.concurrency
+@options.workers
+@options.engine
 @options.pool
 @options.task
 @options.json_output
@@ -99,6 +102,8 @@ def command(
     backend: str,
     attempts: int,
     concurrency: int | None,
+    workers: int | None,
+    engine: Literal["process", "ray"] | None,
     pool: str | None,
     pattern: str | None,
     as_json: bool,
@@ -121,7 +126,7 @@ def command(
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.evaluation import evaluate
     from plimsoll.config.run import default_concurrency
-    from plimsoll.runs.evaluation.eval_run import Request
+    from plimsoll.runs.evaluation.eval_run import EvalRun, Request
 
     request = Request(
         path=path,
@@ -129,6 +134,8 @@ def command(
         backend=backend,
         attempts=attempts,
         concurrency=concurrency or default_concurrency(),
+        workers=workers,
+        engine=engine,
         pool=pool,
         pattern=pattern,
         out=out,
@@ -145,4 +152,4 @@ def command(
         turns=turns,
         layer=layer,
     )
-    return evaluate(request, as_json=as_json)
+    return evaluate(EvalRun.prepare(request), as_json=as_json)

@@ -13,15 +13,36 @@ __all__ = ["command"]
 @keep_going
 @options.json_output
 def command(run: str, keep_going: bool, as_json: bool) -> int:
-    """Go on with RUN, the directory of a run or its name below runs/.
+    """Resume RUN, the directory of a run or its name below runs/.
+
+    RUN may be of `plimsoll run`, `plimsoll eval` or `plimsoll validate`.
 
     Trials that ran when it ended are tried again; what had finished is kept. Its config.toml
     may be edited before: rules and numbers hold from here on.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.start import start_run
+    from plimsoll.core.errors import UsageError
     from plimsoll.runs.controller_process import check_idle, find_run
+    from plimsoll.runs.evaluation.requests import command_of
 
     directory = find_run(run)
     check_idle(directory)
+    match command_of(directory):
+        case "eval":
+            from plimsoll.cli.terminal.evaluation import evaluate
+            from plimsoll.runs.evaluation.eval_run import EvalRun
+
+            return evaluate(EvalRun.resume(directory, keep_going=keep_going), as_json=as_json)
+        case "validate":
+            from plimsoll.cli.views.validation import validate
+            from plimsoll.runs.validation.validate_run import ValidateRun
+
+            return validate(ValidateRun.resume(directory), as_json=as_json)
+        case "run":
+            pass
+        case other:
+            raise UsageError(
+                f"{directory.path} is driven by {other}: start its trainer again, which resumes it"
+            )
     return start_run(directory.config, out=directory.path, keep_going=keep_going, as_json=as_json)

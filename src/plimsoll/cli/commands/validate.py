@@ -1,6 +1,7 @@
 """`plimsoll validate`: see that tasks can be graded where they are to run."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -29,6 +30,8 @@ Exit status:
     help="How often oracle and nop try each task.",
 )
 @options.concurrency
+@options.workers
+@options.engine
 @options.pool
 @options.task
 @options.json_output
@@ -45,6 +48,8 @@ def command(
     backend: str,
     repeat: int,
     concurrency: int | None,
+    workers: int | None,
+    engine: Literal["process", "ray"] | None,
     pool: str | None,
     pattern: str | None,
     as_json: bool,
@@ -61,17 +66,19 @@ def command(
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.views.validation import validate
     from plimsoll.config.run import default_concurrency
-    from plimsoll.runs.validation.validate_run import ValidateRequest
+    from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
 
     request = ValidateRequest(
         path=path,
         backend=backend,
         repeat=repeat,
         concurrency=concurrency or default_concurrency(),
+        workers=workers,
+        engine=engine,
         pool=pool,
         pattern=pattern,
         out=out,
         config=config,
         assets=assets,
     )
-    return validate(request, as_json=as_json)
+    return validate(ValidateRun.prepare(request), as_json=as_json)

@@ -13,19 +13,19 @@ from plimsoll.cli.terminal.progress import showing_progress
 from plimsoll.cli.terminal.tables import print_all
 from plimsoll.cli.views.evaluation import closing, first_line
 from plimsoll.cli.views.text import plain
-from plimsoll.runs.backends import BACKENDS
-from plimsoll.runs.evaluation.eval_run import EvalRun, Request, exit_code
+from plimsoll.runs.evaluation.eval_run import EvalRun, exit_code
 from plimsoll.runs.results import Summary
 from plimsoll.tasks.problems import UnknownKey
+from plimsoll.workers.worker.backends import BACKENDS
 
 __all__ = ["evaluate", "remote_sandboxes", "warn_of_unknown_keys"]
 
 SHOWN_UNKNOWN_KEYS = 10
 
 
-def evaluate(request: Request, *, as_json: bool) -> int:
+def evaluate(run: EvalRun, *, as_json: bool) -> int:
     """Run an evaluation to its end or to a signal, and return the exit status."""
-    run = EvalRun.prepare(request)
+    request = run.request
     err = console(stderr=True)
     # With --json, stdout holds the object alone.
     out = err if as_json else console(stderr=False)
@@ -77,9 +77,9 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
 
 def _actor(run: EvalRun) -> str:
     """Who acts, and who answers for the policy."""
-    if run.service is None:
+    if not run.urls:
         return f"agent {run.request.agent}"
-    first, *more = run.service.urls
+    first, *more = run.urls
     others = f" and {len(more)} more" if more else ""
     return f"agent {run.request.agent} · policy {first}{others}"
 
@@ -94,7 +94,8 @@ def warn_of_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:
 
 def _end(run: EvalRun, summary: Summary, out: Console, *, interrupted: bool) -> None:
     lines = closing(
-        run.evaluation,
+        run,
+        run.summary,
         run.directory,
         skipped=run.selection.problems,
         interrupted=interrupted,

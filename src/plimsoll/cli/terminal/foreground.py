@@ -1,11 +1,10 @@
 """What `plimsoll run` and `plimsoll resume` do around a run: signals, progress, the end."""
 
 import asyncio
-import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from plimsoll.cli.terminal.console import Screen
 from plimsoll.cli.terminal.interrupts import Interrupts
+from plimsoll.cli.terminal.progress import showing_warnings
 from plimsoll.cli.views.run import closing
 from plimsoll.cli.views.status import progress_line, steps_table
 from plimsoll.cli.views.text import plain
@@ -64,7 +64,7 @@ def run_in_foreground(driven: ForegroundRun, *, as_json: bool) -> int:
     with Interrupts(lambda: _drain(driven, screen.err)) as interrupts:
         failed = ""
         # Some libraries print what they notice, such as the death of a node.
-        with redirect_stdout(sys.stderr), _warnings(screen.err):
+        with redirect_stdout(sys.stderr), showing_warnings(screen.err):
             try:
                 interrupts.run(_run(driven, screen))
             except PlimsollError as error:
@@ -181,24 +181,3 @@ async def _lines(driven: ForegroundRun, err: Console) -> None:
             said = loop.time()
         doing = kind
         await asyncio.sleep(LIVE_SECONDS)
-
-
-@contextmanager
-def _warnings(err: Console) -> Generator[None]:
-    """What the package warns of is shown as it happens."""
-
-    class Shown(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said = f"warning: {plain(record.getMessage())}"
-            err.print(Text(said, style="yellow"), soft_wrap=True)
-            if record.exc_info:
-                # Nobody raised it on purpose: what it says is for whoever mends it.
-                trace = logging.Formatter().formatException(record.exc_info)
-                err.print(Text(plain(trace)), soft_wrap=True)
-
-    log, handler = logging.getLogger("plimsoll"), Shown(logging.WARNING)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)

@@ -15,7 +15,7 @@ from plimsoll.cli.terminal.tables import MIN_WIDTH
 from plimsoll.cli.views.text import NONE, count, duration, figure, plain, product
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation.eval_loop import Evaluation, Running
+from plimsoll.runs.evaluation.trial_run import RunningTrial, TrialSetRun
 from plimsoll.runs.results import Diagnosis, Summary, Tally
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
@@ -38,7 +38,7 @@ def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
     return Text(f"{product()} · {backend} · {doing} · {count(tasks, 'task')} × {attempts}")
 
 
-def progress_line(evaluation: Evaluation) -> str:
+def progress_line(evaluation: TrialSetRun) -> str:
     """What has been done so far, in one line."""
     tally = evaluation.tally
     parts = [f"{tally.trials:,}/{evaluation.total:,} trials", f"graded {tally.graded:,}"]
@@ -48,7 +48,7 @@ def progress_line(evaluation: Evaluation) -> str:
     return " · ".join((*parts, *pace(evaluation)))
 
 
-def pace(evaluation: Evaluation) -> Iterable[str]:
+def pace(evaluation: TrialSetRun) -> Iterable[str]:
     """How fast it goes, and how long it will take; nothing before the first trial."""
     done, seconds = evaluation.tally.trials, evaluation.seconds
     if not done or seconds <= 0:
@@ -59,9 +59,9 @@ def pace(evaluation: Evaluation) -> Iterable[str]:
         yield f"{duration(left)} left"
 
 
-def live(evaluation: Evaluation, line: str | None = None) -> RenderableType:
+def live(evaluation: TrialSetRun, line: str | None = None) -> RenderableType:
     """The progress and the trials under way, the longest-running first."""
-    running = sorted(evaluation.running.values(), key=lambda one: one.since)
+    running = evaluation.running
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(no_wrap=True)
@@ -72,7 +72,7 @@ def live(evaluation: Evaluation, line: str | None = None) -> RenderableType:
     return Group(_bar(evaluation), Text(line or progress_line(evaluation)), table)
 
 
-def _bar(evaluation: Evaluation) -> Table:
+def _bar(evaluation: TrialSetRun) -> Table:
     """The bar on a line of its own, which it does not end itself."""
     line = Table.grid()
     line.add_row(
@@ -89,7 +89,8 @@ def _bar(evaluation: Evaluation) -> Table:
 
 
 def closing(
-    evaluation: Evaluation,
+    evaluation: TrialSetRun,
+    summary: Summary,
     directory: RunDirectory,
     *,
     skipped: Sequence[str],
@@ -121,7 +122,7 @@ def closing(
         yield Text(_canaries(evaluation.canaries))
     if pool is not None:
         yield Text(pool_line(pool))
-    if (asked := _asked(evaluation.summary)) is not None:
+    if (asked := _asked(summary)) is not None:
         yield Text(asked)
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
     yield Text(f"see: {_look(tally, directory)}")
@@ -220,18 +221,25 @@ def _void_lines(tally: Tally, cause: Cause, directory: RunDirectory) -> Iterable
     yield Text(f"  remedy: {rule.remedy}")
 
 
-def _spent(evaluation: Evaluation, interrupted: bool) -> str:
+def _spent(evaluation: TrialSetRun, interrupted: bool) -> str:
     done, total, seconds = evaluation.tally.trials, evaluation.total, evaluation.seconds
     if interrupted:
         return (
             f"interrupted after {duration(seconds)}: {done:,} of {total:,} trials finished "
-            "and are kept; the others are not counted"
+            f"and are kept; the others are not counted · continue: {_resume(evaluation.directory)}"
         )
-    rate = evaluation.summary.trials_per_minute
+    rate = 60 * done / seconds if seconds > 0 else 0.0
     if done < total:
-        return f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run"
+        return (
+            f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run · "
+            f"continue: {_resume(evaluation.directory)}"
+        )
     noun = "trial" if done == 1 else "trials"
     return f"{done:,} {noun} in {duration(seconds)} · {rate:,.0f} trials/min"
+
+
+def _resume(directory: RunDirectory) -> str:
+    return shlex.join(("plimsoll", "resume", str(directory.path)))
 
 
 def _look(tally: Tally, directory: RunDirectory) -> str:
@@ -247,5 +255,5 @@ def _causes(void: Mapping[str, int]) -> str:
     return ", ".join(f"{cause} {count:,}" for cause, count in void.items()) or NONE
 
 
-def _name(one: Running) -> str:
-    return plain(one.ticket.label)
+def _name(one: RunningTrial) -> str:
+    return plain(one.label)

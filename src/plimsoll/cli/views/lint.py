@@ -16,13 +16,13 @@ from plimsoll.cli.terminal.console import console
 from plimsoll.cli.views.text import count, plain, product
 from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.backends import BACKENDS
 from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.lint.linter import ALL_RULES, LintResult, lint_tasks
 from plimsoll.tasks.lint.parsed_task import LintSettings
 from plimsoll.tasks.lint.rule import Finding, Severity
 from plimsoll.tasks.lint.sarif import sarif
 from plimsoll.tasks.loader import LoadedTasks, load_tasks
+from plimsoll.workers.worker.backends import BACKENDS
 
 __all__ = ["Request", "lint"]
 

@@ -56,7 +56,9 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
 
 
 def progress_line(status: Status) -> str:
-    """How it goes, in one line."""
+    """The progress in one line."""
+    if status.total is not None:
+        return _trials_line(status)
     of = "" if status.steps is None else f"/{status.steps}"
     last = status.rewards[-1] if status.rewards else None
     parts = [
@@ -68,6 +70,17 @@ def progress_line(status: Status) -> str:
     ]
     waits = [status.workers_wait] if status.workers_wait else []
     return "   ".join((*parts, *_left(status), *waits))
+
+
+def _trials_line(status: Status) -> str:
+    """The progress of an evaluation."""
+    parts = [
+        f"{status.trials:,}/{status.total:,} trials",
+        f"mean {figure(status.mean_reward)}",
+        f"void {voids(status.void)}",
+        f"{status.trials_per_second:.1f} trials/s",
+    ]
+    return "   ".join((*parts, *([status.workers_wait] if status.workers_wait else [])))
 
 
 def voids(void: Mapping[str, int]) -> str:
@@ -115,7 +128,8 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
             f"{status.running:,} run, {status.waiting:,} wait"
         ),
     )
-    yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
+    if status.total is None:
+        yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
     yield "canaries", status.canaries
     if status.ledger:
         yield "ledger", status.ledger
@@ -156,7 +170,9 @@ def _look(directory: RunDirectory, *, is_alive: bool, status: Status) -> str:
     path = directory.path
     if is_alive:
         return f"see: plimsoll ledger {path} · plimsoll stop {path}"
-    again = "" if status.steps is not None and status.step >= status.steps else " · continue: "
+    is_done = status.steps is not None and status.step >= status.steps
+    is_done |= status.total is not None and status.trials >= status.total
+    again = "" if is_done else " · continue: "
     return f"see: plimsoll ledger {path}" + (again and f"{again}plimsoll resume {path}")
 
 

@@ -17,18 +17,18 @@ from plimsoll.cli.terminal.progress import showing_progress
 from plimsoll.cli.terminal.tables import MIN_WIDTH, print_all
 from plimsoll.cli.views.evaluation import first_line, pace
 from plimsoll.cli.views.text import duration, figure, plain
-from plimsoll.runs.backends import BACKENDS
 from plimsoll.runs.breaker.diagnosis import remedies
-from plimsoll.runs.evaluation.eval_run import command_line
+from plimsoll.runs.plan import command_line
 from plimsoll.runs.validation.records import Attempt, TaskRecord
-from plimsoll.runs.validation.validate_run import Report, ValidateRequest, ValidateRun
+from plimsoll.runs.validation.validate_run import Report, ValidateRun
+from plimsoll.workers.worker.backends import BACKENDS
 
 __all__ = ["validate"]
 
 
-def validate(request: ValidateRequest, *, as_json: bool) -> int:
+def validate(run: ValidateRun, *, as_json: bool) -> int:
     """Validate tasks to the end or to a signal, and return the exit status."""
-    run = ValidateRun.prepare(request)
+    request = run.request
     err = console(stderr=True)
     # With --json, stdout holds the object alone.
     out = err if as_json else console(stderr=False)
@@ -53,7 +53,7 @@ def validate(request: ValidateRequest, *, as_json: bool) -> int:
 
 async def _run(run: ValidateRun, err: Console) -> None:
     def line() -> str:
-        results, evaluation = run.results(), run.evaluation
+        results, evaluation = run.results(), run
         valid = sum(record.ok for record in results)
         parts = [
             f"{evaluation.tally.trials:,}/{evaluation.total:,} trials",
@@ -87,7 +87,7 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
         yield Text(f"flaky, outcomes differ ({len(flaky):,}):", style="yellow")
         yield from (Text(f"  {plain(one.task)}  {plain(one.flaky or '')}") for one in flaky)
     yield Text()
-    if (trip := run.evaluation.breaker.trip) is not None:
+    if (trip := run.breaker.trip) is not None:
         yield Text(f"stopped by the breaker: {trip.rule} · {plain(trip.said)}", style="yellow")
     if report.not_finished:
         why = "interrupted: " if interrupted else ""
@@ -99,7 +99,7 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
 
 
 def _spent(run: ValidateRun, report: Report) -> str:
-    evaluation = run.evaluation
+    evaluation = run
     return (
         f"{report.valid:,} valid, {report.quarantined:,} quarantined, {report.flaky:,} flaky"
         f" · {evaluation.tally.trials:,} trials in {duration(evaluation.seconds)}"

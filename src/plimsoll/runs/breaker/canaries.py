@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["DEFAULT_EVERY", "ENOUGH_TASKS", "Canaries", "TrialId"]
+__all__ = ["CANARY_AGENT", "DEFAULT_EVERY", "ENOUGH_TASKS", "Canaries", "TrialId"]
 
+CANARY_AGENT = "oracle"
 DEFAULT_EVERY = 200
 ENOUGH_TASKS = 32
 """So many tasks take turns; more would not say more."""

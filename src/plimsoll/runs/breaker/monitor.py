@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.watch import CanaryResult
-from plimsoll.runs.evaluation.eval_loop import is_proof
 from plimsoll.runs.results import Row
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Void
@@ -79,3 +78,11 @@ class BreakerMonitor:
             result = CanaryResult(row, result.top, len(taken))
         self.breaker.canary(result)
         return taken
+
+
+def is_proof(task: Task, row: Row) -> bool:
+    """Whether a row proves that the task can be graded at its maximum, and has a solution."""
+    if row.reward is None or row.reward < task.reward_range[1]:
+        return False
+    folders = [step.solution_dir for step in task.steps]
+    return all(folder is not None and (folder / "solve.sh").is_file() for folder in folders)

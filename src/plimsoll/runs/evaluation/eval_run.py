@@ -1,44 +1,40 @@
 """From what a person asks for to an evaluation that is ready to run, and its end."""
 
-import contextlib
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Literal
 
-from msgspec.structs import replace
+import msgspec
 
-from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
-from plimsoll.config.file import load_config
+from plimsoll.config.file import Config, load_config
 from plimsoll.config.run import default_concurrency
-from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation.eval_loop import Evaluation, Trial
-from plimsoll.runs.policies import PolicyService, policy_for
-from plimsoll.runs.pooling import hints_for, make_pool, measured
+from plimsoll.runs.evaluation.requests import read_request
+from plimsoll.runs.evaluation.trial_run import (
+    Placement,
+    TrialSetRun,
+    evaluation_config,
+    evaluation_settings,
+    pool_and_assets,
+)
+from plimsoll.runs.plan import SAME_EVERYWHERE, Plan, command_line, worker_variables
 from plimsoll.runs.results import Diagnosis, Summary
-from plimsoll.runs.task_sets import Candidates, Selection, select_tasks
-from plimsoll.runs.tickets import CANARY_AGENT, Ticket
+from plimsoll.runs.task_sets import Candidates, Selection, TaskSet, select_tasks
+from plimsoll.runs.trial_set import TrialGroup
 from plimsoll.runs.validation.quarantine import Quarantine
 from plimsoll.runs.validation.records import RecordFolder
-from plimsoll.sandboxes.pool.pool import Pool
-from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.plan import unstaged_requests
-from plimsoll.tasks.assets.staged_assets import StagedAssets, load_assets
-from plimsoll.trials.artifacts import Bounds
-from plimsoll.trials.trial import TrialResult, run_trial
+from plimsoll.tasks.assets.staged_assets import load_assets
+from plimsoll.workers.worker.backends import check_compose, make_backend
+from plimsoll.workers.worker.policy_service import policy_for
 
-__all__ = ["SAME_EVERYWHERE", "EvalRun", "Request", "command_line", "exit_code", "trials_by"]
-
-SAME_EVERYWHERE = ("oracle", "nop")
-"""Agents whose rewards are meant to be equal: that they are says nothing."""
+__all__ = ["EvalRun", "Request", "exit_code"]
 
 
 def exit_code(summary: Summary) -> int:
@@ -81,6 +77,13 @@ class Request:
     """The most answers a trial may have, if not as the config says."""
     layer: Path | None = None
     """Where agents are baked, if not where the config says."""
+    workers: int | None = None
+    """Worker processes; none where neither this nor an engine is given."""
+    engine: Literal["process", "ray"] | None = None
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
 
     def command(self, *, keep_going: bool) -> str:
         """The command line that asks for it again, into a folder of its own."""
@@ -90,6 +93,8 @@ class Request:
             "--backend": self.backend,
             "--attempts": self.attempts,
             "--concurrency": None if self.concurrency == usual else self.concurrency,
+            "--workers": self.workers,
+            "--engine": self.engine,
             "--pool": self.pool,
             "--task": self.pattern,
             "--config": self.config,
@@ -121,79 +126,54 @@ class Request:
         return command_line("validate", self.path, options)
 
 
-def command_line(command: str, path: Path, options: Mapping[str, object]) -> str:
-    """A command for a shell. An option that is None or False is left out, True is a flag.
+class EvalRun(TrialSetRun):
+    """An evaluation that is checked and ready to run."""
 
-    One with several values is given once for each.
-    """
-    words = ["plimsoll", command, str(path)]
-    for option, value in options.items():
-        if value is True:
-            words.append(option)
-        elif isinstance(value, tuple):
-            for one in cast("tuple[object, ...]", value):
-                words += [option, str(one)]
-        elif value is not None and value is not False:
-            words += [option, str(value)]
-    return shlex.join(words)
-
-
-def trials_by(
-    agents: Mapping[str, Agent],
-    backend: Backend,
-    assets: StagedAssets | None,
-    directory: RunDirectory,
-    service: PolicyService | None = None,
-    *,
-    bounds: Bounds,
-) -> Trial:
-    """Runs tickets, each by the agent that it names."""
-
-    async def trial(ticket: Ticket, on_phase: Callable[[str], None]) -> TrialResult:
-        return await run_trial(
-            ticket.task,
-            attempt=ticket.attempt,
-            agent=agents[ticket.agent],
-            backend=backend,
-            run=directory.name,
-            directory=ticket.folder(directory),
-            assets=assets,
-            policy=None if service is None else service.policy,
-            bounds=bounds,
-            on_phase=on_phase,
+    def __init__(
+        self,
+        request: Request,
+        plan: Plan,
+        selection: Selection,
+        left_out: dict[str, str],
+        *,
+        resumes: bool,
+    ) -> None:
+        self.request = request
+        self.selection = selection
+        self.left_out = left_out
+        """Quarantined tasks that do not run, with the reason."""
+        tasks = plan.trained.admitted.values()
+        groups = [
+            TrialGroup(task, attempt=attempt)
+            for attempt in range(1, request.attempts + 1)
+            for task in tasks
+        ]
+        watched = Policy(
+            tasks=len(tasks),
+            group=request.attempts,
+            expects_equal=plan.config.run.agent in SAME_EVERYWHERE,
+            stops=not request.keep_going,
         )
-
-    return trial
-
-
-@dataclass(frozen=True, slots=True)
-class EvalRun:
-    """An evaluation with everything that it needs."""
-
-    request: Request
-    agent: Agent
-    backend: Pool
-    assets: StagedAssets | None
-    selection: Selection
-    left_out: dict[str, str]
-    """Tasks in quarantine that do not run, with the reason."""
-    directory: RunDirectory
-    evaluation: Evaluation
-    service: PolicyService | None
-    """What answers for the policy, where the agent asks one."""
+        super().__init__(
+            plan,
+            groups,
+            breaker=Breaker(watched),
+            request=request,
+            placement=request.placement,
+            out=request.out,
+            kind="eval",
+            resumes=resumes,
+        )
 
     @classmethod
-    def prepare(cls, request: Request) -> "EvalRun":
-        """Check all that can be checked before anything is started."""
-        config = load_config(request.config)
+    def prepare(cls, request: Request, *, resumes: bool = False) -> "EvalRun":
+        """Check everything that can be checked before anything is started."""
+        config = _effective(request, load_config(request.config))
         agent = make_agent(request.agent, layer=request.layer or config.agents.folder)
-        backend = make_pool(
-            make_backend(request.backend, config),
-            config.pool,
-            reuse=request.pool,
-            concurrency=request.concurrency,
-        )
-        assets = load_assets(request.assets or config.assets.path)
+        # With the options of the command line: an agent without a policy takes no --policy.
+        asked = policy_for(agent, config.policy, request.policy, request.model, request.turns)
+        make_backend(request.backend, config)
+        assets = load_assets(config.assets.path)
         selection = select_tasks(
             request.path, pattern=request.pattern, skip_invalid=request.skip_invalid
         )
@@ -207,39 +187,45 @@ class EvalRun:
             skip_quarantined=request.skip_quarantined,
         )
         tasks, left_out = candidates.admit(policy, request.validate_command())
-        check_compose(request.backend, tasks)
+        if request.placement.engine != "ray":  # workers of a cluster are on other hosts
+            check_compose(request.backend, tasks)
         canaries = candidates.canaries(tasks, request.canary_every, len(tasks) * request.attempts)
-        wanted = policy_for(agent, config.policy, request.policy, request.model, request.turns)
-        # Before there is a folder: a run that nobody would answer leaves nothing behind.
-        wanted = None if wanted is None else wanted.checked()
-        directory = RunDirectory.create(request.out, now=datetime.now())
-        service = None if wanted is None else PolicyService(wanted, directory.blobs)
-        agents = {"": agent, CANARY_AGENT: make_agent(CANARY_AGENT)}
-        watched = Policy(
-            tasks=len(tasks),
-            group=request.attempts,
-            expects_equal=agent.name in SAME_EVERYWHERE,
-            stops=not request.keep_going,
-        )
-        evaluation = Evaluation(
-            tasks,
-            attempts=request.attempts,
-            concurrency=request.concurrency,
-            trial=trials_by(
-                agents, backend, assets, directory, service, bounds=Bounds.of(config.storage)
+        # Before there is a directory: a run without a policy leaves nothing behind.
+        asked = None if asked is None else asked.checked()
+        plan = Plan(
+            config=config,
+            settings=evaluation_settings(request.placement.concurrency),
+            trained=TaskSet(
+                candidates=candidates,
+                tasks={task.name: task for task in selection.tasks},
+                left_out=left_out,
             ),
-            directory=directory,
-            breaker=Breaker(watched),
+            held_out=TaskSet(),
             canaries=canaries,
-            hints=hints_for(backend, directory.name, assets, agents.__getitem__),
+            assets=assets,
+            policy=asked,
+            served=None,
+            environment=worker_variables(config.workers.env),
         )
-        return cls(
-            request, agent, backend, assets, selection, left_out, directory, evaluation, service
-        )
+        return cls(request, plan, selection, left_out, resumes=resumes)
 
-    async def run(self) -> None:
-        async with self.service or contextlib.nullcontext(), self.backend:
-            await self.evaluation.run()
+    @classmethod
+    def resume(cls, directory: RunDirectory, *, keep_going: bool = False) -> "EvalRun":
+        """Continue the evaluation of a run directory."""
+        request = read_request(directory, Request)
+        keep_going = keep_going or request.keep_going
+        # Its own config: the file that it was started with may have changed since.
+        made = replace(request, out=directory.path, config=directory.config, keep_going=keep_going)
+        return cls.prepare(made, resumes=True)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The policy's servers; none where the agent asks no policy."""
+        return () if self.plan.policy is None else self.plan.policy.urls
+
+    @property
+    def summary(self) -> Summary:
+        return self.summary_of(len(self.plan.trained.admitted))
 
     @property
     def quarantined(self) -> int:
@@ -253,14 +239,14 @@ class EvalRun:
     @property
     def diagnosis(self) -> Diagnosis | None:
         """Why the breaker tripped, if it did."""
-        breaker, request = self.evaluation.breaker, self.request
+        breaker, request = self.breaker, self.request
         if (trip := breaker.trip) is None:
             return None
         look, fetched = None, ()
         if (row := trip.example) is not None:
             look = str(self.directory.folder_of(row))
             task = next(task for task in self.selection.tasks if task.name == row.task)
-            fetched = unstaged_requests(task, self.assets)
+            fetched = unstaged_requests(task, self.plan.assets)
         around = Circumstances(
             path=shlex.quote(str(request.path)),
             validate=request.validate_command(),
@@ -271,9 +257,26 @@ class EvalRun:
         return diagnose(trip, around, look=look, stopped=breaker.tripped)
 
     def finish(self) -> Summary:
-        """Write the summary of what has finished, all of it or a part."""
-        summary = replace(
-            self.evaluation.summary, breaker=self.diagnosis, pool=measured(self.backend.stats)
-        )
-        self.directory.finish(summary)
-        return summary
+        """Write the summary of the finished trials."""
+        made = msgspec.structs.replace(self.summary, breaker=self.diagnosis, pool=self.pool)
+        self.directory.finish(made)
+        return made
+
+
+def _effective(request: Request, config: Config) -> Config:
+    """The config with the options of the command line."""
+    path = str(request.path.absolute())
+    config = evaluation_config(
+        config, request.placement, tasks=path, agent=request.agent, backend=request.backend
+    )
+    policy: dict[str, object] = {"urls": request.policy or config.policy.urls}
+    policy["model"] = request.model or config.policy.model
+    policy["turns"] = request.turns or config.policy.turns
+    layer = config.agents.layer if request.layer is None else str(request.layer.absolute())
+    return config.model_copy(
+        update={
+            "policy": config.policy.model_copy(update=policy),
+            "agents": config.agents.model_copy(update={"layer": layer}),
+        }
+        | pool_and_assets(config, request.pool, request.assets)
+    )

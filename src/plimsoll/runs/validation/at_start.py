@@ -5,10 +5,8 @@ starts nothing else. Records go where `plimsoll validate` keeps them, so that it
 """
 
 import itertools
-from datetime import datetime
 from pathlib import Path
 
-from plimsoll.runs.backends import check_compose
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.task_sets import TaskSet
@@ -16,6 +14,7 @@ from plimsoll.runs.validation.records import RecordFolder
 from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
 from plimsoll.tasks.loader import LoadedTasks
 from plimsoll.tasks.task import Task
+from plimsoll.workers.worker.backends import check_compose
 
 __all__ = ["ValidationAtStart"]
 
@@ -33,8 +32,7 @@ class ValidationAtStart:
     def doing(self) -> str:
         if self._run is None:
             return ""
-        evaluation = self._run.evaluation
-        return f"{self._doing} · {evaluation.tally.trials:,}/{evaluation.total:,} trials"
+        return f"{self._doing} · {self._run.tally.trials:,}/{self._run.total:,} trials"
 
     async def run(self) -> Plan:
         """The plan without the tasks that fail. Raises where those are most."""
@@ -64,8 +62,7 @@ class ValidationAtStart:
         )
         check_compose(request.backend, unknown)
         RecordFolder.of(request.path).check_writable()
-        made = RunDirectory.create(self._folder(name), now=datetime.now())
-        return ValidateRun.make(request, config, LoadedTasks(unknown, ()), made)
+        return ValidateRun(request, config, LoadedTasks(unknown, ()), out=self._folder(name))
 
     def _folder(self, name: str) -> Path:
         """One that holds nothing: a run that goes on may have tasks that have changed."""

@@ -1,23 +1,30 @@
 """From what a person asks `plimsoll validate` for to the record of each task, kept for runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from plimsoll.agents.registry import make_agent
 from plimsoll.config.file import Config, load_config
-from plimsoll.runs.backends import check_compose, make_backend
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.bugs import Bugs
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.evaluation.eval_loop import Evaluation
-from plimsoll.runs.evaluation.eval_run import trials_by
-from plimsoll.runs.pooling import hints_for, make_pool, measured
+from plimsoll.runs.evaluation.requests import read_request
+from plimsoll.runs.evaluation.trial_run import (
+    Placement,
+    TrialSetRun,
+    evaluation_config,
+    evaluation_settings,
+    pool_and_assets,
+)
+from plimsoll.runs.plan import Plan, worker_variables
 from plimsoll.runs.results import Row
+from plimsoll.runs.task_sets import TaskSet
+from plimsoll.runs.trial_set import TrialGroup
 from plimsoll.runs.validation.records import (
     Attempt,
     RecordFolder,
@@ -26,12 +33,11 @@ from plimsoll.runs.validation.records import (
     digest_task,
     judge_task,
 )
-from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.loader import LoadedTasks, load_tasks
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
-from plimsoll.trials.artifacts import Bounds
+from plimsoll.workers.worker.backends import check_compose, make_backend
 
 __all__ = ["Report", "ValidateRequest", "ValidateRun"]
 
@@ -52,6 +58,13 @@ class ValidateRequest:
     assets: Path | None = None
     pool: str | None = None
     """How sandboxes are used, if not as the config says."""
+    workers: int | None = None
+    """Worker processes; none where neither this nor an engine is given."""
+    engine: Literal["process", "ray"] | None = None
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,64 +84,82 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Where the trials are."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateRun:
-    """A validation with everything that it needs."""
+class ValidateRun(TrialSetRun):
+    """A validation that is checked and ready to run."""
 
-    request: ValidateRequest
-    backend: Pool
-    loaded: LoadedTasks
-    validation: TaskRecords
-    digests: dict[str, str]
-    """Of each task before it was run: what changes meanwhile is not validated."""
-    assets: str
-    """The key of the assets that the sandboxes have."""
-    directory: RunDirectory
-    evaluation: Evaluation
-    _done: dict[str, TaskRecord] = field(default_factory=dict[str, TaskRecord])
+    def __init__(
+        self,
+        request: ValidateRequest,
+        config: Config,
+        loaded: LoadedTasks,
+        *,
+        out: Path | None,
+        resumes: bool = False,
+    ) -> None:
+        config = evaluation_config(
+            config,
+            request.placement,
+            tasks=str(request.path.absolute()),
+            agent=_AGENTS[0],
+            backend=request.backend,
+        )
+        config = config.model_copy(update=pool_and_assets(config, request.pool, request.assets))
+        make_backend(request.backend, config)
+        assets = load_assets(config.assets.path)
+        self.request = request
+        self.loaded = loaded
+        self.records = TaskRecords.load(RecordFolder.of(request.path, request.out))
+        every = (*loaded.tasks, *loaded.invalid)
+        self._digests = {task.name: digest_task(task.path) for task in every}
+        """Digests from before the trials: a task that changes meanwhile is not validated."""
+        self._assets = assets.key if assets is not None else ""
+        """The key of the assets that the sandboxes have."""
+        self._done: dict[str, TaskRecord] = {}
+        plan = Plan(
+            config=config,
+            settings=evaluation_settings(request.placement.concurrency),
+            trained=TaskSet(tasks={task.name: task for task in loaded.tasks}),
+            held_out=TaskSet(),
+            canaries=None,
+            assets=assets,
+            policy=None,
+            served=None,
+            environment=worker_variables(config.workers.env),
+        )
+        groups = [
+            TrialGroup(task, agent, attempt)
+            for attempt in range(1, request.repeat + 1)
+            for task in loaded.tasks
+            for agent in _AGENTS
+        ]
+        super().__init__(
+            plan,
+            groups,
+            # Broken tasks are expected here: only a bug of Plimsoll stops it.
+            breaker=Breaker(Policy(), (Bugs(),)),
+            request=request,
+            placement=request.placement,
+            out=out,
+            kind="validate",
+            resumes=resumes,
+        )
 
     @classmethod
-    def prepare(cls, request: ValidateRequest) -> "ValidateRun":
-        """Check all that can be checked before anything is started."""
+    def prepare(cls, request: ValidateRequest, out: Path | None = None) -> "ValidateRun":
+        """Check everything that can be checked before anything is started."""
         config = load_config(request.config)
         loaded = load_tasks(request.path, request.pattern)
-        check_compose(request.backend, loaded.tasks)
+        if request.placement.engine != "ray":  # workers of a cluster are on other hosts
+            check_compose(request.backend, loaded.tasks)
         RecordFolder.of(request.path, request.out).check_writable()
-        directory = RunDirectory.create(None, now=datetime.now(), kind="validate")
-        return cls.make(request, config, loaded, directory)
+        return cls(request, config, loaded, out=out, resumes=out is not None)
 
     @classmethod
-    def make(
-        cls, request: ValidateRequest, config: Config, loaded: LoadedTasks, directory: RunDirectory
-    ) -> "ValidateRun":
-        """The validation of tasks that are loaded, with its trials in a directory."""
-        backend = make_pool(
-            make_backend(request.backend, config),
-            config.pool,
-            reuse=request.pool,
-            concurrency=request.concurrency,
-        )
-        assets = load_assets(request.assets or config.assets.path)
-        validation = TaskRecords.load(RecordFolder.of(request.path, request.out))
-        digests = {task.name: digest_task(task.path) for task in (*loaded.tasks, *loaded.invalid)}
-        agents = {name: make_agent(name) for name in _AGENTS}
-        evaluation = Evaluation(
-            loaded.tasks,
-            attempts=request.repeat,
-            concurrency=request.concurrency,
-            trial=trials_by(agents, backend, assets, directory, bounds=Bounds.of(config.storage)),
-            directory=directory,
-            agents=_AGENTS,
-            # Broken tasks are what is looked for: only a fault of our own stops it.
-            breaker=Breaker(Policy(), (Bugs(),)),
-            hints=hints_for(backend, directory.name, assets, agents.__getitem__),
-        )
-        key = assets.key if assets is not None else ""
-        return cls(request, backend, loaded, validation, digests, key, directory, evaluation)
-
-    async def run(self) -> None:
-        async with self.backend:
-            await self.evaluation.run()
+    def resume(cls, directory: RunDirectory) -> "ValidateRun":
+        """Continue the validation of a run directory."""
+        request = read_request(directory, ValidateRequest)
+        # Its own config: the file that it was started with may have changed since.
+        return cls.prepare(replace(request, config=directory.config), out=directory.path)
 
     @property
     def unknown_keys(self) -> tuple[UnknownKey, ...]:
@@ -138,9 +169,7 @@ class ValidateRun:
         """The folder of the trial to look at first, where the task has any."""
         if not record.oracle:
             return None
-        task = next(
-            t for t in self.loaded.tasks if self.validation.place.key(t.path) == record.task
-        )
+        task = next(t for t in self.loaded.tasks if self.records.place.key(t.path) == record.task)
         at_fault = [
             self.directory.trial(task.name, number, agent)
             for agent, attempts in (("oracle", record.oracle), ("nop", record.nop))
@@ -154,7 +183,7 @@ class ValidateRun:
         """The record of each task whose trials have all finished, in the tasks' order."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
         rows: dict[str, list[Row]] = {}
-        for row in self.evaluation.tally.rows:
+        for row in self.tally.rows:
             rows.setdefault(row.task, []).append(row)
         for task in self.loaded.tasks:
             of_task = rows.get(task.name, [])
@@ -170,10 +199,10 @@ class ValidateRun:
     def finish(self) -> Report:
         """Keep the records of what has finished, and write the run's summary."""
         results = self.results()
-        summary = self.evaluation.summary
-        self.directory.finish(msgspec.structs.replace(summary, pool=measured(self.backend.stats)))
+        summary = self.summary_of(len(self.loaded.tasks))
+        self.directory.finish(msgspec.structs.replace(summary, pool=self.pool))
         # To what is there by now: somebody may have validated other tasks meanwhile.
-        validation, quarantine = TaskRecords.add(self.validation.place, results)
+        validation, quarantine = TaskRecords.add(self.records.place, results)
         return Report(
             backend=self.request.backend,
             tasks=len(self.loaded.tasks) + len(self.loaded.invalid),
@@ -197,7 +226,7 @@ class ValidateRun:
 
     def _validated(self, name: str, path: Path, date: str, reason: str | None) -> TaskRecord:
         return TaskRecord(
-            task=self.validation.place.key(path),
+            task=self.records.place.key(path),
             backend=self.request.backend,
             ok=reason is None,
             reason=reason,
@@ -205,9 +234,9 @@ class ValidateRun:
             maximum=None,
             oracle=[],
             nop=[],
-            digest=self.digests[name],
+            digest=self._digests[name],
             date=date,
-            assets=self.assets,
+            assets=self._assets,
         )
 
 

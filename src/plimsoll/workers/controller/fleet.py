@@ -36,18 +36,18 @@ from plimsoll.workers.messages import (
     Finished,
     FromWorker,
     Hello,
+    Kind,
     News,
     NewVersion,
     Paused,
     Ready,
+    Result,
     Run,
     Stop,
-    Taken,
     ToWorker,
     WorkerSpec,
 )
 from plimsoll.workers.outlook import Outlook
-from plimsoll.workers.place import Kind, Result
 
 __all__ = ["Fleet", "SupervisorOptions"]
 
@@ -95,7 +95,7 @@ class Fleet:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stack = contextlib.AsyncExitStack()
         self._outlook = Outlook(spec.concurrency)
-        self.gathered = SandboxReports()
+        self.reports = SandboxReports()
         self.roster = Roster(spec.concurrency)
         self.answered = asyncio.Event()
         """Set once a worker has been ready."""
@@ -291,7 +291,7 @@ class Fleet:
             heard = await self._board.receive()
             if isinstance(heard.message, News):
                 # Of one that is gone by now, too: what it did was done.
-                self.gathered.add(heard.message)
+                self.reports.add(heard.message)
             elif (member := self.roster.find(heard.worker)) is not None:
                 self._hear(member, heard.message)
 
@@ -309,7 +309,7 @@ class Fleet:
                 self._feel(member, message)
             case Failed(words=words):
                 self._hear_last(member, words)
-            case Taken() | News():
+            case News():
                 pass
 
     def _welcome(self, member: Member, ready: Ready) -> None:

@@ -12,8 +12,7 @@ import msgspec
 
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.engines.protocol import Exit, Placed
-from plimsoll.workers.messages import Beat
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.messages import Beat, Order, Result
 
 __all__ = ["Job", "Member", "Patience", "Phase", "Roster", "WorkerStatus"]
 
@@ -216,7 +215,7 @@ class Roster:
         return sum(self._concurrency - len(member.jobs) for member in ready)
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Tickets that can be run at once now, whether they are or not."""
         return self._concurrency * len(self.ready)
 

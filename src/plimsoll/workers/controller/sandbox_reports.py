@@ -6,7 +6,7 @@ Its memory does not grow with the run: figures are counts in buckets, and there 
 import logging
 
 from plimsoll.sandboxes.pool.stats import Meter
-from plimsoll.workers.place import News
+from plimsoll.workers.messages import News
 
 __all__ = ["SandboxReports"]
 

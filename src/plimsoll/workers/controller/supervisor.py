@@ -17,8 +17,7 @@ from plimsoll.workers.controller.fleet import Fleet, SupervisorOptions
 from plimsoll.workers.controller.roster import Job, WorkerStatus
 from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.messages import Cancel, Drain, GroupOver, WorkerSpec
-from plimsoll.workers.place import Kind, Order, Result
+from plimsoll.workers.messages import Cancel, Drain, Kind, Order, Result, WorkerSpec
 
 __all__ = ["Supervisor", "SupervisorOptions"]
 
@@ -36,13 +35,13 @@ class Supervisor:
     ) -> None:
         options = options or SupervisorOptions()
         self._end_within = options.patience.end_within
-        self._crew = Fleet(engine, spec, number, options, self._see_room)
+        self._fleet = Fleet(engine, spec, number, options, self._see_room)
         self._waiting = collections.deque[Job]()
         self._jobs: dict[str, Job] = {}
         self._room = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        await self._crew.__aenter__()
+        await self._fleet.__aenter__()
         return self
 
     async def __aexit__(
@@ -51,31 +50,34 @@ class Supervisor:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._crew.__aexit__(exc_type, exc, traceback)
+        await self._fleet.__aexit__(exc_type, exc, traceback)
 
     @property
     def free(self) -> int:
         """How many more tickets its workers can run at once now."""
-        over = self._crew.closing or self._crew.failure
-        return 0 if over else self._crew.roster.free
+        over = self._fleet.closing or self._fleet.failure
+        return 0 if over else self._fleet.roster.free
 
     @property
-    def places(self) -> int:
-        """How many tickets its workers can run at once."""
-        return self._crew.roster.places
+    def slots(self) -> int:
+        return self._fleet.roster.slots
 
     @property
-    def gathered(self) -> SandboxReports:
-        """What its workers told of their sandboxes, those that are gone too."""
-        return self._crew.gathered
+    def reports(self) -> SandboxReports:
+        return self._fleet.reports
+
+    @property
+    def phases(self) -> dict[str, str]:
+        """Workers do not report phases: every ticket with a worker is running."""
+        return {ticket: "running" for ticket, job in self._jobs.items() if job.worker}
 
     def status(self) -> list[WorkerStatus]:
-        return [member.status() for member in self._crew.roster]
+        return [member.status() for member in self._fleet.roster]
 
     @property
     def waiting(self) -> str:
         """What workers without a host wait for, for a person; empty where none does."""
-        return self._crew.waiting
+        return self._fleet.waiting
 
     async def run(self, order: Order) -> Result:
         """Run a ticket; where no worker has room, it waits for one.
@@ -93,38 +95,34 @@ class Supervisor:
             return await job.result
         finally:
             if job.result.cancelled() and job.worker:
-                self._crew.tell(job.worker, Cancel(order.ticket, "nobody waits for it any more"))
+                self._fleet.tell(job.worker, Cancel(order.ticket, "nobody waits for it any more"))
 
     def cancel(self, ticket: str, reason: str) -> None:
         """Give a ticket up; its result, void and cancelled, comes by `run`."""
         if (job := self._jobs.get(ticket)) is None:
             return
         if job.worker:
-            self._crew.tell(job.worker, Cancel(ticket, reason))
+            self._fleet.tell(job.worker, Cancel(ticket, reason))
         else:
             job.void(Cause.CANCELLED, reason)
-
-    def group_over(self, group: str) -> None:
-        """Nothing of a group is needed any more."""
-        self._crew.tell_all(GroupOver(group))
 
     def expect(self, kinds: Iterable[Kind]) -> None:
         """Orders of these kinds come next, the first one first, without those that were given to
         `run`. It replaces what was said before."""
-        self._crew.expect(kinds)
+        self._fleet.expect(kinds)
 
     def set_version(self, version: Version) -> None:
         """The policy generates with these weights from now on."""
-        self._crew.set_version(version)
+        self._fleet.set_version(version)
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         """The policy is paused for new weights, or goes on. With `drains` it still answers the
         requests that it was sent before the pause."""
-        self._crew.set_paused(paused, drains=drains)
+        self._fleet.set_paused(paused, drains=drains)
 
     async def wait_ready(self) -> None:
         """Wait until a worker has answered. Raises `WorkerError` where they cannot start."""
-        await self._unless_failed(self._crew.answered)
+        await self._unless_failed(self._fleet.answered)
 
     async def wait_free(self) -> None:
         """Wait until there is room for a ticket. Raises `WorkerError` where there never will be."""
@@ -132,29 +130,29 @@ class Supervisor:
 
     async def failed(self) -> Never:
         """Wait until workers cannot be kept alive, and raise the `WorkerError` that says why."""
-        await self._crew.failed()
+        await self._fleet.failed()
 
     async def drain(self, grace: float) -> None:
         """Take no more; what runs has so long, then it is cancelled. Then no worker is left."""
         why = "the run is being stopped"
-        await self._crew.end_all(why, Drain(grace), grace + self._end_within)
+        await self._fleet.end_all(why, Drain(grace), grace + self._end_within)
 
     def _see_room(self) -> None:
         """Give waiting tickets out, first come first; answer those that no worker will take."""
-        crew = self._crew
+        fleet = self._fleet
         while self._waiting:
             job = self._waiting[0]
-            if crew.closing:
-                job.void(Cause.CANCELLED, crew.closing)
-            elif crew.failure is not None:
-                job.fail(crew.failure_again())
-            elif not job.result.done() and not crew.give(job):
+            if fleet.closing:
+                job.void(Cause.CANCELLED, fleet.closing)
+            elif fleet.failure is not None:
+                job.fail(fleet.failure_again())
+            elif not job.result.done() and not fleet.give(job):
                 break
             self._waiting.popleft()
-        if crew.failure is not None and not isinstance(crew.failure, WorkerError):
+        if fleet.failure is not None and not isinstance(fleet.failure, WorkerError):
             # This program itself is at fault: nothing will resolve what workers have.
             for job in list(self._jobs.values()):
-                job.fail(crew.failure_again())
+                job.fail(fleet.failure_again())
         if self.free:
             self._room.set()
         else:
@@ -162,7 +160,7 @@ class Supervisor:
 
     async def _unless_failed(self, event: asyncio.Event) -> None:
         """Wait for an event, or raise why it cannot come."""
-        waits = [asyncio.create_task(event.wait()), asyncio.create_task(self._crew.failed())]
+        waits = [asyncio.create_task(event.wait()), asyncio.create_task(self._fleet.failed())]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -23,7 +23,7 @@ from plimsoll.workers.engines.protocol import Credentials, Exit, Opening
 
 __all__ = ["ProcessEngine", "WorkerProcess"]
 
-_COMMAND = (sys.executable, "-P", "-m", "plimsoll.workers.main")
+_COMMAND = (sys.executable, "-P", "-m", "plimsoll.workers.worker.main")
 _WORDS_BYTES = 8_192
 _WORDS_LINES = 20
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-import zmq
-
 __all__ = ["Credentials", "Engine", "Exit", "Invitation", "Opening", "Placed"]
 
 
@@ -34,6 +32,9 @@ class Credentials:
 
     @classmethod
     def make(cls, invitation: Invitation) -> Self:
+        # Imported here: a controller without worker processes needs no sockets.
+        import zmq
+
         public, secret = zmq.curve_keypair()
         return cls(invitation, public.decode(), secret.decode())
 

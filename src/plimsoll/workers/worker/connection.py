@@ -19,7 +19,13 @@ from zmq.utils.monitor import parse_monitor_message
 from plimsoll.core.errors import WorkerError
 from plimsoll.workers.channel import set_usual_options
 from plimsoll.workers.engines.protocol import Credentials
-from plimsoll.workers.messages import AskEnvironment, Beat, Environment, FromWorker, ToWorker
+from plimsoll.workers.messages import (
+    AskVariables,
+    Beat,
+    FromWorker,
+    ToWorker,
+    Variables,
+)
 
 __all__ = ["HeartbeatConnection", "WorkerConnection", "fetch_environment"]
 
@@ -80,8 +86,8 @@ class WorkerConnection:
 
     async def fetch_environment(self) -> dict[str, str]:
         """Ask for the worker's environment variables, before its process is started."""
-        self._socket.send(_encoder.encode(AskEnvironment()))
-        return msgspec.json.decode(await self._socket.recv(), type=Environment).variables
+        self._socket.send(_encoder.encode(AskVariables()))
+        return msgspec.json.decode(await self._socket.recv(), type=Variables).variables
 
     async def broken(self) -> str:
         """Wait until the line is of no more use, and say why."""

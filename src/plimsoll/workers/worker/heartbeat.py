@@ -13,14 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.messages import Beat
 from plimsoll.workers.worker.connection import HeartbeatConnection
 from plimsoll.workers.worker.memory import MemoryTrimmer, rss_mb
+from plimsoll.workers.worker.running_tickets import Load
 
-__all__ = ["Heartbeat", "Load", "LoopLag"]
+__all__ = ["Heartbeat", "LoopLag"]
 
 _TICK = 0.05
 _LOOK_EVERY = 10
@@ -68,15 +68,6 @@ class LoopLag:
 
 _CLEAN_UP_SECONDS = 10.0
 """For a worker whose run is gone. Whoever starts next reaps what it could not clean up."""
-
-
-@dataclass(slots=True)
-class Load:
-    """What a worker is at. Changed by its loop, read by its heart."""
-
-    running: int = 0
-    ended: int = 0
-    leaving: bool = False
 
 
 class Heartbeat:

@@ -1,38 +1,45 @@
-"""The tickets that a worker runs now: begun, given up, and each answered exactly once."""
+"""The running tickets of a worker: each is started once and answered exactly once."""
 
 import asyncio
 import logging
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from plimsoll.trials.verdicts import Cause, Void
-from plimsoll.workers.faults import verdict_on
-from plimsoll.workers.messages import Finished, FromWorker, Taken
-from plimsoll.workers.place import Order, Place, Result
-from plimsoll.workers.worker.heartbeat import Load
+from plimsoll.trials.voids import void_of
+from plimsoll.workers.messages import Finished, Order, Result, TrialRunner
 
-__all__ = ["RunningTickets"]
+__all__ = ["Load", "RunningTickets"]
 
 logger = logging.getLogger(__name__)
 
 
-class RunningTickets:
-    """Runs orders in a place, all on one loop. Whatever becomes of one, its result is sent."""
+@dataclass(slots=True)
+class Load:
+    """The load of a worker. Written by its event loop, read by its heartbeat."""
 
-    def __init__(self, place: Place, load: Load, send: Callable[[FromWorker], None]) -> None:
-        self._place = place
+    running: int = 0
+    ended: int = 0
+    leaving: bool = False
+
+
+class RunningTickets:
+    """Runs orders concurrently on one event loop and sends the result of each."""
+
+    def __init__(self, runner: TrialRunner, load: Load, send: Callable[[Finished], None]) -> None:
+        self._runner = runner
         self._load = load
         self._send = send
         self._running: dict[str, asyncio.Task[Result]] = {}
         self._given_up: dict[str, Void] = {}
-        self._beside: set[asyncio.Task[None]] = set()
-        self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
 
     def take(self, order: Order) -> None:
-        """Begin a ticket; one that comes when the worker is leaving goes back at once."""
+        """Start a ticket. A worker that is about to exit returns it as lost."""
         if self._load.leaving:
             verdict = Void(Cause.LOST, "its worker was about to end")
             self._send(Finished(Result(ticket=order.ticket, verdict=verdict, seconds=0.0)))
@@ -44,7 +51,7 @@ class RunningTickets:
         task.add_done_callback(lambda done: self._end(order, began, done))
 
     def cancel(self, ticket: str, verdict: Void) -> None:
-        """Give a ticket up. It is answered with this verdict once it has cleaned up."""
+        """Cancel a ticket. Its result has this verdict and is sent when it has cleaned up."""
         if ticket in self._running and ticket not in self._given_up:
             self._given_up[ticket] = verdict
             self._running[ticket].cancel()
@@ -53,32 +60,20 @@ class RunningTickets:
         for ticket in list(self._running):
             self.cancel(ticket, verdict)
 
-    def group_over(self, group: str) -> None:
-        if self._closed:
-            return  # Leaving the place ends every group.
-        task = asyncio.create_task(self._place.group_over(group))
-        self._beside.add(task)
-        task.add_done_callback(self._see_done)
-
     async def wait_empty(self) -> None:
         await self._empty.wait()
 
     async def close(self, verdict: Void) -> None:
-        """Give everything up, and wait until it has cleaned up."""
-        self._closed = True
+        """Cancel all tickets and wait until they have cleaned up."""
         self.cancel_all(verdict)
         await self._empty.wait()
-        for task in self._beside:
-            task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
 
     async def _run(self, order: Order) -> Result:
-        self._send(Taken(order.ticket))
         try:
-            return await self._place.run(order)
+            return await self._runner.run(order)
         except BaseException as error:
-            # What its frames held would otherwise stay until a collection: a cancelled task and
-            # its traceback hold each other.
+            # A cancelled task and its traceback refer to each other: without this, the objects of
+            # its frames would live until the next garbage collection.
             traceback.clear_frames(error.__traceback__)
             raise
 
@@ -91,9 +86,9 @@ class RunningTickets:
         if task.cancelled():
             verdict = given_up or Void(Cause.BUG, "the ticket was cancelled by nobody")
         elif (error := task.exception()) is not None:
-            # The boundary: a place promises not to raise.
+            # The boundary: an exception of the runner becomes a void verdict.
             logger.error("ticket %s failed\n%s", ticket, "".join(traceback.format_exception(error)))
-            verdict = verdict_on(error, order.folder)
+            verdict = void_of(error, Path(order.folder) if order.folder else None)
         else:
             self._send(Finished(task.result()))
             return
@@ -106,8 +101,3 @@ class RunningTickets:
             self._empty.clear()
         else:
             self._empty.set()
-
-    def _see_done(self, task: asyncio.Task[None]) -> None:
-        self._beside.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a group's end failed\n%s", "".join(traceback.format_exception(error)))

@@ -27,7 +27,6 @@ from plimsoll.workers.messages import (
     Failed,
     Finished,
     FromWorker,
-    GroupOver,
     Hello,
     NewVersion,
     Paused,
@@ -35,13 +34,13 @@ from plimsoll.workers.messages import (
     Run,
     Stop,
     ToWorker,
+    TrialRunner,
     WorkerSpec,
 )
-from plimsoll.workers.place import Place, find_maker
 from plimsoll.workers.worker.connection import WorkerConnection
-from plimsoll.workers.worker.heartbeat import Heartbeat, Load, LoopLag
+from plimsoll.workers.worker.heartbeat import Heartbeat, LoopLag
 from plimsoll.workers.worker.memory import MemoryTrimmer, find_trim, rss_mb
-from plimsoll.workers.worker.running_tickets import RunningTickets
+from plimsoll.workers.worker.running_tickets import Load, RunningTickets
 from plimsoll.workers.worker.scratch import scratch
 
 __all__ = ["Worker"]
@@ -67,7 +66,7 @@ class Worker:
         self._name = credentials.invitation.worker
         self._load = Load()
         self._spec = asyncio.Future[WorkerSpec]()
-        self._place: Place | None = None
+        self._runner: TrialRunner | None = None
         self._tickets: RunningTickets | None = None
         self._living: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -116,7 +115,10 @@ class Worker:
             # Once its place is left: what could not be removed is said, too.
             stack.callback(self._tell_news, line)
             try:
-                place = await stack.enter_async_context(find_maker(spec.maker)(spec.options))
+                # Imported here: a worker that is still importing beats already.
+                from plimsoll.workers.worker.environment import trial_environment
+
+                runner = await stack.enter_async_context(trial_environment(spec.options))
             except PlimsollError as error:
                 self._fail(line, str(error))
                 return
@@ -128,11 +130,11 @@ class Worker:
             # the loop up, short.
             gc.freeze()
             tickets = self._tickets = RunningTickets(
-                place, self._load, lambda m: self._say(line, m)
+                runner, self._load, lambda m: self._say(line, m)
             )
             stack.push_async_callback(self._leave, tickets)
-            self._place = place
-            pulse.watch(place.counts)
+            self._runner = runner
+            pulse.watch(runner.counts)
             line.send(Ready(self._name, socket.gethostname(), os.getpid(), bare))
             # Being stopped is how it ends: its place is left as after any work, not as after an
             # error, and removes what others that were killed left there.
@@ -148,7 +150,7 @@ class Worker:
         line.send(message)
 
     def _tell_news(self, line: WorkerConnection) -> None:
-        if self._place is not None and (news := self._place.news()) is not None:
+        if self._runner is not None and (news := self._runner.news()) is not None:
             line.send(news)
 
     def _start_heart(self, spec: WorkerSpec, stack: AsyncExitStack) -> LoopLag:
@@ -192,29 +194,27 @@ class Worker:
             case Stop():
                 self._stop(_STOPPED)
             case _:
-                assert self._tickets is not None and self._place is not None, "it was not ready"
-                self._hear_order(message, self._tickets, self._place)
+                assert self._tickets is not None and self._runner is not None, "it was not ready"
+                self._hear_order(message, self._tickets, self._runner)
 
     def _hear_order(
         self,
-        message: Run | Cancel | GroupOver | Expect | NewVersion | Paused,
+        message: Run | Cancel | Expect | NewVersion | Paused,
         tickets: RunningTickets,
-        place: Place,
+        runner: TrialRunner,
     ) -> None:
         match message:
             case Run(order=order):
                 tickets.take(order)
             case Cancel(ticket=ticket, reason=reason):
                 tickets.cancel(ticket, Void(Cause.CANCELLED, reason))
-            case GroupOver(group=group):
-                tickets.group_over(group)
             case Expect(coming=coming):
                 # One that is leaving is given nothing more, whatever was said before it knew.
-                place.expect(() if self._load.leaving else coming)
+                runner.expect(() if self._load.leaving else coming)
             case NewVersion(version=version):
-                place.set_version(version)
+                runner.set_version(version)
             case Paused(paused=paused, drains=drains):
-                place.set_paused(paused, drains=drains)
+                runner.set_paused(paused, drains=drains)
             case _:
                 assert_never(message)
 
@@ -224,8 +224,8 @@ class Worker:
             self._stop(self._verdict)
             return
         self._load.leaving = True
-        if self._place is not None:
-            self._place.expect(())
+        if self._runner is not None:
+            self._runner.expect(())
         if self._draining is not None:
             self._draining.cancel()
         self._draining = asyncio.create_task(self._end_within(grace, self._tickets))

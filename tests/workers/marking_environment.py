@@ -11,24 +11,24 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Coming, News, Order, Result
+from plimsoll.workers.messages import (
+    Coming,
+    EnvironmentOptions,
+    News,
+    Order,
+    Result,
+)
 
-__all__ = ["MarkingPlace", "marking", "refuses", "slow_to_make", "stumbles"]
+__all__ = ["MarkingEnvironment", "marking", "refuses", "slow_to_make", "stumbles"]
 
 BODY = 200 << 10
 
 
-class Options(msgspec.Struct):
-    folder: str
-
-
-class MarkingPlace:
+class MarkingEnvironment:
     """Sleeps, waits for a file, blocks its loop, leaks, raises, or takes its time to clean up."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,11 +80,6 @@ class MarkingPlace:
             case _:
                 raise AssertionError(word)
         return {}
-
-    async def group_over(self, group: str) -> None:
-        if group == "bad":
-            raise RuntimeError("this group does not end")
-        self.mark(f"{group}.over")
 
     def set_version(self, version: Version) -> None:
         self._version = version
@@ -159,8 +154,8 @@ async def _probe(seconds: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def marking(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
-    place = MarkingPlace(Path(msgspec.json.decode(options, type=Options).folder))
+async def marking(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
+    place = MarkingEnvironment(Path(options.directory))
     try:
         yield place
     finally:
@@ -168,10 +163,10 @@ async def marking(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
 
 
 @contextlib.asynccontextmanager
-async def slow_to_make(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+async def slow_to_make(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
     """Made once there is a file of the name `go`."""
-    folder = Path(msgspec.json.decode(options, type=Options).folder)
-    place = MarkingPlace(folder)
+    folder = Path(options.directory)
+    place = MarkingEnvironment(folder)
     place.mark("begun")
     try:
         await _there(folder / "go")
@@ -182,12 +177,12 @@ async def slow_to_make(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
 
 
 @contextlib.asynccontextmanager
-async def refuses(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+async def refuses(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
     raise UsageError("no sandboxes here: give the host user namespaces")
     yield
 
 
 @contextlib.asynccontextmanager
-async def stumbles(options: msgspec.Raw) -> AsyncIterator[MarkingPlace]:
+async def stumbles(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
     raise KeyError("a fault of ours")
     yield

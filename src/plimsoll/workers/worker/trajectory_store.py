@@ -1,26 +1,149 @@
-"""Carries a finished rollout's trajectory to where trajectories are stored."""
+"""What is stored of rollouts: in a folder, or wherever else an fsspec path names.
+
+<storage>/<run>/trajectories/<ticket>.jsonl.zst, of its second trial <ticket>~2.jsonl.zst
+<storage>/<run>/blobs/<digest>                   images that trajectories name
+
+<run> is made once for each run, and no other run's. In the run's own directory it is left out.
+
+Carries a finished rollout's trajectory to where trajectories are stored.
+"""
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 import itertools
 import re
+import secrets
 import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, cast
 
 import msgspec
 
-from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
-from plimsoll.runs.storage import BLOBS, TRAJECTORIES, open_storage
-from plimsoll.trajectories.trajectory_file import FILE_NAME, frames
+from plimsoll.sandboxes.host.temporary import temporary_folder
+from plimsoll.trajectories.blobs import blob_path
+from plimsoll.trajectories.trajectory_file import FILE_NAME, Trajectory, frames, read_trajectory
 
-__all__ = ["Store", "Stored"]
+__all__ = [
+    "BLOBS",
+    "TRAJECTORIES",
+    "Storage",
+    "StoredTrajectory",
+    "TrajectoryStore",
+    "check_writable",
+    "open_storage",
+    "read_blob",
+    "read_stored",
+]
+
+BLOBS = "blobs"
+TRAJECTORIES = "trajectories"
+
+
+class Storage(Protocol):
+    """As much of an fsspec file system as is needed."""
+
+    @property
+    def protocol(self) -> str | tuple[str, ...]: ...
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None: ...
+
+    def put_file(self, lpath: str, rpath: str) -> None: ...
+
+    def get_file(self, rpath: str, lpath: str) -> None: ...
+
+    def cat_file(self, path: str) -> bytes: ...
+
+    def pipe_file(self, path: str, value: bytes) -> None: ...
+
+    def rm_file(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+
+def open_storage(url: str) -> tuple[Storage, str]:
+    """The file system that a path is on, and the path there. Raises where there is no such."""
+    # Imported here: most runs store trajectories in their own directory.
+    from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
+        url_to_fs,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+    try:
+        return cast("tuple[Storage, str]", url_to_fs(url))
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"storage.trajectories: {url} cannot be used: {error}") from error
+
+
+def check_writable(url: str) -> None:
+    """Write a small file there and remove it. Raises where that cannot be written."""
+    storage, root = open_storage(url)
+    probe = f"{root.rstrip('/')}/.plimsoll-{secrets.token_hex(8)}"
+    try:
+        storage.makedirs(root, exist_ok=True)
+        storage.pipe_file(probe, b"Can it be written?\n")
+    except Exception as error:  # the boundary: each file system has its own
+        raise UsageError(
+            f"storage.trajectories: {url} cannot be written: {type(error).__name__}: {error}; mend "
+            "that, or name another place"
+        ) from error
+    # There are places where nothing may be removed.
+    with contextlib.suppress(Exception):
+        storage.rm_file(probe)
+
+
+def read_stored(path: str, trial: str = "") -> Trajectory:
+    """Read a trajectory from wherever it is stored.
+
+    `trial` is the id of the trial that it must be of, where that is known. Raises `TrajectoryGone`
+    where it is of another one.
+    """
+    found = _read(path)
+    if trial and (other := found.opened.about.get("trial", trial)) != trial:
+        raise TrajectoryGone(
+            f"{path}: is the trajectory of the trial {other}, not of {trial}: another trial of the "
+            "same ticket has overwritten it"
+        )
+    return found
+
+
+def _read(path: str) -> Trajectory:
+    storage, inside = open_storage(path)
+    if "file" in storage.protocol:
+        return read_trajectory(Path(inside))
+    with temporary_folder() as folder:
+        copy = folder / Path(inside).name
+        try:
+            storage.get_file(inside, str(copy))
+        except FileNotFoundError as error:
+            raise TrajectoryGone(f"{path}: there is no such file") from error
+        except Exception as error:  # the boundary: each file system has its own
+            raise TrajectoryError(f"{path}: cannot be read ({error!r})") from error
+        return read_trajectory(copy)
+
+
+def read_blob(trajectory: str, address: str) -> bytes:
+    """The content of a `blob:` address that a stored trajectory names."""
+    storage, inside = open_storage(trajectory)
+    found = blob_path(address, Path(inside).parent.parent / BLOBS)
+    if found is None:
+        raise TrajectoryError(f"{trajectory}: {address[:80]!r} is not the address of a blob")
+    try:
+        content = storage.cat_file(str(found))
+    except Exception as error:  # the boundary: each file system has its own
+        raise TrajectoryError(f"{trajectory}: {found} cannot be read ({error!r})") from error
+    if hashlib.sha256(content).hexdigest() != found.name:
+        raise TrajectoryError(f"{trajectory}: {found} was changed after it was written")
+    return content
+
 
 _SECONDS = 600.0
 """What storing one trajectory may take: storage that does not answer holds no trial for ever."""
@@ -29,7 +152,7 @@ _BLOB = re.compile(rb"blob:sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTrajectory:
     """Where a trajectory is, and which versions generated how much of it."""
 
     path: str = ""
@@ -52,7 +175,7 @@ class _Exchange(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Exchange)
 
 
-class Store:
+class TrajectoryStore:
     """Where a run's trajectories go: its own directory, or below any fsspec URL.
 
     `run` is its own there: tickets of other runs, which may store there too, have the same names.
@@ -63,12 +186,27 @@ class Store:
         self._url = str(directory) if url is None else f"{url.rstrip('/')}/{run}"
         self._own = directory if url is None else None
         self._blobs = directory / BLOBS
-        self._storage, root = open_storage(self._url)
-        self._root = root.rstrip("/")
+        if self._own is None:
+            _ = (
+                self._opened
+            )  # a storage that cannot be opened is an error of the run, not of a trial
 
-    async def keep_in_time(self, folder: Path, ticket: str) -> Stored:
+    @functools.cached_property
+    def _opened(self) -> tuple[Storage, str]:
+        storage, root = open_storage(self._url)
+        return storage, root.rstrip("/")
+
+    @property
+    def _storage(self) -> Storage:
+        return self._opened[0]
+
+    @property
+    def _root(self) -> str:
+        return self._opened[1]
+
+    async def keep_in_time(self, folder: Path, ticket: str) -> StoredTrajectory:
         """The same as `keep`, beside the loop. What takes too long cannot be stored either."""
-        stored: Future[Stored] = Future()
+        stored: Future[StoredTrajectory] = Future()
 
         def work() -> None:
             if not stored.set_running_or_notify_cancel():
@@ -89,14 +227,14 @@ class Store:
                 f"trajectories cannot be stored at {self._url}: no end of it in {_SECONDS:g} s"
             ) from None
 
-    def keep(self, folder: Path, ticket: str) -> Stored:
+    def keep(self, folder: Path, ticket: str) -> StoredTrajectory:
         """Store the trajectory of a trial's folder, if there is one. Takes its time.
 
         Raises `TrajectoryError` where it cannot be read or stored; it stays where it is then.
         """
         file = folder / FILE_NAME
         if not file.is_file():
-            return Stored()
+            return StoredTrajectory()
         name = ticket.replace("/", "_")
         try:
             segments, blobs = _survey(file.read_bytes())
@@ -105,7 +243,7 @@ class Store:
                 f"the trial's {FILE_NAME} cannot be read: {_said(error)}"
             ) from error
         try:
-            return Stored(self._carry(file, name, blobs), segments)
+            return StoredTrajectory(self._carry(file, name, blobs), segments)
         except Exception as error:  # the boundary: each file system has its own
             raise TrajectoryError(self._why(error, name)) from error
 

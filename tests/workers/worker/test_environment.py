@@ -18,19 +18,18 @@ from plimsoll.core.errors import PolicyError, TrajectoryError, TrajectoryGone, U
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.sessions.pending_request import PendingRequest
 from plimsoll.ledger.events import Segment
-from plimsoll.runs import storing
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.place import TrialPlace, trial_place
-from plimsoll.runs.storage import read_stored
 from plimsoll.testing.waiting import until
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.holding import GroupHolding, Holding, Loan
 from plimsoll.trajectories.trajectory import Trajectory
 from plimsoll.trials.verdicts import Cause, Graded, Void
-from plimsoll.workers.messages import Finished, FromWorker
-from plimsoll.workers.place import Order, Result
+from plimsoll.workers.messages import EnvironmentOptions, Finished, FromWorker, Order, Result
+from plimsoll.workers.worker import trajectory_store
+from plimsoll.workers.worker.environment import TrialEnvironment, trial_environment
 from plimsoll.workers.worker.heartbeat import Load
 from plimsoll.workers.worker.running_tickets import RunningTickets
+from plimsoll.workers.worker.trajectory_store import read_stored
 
 POLICY = """
 otherwise = "Done."
@@ -84,14 +83,14 @@ class Setting:
         return RunDirectory(self.directory).stored(result.trajectory)
 
     @asynccontextmanager
-    async def place(self, **tables: dict[str, object]) -> AsyncIterator[TrialPlace]:
+    async def place(self, **tables: dict[str, object]) -> AsyncIterator[TrialEnvironment]:
         config = Config.model_validate({**self.config.model_dump(mode="json"), **tables})
-        options = {
-            "config": config.model_dump(mode="json"),
-            "directory": str(self.directory),
-            "stored_as": "night-1",
-        }
-        async with trial_place(msgspec.Raw(msgspec.json.encode(options))) as place:
+        options = EnvironmentOptions(
+            config=msgspec.Raw(config.model_dump_json().encode()),
+            directory=str(self.directory),
+            stored_as="night-1",
+        )
+        async with trial_environment(options) as place:
             yield place
 
 
@@ -111,7 +110,7 @@ def no_collections() -> Iterator[None]:
         gc.enable()
 
 
-def check_released(place: TrialPlace) -> None:
+def check_released(place: TrialEnvironment) -> None:
     assert set(place.counts().values()) == {0}, place.counts()
     left = [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, HELD)]
     assert left == []
@@ -239,7 +238,7 @@ async def test_storage_that_does_not_answer_makes_the_trial_void_and_holds_up_no
 ):
     answers = threading.Event()
     monkeypatch.setattr(MemoryFileSystem, "put_file", lambda *_, **__: answers.wait())
-    monkeypatch.setattr(storing, "_SECONDS", 0.5)
+    monkeypatch.setattr(trajectory_store, "_SECONDS", 0.5)
     try:
         async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
             # As many as threads that others would wait for.

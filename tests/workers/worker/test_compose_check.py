@@ -8,10 +8,10 @@ from rollout_runs import MakeTasks
 from plimsoll.cli.main import main
 from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.backends import check_compose
 from plimsoll.runs.plan import Plan
 from plimsoll.sandboxes.docker.compose import compose_command
 from plimsoll.tasks.loader import load_tasks
+from plimsoll.workers.worker.backends import check_compose
 
 
 @pytest.fixture

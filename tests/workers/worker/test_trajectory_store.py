@@ -14,10 +14,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from plimsoll.core.errors import TrajectoryError, UsageError
 from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.storage import check_writable, read_blob, read_stored
-from plimsoll.runs.storing import Store
 from plimsoll.trajectories.records import Opened
 from plimsoll.trajectories.trajectory_file import TrajectoryWriter
+from plimsoll.workers.worker.trajectory_store import (
+    TrajectoryStore,
+    check_writable,
+    read_blob,
+    read_stored,
+)
 
 PICTURE = secrets.token_bytes(100_000)
 NAME = hashlib.sha256(PICTURE).hexdigest()
@@ -32,7 +36,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     (run / "blobs" / NAME).write_bytes(PICTURE)
     url = {"own": None, "folder": str(tmp_path / "far"), "memory": f"memory://{tmp_path}"}
     TrajectoryWriter(run / "trial", Opened("s", 0.0, {"shown": ADDRESS})).seal([])
-    kept = Store(url[request.param], run, "night-1").keep(run / "trial", "g/0.1")
+    kept = TrajectoryStore(url[request.param], run, "night-1").keep(run / "trial", "g/0.1")
     return RunDirectory(run).stored(kept.path)
 
 
@@ -91,7 +95,7 @@ def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path
     for run in ("a", "b"):
         TrajectoryWriter(tmp_path / run, Opened(f"of {run}", 0.0, {})).seal([])
         content = (tmp_path / run / "trajectory.jsonl.zst").read_bytes()
-        store = Store(f"{scheme}{tmp_path}/far/", tmp_path / run, run)
+        store = TrajectoryStore(f"{scheme}{tmp_path}/far/", tmp_path / run, run)
         written[store.keep(tmp_path / run, "0-0/0.0").path] = content
     assert len(written) == 2
     for path, content in written.items():
@@ -100,7 +104,7 @@ def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path
 
 
 def test_whatever_a_storage_raises_is_an_error_of_the_trajectory(trial: Path):
-    store = Store("stormy://bucket", trial.parent, "night-1")
+    store = TrajectoryStore("stormy://bucket", trial.parent, "night-1")
     said: set[str] = set()
     for ticket in ("0-0/0.0", "0-0/1.0"):
         with pytest.raises(TrajectoryError, match="Disconnected: no answer") as caught:
@@ -120,7 +124,7 @@ def test_a_full_disk_is_named_with_what_to_do(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(LocalFileSystem, "put_file", full)
-    store = Store(str(tmp_path / "far"), trial.parent, "night-1")
+    store = TrajectoryStore(str(tmp_path / "far"), trial.parent, "night-1")
     with pytest.raises(TrajectoryError, match=r"the file system at /.* is full .*make room"):
         store.keep(trial, "0-0/0.0")
 
@@ -129,7 +133,7 @@ def test_a_trajectory_that_cannot_be_read_says_so(trial: Path):
     (trial / "trajectory.jsonl.zst").unlink()
     (trial / "trajectory.jsonl.zst").symlink_to("/proc/self/mem")
     with pytest.raises(TrajectoryError, match=r"trajectory.jsonl.zst cannot be read: "):
-        Store(None, trial.parent, "").keep(trial, "0-0/0.0")
+        TrajectoryStore(None, trial.parent, "").keep(trial, "0-0/0.0")
 
 
 def test_a_place_that_cannot_be_written_is_found_out_before_anything_is_stored(

@@ -25,10 +25,15 @@ from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Coming, News, Order, Result
+from plimsoll.workers.messages import (
+    Coming,
+    News,
+    Order,
+    Result,
+)
 from workers_agent import play
 
-__all__ = ["PlaceOptions", "bench_place", "cannot_be_made"]
+__all__ = ["PlaceOptions", "bench_environment", "cannot_be_made"]
 
 SMALL = 1024
 TICK = 0.01
@@ -42,7 +47,7 @@ class PlaceOptions(msgspec.Struct, frozen=True):
     collects: bool = True
 
 
-class BenchPlace:
+class BenchEnvironment:
     """Runs orders, each with a session of the gateway where it needs one."""
 
     def __init__(self, gateway: Gateway, options: PlaceOptions) -> None:
@@ -136,17 +141,17 @@ async def _lateness(seconds: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def bench_place(raw: msgspec.Raw) -> AsyncIterator[BenchPlace]:
+async def bench_environment(raw: msgspec.Raw) -> AsyncIterator[BenchEnvironment]:
     options = msgspec.json.decode(raw, type=PlaceOptions)
     if not options.collects:
         gc.disable()
     upstream = await make_upstream([options.policy], model="policy")
     async with Gateway(upstream) as gateway:
-        yield BenchPlace(gateway, options)
+        yield BenchEnvironment(gateway, options)
     await upstream.close()
 
 
 @contextlib.asynccontextmanager
-async def cannot_be_made(raw: msgspec.Raw) -> AsyncIterator[BenchPlace]:  # noqa: ARG001
+async def cannot_be_made(raw: msgspec.Raw) -> AsyncIterator[BenchEnvironment]:  # noqa: ARG001
     raise ImportError("no module named what-this-worker-needs")
     yield

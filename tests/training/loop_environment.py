@@ -16,7 +16,13 @@ from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.reported_tokens import AnsweredRequest
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Coming, News, Order, Result
+from plimsoll.workers.messages import (
+    Coming,
+    EnvironmentOptions,
+    News,
+    Order,
+    Result,
+)
 
 __all__ = ["CoinPlace", "coins", "leaks", "leaks_once", "without_ids"]
 
@@ -40,9 +46,6 @@ class CoinPlace:
             trajectory="/nowhere/at/all" if order.group.startswith(self._gone) else "",
         )
 
-    async def group_over(self, group: str) -> None:
-        pass
-
     def set_version(self, version: Version) -> None:
         self._version = version
 
@@ -60,17 +63,17 @@ class CoinPlace:
 
 
 @contextlib.asynccontextmanager
-async def coins(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+async def coins(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
     yield CoinPlace()
 
 
 @contextlib.asynccontextmanager
-async def leaks_once(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+async def leaks_once(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
     yield CoinPlace(("1-0",))
 
 
 @contextlib.asynccontextmanager
-async def leaks(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+async def leaks(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
     yield CoinPlace(("",))
 
 
@@ -97,5 +100,5 @@ class WithoutIds(CoinPlace):
 
 
 @contextlib.asynccontextmanager
-async def without_ids(options: msgspec.Raw) -> AsyncIterator[CoinPlace]:
+async def without_ids(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
     yield WithoutIds()

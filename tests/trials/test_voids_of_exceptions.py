@@ -1,4 +1,4 @@
-"""What a ticket comes to whose place raised: a full disk is told apart from a fault of ours."""
+"""Void verdicts of exceptions: a full disk is told apart from a bug."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.trials.verdicts import Cause, Evidence
-from plimsoll.workers.faults import verdict_on
+from plimsoll.trials.voids import void_of
 
 
 def no_space(*names: str) -> OSError:
@@ -20,7 +20,7 @@ def test_a_fault_of_ours_leaves_its_trace_beside_what_the_trial_wrote(tmp_path: 
     try:
         raise KeyError("what")
     except KeyError as error:
-        verdict = verdict_on(error, str(tmp_path / "trial"))
+        verdict = void_of(error, tmp_path / "trial")
     assert (verdict.cause, verdict.reason) == (Cause.BUG, "KeyError: 'what'")
     assert verdict.evidence == (Evidence("the trace", "bug.txt"),)
     assert "Traceback" in (tmp_path / "trial/bug.txt").read_text()
@@ -28,7 +28,7 @@ def test_a_fault_of_ours_leaves_its_trace_beside_what_the_trial_wrote(tmp_path: 
 
 def test_a_trace_that_cannot_be_written_does_not_hide_the_fault(tmp_path: Path):
     (tmp_path / "file").touch()
-    verdict = verdict_on(KeyError("what"), str(tmp_path / "file/trial"))
+    verdict = void_of(KeyError("what"), tmp_path / "file/trial")
     assert verdict.cause is Cause.BUG
     assert verdict.reason == "KeyError: 'what' (bug.txt not written: Not a directory)"
 
@@ -45,7 +45,7 @@ def test_a_trace_that_cannot_be_written_does_not_hide_the_fault(tmp_path: Path):
 def test_a_full_disk_is_no_fault_of_ours_and_is_the_same_for_every_ticket(
     error: Exception, tmp_path: Path
 ):
-    said = {verdict_on(error, str(tmp_path / name)) for name in ("a", "b")}
+    said = {void_of(error, tmp_path / name) for name in ("a", "b")}
     (verdict,) = said
     assert verdict.cause is Cause.SANDBOX
     assert "is full (" in verdict.reason
@@ -55,7 +55,7 @@ def test_a_full_disk_is_no_fault_of_ours_and_is_the_same_for_every_ticket(
 
 def test_a_full_disk_beside_another_fault_does_not_hide_it():
     both = ExceptionGroup("both", [no_space(), KeyError("what")])
-    assert verdict_on(both, "").cause is Cause.BUG
+    assert void_of(both).cause is Cause.BUG
 
 
 def test_the_file_system_that_is_named_is_the_one_that_was_written_to(tmp_path: Path):

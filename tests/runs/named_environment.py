@@ -9,19 +9,23 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.events import Segment
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
-from plimsoll.workers.place import Coming, News, Order, Result
+from plimsoll.workers.messages import (
+    Coming,
+    EnvironmentOptions,
+    News,
+    Order,
+    Result,
+)
 
-__all__ = ["NamedPlace", "named"]
+__all__ = ["NamedEnvironment", "named"]
 
 
-class NamedPlace:
+class NamedEnvironment:
     """Grades by the first word of a task's name, and never starts a sandbox."""
 
     def __init__(self) -> None:
@@ -76,9 +80,6 @@ class NamedPlace:
             case word:
                 raise AssertionError(word)
 
-    async def group_over(self, group: str) -> None:
-        pass
-
     def set_version(self, version: Version) -> None:
         self._version = version
 
@@ -100,5 +101,5 @@ def _graded(reward: int) -> Graded:
 
 
 @contextlib.asynccontextmanager
-async def named(options: msgspec.Raw) -> AsyncIterator[NamedPlace]:
-    yield NamedPlace()
+async def named(options: EnvironmentOptions) -> AsyncIterator[NamedEnvironment]:
+    yield NamedEnvironment()

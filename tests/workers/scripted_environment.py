@@ -17,11 +17,18 @@ from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.messages import WorkerSpec
-from plimsoll.workers.place import Coming, News, Order, Result
+from plimsoll.workers.messages import (
+    Coming,
+    EnvironmentOptions,
+    News,
+    Order,
+    Result,
+    WorkerSpec,
+)
+from stand_ins import stand_in
 
 __all__ = [
-    "ScriptedPlace",
+    "ScriptedEnvironment",
     "broken",
     "broken_and_slow",
     "dies_at_start",
@@ -39,26 +46,24 @@ def order(ticket: str, task: str = "sleep 0") -> Order:
 
 def spec(maker: str = "scripted", *, concurrency: int = 2, **more: object) -> WorkerSpec:
     """Workers that find this file wherever they are started."""
-    here = Path(__file__).parent
-    environment = {"PYTHONPATH": f"{here}:{here.parent}", **more.pop("environment", {})}
+    named = stand_in(f"scripted_environment:{maker}", Path(__file__).parent)
+    environment = {**named, **more.pop("environment", {})}
     return WorkerSpec(
         run="test",
-        maker=f"scripted_place:{maker}",
-        options=msgspec.Raw(b"{}"),
+        options=EnvironmentOptions(config=msgspec.Raw(b"{}"), directory=""),
         concurrency=concurrency,
         environment=environment,
         **{"beat_seconds": 0.2, **more},
     )
 
 
-class ScriptedPlace:
+class ScriptedEnvironment:
     """Sleeps, blocks its loop, dies, holds memory or answers what it is asked."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
         self._version = FIRST_VERSION
         self._paused = (False, False)
-        self._over: list[str] = []
         self._coming: dict[str, int] = {}
         self._news: News | None = None
 
@@ -94,8 +99,6 @@ class ScriptedPlace:
                 return str(self._paused)
             case "version":
                 return str(self._version)
-            case "over":
-                return ",".join(self._over)
             case "coming":
                 return msgspec.json.encode(self._coming).decode()
             case "warn":
@@ -105,9 +108,6 @@ class ScriptedPlace:
             case _:
                 raise AssertionError(word)
         return ""
-
-    async def group_over(self, group: str) -> None:
-        self._over.append(group)
 
     def set_version(self, version: Version) -> None:
         self._version = version
@@ -127,35 +127,35 @@ class ScriptedPlace:
 
 
 @contextlib.asynccontextmanager
-async def scripted(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
-    yield ScriptedPlace()
+async def scripted(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
+    yield ScriptedEnvironment()
 
 
 @contextlib.asynccontextmanager
-async def broken(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+async def broken(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
     raise WorkerError("this place cannot be made")
-    yield ScriptedPlace()
+    yield ScriptedEnvironment()
 
 
 @contextlib.asynccontextmanager
-async def broken_and_slow(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+async def broken_and_slow(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
     threading.Thread(target=time.sleep, args=(4,)).start()  # its process waits for it
     raise WorkerError("this place cannot be made")
-    yield ScriptedPlace()
+    yield ScriptedEnvironment()
 
 
 @contextlib.asynccontextmanager
-async def never_ready(options: msgspec.Raw) -> AsyncIterator[ScriptedPlace]:
+async def never_ready(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
     await asyncio.Event().wait()
-    yield ScriptedPlace()
+    yield ScriptedEnvironment()
 
 
-def dies_at_start(options: msgspec.Raw) -> None:
+def dies_at_start(options: EnvironmentOptions) -> None:
     print("the ship went down", file=sys.stderr, flush=True)
     os._exit(9)
 
 
-def shouts(options: msgspec.Raw) -> None:
+def shouts(options: EnvironmentOptions) -> None:
     for number in range(100_000):
         print("line", number, file=sys.stderr)
     os._exit(1)

@@ -11,7 +11,7 @@ from plimsoll.config.policy import PolicyConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
-from plimsoll.runs.policies import PolicyService, WantedPolicy, policy_for
+from plimsoll.workers.worker.policy_service import PolicyService, PolicySpec, policy_for
 
 SHELL, ORACLE = make_agent("shell"), make_agent("oracle")
 CONFIG = PolicyConfig(urls=("http://config/v1",), model="theirs", turns=7, tokens=100, body_mb=1)
@@ -26,7 +26,7 @@ def test_the_command_line_comes_before_the_config():
 def test_the_config_stands_for_what_the_command_line_leaves_out():
     wanted = policy_for(SHELL, CONFIG, (), None, None)
     limits = Limits(turns=7, tokens=100, concurrent=16, body_bytes=1 << 20)
-    assert wanted == WantedPolicy(("http://config/v1",), "theirs", limits)
+    assert wanted == PolicySpec(("http://config/v1",), "theirs", limits)
 
 
 def test_an_agent_that_asks_nothing_takes_no_policy_but_a_config_may_name_one():
@@ -42,26 +42,26 @@ def test_an_agent_that_asks_needs_a_policy():
 
 def test_a_look_finds_what_the_server_can_return_or_why_nobody_answers(tmp_path: Path):
     with served_aside(lambda _: "Hello.", ServerFeatures(token_ids=False, context=4096)) as server:
-        found = WantedPolicy((server.url,), None, Limits()).checked().found
+        found = PolicySpec((server.url,), None, Limits()).checked().found
     assert found is not None
     assert (found.model, found.context, found.token_ids) == ("scripted", 4096, False)
     with pytest.raises(PolicyError, match=r"cannot be reached.*nothing was started"):
-        WantedPolicy((server.url,), None, Limits()).checked()
+        PolicySpec((server.url,), None, Limits()).checked()
 
 
 def test_a_look_at_a_script_reads_it(tmp_path: Path):
     script = tmp_path / "says.toml"
     script.write_text("otherwise = 'Hi.'\n")
-    assert WantedPolicy((f"scripted:{script}",), None, Limits()).checked().found is None
+    assert PolicySpec((f"scripted:{script}",), None, Limits()).checked().found is None
     script.write_text("otherwise = 3\n")
     with pytest.raises(UsageError, match="otherwise"):
-        WantedPolicy((f"scripted:{script}",), None, Limits()).checked()
+        PolicySpec((f"scripted:{script}",), None, Limits()).checked()
 
 
 async def test_a_service_is_a_gateway_while_it_is_entered(tmp_path: Path):
     script = tmp_path / "says.toml"
     script.write_text("otherwise = 'Hi.'\n")
-    wanted = WantedPolicy((f"scripted:{script}",), None, Limits(turns=1))
+    wanted = PolicySpec((f"scripted:{script}",), None, Limits(turns=1))
     async with PolicyService(wanted, tmp_path / "blobs") as service:
         policy = service.policy
         assert (policy.model, policy.limits.turns) == ("scripted", 1)

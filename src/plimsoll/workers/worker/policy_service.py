@@ -19,13 +19,13 @@ from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.openai_server import Timeouts
 from plimsoll.trials.policy_session import PolicyAccess
 
-__all__ = ["PolicyService", "Served", "WantedPolicy", "policy_for"]
+__all__ = ["PolicyService", "PolicySpec", "ServedPolicy", "policy_for"]
 
 PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedPolicy:
     """A policy that whoever asks for rollouts serves, for as long as it does."""
 
     urls: tuple[str, ...]
@@ -34,7 +34,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedPolicy:
+class PolicySpec:
     """The policy that a run was asked to use."""
 
     urls: tuple[str, ...]
@@ -50,11 +50,11 @@ class WantedPolicy:
     plain: bool = False
     """Answers are sampled from the model as it is, whatever agents ask for."""
 
-    def checked(self) -> "WantedPolicy":
+    def checked(self) -> "PolicySpec":
         """`surveyed`, for callers without a running loop."""
         return asyncio.run(self.surveyed())
 
-    async def surveyed(self, key: str | None = None) -> "WantedPolicy":
+    async def surveyed(self, key: str | None = None) -> "PolicySpec":
         """The same, after a look at who is to answer. Raises `PolicyError` where nobody would."""
         try:
             found = await probe_policy(self.urls, model=self.model, key=key)
@@ -72,7 +72,7 @@ def policy_for(
     urls: tuple[str, ...],
     model: str | None,
     turns: int | None,
-) -> WantedPolicy | None:
+) -> PolicySpec | None:
     """What the command line says, else the config. None for an agent that asks no policy."""
     if not agent.needs_policy:
         if urls:
@@ -92,7 +92,7 @@ def policy_for(
         media_hosts=config.media_hosts,
     )
     seed = config.seed if config.seeded else None
-    return WantedPolicy(
+    return PolicySpec(
         urls or config.urls,
         model or config.model,
         limits,
@@ -123,7 +123,7 @@ def _waits(pause: float) -> Timeouts:
 class PolicyService:
     """The gateway of a run, up while it is entered."""
 
-    def __init__(self, wanted: WantedPolicy, blobs: Path) -> None:
+    def __init__(self, wanted: PolicySpec, blobs: Path) -> None:
         self._wanted = wanted
         self._blobs = blobs
         self._stack = AsyncExitStack()

@@ -1,18 +1,17 @@
-"""What a run's workers run trials in: sandboxes, the gateway before the policy, storage.
+"""The environment of a worker's trials: sandboxes, the gateway to the policy, the trajectory store.
 
-What a trial held is gone at its end, whichever way it ends: its sandbox, its session and its
-trajectory, of which only the file is left. Nothing is kept for its group.
+A trial leaves nothing in memory at its end, however it ends: its sandbox, session and trajectory
+are gone, and only files remain.
 """
 
 import asyncio
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from plimsoll.agents.protocol import Agent
@@ -20,14 +19,6 @@ from plimsoll.agents.registry import make_agent
 from plimsoll.config.file import Config
 from plimsoll.core.errors import PlimsollError, TrajectoryError
 from plimsoll.core.versions import Version
-from plimsoll.gateway.upstreams.capabilities import Capabilities
-from plimsoll.runs.backends import make_backend
-from plimsoll.runs.counting import CountingBackend
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.forecast import Forecast
-from plimsoll.runs.policies import PolicyService, policy_for
-from plimsoll.runs.pooling import hints_for, make_pool
-from plimsoll.runs.storing import Store
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.tasks.assets.staged_assets import load_assets
@@ -37,91 +28,83 @@ from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Graded
 from plimsoll.trials.voids import void_of
-from plimsoll.workers.place import Coming, Kind, News, Order, Result
+from plimsoll.workers.messages import Coming, EnvironmentOptions, Kind, News, Order, Result
+from plimsoll.workers.worker.backends import CountingBackend, make_backend
+from plimsoll.workers.worker.policy_service import PolicyService, policy_for
+from plimsoll.workers.worker.prewarming import Prewarming, make_pool
+from plimsoll.workers.worker.trajectory_store import BLOBS, TrajectoryStore
 
-__all__ = ["PlaceOptions", "TrialPlace", "trial_place"]
+__all__ = ["OnPhase", "TrialEnvironment", "trial_environment"]
 
-_TASKS_KEPT = 256
-LET_GO_SECONDS = 120.0
-"""What the trainer takes at most, after an update that failed, to have servers generate again."""
+_CACHED_TASKS = 256
+RESUME_SECONDS = 120.0
+"""Longest time that a trainer takes, after a failed update, to resume generation."""
 
-
-class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker is told of its run."""
-
-    config: msgspec.Raw
-    """The effective config, as JSON."""
-    directory: str
-    stored_as: str = ""
-    """The run's own part of a storage that others may store in too."""
-    capabilities: Capabilities | None = None
-    """What the policy's servers can return, as the run found before its start. A worker starts
-    without asking them, so it starts while they are away or paused, too."""
+OnPhase = Callable[[str, str], None]
+"""Called with a ticket and the phase that its trial enters."""
 
 
-class TrialPlace:
-    """Runs trials. Made by `trial_place`."""
+class TrialEnvironment:
+    """Runs trials. Made by `trial_environment`."""
 
     def __init__(
         self,
         config: Config,
-        directory: RunDirectory,
+        directory: Path,
         pool: Pool,
         counting: CountingBackend,
         service: PolicyService | None,
-        store: Store,
+        store: TrajectoryStore,
+        on_phase: OnPhase | None,
     ) -> None:
         self._config = config
-        self._directory = directory
+        self._run = directory.resolve().name
         self._pool = pool
         self._counting = counting
-        """What the pool itself starts its sandboxes by."""
+        """The backend below the pool."""
         self._service = service
         self._assets = load_assets(config.assets.path)
         self._store = store
-        self._load_task = functools.lru_cache(_TASKS_KEPT)(load_task)
+        self._on_phase = on_phase
+        self._load_task = functools.lru_cache(_CACHED_TASKS)(load_task)
         self._agents: dict[str, Agent] = {}
-        hints = hints_for(pool, directory.name, self._assets, self._agent)
-        self._forecast = None if hints is None else Forecast(hints, self._task, pool.warn)
-        self._told_warnings = 0
-        self._told_readings = Readings()
+        self._prewarming = Prewarming.make(pool, self._run, self._assets, self._agent, self._task)
+        self._reported_warnings = 0
+        self._reported_readings = Readings()
         self._trials = 0
         self._storing = 0
 
     async def run(self, order: Order) -> Result:
-        """Run a ticket's trial, and store what was said in it."""
+        """Run a ticket's trial and store its trajectory."""
         began = time.monotonic()
         self._trials += 1
-        if self._forecast is not None:
-            self._forecast.begin(order)
+        if self._prewarming is not None:
+            self._prewarming.begin(order)
         try:
             result = await self._trial(order)
         except PlimsollError as error:
-            # Before there was a trial: its task or its agent cannot be had.
+            # No trial was started: the task or the agent cannot be loaded.
             seconds = time.monotonic() - began
             return Result(ticket=order.ticket, verdict=void_of(error), seconds=seconds)
         finally:
             self._trials -= 1
-            if self._forecast is not None:
-                self._forecast.over(order)
+            if self._prewarming is not None:
+                self._prewarming.over(order)
         return await self._with_trajectory(order, result)
 
-    async def group_over(self, group: str) -> None:
-        """Nothing is kept for a group: what it is scored by is in storage."""
-
     def expect(self, coming: Sequence[Coming]) -> None:
-        if self._forecast is not None:
-            self._forecast.tell(coming)
+        if self._prewarming is not None:
+            self._prewarming.expect(coming)
 
     async def close(self) -> None:
-        if self._forecast is not None:
-            await self._forecast.close()
+        if self._prewarming is not None:
+            await self._prewarming.close()
 
     def news(self) -> News | None:
         warnings, readings = self._pool.warnings, self._pool.readings
-        more = readings.since(self._told_readings)
-        news = News(warnings=tuple(warnings[self._told_warnings :]), sandboxes=more)
-        self._told_warnings, self._told_readings = len(warnings), readings
+        more = readings.since(self._reported_readings)
+        news = News(warnings=tuple(warnings[self._reported_warnings :]), sandboxes=more)
+        self._reported_warnings, self._reported_readings = len(warnings), readings
         return None if news == News() else news
 
     def set_version(self, version: Version) -> None:
@@ -144,19 +127,21 @@ class TrialPlace:
 
     async def _trial(self, order: Order) -> Result:
         task = await self._task(order.kind)
-        if self._forecast is not None:
-            self._forecast.read(order, task)
+        if self._prewarming is not None:
+            self._prewarming.loaded(order, task)
+        on_phase = self._on_phase
         done = await run_trial(
             task,
             attempt=order.attempt,
             agent=self._agent(order.agent),
             backend=self._pool,
-            run=self._directory.name,
+            run=self._run,
             directory=Path(order.folder),
             assets=self._assets,
             policy=None if self._service is None else self._service.policy,
             rollout=order.rollout,
             bounds=Bounds.of(self._config.storage),
+            on_phase=None if on_phase is None else functools.partial(on_phase, order.ticket),
         )
         return Result(
             ticket=order.ticket,
@@ -165,10 +150,11 @@ class TrialPlace:
             phases=done.phases,
             trial=done.id,
             folder="" if done.folder in (None, Path(order.folder)) else str(done.folder),
+            usage=done.usage,
         )
 
     async def _task(self, kind: Kind) -> Task:
-        # Read beside the loop: a task folder may be on a slow disk.
+        # In a thread: the task folder may be on a slow disk.
         return await asyncio.to_thread(self._load_task, Path(kind.task), kind.name or None)
 
     def _agent(self, named: str) -> Agent:
@@ -178,8 +164,8 @@ class TrialPlace:
         return self._agents[name]
 
     async def _with_trajectory(self, order: Order, result: Result) -> Result:
-        """The result, with where its trajectory is. What cannot be stored cannot be graded:
-        it could not be trained on."""
+        """Store the trajectory. A graded trial whose trajectory cannot be stored is void: it
+        could not be trained on."""
         self._storing += 1
         try:
             folder = Path(result.folder or order.folder)
@@ -193,31 +179,32 @@ class TrialPlace:
 
 
 @asynccontextmanager
-async def trial_place(options: msgspec.Raw) -> AsyncGenerator[TrialPlace]:
-    """The place of a run's worker; up while it is entered."""
-    wanted = msgspec.json.decode(options, type=PlaceOptions)
-    config = Config.model_validate_json(bytes(wanted.config))
-    directory = RunDirectory(Path(wanted.directory))
-    store = Store(config.storage.trajectories, directory.path, wanted.stored_as)
+async def trial_environment(
+    options: EnvironmentOptions, on_phase: OnPhase | None = None
+) -> AsyncGenerator[TrialEnvironment]:
+    """The environment of a run's trials, up while this is entered."""
+    config = Config.model_validate_json(bytes(options.config))
+    directory = Path(options.directory)
+    store = TrajectoryStore(config.storage.trajectories, directory, options.stored_as)
     run = config.run
     agent = make_agent(run.agent, layer=config.agents.folder)
     asked = policy_for(agent, config.policy, (), None, None)
     if asked is not None:
         asked = dataclasses.replace(
-            asked, found=wanted.capabilities, longest_pause=_longest_pause(config)
+            asked, found=options.capabilities, longest_pause=_longest_pause(config)
         )
     async with AsyncExitStack() as stack:
-        service = None if asked is None else PolicyService(asked, directory.blobs)
+        service = None if asked is None else PolicyService(asked, directory / BLOBS)
         if service is not None:
             await stack.enter_async_context(service)
         counting = CountingBackend(make_backend(run.backend, config))
         pool = make_pool(counting, config.pool, reuse=None, concurrency=config.workers.concurrency)
         await stack.enter_async_context(pool)
-        place = TrialPlace(config, directory, pool, counting, service, store)
-        stack.push_async_callback(place.close)
-        yield place
+        environment = TrialEnvironment(config, directory, pool, counting, service, store, on_phase)
+        stack.push_async_callback(environment.close)
+        yield environment
 
 
 def _longest_pause(config: Config) -> float:
-    """An update that takes longer fails, and the run ends with it."""
-    return config.training.update_seconds + LET_GO_SECONDS
+    """The longest pause for new weights: an update that takes longer fails and ends the run."""
+    return config.training.update_seconds + RESUME_SECONDS

@@ -1,21 +1,34 @@
-"""Which backend a name stands for, made from the config."""
+"""Which backend a name stands for, made from the config.
+
+How many sandboxes of a backend are alive, as far as this process can see.
+"""
 
 import contextlib
 import os
-from collections.abc import Generator, Iterable
+import weakref
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from plimsoll.config.file import Config
 from plimsoll.core.errors import SandboxUnsupported, UsageError
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
-from plimsoll.sandboxes.protocol import Backend
+from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, OnOutput, Sandbox, SandboxSpec
 from plimsoll.tasks.task import Task
+
+__all__ = [
+    "BACKENDS",
+    "CountingBackend",
+    "check_compose",
+    "docker_extra",
+    "docker_options",
+    "make_backend",
+]
 
 if TYPE_CHECKING:
     from plimsoll.sandboxes.docker.options import DockerOptions
 
-__all__ = ["BACKENDS", "check_compose", "docker_extra", "docker_options", "make_backend"]
 
 BACKENDS = {
     "local": "local sandboxes (namespaces, no daemon)",
@@ -98,3 +111,43 @@ def docker_options(config: Config) -> "DockerOptions":
         wait_seconds=docker.wait_seconds,
         runtime=docker.runtime,
     )
+
+
+class CountingBackend:
+    """A backend whose sandboxes are counted until nobody has them any more."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._sandboxes = weakref.WeakSet[Sandbox]()
+
+    @property
+    def alive(self) -> int:
+        return len(self._sandboxes)
+
+    @property
+    def name(self) -> str:
+        return self._backend.name
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self._backend.warnings
+
+    async def __aenter__(self) -> Self:
+        await self._backend.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._backend.__aexit__(exc_type, exc, traceback)
+
+    async def build(self, source: ImageSource, *, on_output: OnOutput | None = None) -> Image:
+        return await self._backend.build(source, on_output=on_output)
+
+    async def create(self, image: Image, spec: SandboxSpec) -> Sandbox:
+        sandbox = await self._backend.create(image, spec)
+        self._sandboxes.add(sandbox)
+        return sandbox

@@ -10,8 +10,6 @@ import pytest
 
 from helpers import HOST, write_task_folder
 from plimsoll.config.file import Config
-from plimsoll.runs import place as place_module
-from plimsoll.runs.place import TrialPlace, trial_place
 from plimsoll.sandboxes.pool import pool as pool_module
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Meter, PoolStats
@@ -19,7 +17,9 @@ from plimsoll.sandboxes.protocol import Backend
 from plimsoll.testing.faults import FaultyBackend
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.place import Coming, Kind, Order
+from plimsoll.workers.messages import Coming, EnvironmentOptions, Kind, Order
+from plimsoll.workers.worker import environment as place_module
+from plimsoll.workers.worker.environment import TrialEnvironment, trial_environment
 
 TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
@@ -27,7 +27,7 @@ TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 class Worker:
     """A place around real sandboxes, and a test that gives it orders."""
 
-    def __init__(self, place: TrialPlace, folder: Path) -> None:
+    def __init__(self, place: TrialEnvironment, folder: Path) -> None:
         self.place = place
         self.meter = Meter()
         self._folder = folder
@@ -96,8 +96,9 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
         }
     )
     (folder / "run").mkdir()
-    options = {"config": config.model_dump(mode="json"), "directory": str(folder / "run")}
-    async with trial_place(msgspec.Raw(msgspec.json.encode(options))) as place:
+    dumped = msgspec.Raw(config.model_dump_json().encode())
+    options = EnvironmentOptions(config=dumped, directory=str(folder / "run"))
+    async with trial_environment(options) as place:
         yield Worker(place, folder)
 
 

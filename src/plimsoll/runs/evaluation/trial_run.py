@@ -1,0 +1,274 @@
+"""`TrialSetRun`: a run of one trial set, as `plimsoll eval` and `plimsoll validate` are.
+
+Attempts come before tasks: each task is tried once before any is tried again. A killed or stopped
+run is resumed from its directory: trials that are final in the ledger are not run again.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from plimsoll.config.file import Config
+from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.ledger.ledger import Ledger
+from plimsoll.ledger.settings import Settings
+from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.canaries import Canaries
+from plimsoll.runs.breaker.monitor import BreakerMonitor
+from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.evaluation.requests import write_request
+from plimsoll.runs.json_lines import read_lines
+from plimsoll.runs.plan import Plan
+from plimsoll.runs.reporter import Reporter
+from plimsoll.runs.results import Row, Summary, Tally, TrialCounts
+from plimsoll.runs.rollout_buffer import RolloutBuffer
+from plimsoll.runs.session import RunSession
+from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet, read_groups, verdict_row
+from plimsoll.sandboxes.pool.stats import PoolStats
+from plimsoll.workers.controller.protocol import Workers
+from plimsoll.workers.worker.prewarming import measured, reuse_of
+
+__all__ = [
+    "Placement",
+    "RunningTrial",
+    "TrialSetRun",
+    "evaluation_config",
+    "evaluation_settings",
+    "pool_and_assets",
+]
+
+SET_NAME = "trials"
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the trials of an evaluation run."""
+
+    concurrency: int
+    """Trials at once, over all workers."""
+    workers: int | None = None
+    """Worker processes; None for one worker in this process, unless there is an engine."""
+    engine: Literal["process", "ray"] | None = None
+
+    @property
+    def in_process(self) -> bool:
+        return self.workers is None and self.engine is None
+
+
+def evaluation_config(config: Config, placement: Placement, **run: object) -> Config:
+    """The config of a run with these keys of [run], and with the workers of the placement."""
+    number = placement.workers or 1
+    workers: dict[str, object] = {
+        "number": number,
+        "concurrency": math.ceil(placement.concurrency / number),
+        "engine": placement.engine or "process",
+    }
+    return config.model_copy(
+        update={
+            "run": config.run.model_copy(update=run),
+            "workers": config.workers.model_copy(update=workers),
+        }
+    )
+
+
+def pool_and_assets(config: Config, pool: str | None, assets: Path | None) -> dict[str, object]:
+    """The tables [pool] and [assets] with the options of a command line."""
+    folder = config.assets.folder if assets is None else str(assets.absolute())
+    return {
+        "pool": config.pool.model_copy(update={"reuse": pool or config.pool.reuse}),
+        "assets": config.assets.model_copy(update={"folder": folder}),
+    }
+
+
+def evaluation_settings(concurrency: int) -> Settings:
+    """The ledger's settings for a run without training."""
+    return Settings(batch_groups=1, max_running=concurrency, depth=0, max_staleness=0, group_size=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTrial:
+    """A running trial, for a progress display."""
+
+    label: str
+    phase: str
+    since: float
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
+
+class TrialSetRun(RunSession):
+    """A session with one trial set. Its progress can be read at any time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        groups: Sequence[TrialGroup],
+        *,
+        breaker: Breaker,
+        request: object,
+        placement: Placement,
+        out: Path | None,
+        kind: str,
+        resumes: bool,
+    ) -> None:
+        super().__init__(plan, out=out, kind=kind, in_process=placement.in_process, resumes=resumes)
+        self.breaker = breaker
+        self._request = request
+        self._started: float | None = None
+        self._ended: float | None = None
+        self._pool: PoolStats | None = None
+        self._is_stopped = False
+        self.open_directory()
+        self.trials = TrialSet(
+            SET_NAME, "trials", groups, 1, _options(self.directory, is_watched=True)
+        )
+
+    def _write_settings(self) -> None:
+        super()._write_settings()
+        write_request(self.directory, self._kind, self._request)
+
+    def _breaker(self) -> Breaker:
+        return self.breaker
+
+    async def _recover(self) -> RolloutBuffer:
+        ledger = self._ledger
+        if not self._is_new:
+            await ledger.recover(
+                ledger.books.version, lambda _ticket, _worker: False, keep_evaluations=True
+            )
+            _restore(self.trials, ledger, self.directory)
+        return RolloutBuffer(self.directory)
+
+    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
+        return Reporter(
+            self.plan,
+            self.directory,
+            self._ledger,
+            workers,
+            monitor,
+            self._scheduler,
+            [],
+            [],
+            self.location.said,
+            kind=self._kind,
+            counts=self._counts,
+        )
+
+    def _counts(self) -> TrialCounts:
+        counts = TrialCounts(self.trials.total)
+        for row in self.trials.results:
+            counts.add(row)
+        return counts
+
+    async def run(self) -> None:
+        """Run to the end, or until the breaker trips. Running trials end before it returns."""
+        self._started = time.monotonic()
+        try:
+            async with self:
+                assert self._loop is not None
+                is_over = await self._scheduler.run_set(self.trials, self._loop, gives_up=False)
+                # A canary may still run, and void the last trials.
+                await self._scheduler.wait_idle(self._loop)
+                self._is_stopped = not is_over
+                self._scheduler.stop("all trials are done", is_done=True)
+        finally:
+            self._ended = time.monotonic()
+
+    @property
+    def total(self) -> int:
+        return self.trials.total
+
+    @property
+    def tally(self) -> Tally:
+        """The final trials; of a run that the breaker stopped, those to be retried too."""
+        rows = self.trials.rows.values() if self._is_stopped else self.trials.results
+        return Tally(list(rows))
+
+    @property
+    def canaries(self) -> Canaries | None:
+        return self.plan.canaries
+
+    @property
+    def warnings(self) -> list[str]:
+        return [] if self._workers is None else self._workers.reports.warnings
+
+    @property
+    def running(self) -> list[RunningTrial]:
+        """The running trials, the longest-running first."""
+        if self._loop is None or self._workers is None:
+            return []
+        phases = self._workers.phases
+        return [
+            RunningTrial(
+                _label(order.name, order.agent, order.attempt, ticket),
+                phases.get(ticket, ""),
+                since,
+            )
+            for ticket, (order, since) in self._scheduler.orders.items()
+        ]
+
+    @property
+    def seconds(self) -> float:
+        """The time since its start, or from its start to its end."""
+        if self._started is None:
+            return 0.0
+        return (self._ended or time.monotonic()) - self._started
+
+    @property
+    def pool(self) -> PoolStats | None:
+        if self._workers is None:
+            return None
+        return measured(self._workers.reports.meter.stats(reuse_of(self.plan.config)))
+
+    def summary_of(self, tasks: int) -> Summary:
+        return self.tally.summary(tasks=tasks, seconds=self.seconds)
+
+
+def _options(directory: RunDirectory, *, is_watched: bool) -> SetOptions:
+    def folder(group: TrialGroup, ticket: str) -> Path:
+        del ticket
+        return directory.trial(group.task.name, group.attempt or 1, group.agent)
+
+    # Unseeded: each attempt is sampled anew.
+    return SetOptions(
+        folder=folder,
+        keep=directory.append,
+        is_watched=is_watched,
+        is_seeded=False,
+        is_versioned=False,
+    )
+
+
+def _label(task: str, agent: str, attempt: int, ticket: str) -> str:
+    name = f"{task}.{agent}.{attempt}" if agent else f"{task}.{attempt}"
+    return f"{name} (canary)" if ticket.startswith("canary-") else name
+
+
+def _restore(trials: TrialSet, ledger: Ledger, directory: RunDirectory) -> None:
+    """Continue a trial set where an earlier process left it."""
+    found = read_groups(ledger.path)
+    _check_same(trials, [one.admitted.task for one in found.values()], directory)
+    last: Mapping[str, Row] = {row.ticket: row for row in read_lines(directory.results, Row)}
+    rows: dict[tuple[str, int], Row] = {}
+    for name, one in found.items():
+        if one.event is not None:
+            row = last.get(one.ticket)
+            rows[(name, 0)] = row or verdict_row(one, trials.groups[one.admitted.prompt])
+        elif one.is_given_up:
+            raise LedgerError(f"{directory.path}: the ledger gave up the trial {name}")
+    trials.restore(len(found), ledger.books.evals, rows)
+
+
+def _check_same(trials: TrialSet, admitted: Sequence[str], directory: RunDirectory) -> None:
+    names = [group.task.name for group in trials.groups[: len(admitted)]]
+    if names != list(admitted):
+        raise UsageError(
+            f"{directory.path} cannot be resumed: its tasks are not those that it began with; put "
+            "them back, or start another"
+        )

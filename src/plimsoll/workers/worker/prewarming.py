@@ -1,0 +1,188 @@
+"""The sandbox pool of a worker, and prewarming: sandboxes started before their trials.
+
+The controller tells each worker which orders come next. Each announcement replaces the previous
+one, and an order that arrives takes over the sandbox expected for it. So no sandbox stays reserved
+for an order that never comes.
+"""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from plimsoll.agents.protocol import Agent
+from plimsoll.config.file import Config, PoolConfig
+from plimsoll.core.errors import PlimsollError
+from plimsoll.sandboxes.pool.background_tasks import BackgroundTasks
+from plimsoll.sandboxes.pool.demand import Expectation
+from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
+from plimsoll.sandboxes.pool.pool import Pool
+from plimsoll.sandboxes.pool.stats import PoolStats
+from plimsoll.sandboxes.protocol import Backend
+from plimsoll.tasks.assets.staged_assets import StagedAssets
+from plimsoll.tasks.task import Task
+from plimsoll.trials.sandbox_request import agent_sandbox, labels_for
+from plimsoll.workers.messages import Coming, Kind, Order
+
+__all__ = ["Prewarming", "make_pool", "measured", "reuse_of", "usual_reuse"]
+
+_FAST_BACKENDS = frozenset({"local"})
+"""Backends that start a sandbox in about 15 ms: prewarming would cost more than it saves."""
+
+FindAgent = Callable[[str], Agent]
+LoadTask = Callable[[Kind], Awaitable[Task]]
+
+
+def usual_reuse(backend: str) -> Reuse:
+    """The default reuse of a backend.
+
+    A container takes a few tenths of a second to start and to remove, so it is started ahead.
+    `reset` saves more but weakens isolation between trials, so it is never a default.
+    """
+    return Reuse.NONE if backend in _FAST_BACKENDS else Reuse.FRESH
+
+
+def reuse_of(config: Config) -> Reuse:
+    """The reuse of a run's sandboxes."""
+    asked = config.pool.reuse
+    return Reuse(asked) if asked else usual_reuse(config.run.backend)
+
+
+def make_pool(backend: Backend, config: PoolConfig, *, reuse: str | None, concurrency: int) -> Pool:
+    """Make a pool around a backend, by the given reuse, else the config, else the default."""
+    asked = reuse or config.reuse
+    options = PoolOptions(
+        concurrency=concurrency,
+        reuse=Reuse(asked) if asked else usual_reuse(backend.name),
+        ahead=config.ahead,
+        uses=config.uses,
+    )
+    return Pool(backend, options)
+
+
+def measured(stats: PoolStats) -> PoolStats | None:
+    """The statistics; None where no sandbox was requested."""
+    return stats if stats.start is not None or stats.failed_starts else None
+
+
+class Prewarming:
+    """Keeps a pool's expectations equal to the orders that are announced or running."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        run: str,
+        assets: StagedAssets | None,
+        find_agent: FindAgent,
+        load_task: LoadTask,
+    ) -> None:
+        self._pool = pool
+        self._run = run
+        self._assets = assets
+        self._find_agent = find_agent
+        self._load_task = load_task
+        self._coming = Counter[Kind]()
+        """Announced orders that have not arrived."""
+        self._tasks: dict[Kind, Task] = {}
+        """The loaded tasks of announced kinds."""
+        self._expected: dict[Kind, deque[Expectation]] = {}
+        self._own: dict[str, Expectation] = {}
+        """Expectations of running tickets."""
+        self._loading = BackgroundTasks(pool.warn)
+
+    @classmethod
+    def make(
+        cls,
+        pool: Pool,
+        run: str,
+        assets: StagedAssets | None,
+        find_agent: FindAgent,
+        load_task: LoadTask,
+    ) -> "Prewarming | None":
+        """None where the pool starts nothing ahead."""
+        if pool.options.reuse is Reuse.NONE:
+            return None
+        return cls(pool, run, assets, find_agent, load_task)
+
+    def expect(self, coming: Iterable[Coming]) -> None:
+        """Announce the next orders. Replaces the previous announcement."""
+        self._coming = Counter({one.kind: one.count for one in coming})
+        self._tasks = {kind: task for kind, task in self._tasks.items() if kind in self._coming}
+        self._settle()
+        if not self._loading and not self._tasks.keys() >= self._coming.keys():
+            self._loading.start(self._load())
+
+    def begin(self, order: Order) -> None:
+        """An order has arrived: it takes over an expectation of its kind."""
+        kind = order.kind
+        if self._coming[kind]:
+            self._coming[kind] -= 1
+        if expected := self._alive(kind):
+            own = self._own[order.ticket] = expected.popleft()
+            own.claim(labels_for(self._tasks[kind], self._run, order.attempt))
+            self._expected[kind] = expected
+
+    def loaded(self, order: Order, task: Task) -> None:
+        """The task of a running order is loaded. An order that was not announced gets an
+        expectation too, or its request would use up the expectation of another."""
+        if order.ticket not in self._own:
+            own = self._expect(task, order.attempt, order.agent)
+            if own is not None:
+                self._own[order.ticket] = own
+
+    def over(self, order: Order) -> None:
+        """An order has ended, whether it requested a sandbox or not."""
+        if (own := self._own.pop(order.ticket, None)) is not None:
+            own.withdraw()
+
+    async def close(self) -> None:
+        self.expect(())
+        self._loading.cancel()
+        await self._loading.wait_all()
+
+    async def _load(self) -> None:
+        """Load the tasks of announced orders, in the order of the announcement."""
+        bad: set[Kind] = set()
+        while missing := self._coming.keys() - self._tasks.keys() - bad:
+            kind = next(kind for kind in self._coming if kind in missing)
+            try:
+                task = await self._load_task(kind)
+            except PlimsollError:
+                bad.add(kind)  # its own trial reports it
+                continue
+            if kind in self._coming:
+                self._tasks[kind] = task
+                self._settle()
+
+    def _settle(self) -> None:
+        """Make the expectations match the announcement."""
+        # Additions first: the sandbox of a withdrawn expectation may serve a new one.
+        for kind, task in self._tasks.items():
+            self._expect_kind(kind, task)
+        for kind, expected in list(self._expected.items()):
+            while len(expected) > self._coming[kind]:
+                expected.pop().withdraw()
+            if not expected:
+                del self._expected[kind]
+
+    def _expect_kind(self, kind: Kind, task: Task) -> None:
+        expected = self._alive(kind)
+        for _ in range(self._coming[kind] - len(expected)):
+            made = self._expect(task, 0, kind.agent)
+            if made is None:
+                break
+            expected.append(made)
+        self._expected[kind] = expected
+
+    def _expect(self, task: Task, attempt: int, agent: str) -> Expectation | None:
+        """Expect the sandbox of a trial; None where its spec cannot be made."""
+        try:
+            mounts = self._find_agent(agent).mounts
+            labels = labels_for(task, self._run, attempt)
+            wanted = agent_sandbox(task, labels, self._assets, mounts)
+        except PlimsollError:
+            return None  # its own trial reports it
+        return self._pool.expect(wanted.source, wanted.spec)
+
+    def _alive(self, kind: Kind) -> deque[Expectation]:
+        """The unused expectations of a kind. Another task with the same sandbox may have used
+        some of them."""
+        return deque(one for one in self._expected.get(kind, ()) if one.remaining)

@@ -1,0 +1,184 @@
+"""`plimsoll eval` and `validate` that are killed or stopped, and resumed: real sandboxes."""
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from plimsoll.ledger.events import Finished
+from plimsoll.ledger.journal.journal import Journal
+
+WriteTask = Callable[..., Path]
+Plimsoll = Callable[..., CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
+
+SECONDS = 60.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not come to it in time"
+        time.sleep(0.02)
+
+
+def rows(run: Path) -> list[dict[str, object]]:
+    file = run / "results.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def finished(run: Path) -> list[str]:
+    """The tickets that the ledger has graded."""
+    journal = Journal.open(run / "ledger.db")
+    try:
+        return [event.ticket for _, event in journal.read() if isinstance(event, Finished)]
+    finally:
+        journal.close()
+
+
+def slow_tasks(write_task: WriteTask, number: int) -> None:
+    for place in range(number):
+        write_task(f"t{place}", solve="sleep 0.4")
+
+
+def started_run(tmp_path: Path) -> Path:
+    """The only run directory below runs/, once there is one."""
+    wait_for(lambda: (tmp_path / "runs").is_dir() and any((tmp_path / "runs").iterdir()))
+    (run,) = (tmp_path / "runs").iterdir()
+    return run
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["in process", "two workers"])
+def test_a_killed_eval_is_resumed_and_runs_no_finished_trial_again(
+    write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path, workers: tuple[str]
+):
+    slow_tasks(write_task, 4)
+    process = start("eval", "tasks", "--attempts", "2", "--concurrency", "2", *workers)
+    run = started_run(tmp_path)
+    wait_for(lambda: len(rows(run)) >= 3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = finished(run)
+    assert 2 <= len(before) < 8
+    shown = plimsoll("status", run.name, "--json")
+    assert json.loads(shown.stdout)["state"] == "killed"
+
+    ended = plimsoll("resume", run.name, "--json")
+
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["trials"], told["graded"], told["mean_reward"]) == (8, 8, 1.0)
+    expected = [(f"t{place}", attempt) for place in range(4) for attempt in (1, 2)]
+    assert [(row["task"], row["attempt"]) for row in told["results"]] == expected
+    tickets = finished(run)
+    assert tickets[: len(before)] == before
+    groups = Counter(ticket.partition("/")[0] for ticket in tickets)
+    assert set(groups.values()) == {1} and len(groups) == 8
+    checked = plimsoll("ledger", run.name, "--check")
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_killed_validate_is_resumed_and_records_every_task(
+    write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path
+):
+    graded = "#!/bin/bash\n[ -e /tmp/done ] && echo 1 > /logs/verifier/reward.txt || "
+    graded += "echo 0 > /logs/verifier/reward.txt\n"
+    for place in range(4):
+        write_task(f"t{place}", solve="sleep 0.4; touch /tmp/done", test=graded)
+    process = start("validate", "tasks", "--concurrency", "2")
+    run = started_run(tmp_path)
+    wait_for(lambda: len(rows(run)) >= 3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = finished(run)
+    assert len(before) < 8
+    assert not (tmp_path / "tasks/.plimsoll/validation.json").exists()
+
+    ended = plimsoll("resume", run.name, "--json")
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["tasks"], told["valid"], told["not_finished"]) == (4, 4, [])
+    groups = Counter(ticket.partition("/")[0] for ticket in finished(run))
+    assert set(groups.values()) == {1} and len(groups) == 8
+    assert len(json.loads((tmp_path / "tasks/.plimsoll/validation.json").read_text())["tasks"]) == 4
+    assert plimsoll("ledger", run.name, "--check").returncode == 0
+
+
+def test_a_stopped_eval_can_be_resumed_and_its_cancelled_trials_are_no_results(
+    write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path
+):
+    quick = [write_task(f"t{place}") for place in range(2)]
+    slow = [write_task(f"t{place}", solve="sleep 100") for place in range(2, 6)]
+    process = start("eval", "tasks", "--concurrency", "2")
+    run = started_run(tmp_path)
+    wait_for(lambda: len(rows(run)) >= 2)
+    live = json.loads(plimsoll("status", run.name, "--json").stdout)
+    assert (live["kind"], live["total"]) == ("eval", 6)
+    stopped = plimsoll("stop", run.name)
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"plimsoll resume runs/{run.name}" in stopped.stdout
+    assert process.wait() == 128 + signal.SIGTERM
+    assert {row["verdict"] for row in rows(run)} == {"graded"}
+    done = len(rows(run))
+    assert json.loads((run / "summary.json").read_text())["trials"] == done == len(quick)
+
+    for task in slow:
+        (task / "solution/solve.sh").write_text("#!/bin/bash\ntrue\n")
+    ended = plimsoll("resume", run.name, "--json")
+
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["graded"] == 6
+    assert [row["ticket"] for row in rows(run)][:done] == finished(run)[:done]
+    assert len(finished(run)) == 6
+
+
+def test_a_finished_eval_that_is_resumed_runs_nothing_and_tells_the_same(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    first = plimsoll("eval", "tasks", "--json", "--attempts", "2")
+    (run,) = (tmp_path / "runs").iterdir()
+    folders = sorted(path.name for path in (run / "trials").iterdir())
+
+    again = plimsoll("resume", str(run), "--json")
+
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["results"] == json.loads(first.stdout)["results"]
+    assert sorted(path.name for path in (run / "trials").iterdir()) == folders
+    assert len(finished(run)) == 2
+
+
+def test_a_row_that_a_power_cut_took_is_made_from_the_ledger(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("a")
+    write_task("b")
+    plimsoll("eval", "tasks", "--json", "--concurrency", "1")
+    (run,) = (tmp_path / "runs").iterdir()
+    lines = (run / "results.jsonl").read_text().splitlines(keepends=True)
+    (run / "results.jsonl").write_text(lines[0])
+
+    again = plimsoll("resume", str(run), "--json")
+
+    told = json.loads(again.stdout)
+    assert (told["trials"], told["graded"], told["mean_reward"]) == (2, 2, 1.0)
+    assert len(finished(run)) == 2
+
+
+def test_an_eval_whose_tasks_have_changed_is_not_resumed(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
+    write_task("b")
+    plimsoll("eval", "tasks")
+    (run,) = (tmp_path / "runs").iterdir()
+    write_task("a")
+    again = plimsoll("resume", str(run))
+    assert again.returncode == 2
+    assert "cannot be resumed" in again.stderr

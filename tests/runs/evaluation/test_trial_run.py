@@ -1,0 +1,167 @@
+"""An evaluation on the scheduler: order, bound, boundary, retries, cancellation, resumption."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scripted_workers import ONE, evaluation
+
+from plimsoll.core.errors import UsageError
+from plimsoll.runs.audit import audit
+from plimsoll.runs.json_lines import read_lines
+from plimsoll.runs.results import Row
+from plimsoll.tasks.task import Task
+from plimsoll.testing.waiting import until
+from plimsoll.trials.verdicts import Cause, Verdict, Void
+from plimsoll.workers.messages import Order
+
+MakeTasks = Callable[..., tuple[Task, ...]]
+
+
+def rows(out: Path) -> list[Row]:
+    return list(read_lines(out / "results.jsonl", Row))
+
+
+async def graded(order: Order) -> Verdict:
+    await asyncio.sleep(0)
+    return ONE
+
+
+async def test_each_task_is_tried_once_before_any_is_tried_again(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, workers = evaluation(
+        monkeypatch, make_tasks("a", "b", "c"), graded, tmp_path / "run", attempts=2, concurrency=1
+    )
+    await run.run()
+    assert [(order.attempt, order.name) for order in workers.orders] == [
+        (attempt, name) for attempt in (1, 2) for name in "abc"
+    ]
+    assert {Path(order.folder).name for order in workers.orders} == {
+        f"{name}.{attempt}" for attempt in (1, 2) for name in "abc"
+    }
+
+
+async def test_several_agents_take_turns_at_each_task(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, workers = evaluation(
+        *(monkeypatch, make_tasks("a", "b"), graded, tmp_path / "run"),
+        attempts=2,
+        concurrency=1,
+        agents=("oracle", "nop"),
+    )
+    await run.run()
+    assert [Path(order.folder).name for order in workers.orders] == [
+        f"{task}.{agent}.{attempt}"
+        for attempt in (1, 2)
+        for task in ("a", "b")
+        for agent in ("oracle", "nop")
+    ]
+
+
+async def test_no_more_run_at_once_than_allowed_and_no_fewer(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def trial(order: Order) -> Verdict:
+        await asyncio.sleep(0.01)
+        return ONE
+
+    run, workers = evaluation(
+        monkeypatch, make_tasks("a", "b", "c"), trial, tmp_path / "run", attempts=4, concurrency=3
+    )
+    await run.run()
+    assert workers.most == 3
+    assert run.running == []
+    assert run.tally.trials == 12
+
+
+async def test_a_void_trial_is_retried_by_the_table_of_causes_and_its_last_try_is_its_result(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def trial(order: Order) -> Verdict:
+        match order.name:
+            case "recovers":
+                return ONE if order.ticket.endswith(".2") else Void(Cause.SANDBOX, "no space")
+            case "lost":
+                return Void(Cause.LOST, "its worker is gone")
+            case _:
+                return Void(Cause.TASK, "CRLF")
+
+    tasks = make_tasks("recovers", "lost", "broken")
+    run, workers = evaluation(monkeypatch, tasks, trial, tmp_path / "run")
+    await run.run()
+    tries = [order.name for order in workers.orders]
+    assert {name: tries.count(name) for name in ("recovers", "lost", "broken")} == {
+        "recovers": 3,
+        "lost": 4,
+        "broken": 1,
+    }
+    assert {row.task: row.cause for row in run.tally.rows} == {
+        "recovers": None,
+        "lost": Cause.LOST,
+        "broken": Cause.TASK,
+    }
+    assert len(rows(tmp_path / "run")) == 8
+
+
+async def test_cancelled_it_waits_for_clean_up_keeps_what_finished_and_resumes_the_rest(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cleaned: list[str] = []
+
+    async def trial(order: Order) -> Verdict:
+        if order.name == "a":
+            return ONE
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.append(order.name)
+        return ONE
+
+    tasks, out = make_tasks("a", "b", "c", "d"), tmp_path / "run"
+    run, _ = evaluation(monkeypatch, tasks, trial, out)
+    running = asyncio.create_task(run.run())
+    await until(lambda: {one.label for one in run.running} == {"b.1", "c.1"})
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sorted(cleaned) == ["b", "c"]
+    assert [row.task for row in run.tally.rows] == ["a"]
+    assert [row.task for row in rows(out)] == ["a"]
+
+    again, workers = evaluation(monkeypatch, tasks, graded, out, resumes=True)
+    await again.run()
+    assert sorted(order.name for order in workers.orders) == ["b", "c", "d"]
+    assert again.tally.graded == 4
+    assert audit(out).problems == []
+
+
+async def test_results_that_cannot_be_kept_end_the_run_with_one_error(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+    run, _ = evaluation(monkeypatch, make_tasks("a", "b", "c"), graded, out)
+    (out / "results.jsonl").unlink()
+    (out / "results.jsonl").mkdir()
+    with pytest.raises(UsageError, match="cannot write"):
+        await run.run()
+
+
+async def test_workers_are_told_of_the_next_trials_and_at_the_end_of_none(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def trial(order: Order) -> Verdict:
+        await asyncio.sleep(0.05)
+        return ONE
+
+    tasks = make_tasks("a", "b", "c")
+    run, workers = evaluation(
+        monkeypatch, tasks, trial, tmp_path / "run", attempts=3, concurrency=2, pool="fresh"
+    )
+    await run.run()
+    assert any(workers.expected)
+    assert max(len(kinds) for kinds in workers.expected) == 2
+    assert workers.expected[-1] == []

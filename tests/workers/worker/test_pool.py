@@ -1,0 +1,71 @@
+"""The pool of a worker: whose reuse holds, and what is not started ahead."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import HOST, write_task_folder
+from plimsoll.agents.nop import Nop
+from plimsoll.config.file import PoolConfig
+from plimsoll.sandboxes.local.backend import LocalBackend
+from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.tasks.task import Task
+from plimsoll.workers.messages import Kind, Order
+from plimsoll.workers.worker.prewarming import Prewarming, make_pool, measured, usual_reuse
+
+TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Task]:
+    def write(name: str, toml: str = "", dockerfile: str = HOST) -> Task:
+        files = {
+            "instruction.md": "Do nothing.\n",
+            "environment/Dockerfile": dockerfile,
+            "tests/test.sh": TESTS,
+        }
+        return write_task_folder(tmp_path / "tasks" / name, files, toml)
+
+    return write
+
+
+def test_what_was_asked_for_comes_before_the_config_and_that_before_what_is_usual():
+    backend = LocalBackend()
+
+    def reuse(asked: str | None, config: PoolConfig) -> Reuse:
+        return make_pool(backend, config, reuse=asked, concurrency=2).options.reuse
+
+    assert reuse(None, PoolConfig()) is Reuse.NONE
+    assert reuse(None, PoolConfig(reuse="reset")) is Reuse.RESET
+    assert reuse("fresh", PoolConfig(reuse="reset")) is Reuse.FRESH
+    assert usual_reuse("docker") is Reuse.FRESH
+
+
+def test_the_config_bounds_the_pool():
+    config = PoolConfig(reuse="reset", uses=7, ahead=1)
+    options = make_pool(LocalBackend(), config, reuse=None, concurrency=4).options
+    assert (options.uses, options.most_idle, options.most_alive) == (7, 1, 5)
+    usual = make_pool(LocalBackend(), PoolConfig(), reuse="fresh", concurrency=4).options
+    assert (usual.uses, usual.most_idle, usual.most_alive) == (50, 4, 8)
+
+
+def test_without_a_pool_nothing_is_started_ahead_and_nothing_is_measured():
+    pool = make_pool(LocalBackend(), PoolConfig(), reuse="none", concurrency=2)
+    assert Prewarming.make(pool, "run", None, lambda _: Nop(), load) is None
+    assert measured(pool.stats) is None
+
+
+async def test_a_task_without_a_sandbox_is_left_to_its_own_trial(make: Callable[..., Task]):
+    task = make("a", '[environment.env]\nA = "${NOT_SET_ANYWHERE}"\n')
+    pool = make_pool(LocalBackend(), PoolConfig(), reuse="fresh", concurrency=2)
+    prewarming = Prewarming.make(pool, "run", None, lambda _: Nop(), load)
+    assert prewarming is not None
+    order = Order(ticket="t", group="g", task=str(task.path), attempt=1, folder="")
+    prewarming.begin(order)
+    prewarming.loaded(order, task)
+    prewarming.over(order)
+
+
+async def load(kind: Kind) -> Task:
+    raise AssertionError(f"{kind} was not announced")
