@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import TrajectoryError
+from plimsoll.core.versions import Version
 from plimsoll.trajectories.blobs import Blobs
 from plimsoll.trajectories.graph import Added, Graph, History, Position
 from plimsoll.trajectories.records import Exchange, MessageAdded, Opened, Trouble
@@ -25,6 +26,7 @@ class Recorder:
         self._blobs = blobs
         self._graph: Graph | None = Graph()
         self._exchanges = 0
+        self._version_runs: list[tuple[Version, int]] = []
         self._sealed: asyncio.Future[Path] | None = None
 
     @classmethod
@@ -43,12 +45,22 @@ class Recorder:
     def exchanges(self) -> int:
         return self._exchanges
 
+    @property
+    def version_runs(self) -> tuple[tuple[Version, int], ...]:
+        """Runs of (version, number of generated tokens) of all exchanges, in order."""
+        return tuple(self._version_runs)
+
+    @property
+    def blobs(self) -> list[Path]:
+        """The blobs that the recorded messages refer to."""
+        return self._blobs.used
+
     def locate(self, history: History, tools: msgspec.Raw | None) -> Position:
         return self._open_graph().locate(history, tools)
 
-    def commit(self, locate: Position, answered: AnsweredRequest) -> Exchange:
+    def commit(self, position: Position, answered: AnsweredRequest) -> Exchange:
         """Add an exchange and write it. It is handed to the operating system when this returns."""
-        added = self._open_graph().commit(locate, answered)
+        added = self._open_graph().commit(position, answered)
         try:
             records = [self._with_blobs(record) for record in added]
         except OSError as error:
@@ -57,6 +69,7 @@ class Recorder:
         self._exchanges += 1
         exchange = records[-1]
         assert isinstance(exchange, Exchange)
+        self._count_versions(exchange)
         return exchange
 
     def trouble(self, what: str, detail: str, dialect: str = "") -> None:
@@ -81,6 +94,13 @@ class Recorder:
         self._graph = None
         if self._sealed is None:
             self._writer.drop()
+
+    def _count_versions(self, exchange: Exchange) -> None:
+        runs = exchange.tokens.versions if exchange.tokens is not None else ()
+        for version, tokens in runs or ((exchange.version, exchange.answer_tokens or 0),):
+            if self._version_runs and self._version_runs[-1][0] == version:
+                tokens += self._version_runs.pop()[1]
+            self._version_runs.append((version, tokens))
 
     def _open_graph(self) -> Graph:
         if self._graph is None:

@@ -20,6 +20,7 @@ from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.stopwatch import Stopwatch
+from plimsoll.core.versions import Version
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.access_keys import key_digest, new_key
 from plimsoll.gateway.body_prefixes import BodyPrefix, BodyPrefixes, Fingerprint
@@ -125,6 +126,16 @@ class Session:
     @property
     def answer_tokens(self) -> int:
         return self._budget.answer_tokens
+
+    @property
+    def version_runs(self) -> tuple[tuple[Version, int], ...]:
+        """Runs of (version, number of generated tokens) of all recorded exchanges, in order."""
+        return self._recorder.version_runs
+
+    @property
+    def blobs(self) -> list[Path]:
+        """The blobs that the trajectory refers to."""
+        return self._recorder.blobs
 
     @property
     def ending(self) -> Ending | None:

@@ -1,92 +1,122 @@
-"""Metrics in the text format of Prometheus."""
+"""The metrics of a gateway in the text format of Prometheus."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 from plimsoll.gateway.metrics import BUCKET_BOUNDS, Histogram, Metrics
 from plimsoll.gateway.sessions.pending_request import FAILURE_OUTCOMES
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.replicas import ReplicaState
 
-__all__ = ["CONTENT_TYPE", "expose"]
+__all__ = ["CONTENT_TYPE", "GatewayCollector", "expose"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_ReplicaFigure = tuple[
+    type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[ReplicaState], int]
+]
+_REPLICA_FIGURES: tuple[_ReplicaFigure, ...] = (
+    (GaugeMetricFamily, "replica_up", "Whether a replica is up.", lambda one: int(one.up)),
+    (GaugeMetricFamily, "replica_in_flight", "Its requests.", lambda one: one.in_flight),
+    (CounterMetricFamily, "replica_failures", "Its failures.", lambda one: one.failures),
+    (CounterMetricFamily, "replica_cooled", "Its cooldowns.", lambda one: one.cooled),
+)
 
 
 def expose(
     metrics: Metrics, sessions: Iterable[Session], replicas: Sequence[ReplicaState]
 ) -> bytes:
-    flying = [session.in_flight for session in sessions]
-    lines = [
-        *_one("sessions_open", "gauge", "Open sessions.", len(flying)),
-        *_one("sessions_total", "counter", "Sessions opened.", metrics.sessions),
-        *_one("requests_in_flight", "gauge", "Requests in flight.", sum(flying)),
-        *_outcomes(metrics),
-        *_tokens(metrics),
-        *_histogram(metrics.seconds),
-        *_one(
-            "upstream_failures_total",
-            "counter",
-            "Requests that the policy failed to answer.",
-            sum(n for (_, what), n in metrics.outcomes.items() if what in FAILURE_OUTCOMES),
-        ),
-        *_replicas(replicas),
-        *_one(
-            "internal_errors_total", "counter", "Internal errors of the gateway.", metrics.internal
-        ),
-        *_one("resident_bytes", "gauge", "Resident memory.", _resident()),
-    ]
-    return ("\n".join(lines) + "\n").encode()
+    """The body of a reply to `GET /metrics`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(GatewayCollector(metrics, sessions, replicas))
+    return generate_latest(registry)
 
 
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP plimsoll_gateway_{name} {text}"
-    yield f"# TYPE plimsoll_gateway_{name} {kind}"
+class GatewayCollector(Collector):
+    """Collects the current figures of a gateway and its replicas."""
+
+    def __init__(
+        self, metrics: Metrics, sessions: Iterable[Session], replicas: Sequence[ReplicaState]
+    ) -> None:
+        self._metrics = metrics
+        self._sessions = sessions
+        self._replicas = replicas
+
+    def collect(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        in_flight = [session.in_flight for session in self._sessions]
+        yield _gauge("sessions_open", "Open sessions.", len(in_flight))
+        yield _counter("sessions", "Sessions opened.", metrics.sessions)
+        yield _gauge("requests_in_flight", "Requests in flight.", sum(in_flight))
+        yield _outcomes(metrics)
+        yield _tokens(metrics)
+        yield _durations(metrics.seconds)
+        failures = sum(
+            count for (_, kind), count in metrics.outcomes.items() if kind in FAILURE_OUTCOMES
+        )
+        yield _counter("upstream_failures", "Requests that the policy failed to answer.", failures)
+        yield from self._replica_figures()
+        yield _counter("internal_errors", "Internal errors of the gateway.", metrics.internal)
+        yield _gauge("resident_bytes", "Resident memory.", _resident())
+
+    def _replica_figures(self) -> Iterator[Metric]:
+        for family, name, text, figure in _REPLICA_FIGURES:
+            metric = family(_name(name), text, labels=["replica"])
+            for number, replica in enumerate(self._replicas):
+                metric.add_metric([str(number)], figure(replica))
+            yield metric
 
 
-def _one(name: str, kind: str, text: str, value: float) -> Iterator[str]:
-    yield from _head(name, kind, text)
-    yield f"plimsoll_gateway_{name} {value}"
+def _name(name: str) -> str:
+    return f"plimsoll_gateway_{name}"
 
 
-def _outcomes(metrics: Metrics) -> Iterator[str]:
-    name = "requests_total"
-    yield from _head(name, "counter", "Requests by outcome.")
-    for (dialect, what), count in sorted(metrics.outcomes.items()):
-        labels = f'dialect="{dialect}",outcome="{what}"'
-        yield f"plimsoll_gateway_{name}{{{labels}}} {count}"
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(_name(name), text, value=value)
 
 
-def _replicas(replicas: Sequence[ReplicaState]) -> Iterator[str]:
-    figures: tuple[tuple[str, str, str, Callable[[ReplicaState], int]], ...] = (
-        ("replica_up", "gauge", "Whether a replica is up.", lambda one: int(one.up)),
-        ("replica_in_flight", "gauge", "Its requests.", lambda one: one.in_flight),
-        ("replica_failures_total", "counter", "Its failures.", lambda one: one.failures),
-        ("replica_cooled_total", "counter", "Its cooldowns.", lambda one: one.cooled),
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(_name(name), text, value=value)
+
+
+def _outcomes(metrics: Metrics) -> Metric:
+    metric = CounterMetricFamily(
+        _name("requests"), "Requests by outcome.", labels=["dialect", "outcome"]
     )
-    for name, kind, text, figure in figures:
-        yield from _head(name, kind, text)
-        for number, replica in enumerate(replicas):
-            yield f'plimsoll_gateway_{name}{{replica="{number}"}} {figure(replica)}'
+    for labels, count in sorted(metrics.outcomes.items()):
+        metric.add_metric(labels, count)
+    return metric
 
 
-def _tokens(metrics: Metrics) -> Iterator[str]:
-    name = "tokens_total"
-    yield from _head(name, "counter", "Tokens, as the upstream counts them.")
-    yield f'plimsoll_gateway_{name}{{of="prompt"}} {metrics.prompt_tokens}'
-    yield f'plimsoll_gateway_{name}{{of="answer"}} {metrics.answer_tokens}'
+def _tokens(metrics: Metrics) -> Metric:
+    metric = CounterMetricFamily(
+        _name("tokens"), "Tokens, as the upstream counts them.", labels=["of"]
+    )
+    metric.add_metric(["prompt"], metrics.prompt_tokens)
+    metric.add_metric(["answer"], metrics.answer_tokens)
+    return metric
 
 
-def _histogram(histogram: Histogram) -> Iterator[str]:
-    name = "request_seconds"
-    yield from _head(name, "histogram", "Duration of requests, until the end of the answer.")
-    total = 0
-    for bound, count in zip((*BUCKET_BOUNDS, "+Inf"), histogram.counts, strict=True):
-        total += count
-        yield f'plimsoll_gateway_{name}_bucket{{le="{bound}"}} {total}'
-    yield f"plimsoll_gateway_{name}_sum {histogram.sum:.6f}"
-    yield f"plimsoll_gateway_{name}_count {total}"
+def _durations(histogram: Histogram) -> Metric:
+    bounds = (*map(str, BUCKET_BOUNDS), "+Inf")
+    return HistogramMetricFamily(
+        _name("request_seconds"),
+        "Duration of requests, until the end of the answer.",
+        buckets=list(zip(bounds, accumulate(histogram.counts), strict=True)),
+        sum_value=histogram.sum,
+    )
 
 
 def _resident() -> int:
