@@ -231,7 +231,7 @@ async def test_a_door_has_so_many_connections_and_no_more(
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
-    assert sum("3 connections" in each.message for each in caplog.records) == 1
+    assert sum("3 open connections" in each.message for each in caplog.records) == 1
     held[0][1].transport.abort()
     await eventually(lambda: len(relaying._tasks) == 2)
     held.append(await asyncio.open_connection("127.0.0.1", port))

@@ -67,7 +67,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def run(work: str, *, prefix: tuple[str, ...] = ()) -> dict[str, object]:
         need("userns", None if same else f"{python} is not this version of Python")
-        for parent in (folder, folder.parent, folder.parent.parent):
+        closed = (x for x in (folder, *folder.parents) if not x.stat().st_mode & 0o1)
+        for parent in closed:
             parent.chmod(0o755)  # another pytest that starts may close the folder again
         (folder / "script.py").write_text(f"{SCRIPT}\n{work}\nasyncio.run(main())\n")
         user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]

@@ -81,6 +81,7 @@ def test_two_ranks_have_the_losses_and_weights_of_one(out: Path, found, alone, n
     assert apart(load_file(out / name / "model.safetensors"), one) < 1e-2
 
 
+@pytest.mark.slow
 def test_in_half_precision_two_ranks_have_nearly_the_losses_of_one(out: Path, found, alone):
     """As on GPUs, where this is the default. Eight bits of a number are what it rounds to."""
     _, expected = alone["bfloat16"]
@@ -90,17 +91,20 @@ def test_in_half_precision_two_ranks_have_nearly_the_losses_of_one(out: Path, fo
     assert {each.dtype for each in kept.values()} == {torch.float32}, "the optimizer's own"
 
 
+@pytest.mark.slow
 def test_ranks_that_follow_the_first_do_the_same(out: Path, found, alone):
     for ours, theirs in zip(found["losses"]["shared"], found["losses"]["grpo"], strict=True):
         assert ours == pytest.approx(theirs)
     assert apart(load_file(out / "shared" / "model.safetensors"), alone["grpo"][0]) < 1e-2
 
 
+@pytest.mark.slow
 def test_weights_of_two_ranks_are_whole(found, alone):
     whole = {name: list(each.shape) for name, each in alone["grpo"][0].weights().tensors.items()}
     assert found["whole"] == whole
 
 
+@pytest.mark.slow
 def test_weights_that_layers_share_count_once_on_any_number_of_ranks(found, alone):
     one = alone["grpo"][0]
     sizes = {each.data_ptr(): each.numel() for each in one.weights().tensors.values()}
@@ -108,6 +112,7 @@ def test_weights_that_layers_share_count_once_on_any_number_of_ranks(found, alon
     assert found["parameters"] == one.parameters == sum(sizes.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_only_the_rank_that_writes_holds_a_checkpoint(out: Path, alone, name: str):
     first, second = (int((out / f"{name}.{rank}").read_text()) for rank in range(2))
@@ -115,6 +120,7 @@ def test_only_the_rank_that_writes_holds_a_checkpoint(out: Path, alone, name: st
     assert second == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_a_checkpoint_of_two_ranks_goes_on_in_one(folder: Path, out: Path, alone, name: str):
     one = learner(folder, name)
@@ -126,6 +132,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_in_one(folder: Path, out: Path, alone
     assert apart(dict(one.weights().tensors), undisturbed) < 2e-2
 
 
+@pytest.mark.slow
 def test_two_ranks_go_on_from_a_checkpoint_as_one_does(folder: Path, out: Path, found):
     one = learner(folder, "grpo")
     one.load(out / "grpo")
