@@ -1,4 +1,4 @@
-"""Options that several commands share, each worded once."""
+"""Options that several commands share."""
 
 import os
 import re
@@ -23,8 +23,8 @@ __all__ = [
 
 
 class _Path(click.Path):
-    """A path that somebody names. An empty one, as of a variable that is not set, is none: the
-    system would take it for the current folder."""
+    """A path option. An empty path, as from an unset variable, is an error: the system would use
+    the current folder."""
 
     def convert(
         self,
@@ -33,7 +33,7 @@ class _Path(click.Path):
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
         if not os.fspath(value).strip():
-            self.fail("it is empty", param, ctx)
+            self.fail("the path is empty", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -42,7 +42,7 @@ FILE = _Path(path_type=Path, dir_okay=False)
 
 
 def python_version(text: str) -> str:
-    """The type of an option that names a Python."""
+    """The type of an option with a Python version."""
     if re.fullmatch(r"\d+\.\d+", text) is None:
         raise click.BadParameter(f"{text!r} is no version of Python such as 3.12")
     return text
@@ -53,13 +53,13 @@ backend = click.option(
     default="local",
     show_default=True,
     metavar="NAME",
-    help="Where sandboxes run: local or docker.",
+    help="The backend of sandboxes: local or docker.",
 )
 concurrency = click.option(
     "--concurrency",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Trials at once.  [default: one for each core, at least 2]",
+    help="Concurrent trials.  [default: one for each core, at least 2]",
 )
 workers = click.option(
     "--workers",
@@ -75,8 +75,8 @@ engine = click.option(
 pool = click.option(
     "--pool",
     type=click.Choice(["none", "fresh", "reset"]),
-    help="Sandboxes are started when asked for (none), started ahead and used once (fresh), or"
-    " reset and used again (reset).  [default: none for local, fresh for docker]",
+    help="Start sandboxes on demand (none), ahead and use them once (fresh), or reset and reuse them"
+    " (reset).  [default: none for local, fresh for docker]",
 )
 task = click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
 json_output = click.option(
@@ -86,11 +86,11 @@ config = click.option(
     "--config",
     type=PATH,
     metavar="FILE",
-    help="The config.  [default: plimsoll.toml where it is there]",
+    help="The config file.  [default: plimsoll.toml, if it exists]",
 )
 assets = click.option(
     "--assets",
     type=PATH,
     metavar="DIR",
-    help="What `plimsoll stage` put there stands in for the network.",
+    help="The folder that `plimsoll stage` filled, used instead of the network.",
 )

@@ -117,10 +117,10 @@ def test_a_runs_workers_have_sandboxes_ready_and_the_run_tells_how_they_were_had
     assert pool["hits"] + pool["cold_starts"] == summary["trials"] == 16
     assert pool["hits"] >= 4
     assert sum(span["starts"] for span in pool["start_over_time"]) == pool["start"]["count"]
-    said = f"pool fresh: {pool['hits']} of 16 leases found one ready · start p50"
+    said = f"pool fresh: {pool['hits']} of 16 leases were ready · start p50"
     assert said in ended.stdout
     shown = plimsoll("status", "night")
-    assert f"pool fresh  {pool['hits']} of 16 leases found one ready" in shown.stdout
+    assert f"pool fresh  {pool['hits']} of 16 leases were ready" in shown.stdout
     assert json.loads(plimsoll("status", "night", "--json").stdout)["pool"] == pool
     assert marked(mark) == {}
     assert no_sandbox(tmp_path)

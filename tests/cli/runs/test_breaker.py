@@ -73,7 +73,7 @@ def test_told_to_keep_going_a_run_goes_to_its_end_and_still_says_so(plimsoll: Pl
     path = BROKEN / "no-reward-file"
     ended = plimsoll("eval", str(path), "--attempts", "24", "--keep-going")
     assert ended.returncode == 3, ended.stderr
-    assert "the breaker, told to keep going: dead-start" in ended.stdout
+    assert "breaker tripped (--keep-going): dead-start" in ended.stdout
     assert "24 trials in" in ended.stdout
 
 

@@ -120,16 +120,14 @@ def test_the_pools_line_says_what_was_measured_and_no_more():
         wait_cold=Quantiles(2, 0.3, 0.3),
     )
     assert pool_line(fresh) == (
-        "pool fresh: 6 of 8 leases found one ready · start p50 310 ms p99 1.2 s"
+        "pool fresh: 6 of 8 leases were ready · start p50 310 ms p99 1.2 s"
         " · wait warm p50 2 ms p99 3.1 ms · cold p50 300 ms p99 300 ms"
     )
     failed = PoolStats(
         reuse=Reuse.RESET, hits=0, cold_starts=0, failed_starts=3, retired={"it\x1bdied": 2}
     )
     said = pool_line(failed)
-    assert said.endswith(
-        "0 of 0 leases found one ready · failed starts 3 · retired: it\\x1bdied (2)"
-    )
+    assert said.endswith("0 of 0 leases were ready · failed starts 3 · retired: it\\x1bdied (2)")
 
 
 @pytest.mark.parametrize("width", [20, 40, 57, 58, 59, 80])

@@ -1,4 +1,4 @@
-"""`plimsoll eval`: run an agent over tasks and show what came of it."""
+"""`plimsoll eval`: run an agent over tasks and show the results."""
 
 from pathlib import Path
 from typing import Literal
@@ -31,22 +31,24 @@ Exit status:
     "--policy",
     multiple=True,
     metavar="URL",
-    help="An OpenAI-compatible server that answers for the policy, again for each replica;"
-    " or scripted:FILE.  [default: [policy] urls]",
+    help="An OpenAI-compatible server of the policy, repeated for each replica; or scripted:FILE."
+    "  [default: [policy] urls]",
 )
-@click.option("--model", metavar="NAME", help="The policy's name there.  [default: its only one]")
+@click.option(
+    "--model", metavar="NAME", help="The model name on the server.  [default: its only model]"
+)
 @click.option(
     "--turns",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The most answers a trial may have.  [default: no limit]",
+    help="The limit of answers in a trial.  [default: no limit]",
 )
 @click.option(
     "--agent-layer",
     "layer",
     type=options.PATH,
     metavar="DIR",
-    help="Where `plimsoll bake` put the agents.  [default: [agents] layer]",
+    help="The folder that `plimsoll bake` made.  [default: [agents] layer]",
 )
 @options.backend
 @click.option(
@@ -55,7 +57,7 @@ Exit status:
     default=1,
     show_default=True,
     metavar="K",
-    help="How often each task is tried.",
+    help="Trials of each task.",
 )
 @options.concurrency
 @options.workers
@@ -82,7 +84,7 @@ Exit status:
     "--validation",
     type=options.PATH,
     metavar="DIR",
-    help="Where validate wrote to.  [default: .plimsoll beside the tasks]",
+    help="The output folder of validate.  [default: .plimsoll beside the tasks]",
 )
 @click.option(
     "--canary-every",
@@ -91,7 +93,7 @@ Exit status:
     help="An oracle trial of a solvable task for every N trials, 0 for none."
     "  [default: 200, 0 in shorter runs]",
 )
-@click.option("--keep-going", is_flag=True, help="Run to the end whatever the breaker finds.")
+@click.option("--keep-going", is_flag=True, help="Run to the end even if the breaker trips.")
 def command(
     path: Path,
     agent: str,
@@ -119,9 +121,9 @@ def command(
 ) -> int:
     """Run an agent over the task or the folder of tasks at PATH.
 
-    Every trial is graded or void. A mean is over graded trials only. What each trial did
-    is kept in the run directory, one folder an attempt. A run that would be worthless
-    stops by itself and says why.
+    Every trial is graded or void; means are over graded trials only. The run directory has one
+    folder for each trial. The breaker stops a run whose rewards would be worthless and prints the
+    reason.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.evaluation import evaluate

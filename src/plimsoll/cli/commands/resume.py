@@ -1,4 +1,4 @@
-"""`plimsoll resume`: go on with a run that was stopped or killed."""
+"""`plimsoll resume`: continue a run that was stopped or killed."""
 
 import click
 
@@ -17,8 +17,8 @@ def command(run: str, keep_going: bool, as_json: bool) -> int:
 
     RUN may be of `plimsoll run`, `plimsoll eval` or `plimsoll validate`.
 
-    Trials that ran when it ended are tried again; what had finished is kept. Its config.toml
-    may be edited before: rules and numbers hold from here on.
+    Trials that were running when it ended run again; finished ones are kept. Its config.toml
+    may be edited before: changes apply from here on.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.start import start_run

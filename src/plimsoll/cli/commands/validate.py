@@ -1,4 +1,4 @@
-"""`plimsoll validate`: see that tasks can be graded where they are to run."""
+"""`plimsoll validate`: check that tasks can be graded on a backend."""
 
 from pathlib import Path
 from typing import Literal
@@ -27,7 +27,7 @@ Exit status:
     default=1,
     show_default=True,
     metavar="N",
-    help="How often oracle and nop try each task.",
+    help="Trials of each task by oracle and by nop.",
 )
 @options.concurrency
 @options.workers
@@ -39,7 +39,7 @@ Exit status:
     "--out",
     type=options.PATH,
     metavar="DIR",
-    help="Where validation.json and quarantine.txt go.  [default: .plimsoll beside the tasks]",
+    help="The folder of validation.json and quarantine.txt.  [default: .plimsoll beside the tasks]",
 )
 @options.config
 @options.assets
@@ -59,9 +59,9 @@ def command(
 ) -> int:
     """Run the oracle and nop over the task or the folder of tasks at PATH.
 
-    The oracle must be graded at a task's maximum and nop below it, every time, in real
-    sandboxes under the real network policy. A task that fails this is quarantined with
-    its reason. Other tasks' records stay as they are.
+    In real sandboxes with the real network policy, the oracle must get the maximum reward of a task
+    and nop less, every time. A task that fails is quarantined with the reason. Records of other
+    tasks stay unchanged.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.views.validation import validate

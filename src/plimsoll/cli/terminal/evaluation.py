@@ -1,4 +1,4 @@
-"""What `plimsoll eval` prints, in order, around a run. Results go to stdout, the rest to stderr."""
+"""`plimsoll eval` in the foreground. Results go to stdout, everything else to stderr."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ SHOWN_UNKNOWN_KEYS = 10
 
 
 def evaluate(run: EvalRun, *, as_json: bool) -> int:
-    """Run an evaluation to its end or to a signal, and return the exit status."""
+    """Run an evaluation until it ends or a signal arrives, and return the exit status."""
     request = run.request
     err = console(stderr=True)
-    # With --json, stdout holds the object alone.
+    # With --json, only the JSON object goes to stdout.
     out = err if as_json else console(stderr=False)
     _begin(run, out, err)
     with Interrupts(
@@ -44,7 +44,7 @@ def evaluate(run: EvalRun, *, as_json: bool) -> int:
 
 
 def remote_sandboxes(backend: str, run: str, err: Console) -> RemoteSandboxes | None:
-    """What of a run is not gone with this process: containers are an engine's."""
+    """The sandboxes that outlive this process: those of a Docker daemon."""
 
     def say(text: str) -> None:
         err.print(Text(text, style="yellow"), soft_wrap=True)
@@ -58,7 +58,7 @@ async def _run(run: EvalRun, err: Console) -> None:
 
 
 def _begin(run: EvalRun, out: Console, err: Console) -> None:
-    """The first line, then what is wrong with the tasks."""
+    """Print the first line, then problems of the tasks."""
     request, selection = run.request, run.selection
     backend = BACKENDS[request.backend]
     tasks = len(selection.tasks) - len(run.left_out)
@@ -76,7 +76,7 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
 
 
 def _actor(run: EvalRun) -> str:
-    """Who acts, and who answers for the policy."""
+    """The agent and the policy."""
     if not run.urls:
         return f"agent {run.request.agent}"
     first, *more = run.urls
@@ -85,7 +85,7 @@ def _actor(run: EvalRun) -> str:
 
 
 def warn_of_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:
-    """Name the first few, and count the others."""
+    """Print the first unknown keys and the number of others."""
     for key in keys[:SHOWN_UNKNOWN_KEYS]:
         err.print(Text(f"warning: {plain(key.describe())}", style="yellow"), soft_wrap=True)
     if (more := len(keys) - SHOWN_UNKNOWN_KEYS) > 0:

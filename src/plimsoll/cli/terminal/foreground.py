@@ -1,4 +1,4 @@
-"""What `plimsoll run` and `plimsoll resume` do around a run: signals, progress, the end."""
+"""Runs in the foreground: signals, progress, the closing lines and the exit status."""
 
 import asyncio
 import os
@@ -33,42 +33,42 @@ BAR_WIDTH = 20
 
 
 class ForegroundRun(Protocol):
-    """A run that a command drives."""
+    """A run of `plimsoll run` or `plimsoll resume`."""
 
     @property
     def rollouts(self) -> Rollouts | None:
-        """None before it is made."""
+        """None before they are made."""
         ...
 
     @property
     def doing(self) -> str:
-        """What goes on, where it is not rolling out."""
+        """The current activity, if it is not rolling out."""
         ...
 
     @property
     def lingers(self) -> bool:
-        """Whether something is at work that does not end with the run."""
+        """Whether a thread is still working that would delay the exit."""
         ...
 
     @property
     def weights(self) -> Path | None:
-        """The folder of weights that stays after its end, if one does."""
+        """The folder of weights that stays after the run, if there is one."""
         ...
 
     async def run(self, screen: Screen) -> None: ...
 
 
 def run_in_foreground(driven: ForegroundRun, *, as_json: bool) -> int:
-    """Run to the end or to a signal, and return the exit status."""
+    """Run until the end or a signal, and return the exit status."""
     screen = Screen(as_json=as_json)
     with Interrupts(lambda: _drain(driven, screen.err)) as interrupts:
         failed = ""
-        # Some libraries print what they notice, such as the death of a node.
+        # Some libraries print to stdout, for example about the death of a node.
         with redirect_stdout(sys.stderr), showing_warnings(screen.err):
             try:
                 interrupts.run(_run(driven, screen))
             except PlimsollError as error:
-                # Before that, it is the command or its config that cannot be used.
+                # Before the run begins, it is an error of the command or its config.
                 if not _has_begun(driven):
                     raise
                 failed = str(error)
@@ -77,7 +77,7 @@ def run_in_foreground(driven: ForegroundRun, *, as_json: bool) -> int:
             screen.err.print(Text(f"plimsoll: {plain(failed)}"), soft_wrap=True)
             code = 3
         if driven.lingers:
-            # It could not be ended, and Python would wait for it.
+            # Python would wait for the thread.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -89,10 +89,10 @@ def _has_begun(driven: ForegroundRun) -> bool:
 
 
 def _end(driven: ForegroundRun, screen: Screen, interrupts: Interrupts, *, as_json: bool) -> int:
-    """Say how it ended."""
+    """Print the end of the run. Returns the exit status."""
     rollouts = driven.rollouts
     if rollouts is None or not rollouts.is_over:
-        said = "ended before anything was started"
+        said = "ended before anything started"
         if rollouts is not None and _has_begun(driven):
             said = f"ended at once · continue: plimsoll resume {rollouts.directory.path}"
         screen.err.print(Text(said, style="yellow"), soft_wrap=True)
@@ -108,12 +108,12 @@ def _end(driven: ForegroundRun, screen: Screen, interrupts: Interrupts, *, as_js
 
 
 def _drain(driven: ForegroundRun, err: Console) -> bool:
-    """What the first signal does."""
+    """Drain the run, on the first signal. False if there is nothing to drain."""
     rollouts = driven.rollouts
     if rollouts is None or not rollouts.stop():
         return False
     grace = rollouts.plan.config.workers.grace_seconds
-    said = f"stopping: running trials have {grace:g} s; once more ends them now"
+    said = f"stopping: running trials have {grace:g} s; repeat the signal to end them now"
     err.print(Text(said, style="yellow"), soft_wrap=True)
     return True
 
@@ -125,7 +125,7 @@ async def _run(driven: ForegroundRun, screen: Screen) -> None:
 
 @asynccontextmanager
 async def _showing(driven: ForegroundRun, err: Console) -> AsyncGenerator[None]:
-    """Show how the run is going for as long as the block lasts."""
+    """Show the progress of the run during the block."""
     shower = asyncio.create_task((_live if err.is_terminal else _lines)(driven, err))
     try:
         yield
@@ -151,12 +151,12 @@ async def _live(driven: ForegroundRun, err: Console) -> None:
 
 
 async def _parts(driven: ForegroundRun) -> list[RenderableType]:
-    """The last steps, how far it is, and how it goes."""
+    """The last steps, the progress bar, and the progress line."""
     rollouts, line = driven.rollouts, Text(_line(driven))
     if rollouts is None or not rollouts.has_begun:
         return [line]
     status = rollouts.status()
-    # Read in a thread: the run directory may be on a slow file system.
+    # In a thread: the run directory may be on a slow file system.
     metrics = rollouts.directory.metrics
     table = await asyncio.to_thread(steps_table, metrics, status.step, status.heldout)
     parts: list[RenderableType] = [] if table is None else [table]
@@ -168,7 +168,7 @@ async def _parts(driven: ForegroundRun) -> list[RenderableType]:
 
 
 async def _lines(driven: ForegroundRun, err: Console) -> None:
-    """For logs and pipes: what it begins to do, and a line every so often."""
+    """For logs and pipes: new activities, and a progress line at intervals."""
     loop = asyncio.get_running_loop()
     doing, said = "", loop.time()
     while True:

@@ -1,4 +1,4 @@
-"""Progress on stderr while trials run: a live table, or a line now and then."""
+"""Progress on stderr while trials run: a live table, or a line at intervals."""
 
 import asyncio
 import logging
@@ -23,9 +23,9 @@ LINE_SECONDS = 10.0
 async def showing_progress(
     run: TrialSetRun, console: Console, line: Callable[[], str] | None = None
 ) -> AsyncGenerator[None]:
-    """Show how the run is going for as long as the block lasts, and its warnings once each.
+    """Show the progress of the run during the block, and each warning once.
 
-    `line` says it in one line, where that of an evaluation does not fit.
+    `line` replaces the progress line of an evaluation.
     """
     show = _live if console.is_terminal else _lines
     line = line or (lambda: progress_line(run))
@@ -41,14 +41,14 @@ async def showing_progress(
 
 @contextmanager
 def showing_warnings(err: Console) -> Generator[None]:
-    """What the package warns of is shown as it happens."""
+    """Print the warnings that the package logs."""
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             said = f"warning: {plain(record.getMessage())}"
             err.print(Text(said, style="yellow"), soft_wrap=True)
             if record.exc_info:
-                # Nobody raised it on purpose: what it says is for whoever mends it.
+                # An unexpected exception: the traceback is for its developers.
                 trace = logging.Formatter().formatException(record.exc_info)
                 err.print(Text(plain(trace)), soft_wrap=True)
 
@@ -68,7 +68,7 @@ async def _live(run: TrialSetRun, console: Console, line: Callable[[], str]) -> 
 
 
 async def _lines(_: TrialSetRun, console: Console, line: Callable[[], str]) -> None:
-    """For logs and pipes: nothing for a short run, a line every so often for a long one."""
+    """For logs and pipes: a line at intervals; none for a short run."""
     loop = asyncio.get_running_loop()
     said = loop.time()
     while True:

@@ -1,6 +1,6 @@
-"""How an evaluation looks on a screen: its first line, its progress, its closing table.
+"""The output of an evaluation: first line, progress, closing table.
 
-Where no trial is graded no number is shown, only a dash.
+Without a graded trial there is a dash instead of a mean.
 """
 
 import shlex
@@ -39,7 +39,7 @@ def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
 
 
 def progress_line(evaluation: TrialSetRun) -> str:
-    """What has been done so far, in one line."""
+    """The progress in one line."""
     tally = evaluation.tally
     parts = [f"{tally.trials:,}/{evaluation.total:,} trials", f"graded {tally.graded:,}"]
     if tally.mean_reward is not None:
@@ -49,7 +49,7 @@ def progress_line(evaluation: TrialSetRun) -> str:
 
 
 def pace(evaluation: TrialSetRun) -> Iterable[str]:
-    """How fast it goes, and how long it will take; nothing before the first trial."""
+    """The rate and the remaining time; nothing before the first trial."""
     done, seconds = evaluation.tally.trials, evaluation.seconds
     if not done or seconds <= 0:
         return
@@ -60,7 +60,7 @@ def pace(evaluation: TrialSetRun) -> Iterable[str]:
 
 
 def live(evaluation: TrialSetRun, line: str | None = None) -> RenderableType:
-    """The progress and the trials under way, the longest-running first."""
+    """The progress and the running trials, longest first."""
     running = evaluation.running
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for _ in range(3):
@@ -73,7 +73,7 @@ def live(evaluation: TrialSetRun, line: str | None = None) -> RenderableType:
 
 
 def _bar(evaluation: TrialSetRun) -> Table:
-    """The bar on a line of its own, which it does not end itself."""
+    """The progress bar on its own line."""
     line = Table.grid()
     line.add_row(
         ProgressBar(
@@ -99,7 +99,7 @@ def closing(
     diagnosis: Diagnosis | None = None,
     pool: PoolStats | None = None,
 ) -> Iterable[RenderableType]:
-    """Everything that is said at the end: the table, why trials are void, where to look."""
+    """The end of an evaluation: the table, reasons of void trials, files to look at."""
     tally = evaluation.tally
     if tally.trials:
         yield _table(tally)
@@ -122,15 +122,15 @@ def closing(
         yield Text(_canaries(evaluation.canaries))
     if pool is not None:
         yield Text(pool_line(pool))
-    if (asked := _asked(summary)) is not None:
-        yield Text(asked)
+    if (usage := _policy_usage(summary)) is not None:
+        yield Text(usage)
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
-    yield Text(f"see: {_look(tally, directory)}")
+    yield Text(f"see: {_see(tally, directory)}")
 
 
 def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
-    """Why the breaker tripped, what to do about it, and how to go on."""
-    did = "stopped by the breaker" if diagnosis.stopped else "the breaker, told to keep going"
+    """The reason why the breaker tripped, the remedy, and the next command."""
+    did = "stopped by the breaker" if diagnosis.stopped else "breaker tripped (--keep-going)"
     yield Text(f"{did}: {diagnosis.rule} · {plain(diagnosis.said)}", style="yellow")
     example = [f"e.g. {diagnosis.look}"] if diagnosis.look else []
     parts = (
@@ -144,12 +144,12 @@ def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
 
 
 def pool_line(stats: PoolStats) -> str:
-    """How the run's sandboxes were had."""
+    """Starts, resets and reuse of the run's sandboxes."""
     pooled = stats.reuse is not Reuse.NONE
     parts: list[str] = []
     if pooled:
         leases = stats.hits + stats.cold_starts
-        parts.append(f"{stats.hits:,} of {leases:,} leases found one ready")
+        parts.append(f"{stats.hits:,} of {leases:,} leases were ready")
     measured = {"start": stats.start, "reset": stats.reset}
     if pooled:
         measured |= {"wait warm": stats.wait_warm, "cold": stats.wait_cold}
@@ -173,12 +173,12 @@ def _short(seconds: float) -> str:
 def _canaries(canaries: Canaries) -> str:
     run = canaries.good + canaries.failed
     if not run:
-        return f"canaries: none yet, one in {canaries.every:,} trials of a task that can be solved"
+        return f"canaries: none yet, one in {canaries.every:,} trials, of a solvable task"
     return f"canaries: {canaries.good:,} of {run:,} good, one in {canaries.every:,} trials"
 
 
-def _asked(summary: Summary) -> str | None:
-    """What the policy was asked; nothing where the agent asks none."""
+def _policy_usage(summary: Summary) -> str | None:
+    """Turns and tokens of the policy; None for an agent without a policy."""
     if summary.turns is None:
         return None
     prompts, answers = summary.prompt_tokens or 0, summary.answer_tokens or 0
@@ -201,7 +201,7 @@ def _table(tally: Tally) -> Table:
 
 
 def _cells(tally: Tally) -> tuple[Text, Text, Text]:
-    """Graded, mean and void of a tally; yellow where something is void."""
+    """Graded, mean and void of a tally; void trials are yellow."""
     return (
         Text(f"{tally.graded:,}/{tally.trials:,}"),
         Text(figure(tally.mean_reward)),
@@ -226,7 +226,7 @@ def _spent(evaluation: TrialSetRun, interrupted: bool) -> str:
     if interrupted:
         return (
             f"interrupted after {duration(seconds)}: {done:,} of {total:,} trials finished "
-            f"and are kept; the others are not counted · continue: {_resume(evaluation.directory)}"
+            f"and are kept; the others do not count · continue: {_resume(evaluation.directory)}"
         )
     rate = 60 * done / seconds if seconds > 0 else 0.0
     if done < total:
@@ -242,8 +242,8 @@ def _resume(directory: RunDirectory) -> str:
     return shlex.join(("plimsoll", "resume", str(directory.path)))
 
 
-def _look(tally: Tally, directory: RunDirectory) -> str:
-    """Where to look next: the summary, and a trial, a void one if there is any."""
+def _see(tally: Tally, directory: RunDirectory) -> str:
+    """The summary and one trial, a void one if there is any."""
     rows = sorted(tally.rows, key=lambda row: row.cause is None)
     if not rows:
         return str(directory.summary)

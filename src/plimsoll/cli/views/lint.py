@@ -1,4 +1,4 @@
-"""What `plimsoll lint` prints: findings by task, then once for each rule why and what to do."""
+"""The output of `plimsoll lint`: findings by task, then reason and remedy of each rule."""
 
 import time
 from collections import Counter
@@ -32,7 +32,7 @@ ABOUT_FETCHES = {"fetch-then-zero", "fetch-without-network", "clone-at-build"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be linted, and where it is to run."""
+    """The tasks to lint, and the backend that will run them."""
 
     path: Path
     backend: str
@@ -56,7 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def lint(request: Request, *, as_json: bool, sarif_file: Path | None) -> int:
-    """Lint, print what was found, and return the exit status."""
+    """Lint, print the findings, and return the exit status."""
     started = time.monotonic()
     settings = _settings(request)
     loaded = load_tasks(request.path, request.pattern)
@@ -91,7 +91,7 @@ def _settings(request: Request) -> LintSettings:
 
 
 def _showing_progress(loaded: LoadedTasks, settings: LintSettings) -> Iterator[LintResult]:
-    """A bar on a terminal; nothing in a pipe or a log."""
+    """Lint with a progress bar on a terminal."""
     total = len(loaded.tasks) + len(loaded.invalid)
     err = console(stderr=True)
     columns = (TextColumn("lint"), BarColumn(40), MofNCompleteColumn())
@@ -122,9 +122,9 @@ def _print(
     _print_rules(out, summary.findings)
     out.print()
     out.print(_closing_line(summary, linted), soft_wrap=True)
-    look = list(_look(summary, request, sarif_file))
-    if look:
-        out.print(Text(f"see: {' · '.join(look)}"), soft_wrap=True)
+    see = list(_see(summary, request, sarif_file))
+    if see:
+        out.print(Text(f"see: {' · '.join(see)}"), soft_wrap=True)
 
 
 def _first_line(summary: Summary) -> Text:
@@ -134,11 +134,11 @@ def _first_line(summary: Summary) -> Text:
 
 def _print_task(out: Console, one: LintResult) -> None:
     out.print(Text(plain(one.task), style="bold"), soft_wrap=True)
-    places = [_location(finding) for finding in one.findings]
-    wide = max(map(len, places))
+    locations = [_location(finding) for finding in one.findings]
+    wide = max(map(len, locations))
     rules = max(len(finding.rule) for finding in one.findings)
-    for place, finding in zip(places, one.findings, strict=True):
-        line = Text(f"  {place:{wide}}  {finding.rule:{rules}}  ")
+    for location, finding in zip(locations, one.findings, strict=True):
+        line = Text(f"  {location:{wide}}  {finding.rule:{rules}}  ")
         line.append(f"{finding.severity:7}", style=COLOURS[finding.severity])
         line.append(f"  {plain(finding.message)}")
         out.print(line, soft_wrap=True)
@@ -173,7 +173,7 @@ def _closing_line(summary: Summary, linted: Sequence[LintResult]) -> Text:
     return Text(" · ".join(parts), style="red" if summary.errors else "yellow")
 
 
-def _look(summary: Summary, request: Request, sarif_file: Path | None) -> Iterator[str]:
+def _see(summary: Summary, request: Request, sarif_file: Path | None) -> Iterator[str]:
     if ABOUT_FETCHES.intersection(finding.rule for finding in summary.findings):
         yield f"plimsoll stage {request.path} --to DIR"
     if sarif_file is not None:

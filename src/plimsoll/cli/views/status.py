@@ -1,7 +1,4 @@
-"""How a run fares, in one line and in a table.
-
-The last steps of a run that trains, in a table.
-"""
+"""The status of a run: a line, its last steps and its workers in tables."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +48,7 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
             out.print()
             print_table(out, table)
     out.print()
-    out.print(Text(_look(directory, is_alive=owner is not None, status=status)), soft_wrap=True)
+    out.print(Text(_see(directory, is_alive=owner is not None, status=status)), soft_wrap=True)
     return 0
 
 
@@ -84,7 +81,7 @@ def _trials_line(status: Status) -> str:
 
 
 def voids(void: Mapping[str, int]) -> str:
-    """How many are void, and why."""
+    """The number of void trials, by cause."""
     if not void:
         return "0"
     causes = ", ".join(f"{cause} {count:,}" for cause, count in void.items())
@@ -92,7 +89,7 @@ def voids(void: Mapping[str, int]) -> str:
 
 
 def bars(rewards: Sequence[float | None]) -> str:
-    """The last rewards as a line of bars, from the least of them to the greatest."""
+    """The last rewards as bars, scaled from the lowest to the highest."""
     shown = rewards[-SHOWN_BARS:]
     known = [reward for reward in shown if reward is not None]
     if len(known) < 2:
@@ -106,7 +103,7 @@ def bars(rewards: Sequence[float | None]) -> str:
 
 
 def _left(status: Status) -> Iterator[str]:
-    """How long it will take, where that can be told from the trials of this life of the run."""
+    """The remaining time, if it can be estimated from the trials of this process."""
     done = len([r for r in status.rewards if r is not None])
     if status.steps is None or not status.step or not done or status.state != "running":
         return
@@ -125,11 +122,11 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
         "trials",
         (
             f"{status.trials:,}: graded {status.graded:,}, void {voids(status.void)} · "
-            f"{status.running:,} run, {status.waiting:,} wait"
+            f"{status.running:,} running, {status.waiting:,} waiting"
         ),
     )
     if status.total is None:
-        yield "groups", f"{status.buffered:,} ready · {status.requeued:,} came again"
+        yield "groups", f"{status.buffered:,} ready · {status.requeued:,} requeued"
     yield "canaries", status.canaries
     if status.ledger:
         yield "ledger", status.ledger
@@ -141,7 +138,8 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.heldout:
         yield "held-out", " → ".join(f"{figure(r)} (step {n})" for n, r in status.heldout.items())
     for task, why in status.out.items():
-        yield "out", f"{task}: {why}"
+        label = "quarantined" if why.startswith("quarantined: ") else "left out"
+        yield label, f"{task}: {why.removeprefix('quarantined: ')}"
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> Table:
@@ -166,7 +164,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> Table:
     return table
 
 
-def _look(directory: RunDirectory, *, is_alive: bool, status: Status) -> str:
+def _see(directory: RunDirectory, *, is_alive: bool, status: Status) -> str:
     path = directory.path
     if is_alive:
         return f"see: plimsoll ledger {path} · plimsoll stop {path}"
@@ -184,7 +182,7 @@ STEP_HEADS = (
 
 
 def steps_table(metrics: Path, step: int, heldout: Mapping[int, float | None]) -> Table | None:
-    """Up to a step, from the run's own journal; None where there are none."""
+    """The last steps up to `step`, from metrics.jsonl; None without any."""
     lines = last_metrics(metrics, SHOWN_STEPS, up_to=step)
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""What `plimsoll validate` prints around its run. Results go to stdout, the rest to stderr."""
+"""`plimsoll validate` and its output. Results go to stdout, everything else to stderr."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -27,10 +27,10 @@ __all__ = ["validate"]
 
 
 def validate(run: ValidateRun, *, as_json: bool) -> int:
-    """Validate tasks to the end or to a signal, and return the exit status."""
+    """Validate tasks until the end or a signal, and return the exit status."""
     request = run.request
     err = console(stderr=True)
-    # With --json, stdout holds the object alone.
+    # With --json, only the JSON object goes to stdout.
     out = err if as_json else console(stderr=False)
     tasks = len(run.loaded.tasks) + len(run.loaded.invalid)
     doing = "validate with oracle and nop"
@@ -67,7 +67,7 @@ async def _run(run: ValidateRun, err: Console) -> None:
 
 
 def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable[RenderableType]:
-    """The table, why tasks are quarantined, what was written, and how to go on."""
+    """The table, reasons of quarantined tasks, written files, and the next command."""
     if report.results:
         yield _table(report.results)
     bad = [record for record in report.results if not record.ok]
@@ -107,13 +107,13 @@ def _spent(run: ValidateRun, report: Report) -> str:
 
 
 def _short(file: str) -> str:
-    """From the current folder, where it is below that."""
+    """A path relative to the current folder, if it is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _next(run: ValidateRun, report: Report) -> str:
-    """To validate once more where it did not come to its end, else to run what is valid."""
+    """The command that finishes the validation, else the one that runs the valid tasks."""
     request = run.request
     same: dict[str, object] = {
         "--backend": request.backend,
@@ -153,7 +153,7 @@ def _table(results: Sequence[TaskRecord]) -> Table:
 
 
 def _cell(attempts: Sequence[Attempt]) -> str:
-    """What an agent got: one reward, or the lowest and the highest; void where any is."""
+    """The rewards of an agent: one, or the lowest and the highest; void if any is."""
     rewards = [one.reward for one in attempts if one.reward is not None]
     if len(rewards) < len(attempts):
         return "void"
