@@ -133,5 +133,5 @@ def test_an_empty_path_is_refused_and_nothing_is_written(
 ):
     ended = plimsoll(*words)
     assert ended.returncode == 2
-    assert ": it is empty\n" in ended.stderr
+    assert ": the path is empty\n" in ended.stderr
     assert not list(tmp_path.iterdir())

@@ -75,7 +75,7 @@ engine = click.option(
 pool = click.option(
     "--pool",
     type=click.Choice(["none", "fresh", "reset"]),
-    help="Start sandboxes on demand (none), ahead and use them once (fresh), or reset and reuse them"
+    help="Start sandboxes on demand (none), ahead for one use (fresh), or reset and reuse them"
     " (reset).  [default: none for local, fresh for docker]",
 )
 task = click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
