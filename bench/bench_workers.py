@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway_sides import upstream
-from workers_environment import PlaceOptions
+from workers_environment import BenchOptions
 from workers_sides import VERIFIERS, Churn, Side, ours, verifiers
 from workers_small import (
     Deaths,
@@ -178,12 +178,12 @@ def aim(what: str, value: float, most: float) -> str:
 
 
 @asynccontextmanager
-async def fresh() -> AsyncIterator[PlaceOptions]:
+async def fresh() -> AsyncIterator[BenchOptions]:
     """A policy, and a folder for what is written."""
     process, port = upstream()
     try:
         with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as made:
-            yield PlaceOptions(f"http://127.0.0.1:{port}", made)
+            yield BenchOptions(f"http://127.0.0.1:{port}", made)
     finally:
         process.stop()
 

@@ -27,19 +27,20 @@ from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
     Coming,
+    EnvironmentOptions,
     News,
     Order,
     Result,
 )
 from workers_agent import play
 
-__all__ = ["PlaceOptions", "bench_environment", "cannot_be_made"]
+__all__ = ["BenchOptions", "bench_environment", "cannot_be_made"]
 
 SMALL = 1024
 TICK = 0.01
 
 
-class PlaceOptions(msgspec.Struct, frozen=True):
+class BenchOptions(msgspec.Struct, frozen=True):
     """Where the policy is, where trajectories go, and whether garbage is collected."""
 
     policy: str
@@ -50,7 +51,7 @@ class PlaceOptions(msgspec.Struct, frozen=True):
 class BenchEnvironment:
     """Runs orders, each with a session of the gateway where it needs one."""
 
-    def __init__(self, gateway: Gateway, options: PlaceOptions) -> None:
+    def __init__(self, gateway: Gateway, options: BenchOptions) -> None:
         self._gateway = gateway
         self._policy = options.policy
         self._folder = Path(options.folder)
@@ -101,9 +102,6 @@ class BenchEnvironment:
             path = await session.end("submitted")
         return str(path)
 
-    async def group_over(self, group: str) -> None:
-        pass
-
     def set_version(self, version: Version) -> None:
         self._version = version
 
@@ -141,8 +139,8 @@ async def _lateness(seconds: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def bench_environment(raw: msgspec.Raw) -> AsyncIterator[BenchEnvironment]:
-    options = msgspec.json.decode(raw, type=PlaceOptions)
+async def bench_environment(asked: EnvironmentOptions) -> AsyncIterator[BenchEnvironment]:
+    options = msgspec.json.decode(asked.config, type=BenchOptions)
     if not options.collects:
         gc.disable()
     upstream = await make_upstream([options.policy], model="policy")
@@ -152,6 +150,6 @@ async def bench_environment(raw: msgspec.Raw) -> AsyncIterator[BenchEnvironment]
 
 
 @contextlib.asynccontextmanager
-async def cannot_be_made(raw: msgspec.Raw) -> AsyncIterator[BenchEnvironment]:  # noqa: ARG001
+async def cannot_be_made(asked: EnvironmentOptions) -> AsyncIterator[BenchEnvironment]:  # noqa: ARG001
     raise ImportError("no module named what-this-worker-needs")
     yield

@@ -16,8 +16,12 @@ import msgspec
 from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
-from plimsoll.workers.messages import Order, WorkerSpec
-from workers_environment import PlaceOptions
+from plimsoll.workers.messages import EnvironmentOptions, Order, WorkerSpec
+from workers_environment import BenchOptions
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from stand_ins import stand_in
 
 __all__ = ["VERIFIERS", "Churn", "Proc", "Side", "order", "ours", "spec", "verifiers"]
 
@@ -81,13 +85,12 @@ class Side(Protocol):
         ...
 
 
-def spec(options: PlaceOptions, concurrency: int, maker: str = "bench_environment") -> WorkerSpec:
+def spec(options: BenchOptions, concurrency: int, maker: str = "bench_environment") -> WorkerSpec:
     return WorkerSpec(
         run="bench",
-        maker=f"workers_environment:{maker}",
-        options=msgspec.Raw(msgspec.json.encode(options)),
+        options=EnvironmentOptions(config=msgspec.Raw(msgspec.json.encode(options)), directory=""),
         concurrency=concurrency,
-        environment={"PYTHONPATH": str(BENCH)},
+        environment=stand_in(f"workers_environment:{maker}", BENCH),
     )
 
 
@@ -120,7 +123,7 @@ async def ours(
     policy: str, folder: Path, churn: Churn, *, collects: bool = True, word: str = "play"
 ) -> AsyncIterator[Side]:
     """The word is that of the orders: `play`, `apart` or `alone`."""
-    asked = spec(PlaceOptions(policy, str(folder), collects), churn.at_once)
+    asked = spec(BenchOptions(policy, str(folder), collects), churn.at_once)
     async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
         await supervisor.wait_ready()
         yield _Ours(supervisor, churn, word)

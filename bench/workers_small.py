@@ -17,7 +17,7 @@ from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.messages import Result
-from workers_environment import PlaceOptions
+from workers_environment import BenchOptions
 from workers_sides import Proc, order, spec
 
 __all__ = ["Deaths", "Sleepers", "SmallTurns", "deaths", "sleepers", "small_turns"]
@@ -41,7 +41,7 @@ class SmallTurns:
         return self.worker + self.controller
 
 
-async def small_turns(options: PlaceOptions, steps: int) -> SmallTurns:
+async def small_turns(options: BenchOptions, steps: int) -> SmallTurns:
     """A run as its controller makes it: admit, run, finish, train on nothing, commit."""
     settings = Settings(batch_groups=4, max_running=32, group_size=8, depth=0, max_staleness=0)
     tasks = DataOrder([f"task-{number}" for number in range(1000)])
@@ -90,7 +90,7 @@ class Sleepers:
     """Megabytes that they take."""
 
 
-async def sleepers(options: PlaceOptions, trials: int, seconds: float) -> Sleepers:
+async def sleepers(options: BenchOptions, trials: int, seconds: float) -> Sleepers:
     asked = spec(options, trials + 1)
     async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
         process = await _ready(supervisor)
@@ -125,7 +125,7 @@ class Deaths:
     """Until a worker that cannot start was told of, with its last words."""
 
 
-async def deaths(options: PlaceOptions, orders: int) -> Deaths:
+async def deaths(options: BenchOptions, orders: int) -> Deaths:
     asked = spec(options, orders)
     async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
         process = await _ready(supervisor)
@@ -147,7 +147,7 @@ async def deaths(options: PlaceOptions, orders: int) -> Deaths:
     return Deaths(orders, noticed, took, await _reported(options))
 
 
-async def _reported(options: PlaceOptions) -> float:
+async def _reported(options: BenchOptions) -> float:
     broken = spec(options, 1, "cannot_be_made")
     began = time.perf_counter()
     async with Supervisor(ProcessEngine(), broken, number=1) as supervisor:
