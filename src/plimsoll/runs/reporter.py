@@ -14,7 +14,6 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs.audit import audit
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.breaker.monitor import BreakerMonitor
@@ -231,6 +230,9 @@ class Reporter:
     def _problems(self) -> list[str] | None:
         if self.ledger.position > _CHECKED_EVENTS:
             return None
+        # Imported here: an evaluation does not check its ledger at its end.
+        from plimsoll.runs.audit import audit
+
         return audit(self.directory.path).problems
 
     def _write(self, status: Status, *, is_last: bool = False) -> None:

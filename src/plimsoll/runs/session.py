@@ -24,7 +24,6 @@ from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs import controller_process
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.monitor import BreakerMonitor
-from plimsoll.runs.cleanup import reap_at_end
 from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.reporter import Reporter
@@ -127,6 +126,9 @@ class RunSession:
         # After recovery: servers may be paused until they have their weights.
         self.plan = await self.plan.surveyed()
         if not self._in_process:
+            # Imported here: a run without worker processes needs none of it.
+            from plimsoll.runs.cleanup import reap_at_end
+
             # After the workers: one that did not end in time was killed, and left its sandboxes.
             stack.push_async_callback(reap_at_end, self.plan.config)
         workers = make_workers(self.plan, self.directory, in_process=self._in_process)
