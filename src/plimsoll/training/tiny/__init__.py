@@ -1,7 +1,7 @@
-"""The tiny policy: a small transformer that has half learned four kinds of tasks, so that
-reinforcement learning has something to show on any machine.
+"""The tiny policy: a small transformer that solves some tasks of four kinds, so that reinforcement
+learning shows an effect on any machine.
 
-`folder()` is an ordinary Hugging Face folder; `python -m plimsoll.training.tiny` makes it anew.
+`folder()` is an ordinary Hugging Face folder; `python -m plimsoll.training.tiny` makes it again.
 """
 
 from pathlib import Path
@@ -10,5 +10,5 @@ __all__ = ["folder"]
 
 
 def folder() -> Path:
-    """Where the weights that come with Plimsoll are."""
+    """The folder of the weights that come with Plimsoll."""
     return Path(__file__).parent / "model"

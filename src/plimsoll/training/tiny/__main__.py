@@ -1,4 +1,4 @@
-"""Makes the tiny policy, and the demo's tasks, anew."""
+"""Makes the tiny policy and the tasks of the demo again."""
 
 import argparse
 from pathlib import Path

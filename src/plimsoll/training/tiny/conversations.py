@@ -1,9 +1,7 @@
-"""What somebody says who knows the solution of an instance but is careless, turn by turn: what
-the policy learns from first.
+"""Conversations of an agent that knows the solution of an instance but is careless, also as
+tensors with a mask of the answers. They are the training data of the tiny policy.
 
 The words around the commands are those of the agent `shell`.
-
-Conversations as tensors, with a mask of what the policy says in them.
 """
 
 import re
@@ -22,55 +20,55 @@ from plimsoll.training.tiny.instances import Instance
 __all__ = ["Examples", "Turn", "make_conversation", "make_examples"]
 
 DONE = "done"
-KEEPS = re.compile(r" > \S+$| -i\b")
-"""What makes a command keep its result instead of printing it."""
-SLIPS = 0.65
-"""How often the work is not done: never begun, broken off, or its result not kept."""
+STORES = re.compile(r" > \S+$| -i\b")
+"""The part of a command that stores the result instead of printing it."""
+MISTAKE_SHARE = 0.65
+"""The share of conversations with a mistake: work not begun, aborted, or its result not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the policy is told, and what it answers."""
+    """A prompt and the answer of the policy."""
 
-    told: str
+    prompt: str
     answer: str
 
 
 def make_conversation(instance: Instance, random: Random) -> list[Turn]:
-    """The whole conversation."""
-    told = instance.instruction
+    """A whole conversation about an instance."""
+    prompt = instance.instruction
     turns: list[Turn] = []
     for command, printed in commands(instance, random):
-        turns.append(Turn(told, f"```bash\n{command}\n```"))
-        told = f"exit 0\n{printed or '(no output)'}"
-    return [*turns, Turn(told, DONE)]
+        turns.append(Turn(prompt, f"```bash\n{command}\n```"))
+        prompt = f"exit 0\n{printed or '(no output)'}"
+    return [*turns, Turn(prompt, DONE)]
 
 
 def commands(instance: Instance, random: Random) -> list[tuple[str, str]]:
-    """The commands that are run, each with what it prints."""
-    *looks, work = instance.commands
-    right = [(look, instance.files[look.removeprefix("cat ")]) for look in looks]
-    if random.random() >= SLIPS:
-        return [*right, (work, "")]
+    """The executed commands, each with its output."""
+    *reads, work = instance.commands
+    correct = [(read, instance.files[read.removeprefix("cat ")]) for read in reads]
+    if random.random() >= MISTAKE_SHARE:
+        return [*correct, (work, "")]
     done = random.randrange(len(instance.commands) + 1)
     if done < len(instance.commands):
-        return right[:done]
-    return [*right, (KEEPS.sub("", work), instance.result)]
+        return correct[:done]
+    return [*correct, (STORES.sub("", work), instance.result)]
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A row for each conversation, padded to the right."""
+    """One row for each conversation, padded on the right."""
 
     ids: Tensor
     answers: Tensor
-    """Whether a token is the policy's own, the ends of its answers included."""
+    """Whether a token belongs to an answer, end tokens included."""
 
 
 def make_examples(
     tokenizer: PreTrainedTokenizerBase, instances: Iterable[Instance], random: Random
 ) -> Examples:
-    """What is said about them."""
+    """Conversations about instances as tensors."""
     rows = [render(tokenizer, make_conversation(instance, random)) for instance in instances]
     ids, answers = ([torch.tensor(row) for row in column] for column in zip(*rows, strict=True))
     return Examples(
@@ -81,11 +79,11 @@ def make_examples(
 def render(
     tokenizer: PreTrainedTokenizerBase, turns: Iterable[Turn]
 ) -> tuple[list[int], list[int]]:
-    """The ids of a conversation, and its mask."""
+    """The token ids of a conversation and the mask of its answers."""
     messages = [
         {"role": role, "content": text}
         for turn in turns
-        for role, text in (("user", turn.told), ("assistant", turn.answer))
+        for role, text in (("user", turn.prompt), ("assistant", turn.answer))
     ]
     rendered = cast(Any, tokenizer).apply_chat_template(
         messages, return_dict=True, return_assistant_tokens_mask=True

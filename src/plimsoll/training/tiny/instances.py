@@ -1,10 +1,9 @@
 """Four kinds of tasks, made of words and numbers: write a file, find a line in a log, edit a
 config, fix a failing test.
 
-An instance says what is asked for, what is there, the commands that do it, and what is there
-then. All of it follows from the random numbers that it is drawn with.
-
-Which instances are for what. No two sets have an instruction or a command in common.
+An instance has the instruction, the files, the commands of the solution, and the resulting file.
+All of it follows from the random numbers that it is drawn with. No two sets of instances have an
+instruction or a command in common.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -41,25 +40,25 @@ class Instance:
     """Of its folder."""
     instruction: str
     files: dict[str, str]
-    """What is in the working folder."""
+    """The content of the working folder."""
     commands: tuple[str, ...]
-    """Each is an answer of its own; the last does the work."""
+    """The solution: one answer each; the last one does the work."""
     target: str
-    """The file that the last command makes or changes; all others stay as they are."""
+    """The file that the last command makes or changes; all others stay unchanged."""
     result: str
-    """What is in it then."""
+    """The content of `target` after the last command."""
     test: str | None = None
-    """The file that has to run without a failure, whatever is in `target`; without it the
-    result has to be exactly this."""
+    """A test file that must pass, whatever is in `target`; without it, `target` must have exactly
+    this `result`."""
 
     @property
-    def said(self) -> frozenset[str]:
-        """What it is told from others by."""
+    def texts(self) -> frozenset[str]:
+        """The texts that distinguish it from other instances."""
         return frozenset((self.name, self.instruction, *self.commands))
 
 
 def write_file(random: Random) -> Instance:
-    """A line of text that goes into a new file."""
+    """Write a line of text to a new file."""
     name, noun = random.sample(NOUNS, 2)
     text = f"{random.choice(ADJECTIVES)} {noun} {random.choice(NUMBERS)}"
     return Instance(
@@ -74,7 +73,7 @@ def write_file(random: Random) -> Instance:
 
 
 def find_line(random: Random) -> Instance:
-    """A line of a log that goes into a file of its own."""
+    """Copy a line of a log to a file."""
     name, target, *subjects = random.sample(NOUNS, 8)
     lines = [
         f"{hour:02}:{random.randrange(60):02} {subject} {random.choice(ADJECTIVES)}\n"
@@ -93,7 +92,7 @@ def find_line(random: Random) -> Instance:
 
 
 def edit_config(random: Random) -> Instance:
-    """A setting of a config that gets another value."""
+    """Change a value in a config."""
     name = random.choice(NOUNS)
     values = {key: random.choice(NUMBERS) for key in random.sample(SETTINGS, 4)}
     key = random.choice(tuple(values))
@@ -114,10 +113,10 @@ def config(values: dict[str, int]) -> str:
 
 
 def fix_test(random: Random) -> Instance:
-    """A function that does not do what its docstring says; one has to look to see what."""
+    """Fix a function that contradicts its docstring; the agent must read it first."""
     name = random.choice(NOUNS)
     word, wrong = random.sample(tuple(OPERATORS), 2)
-    # No pair for which two operators give the same.
+    # Operands for which all operators give different results.
     first, second = random.randrange(5, 10), random.randrange(3, 5)
     expected = {"sum": first + second, "difference": first - second, "product": first * second}
     return Instance(
@@ -155,12 +154,12 @@ KINDS: dict[str, Callable[[Random], Instance]] = {
 def draw_instances(
     random: Random, number: int, *, without: Collection[str] = ()
 ) -> Iterator[Instance]:
-    """Instances, the kinds in turn; none that says what is in `without`."""
+    """Draw instances, cycling through the kinds; none has a text of `without`."""
     makers = tuple(KINDS.values())
-    for place in range(number):
-        make = makers[place % len(makers)]
+    for index in range(number):
+        make = makers[index % len(makers)]
         instance = make(random)
-        while not instance.said.isdisjoint(without):
+        while not instance.texts.isdisjoint(without):
             instance = make(random)
         yield instance
 
@@ -177,8 +176,8 @@ class DemoTasks:
     held_out: tuple[Instance, ...]
 
     @property
-    def said(self) -> frozenset[str]:
-        """What no other instance says."""
+    def texts(self) -> frozenset[str]:
+        """The texts that no other instance may have."""
         tasks = (*self.training, *self.held_out)
         return frozenset(text for task in tasks for text in (task.instruction, *task.commands))
 
@@ -188,13 +187,13 @@ def demo_tasks() -> DemoTasks:
     taken: set[str] = set()
     chosen: list[Instance] = []
     while len(chosen) < TRAINING + HELD_OUT:
-        # Four at a time, one of each kind, so that each set has equally many of all.
+        # Four at a time, one of each kind, so that each set has the same number of each.
         for instance in draw_instances(random, 4, without=taken):
-            taken |= instance.said
+            taken |= instance.texts
             chosen.append(instance)
     return DemoTasks(tuple(chosen[:TRAINING]), tuple(chosen[TRAINING:]))
 
 
 def other_instances(random: Random, number: int) -> Iterator[Instance]:
-    """Instances that are no tasks of the demo: what the policy has learned from before."""
-    return draw_instances(random, number, without=demo_tasks().said)
+    """Instances outside the demo: the training data of the tiny policy."""
+    return draw_instances(random, number, without=demo_tasks().texts)

@@ -1,8 +1,8 @@
-"""How the tiny policy is made: supervised on what somebody careless would say to instances that
-are no tasks of the demo. It comes to know the right commands, and to slip as often: sampled, it
-solves about a third of the tasks.
+"""The recipe of the tiny policy: supervised training on conversations of a careless agent, about
+instances outside the demo. It learns the correct commands and the mistakes: sampled, it solves
+about a third of the tasks.
 
-The same machine makes the same weights; another may round differently.
+The same machine makes the same weights; another one may round differently.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -50,10 +50,10 @@ def make(folder: Path, *, seed: int = 0, say: Callable[[str], None]) -> list[flo
 
 
 def texts(instances: Iterable[Instance], random: Random) -> Iterator[str]:
-    """All that is said about them."""
+    """All texts of conversations about instances."""
     for instance in instances:
         for turn in make_conversation(instance, random):
-            yield from (turn.told, turn.answer)
+            yield from (turn.prompt, turn.answer)
 
 
 def architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
@@ -76,7 +76,7 @@ def ends(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 @contextmanager
 def reproducible(seed: int) -> Generator[None]:
-    """One thread: what several sum in parts is rounded by how many they are."""
+    """Use one thread: partial sums of several threads round differently."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -90,7 +90,7 @@ def reproducible(seed: int) -> Generator[None]:
 def learn(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, random: Random
 ) -> Iterator[float]:
-    """Train it batch by batch; gives the loss of each."""
+    """Train the model; yields the loss of each batch."""
     optimizer = Optimizer(model, rate=RATE, weight_decay=0.0, clip_gradient=1.0)
     share = Schedule("cosine", warmup=20, final=0.1, steps=BATCHES)
     for number in range(1, BATCHES + 1):
@@ -102,7 +102,7 @@ def learn(
 
 
 def loss_of(model: LlamaForCausalLM, batch: Examples) -> Tensor:
-    """The mean over all tokens of answers."""
+    """The mean loss over all tokens of answers."""
     hidden = backbone_of(model)(batch.ids)[:, :-1]
     chosen = batch.answers[:, 1:]
     logits = head_of(model)(hidden[chosen])

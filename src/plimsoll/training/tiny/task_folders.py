@@ -1,4 +1,4 @@
-"""Writes instances as folders of tasks."""
+"""Instances written as task folders."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ echo "$reward" >/logs/verifier/reward.txt
 
 
 def write_demo(folder: Path) -> None:
-    """The demo's tasks, to train on and held out."""
+    """Write the tasks of the demo, for training and held-out."""
     tasks = demo_tasks()
     for instance in tasks.training:
         write_task(folder / "tasks", instance)
@@ -78,7 +78,7 @@ def write_demo(folder: Path) -> None:
 
 
 def write_task(folder: Path, instance: Instance) -> None:
-    """Write the task into a folder of its name in `folder`."""
+    """Write a task into a subfolder of `folder` with its name."""
     for path, text in files_of(instance).items():
         file = folder / instance.name / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def write_task(folder: Path, instance: Instance) -> None:
 
 
 def files_of(instance: Instance) -> dict[str, str]:
-    """The files of a task's folder, by their paths in it."""
+    """The files of a task folder by relative path."""
     settings = SETTINGS.format(
         name=instance.name, kind=instance.kind, description=DESCRIPTIONS[instance.kind]
     )

@@ -1,4 +1,4 @@
-"""The tokenizer of the tiny policy, and how a conversation is laid out in its tokens."""
+"""The tokenizer and the chat template of the tiny policy."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -10,10 +10,10 @@ __all__ = ["END", "make_tokenizer"]
 
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 FENCES = ("```bash\n", "\n```")
-"""One token each: they begin and end nearly every answer."""
+"""One token each: nearly every answer begins and ends with them."""
 WORDS = Regex(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9]+")
-"""Words, numbers, and what stands between them. A word is the same token wherever it stands, so
-that copying it is all there is to learn about it."""
+"""Words, numbers, and the characters between them. A word is the same token everywhere, so that
+the model only has to learn to copy it."""
 SIZE = 640
 
 TEMPLATE = (
@@ -26,12 +26,12 @@ TEMPLATE = (
     "{%- endfor -%}"
     f"{{%- if add_generation_prompt -%}}{ASSISTANT}{{%- endif -%}}"
 )
-"""Leaves out the system message and the tools, which are the same in every conversation. Answers
-stand in it as they were sampled, so that each prompt begins with all that was said before."""
+"""Omits the system message and the tools, which are the same in every conversation. Answers are
+rendered as sampled, so that each prompt begins with the whole conversation before it."""
 
 
 def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """A tokenizer whose words are those of `texts`; anything else it spells in bytes."""
+    """A tokenizer with the words of `texts`; it encodes other words as bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
