@@ -5,21 +5,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
-
-from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import short_id
 from plimsoll.gateway.completions import Answer, Refusal
 from plimsoll.gateway.http.handler import FallbackHandler, GatewayHandler
 from plimsoll.gateway.http.idle_connections import IdleConnections
-from plimsoll.gateway.http.relay import relay
-from plimsoll.gateway.http.server import TerseLog, raise_open_files_limit
+from plimsoll.gateway.http.server import HttpServer, Listen
 from plimsoll.gateway.metrics import Metrics
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.pending_request import PendingRequest
@@ -30,29 +24,13 @@ from plimsoll.gateway.upstreams.gate import Pauses
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.trajectories.recorder import Recorder
 
-__all__ = ["Gateway", "Listen"]
+__all__ = ["Gateway"]
 
 log = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 1.0
 PING_SECONDS = 5.0
 """A client whose stream is silent for this long is sent a ping."""
-LINGERING_SECONDS = 2.0
-"""For a client to stop sending a body that was refused."""
-IDLE_SECONDS = 120.0
-"""Between an answer and the next request of its connection. Client libraries give an idle
-connection up after 5 to 90 seconds, so none of them asks by one that is being closed."""
-CLOSE_SECONDS = 2.0
-READ_BYTES = 1 << 20
-"""What a connection may have ready to be read before it is paused: most bodies, all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Where the server listens. Port 0 is any that is free."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
 
 
 class Gateway:
@@ -74,42 +52,21 @@ class Gateway:
     ) -> None:
         self.metrics = Metrics()
         self.sessions = SessionRegistry()
-        self.port = 0
         self._upstream = upstream
         self._pauses = pauses or Pauses()
         self._model = model
         self._ids = ids
-        self._listen = listen or Listen()
-        self._idle = IdleConnections()
-        self._handler = GatewayHandler(self.sessions, self.metrics, self._idle, fallback)
-        self._protocols: web.Server | None = None
-        self._server: asyncio.Server | None = None
+        idle = IdleConnections()
+        handler = GatewayHandler(self.sessions, self.metrics, idle, fallback)
+        self._server = HttpServer(handler, idle, listen or Listen())
         self._maintenance: asyncio.Task[None] | None = None
 
+    @property
+    def port(self) -> int:
+        return self._server.port
+
     async def __aenter__(self) -> Self:
-        self._protocols = web.Server(
-            self._handler,
-            handler_cancellation=True,
-            access_log=None,
-            logger=TerseLog(log),
-            auto_decompress=False,
-            keepalive_timeout=IDLE_SECONDS,
-            read_bufsize=READ_BYTES,
-            lingering_time=LINGERING_SECONDS,
-        )
-        raise_open_files_limit()
-        loop = asyncio.get_running_loop()
-        where = self._listen
-        try:
-            self._server = await loop.create_server(
-                self._serve, where.host, where.port, reuse_address=True, backlog=1024
-            )
-        except OSError as error:
-            reason = error.strerror or error
-            raise UsageError(
-                f"the gateway cannot listen on {where.host}:{where.port}: {reason}"
-            ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._server.start()
         self._maintenance = asyncio.create_task(self._maintain())
         return self
 
@@ -119,9 +76,8 @@ class Gateway:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._server is not None and self._protocols is not None
         assert self._maintenance is not None
-        self._server.close()
+        self._server.stop_listening()
         results = await asyncio.gather(
             *(session.end() for session in self.sessions), return_exceptions=True
         )
@@ -131,9 +87,7 @@ class Gateway:
         self._maintenance.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._maintenance
-        self._protocols.pre_shutdown()
-        await self._protocols.shutdown(CLOSE_SECONDS)
-        await self._server.wait_closed()
+        await self._server.close()
 
     async def open(
         self,
@@ -169,16 +123,7 @@ class Gateway:
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection that comes from inside a sandbox."""
-        if self._protocols is None or self._server is None or not self._server.is_serving():
-            raise ConnectionRefusedError("the gateway is not open")
-        await relay(reader, writer, self._serve)
-
-    def _serve(self) -> RequestHandler:
-        """The protocol of a new connection."""
-        assert self._protocols is not None
-        connection = self._protocols()
-        self._idle.add(connection)
-        return connection
+        await self._server.connect(reader, writer)
 
     def _count(self, pending: PendingRequest, outcome: Answer | Refusal, kind: str) -> None:
         metrics = self.metrics
@@ -195,8 +140,7 @@ class Gateway:
             await asyncio.sleep(MAINTENANCE_SECONDS)
             now = time.monotonic()
             self.metrics.last_maintenance = now
-            if self._idle and self._protocols is not None:
-                self._idle.close_expired(now, self._protocols.connections)
+            self._server.close_idle(now)
             await self._maintain_sessions(now)
 
     async def _maintain_sessions(self, now: float) -> None:

@@ -10,6 +10,7 @@ from gateway_parts import ServedSession, Stepped, asked, done, eventually, say, 
 from plimsoll.gateway import gateway as gateway_module
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.http import idle_connections
+from plimsoll.gateway.http import server as server_module
 from plimsoll.sandboxes import connections
 from plimsoll.sandboxes.protocol import Sandbox
 
@@ -156,7 +157,7 @@ async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypa
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         writer.write(_post(served))
         step = await stepped.call()
-        await eventually(lambda: not served.gateway._idle)
+        await eventually(lambda: not served.gateway._server._idle)
         monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
         await asyncio.sleep(0.6)
         done(step, "at last")
@@ -168,7 +169,7 @@ async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypa
 async def test_a_connection_that_asked_once_and_fell_silent_is_cut(
     stepped: Stepped, tmp_path, monkeypatch, more: bytes
 ):
-    monkeypatch.setattr(gateway_module, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.3)
     async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
         for number, port in enumerate((relaying.port, served.gateway.port)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -188,7 +189,7 @@ async def test_a_connection_whose_answer_takes_long_is_not_idle(
 ):
     """The time that began with the answer before it runs out meanwhile."""
     idle = 1.0
-    monkeypatch.setattr(gateway_module, "IDLE_SECONDS", idle)
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", idle)
     async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         for number in range(2):
@@ -209,7 +210,7 @@ async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, m
     monkeypatch.setattr(idle_connections, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
     async with serving(stepped, tmp_path) as served:
-        port, known = served.gateway.port, served.gateway._idle
+        port, known = served.gateway.port, served.gateway._server._idle
         made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
         await eventually(lambda: len(known) == 20)
         for _, writer in made:

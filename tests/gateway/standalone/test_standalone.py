@@ -17,7 +17,7 @@ import pytest
 from gateway_parts import HELLO, Stepped, eventually
 
 from plimsoll.core.versions import Version
-from plimsoll.gateway.gateway import Listen
+from plimsoll.gateway.http.server import Listen
 from plimsoll.gateway.standalone import session_records
 from plimsoll.gateway.standalone import standalone as standalone_module
 from plimsoll.gateway.standalone.standalone import StandaloneGateway

@@ -15,7 +15,7 @@ import msgspec
 from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.core.errors import UsageError
 from plimsoll.core.host_names import check_host_names
-from plimsoll.gateway.gateway import Listen
+from plimsoll.gateway.http.server import Listen
 from plimsoll.gateway.standalone.standalone import StandaloneGateway
 from plimsoll.gateway.upstreams.capabilities import render_capabilities
 from plimsoll.gateway.upstreams.factory import KEY_VARIABLE, make_upstream

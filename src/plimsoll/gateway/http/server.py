@@ -1,9 +1,106 @@
-"""Settings of the HTTP server: its log, and the limit on open files."""
+"""The HTTP server of the gateway: listens on a port, and serves connections from sandboxes."""
 
+import asyncio
 import logging
 import resource
+from dataclasses import dataclass
 
-__all__ = ["TerseLog", "raise_open_files_limit"]
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from plimsoll.core.errors import UsageError
+from plimsoll.gateway.http.handler import GatewayHandler
+from plimsoll.gateway.http.idle_connections import IdleConnections
+from plimsoll.gateway.http.relay import relay
+
+__all__ = ["HttpServer", "Listen"]
+
+log = logging.getLogger(__name__)
+
+LINGERING_SECONDS = 2.0
+"""For a client to stop sending a body that was refused."""
+IDLE_SECONDS = 120.0
+"""Between an answer and the next request of its connection. Client libraries give an idle
+connection up after 5 to 90 seconds, so none of them asks by one that is being closed."""
+CLOSE_SECONDS = 2.0
+READ_BYTES = 1 << 20
+"""What a connection may have ready to be read before it is paused: most bodies, all of them."""
+MAX_OPEN_FILES = 65_536
+"""The limit on the limit: child processes inherit it, and some programs iterate over all
+descriptors.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where the server listens. Port 0 is any that is free."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class HttpServer:
+    """Serves the requests of a handler, over TCP and over relayed connections."""
+
+    def __init__(self, handler: GatewayHandler, idle: IdleConnections, listen: Listen) -> None:
+        self.port = 0
+        self._handler = handler
+        self._idle = idle
+        self._listen = listen
+        self._protocols: web.Server | None = None
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Raises `UsageError` if the address cannot be listened on."""
+        self._protocols = web.Server(
+            self._handler,
+            handler_cancellation=True,
+            access_log=None,
+            logger=TerseLog(log),
+            auto_decompress=False,
+            keepalive_timeout=IDLE_SECONDS,
+            read_bufsize=READ_BYTES,
+            lingering_time=LINGERING_SECONDS,
+        )
+        raise_open_files_limit()
+        host, port = self._listen.host, self._listen.port
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._new_protocol, host, port, reuse_address=True, backlog=1024
+            )
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"the gateway cannot listen on {host}:{port}: {reason}") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection that comes from inside a sandbox."""
+        if self._server is None or not self._server.is_serving():
+            raise ConnectionRefusedError("the gateway is not open")
+        await relay(reader, writer, self._new_protocol)
+
+    def close_idle(self, now: float) -> None:
+        """Close the connections that have sent no request in time."""
+        if self._idle and self._protocols is not None:
+            self._idle.close_expired(now, self._protocols.connections)
+
+    def stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Close all connections, after `stop_listening`."""
+        assert self._server is not None and self._protocols is not None
+        self._protocols.pre_shutdown()
+        await self._protocols.shutdown(CLOSE_SECONDS)
+        await self._server.wait_closed()
+
+    def _new_protocol(self) -> RequestHandler:
+        """The protocol of a new connection."""
+        assert self._protocols is not None
+        connection = self._protocols()
+        self._idle.add(connection)
+        return connection
 
 
 class TerseLog:
@@ -20,12 +117,6 @@ class TerseLog:
         self._log.debug("%s %s", msg.replace("%s", "?"), type(exc_info).__name__)
 
     warning = error = debug
-
-
-MAX_OPEN_FILES = 65_536
-"""The limit on the limit: child processes inherit it, and some programs iterate over all
-descriptors.
-"""
 
 
 def raise_open_files_limit() -> None:

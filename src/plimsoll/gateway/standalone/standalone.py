@@ -17,9 +17,10 @@ from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import short_id
 from plimsoll.gateway.access_keys import key_digest, matches, new_key, request_key
 from plimsoll.gateway.completions import Refusal
-from plimsoll.gateway.gateway import Gateway, Listen
+from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.http.handler import not_found
 from plimsoll.gateway.http.replies import json_reply
+from plimsoll.gateway.http.server import Listen
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.standalone.admin import Admin
