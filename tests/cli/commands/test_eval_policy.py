@@ -120,7 +120,7 @@ def test_one_replica_that_is_not_there_is_no_obstacle(
     [
         (("--agent", "shell"), ("needs a policy", "--policy URL")),
         (("--agent", "oracle", "--policy", "http://a/v1"), ("oracle asks no policy",)),
-        (("--agent", "shell", "--policy", "gpu-1:8000"), ("no URL", "http://HOST:PORT/v1")),
+        (("--agent", "shell", "--policy", "gpu-1:8000"), ("is not a URL", "http://HOST:PORT/v1")),
         (("--agent", "shell", "--policy", "scripted:no.toml"), ("no.toml", "No such file")),
         (
             ("--agent", "shell", "--policy", "scripted:a", "--policy", "http://a/v1"),

@@ -146,10 +146,12 @@ def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
 
 
 OUTLIVING = STUBBORN.replace(
-    "Interrupts()", 'Interrupts(outliving=Outliving("a-run", lambda text: print(text, flush=True)))'
+    "Interrupts()",
+    'Interrupts(outliving=RemoteSandboxes("a-run", lambda text: print(text, flush=True)))',
 ).replace(
     "from plimsoll.cli.terminal.interrupts import Interrupts",
-    "from plimsoll.cli import interrupts as own\nfrom plimsoll.cli.terminal.interrupts import *\n"
+    "from plimsoll.cli.terminal import interrupts as own\n"
+    "from plimsoll.cli.terminal.interrupts import *\n"
     "own.LONG_GRACE = 6.0",
 )
 
