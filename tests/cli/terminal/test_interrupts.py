@@ -147,7 +147,7 @@ def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
 
 OUTLIVING = STUBBORN.replace(
     "Interrupts()",
-    'Interrupts(outliving=RemoteSandboxes("a-run", lambda text: print(text, flush=True)))',
+    'Interrupts(sandboxes=RemoteSandboxes("a-run", lambda text: print(text, flush=True)))',
 ).replace(
     "from plimsoll.cli.terminal.interrupts import Interrupts",
     "from plimsoll.cli.terminal import interrupts as own\n"
