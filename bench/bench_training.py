@@ -1,14 +1,14 @@
-"""Training at once with rollouts against training in turn, where environments straggle.
+"""Asynchronous against synchronous training, with straggling environments.
 
-Every side trains the same model on the same tasks, with the same batches, for as many steps:
-trainer, policy, gateway, workers, sandboxes and ledger are those of any run. How long
-environments take is made: lognormal, with one trial in twenty at 50 medians. So are rewards,
-which are coins: how fast it trains is measured, and not how well. A straggler takes as long as
-four updates in turn do here, which are measured first: as many as a staleness of 4 can hide.
+Every side trains the same model on the same tasks, with the same batches and the same number of
+steps; trainer, policy, gateway, workers, sandboxes and ledger are those of any run. The durations
+of environments are artificial: lognormal, with one trial in twenty at 50 medians. So are rewards,
+which are coin tosses: the benchmark measures speed, not learning. A straggler takes as long as four
+synchronous updates here, which are measured first: as many as a staleness of 4 can hide.
 
-Torch has one thread on every side: the learner computes as fast at once with rollouts as in turn,
-as where it has devices of its own. The first step, which fills the pipeline, is not counted, nor
-are the last, which have nothing ahead of them.
+Torch has one thread on every side: the learner is as fast beside rollouts as alone, as if it had
+its own device. The first step, which fills the pipeline, does not count, nor do the last steps,
+which have nothing ahead of them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One side of `bench_training.py`: a run of `plimsoll run`, and what its directory says of it."""
+"""One side of `bench_training.py`: a `plimsoll run`, and the figures of its directory."""
 
 import asyncio
 import os

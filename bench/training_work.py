@@ -1,10 +1,14 @@
-"""What the sides of `bench_training.py` work on: tasks whose environments straggle, and a model.
+"""The workload of `bench_training.py`: tasks with straggling environments, and a model.
 
-Trials are whole: a sandbox, an agent, commands, tests. Two things are made. A test sleeps before
-it grades, for a time that each trial draws anew: lognormal, and 50 medians for one in twenty.
-And its reward is a coin, so that every group has something to learn from, at every step and on
-every side. What a task asks for comes after much else, as in conversations of agents: prompts
-are ten times as long as answers.
+Trials are complete: a sandbox, an agent, commands, tests. Two things are artificial:
+
+- A test sleeps before it grades, for a random time: lognormal, and 50 medians in one of twenty
+  trials.
+- Its reward is a coin toss, so that every group has something to learn from, at every step and on
+  every side.
+
+The instruction of a task follows a long context, as in conversations of agents: prompts are ten
+times as long as answers.
 """
 
 import math

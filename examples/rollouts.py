@@ -1,6 +1,6 @@
-"""A trainer's whole contract with Plimsoll: python examples/rollouts.py [RUN]
+"""The whole contract of a trainer with Plimsoll: python examples/rollouts.py [RUN]
 
-Here the trainer only counts tokens. Run it again with the same RUN after killing it: it goes on.
+Here the trainer only counts tokens. Kill it and run it again with the same RUN: it resumes.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A controller whose trials end when the caller says so. Everything is real except the workers."""
+"""A scheduler whose trials end when the caller says so. Everything is real except the workers."""
 
 import asyncio
 import time

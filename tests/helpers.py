@@ -1,4 +1,4 @@
-"""Tasks written for one test, agents made for one, and what their trials leave."""
+"""Task folders, agents and checks of verdicts for single tests."""
 
 import os
 import secrets

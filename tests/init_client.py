@@ -1,4 +1,4 @@
-"""The init of containers, run as pid 1 of namespaces of its own, and a client for its frames."""
+"""The init of containers as pid 1 of its own namespaces, and a client for its frames."""
 
 import os
 import platform

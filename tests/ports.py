@@ -1,4 +1,4 @@
-"""Ports of this host for servers that a test starts by a number, or never."""
+"""Reserved ports of this host, for servers that a test starts later or never."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this host, and what must be gone after it."""
+"""A Ray cluster of several nodes on this host, and its cleanup."""
 
 import contextlib
 import importlib.util

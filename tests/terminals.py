@@ -1,4 +1,4 @@
-"""What a program writes to a terminal."""
+"""Reading the output of a program from a pseudo-terminal."""
 
 import errno
 import os

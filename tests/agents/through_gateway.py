@@ -3,13 +3,13 @@
 import shutil
 from pathlib import Path
 
-from asking import Asks, Worked, trial_with
 from plimsoll.agents.protocol import Agent
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import Script, load_script
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.loader import load_task
+from policy_agents import Asks, Worked, trial_with
 
 __all__ = ["SCRIPT", "SCRIPTS", "worker"]
 

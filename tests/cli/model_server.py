@@ -1,10 +1,9 @@
-"""A server of a model, as vLLM's documentation describes one that takes weights: a program.
+"""A program that serves a model and takes weights, with the endpoints that vLLM documents.
 
     python model_server.py MODEL PORT
 
-It generates for real, with the weights of the folder that it was told to load last, loaded as
-anybody would load a model. It tells no version of its tokens. `GET /norms` has the length of
-every tensor that it serves.
+It really generates, with the weights of the folder that it loaded last, and reports no version of
+its tokens. `GET /norms` returns the norm of every tensor that it serves.
 """
 
 import asyncio

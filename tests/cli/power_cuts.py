@@ -1,4 +1,4 @@
-"""A power cut, as it leaves the files of a run that was killed."""
+"""Files of a killed run as a power cut leaves them."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""Runs started from the command line, and what they leave running."""
+"""Runs started from the command line, and checks of the processes that they leave."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The command itself: quick to start, quiet where it should be."""
+"""The `plimsoll` command itself: start time, help, errors."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Trainings that are small enough for a test: a model of two words that it is to choose from."""
+"""Trainings small enough for a test: a model that chooses between two words."""
 
 import json
 from pathlib import Path

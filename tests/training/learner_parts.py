@@ -1,4 +1,4 @@
-"""Samples for a learner, made by lot."""
+"""Random samples for a learner."""
 
 import random
 from array import array

@@ -1,4 +1,4 @@
-"""Places whose trials toss coins, and start no sandbox."""
+"""Trial environments whose trials get random rewards and start no sandbox."""
 
 import asyncio
 import contextlib

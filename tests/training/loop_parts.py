@@ -1,4 +1,4 @@
-"""A learner and a policy that do what a test tells them, around real rollouts."""
+"""A learner and a policy with programmed faults, around real rollouts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is said of a checkpoint that cannot be written."""
+"""Failed writes of checkpoints."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The thread that all of the learner's work is done in."""
+"""The dedicated thread of the learner."""
 
 import asyncio
 import threading

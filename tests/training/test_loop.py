@@ -1,4 +1,4 @@
-"""The loop of the trainer around real rollouts: its order, its checkpoints, its ends."""
+"""The training loop around real rollouts: order of a step, checkpoints, ends."""
 
 import errno
 import json

@@ -1,3 +1,5 @@
+"""Loading of models and tokenizers, and the messages about unusable folders."""
+
 import json
 from pathlib import Path
 

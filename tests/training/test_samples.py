@@ -1,4 +1,4 @@
-"""What the learner is given of a batch: graded members that are not withheld, by their groups."""
+"""Samples of a batch: graded members that are not withheld, with advantages over their groups."""
 
 from array import array
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Small models with random weights: what a Hugging Face folder holds, in little."""
+"""Small models with random weights in Hugging Face folders."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from through_gateway import SCRIPT, worker
 
-from asking import Asks
 from helpers import check_graded, check_void, need_several_users
 from parts import need
 from plimsoll.agents.protocol import Agent
@@ -17,6 +16,7 @@ from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.verdicts import Cause, Graded
+from policy_agents import Asks
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""`plimsoll bake`: what can be baked, and what is said where something cannot."""
+"""`plimsoll bake`: unknown agents and failed installations."""
 
 from pathlib import Path
 

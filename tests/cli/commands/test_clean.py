@@ -1,4 +1,4 @@
-"""`plimsoll clean`: what it removes, what it refuses, and what it leaves alone."""
+"""`plimsoll clean`: items that it removes, refuses to remove, and leaves alone."""
 
 import asyncio
 import json
@@ -14,7 +14,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from living import Living, living
 from plimsoll.core.ids import Labels, Owner, short_id
 from plimsoll.ledger.journal.location import FILE as LEDGER
 from plimsoll.runs.directory import CONFIG
@@ -23,6 +22,7 @@ from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.labels import to_docker
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.host.resources import staging_path
+from sandbox_owner import Living, living
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 Start = Callable[..., Living]

@@ -1,4 +1,4 @@
-"""`plimsoll eval` as a person runs it: real tasks in real sandboxes."""
+"""`plimsoll eval` with real tasks in real sandboxes."""
 
 import json
 from collections.abc import Callable

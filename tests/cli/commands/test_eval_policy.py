@@ -1,4 +1,4 @@
-"""`plimsoll eval` with agents that ask a policy."""
+"""`plimsoll eval` with agents that use a policy."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from asking import served_aside
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
 from plimsoll.trajectories.trajectory_file import read_trajectory
+from policy_agents import served_aside
 from ports import held_port
 
 WriteTask = Callable[..., Path]

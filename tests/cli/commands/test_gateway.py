@@ -1,4 +1,4 @@
-"""`plimsoll gateway` as a person runs it: a server of its own, and the look at an upstream."""
+"""`plimsoll gateway`: the standalone server, and the probe of an upstream."""
 
 import json
 import signal
@@ -18,10 +18,10 @@ import anthropic
 import openai
 import pytest
 
-from asking import served_aside
 from plimsoll.gateway.upstreams.scripted.script import Rule, Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, ServerFeatures
 from plimsoll.trajectories.trajectory_file import read_trajectory
+from policy_agents import served_aside
 from ports import held_port
 
 Plimsoll = Callable[..., CompletedProcess[str]]

@@ -1,4 +1,4 @@
-"""`plimsoll ledger`: the books of a run, while it is alive and after, and the proof of them."""
+"""`plimsoll ledger`: the ledger of a run, during and after it, and its check."""
 
 import json
 import sqlite3

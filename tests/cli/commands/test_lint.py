@@ -1,4 +1,4 @@
-"""`plimsoll lint`: exit status, what goes where, and what it prints."""
+"""`plimsoll lint`: exit status, streams and output."""
 
 import json
 from pathlib import Path

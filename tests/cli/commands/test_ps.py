@@ -1,4 +1,4 @@
-"""`plimsoll ps`: what is alive, whose it is, and what could not be asked."""
+"""`plimsoll ps`: items, their owners, and unreachable backends."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from living import Living, living
+from sandbox_owner import Living, living
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 

@@ -1,5 +1,4 @@
-"""`plimsoll run`, `resume`, `stop`, `status` and `clean` as a person uses them: real workers, real
-sandboxes."""
+"""`plimsoll run`, `resume`, `stop`, `status` and `clean` with real workers and real sandboxes."""
 
 import json
 import os
@@ -21,7 +20,7 @@ from run_files import (
     write_run,
 )
 
-from living import living
+from sandbox_owner import living
 
 WriteTask = Callable[..., Path]
 

@@ -1,4 +1,4 @@
-"""`plimsoll show`: a trial's verdict, and what was said in it, however far it came."""
+"""`plimsoll show`: verdict and messages of finished, running and killed trials."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from plimsoll.core.endings import Ending
 from plimsoll.trajectories.trajectory_file import FILE_NAME, PART_NAME
 from plimsoll.trials.record import AgentEnd, VerdictFile
 from plimsoll.trials.verdicts import Cause, Evidence, Graded, Verdict, Void
-from talks import Talk, ask, calling, result, say, system
+from recorded_sessions import Talk, ask, calling, result, say, system
 from terminals import read_all
 
 Plimsoll = Callable[..., CompletedProcess[str]]

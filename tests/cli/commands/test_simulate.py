@@ -1,4 +1,4 @@
-"""`plimsoll simulate`: ours is about as fast as the counter form, and keeps its bound."""
+"""`plimsoll simulate`: the ledger is about as fast as the counter form and keeps its bound."""
 
 import json
 import xml.etree.ElementTree as ElementTree

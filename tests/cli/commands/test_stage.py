@@ -1,4 +1,4 @@
-"""`plimsoll stage` as a person runs it."""
+"""`plimsoll stage` with local copies of assets."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`plimsoll validate` as a person runs it, and runs that ask for what it wrote."""
+"""`plimsoll validate`, and runs that require its results."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`plimsoll eval` over graders that are all broken: it ends by itself and says why."""
+"""`plimsoll eval` over broken graders: the breaker stops it and prints the reason."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""`plimsoll run` over tasks of which one cannot be graded, and nobody has validated them."""
+"""`plimsoll run` over tasks without validation, one of which cannot be graded."""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""A whole run in which workers, whatever drives it and nodes of its cluster are killed at random.
+"""A whole run whose workers, controller and cluster nodes are killed at random.
 
-PLIMSOLL_CHAOS_SECONDS and PLIMSOLL_CHAOS_SEED make it longer, and another.
+PLIMSOLL_CHAOS_SECONDS sets its duration, PLIMSOLL_CHAOS_SEED the seed.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The examples get the same verdicts wherever sandboxes run."""
+"""The examples get the same verdicts on every backend."""
 
 import json
 from collections.abc import Callable

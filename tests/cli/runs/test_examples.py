@@ -1,4 +1,4 @@
-"""What stands in examples/ works as it is, from a fresh clone."""
+"""The files of examples/ work from a fresh clone."""
 
 import json
 from pathlib import Path

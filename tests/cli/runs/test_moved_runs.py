@@ -1,4 +1,4 @@
-"""A run directory that is moved keeps all that the run has done."""
+"""A moved run directory keeps all results of the run."""
 
 import json
 from collections.abc import Callable

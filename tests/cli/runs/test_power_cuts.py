@@ -1,4 +1,4 @@
-"""Power cuts: the ledger has lost its last events, and files of their trials are still there."""
+"""Power cuts: the ledger lost its last events, but the files of their trials exist."""
 
 import json
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A grader whose parser is cloned from a place that cannot be reached.
+"""A grader that clones its parser from an unreachable host.
 
-Elsewhere such a task gives 0.0 for everything, for days. Here lint names it, eval voids it,
-validate quarantines it, a run refuses to start; and with the repository staged it just works.
+Such a task can give 0.0 for everything, for days. Here lint names it, eval voids it, validate
+quarantines it, and a run refuses to start; with the repository staged it works.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`[run] validate`: what is not known of tasks is found out when a run begins."""
+"""`[run] validate`: tasks without a current validation are validated when a run begins."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: within five seconds, nothing left behind, what finished kept."""
+"""Ctrl-C and SIGTERM: the run ends within five seconds, leaves nothing behind, and keeps
+finished trials."""
 
 import json
 import os

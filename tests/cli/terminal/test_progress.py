@@ -1,4 +1,4 @@
-"""On a terminal: a live table on stderr, and the cursor back afterwards."""
+"""Progress on a terminal: a live table on stderr, and the cursor restored afterwards."""
 
 import os
 import re

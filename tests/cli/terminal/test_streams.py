@@ -1,4 +1,4 @@
-"""A run outlives whoever reads what it says; a terminal that is closed ends it in order."""
+"""A run outlives the reader of its output; a closed terminal ends it in order."""
 
 import json
 import os

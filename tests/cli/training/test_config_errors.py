@@ -1,4 +1,4 @@
-"""What a person is told of a training whose config is wrong, or promises too much."""
+"""Messages about training configs that are wrong or have no effect."""
 
 import json
 from collections.abc import Callable

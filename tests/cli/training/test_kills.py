@@ -1,6 +1,6 @@
-"""A training that is killed at random points, again and again, against an undisturbed one.
+"""A training that is killed repeatedly at random points, compared with an undisturbed one.
 
-PLIMSOLL_TEST_KILLS says how often each is killed, PLIMSOLL_TEST_SEED when.
+PLIMSOLL_TEST_KILLS sets the number of kills, PLIMSOLL_TEST_SEED their times.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A training tells its workers when the policy is paused for new weights."""
+"""A training announces pauses of the policy for new weights to its workers."""
 
 from collections.abc import Callable
 from pathlib import Path

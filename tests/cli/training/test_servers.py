@@ -1,4 +1,4 @@
-"""A training whose policy is on servers of others, which generate for real and take weights."""
+"""A training on remote servers that really generate and take weights."""
 
 import json
 import signal

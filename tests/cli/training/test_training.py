@@ -1,4 +1,4 @@
-"""`plimsoll run` and `resume` of a config that trains: workers, sandboxes and a model, all real."""
+"""`plimsoll run` and `resume` with training: real workers, sandboxes and models."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""What a person sees: figures that do not flatter, text that cannot move the cursor."""
+"""The output of evaluations: honest figures, and texts that cannot move the cursor."""
 
 from io import StringIO
 from pathlib import Path

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from helpers import processes_with
-from living import Living, living
 from parts import need, spec
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -22,6 +21,7 @@ from plimsoll.sandboxes.protocol import Backend, Image
 from plimsoll.sandboxes.reaper import reap
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.testing.waiting import until
+from sandbox_owner import Living, living
 
 Left = Callable[..., list[str]]
 

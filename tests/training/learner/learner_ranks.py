@@ -1,4 +1,4 @@
-"""What a rank does in tests: `torchrun learner_ranks.py MODEL OUT`, or a scene of trouble."""
+"""A rank in tests: `torchrun learner_ranks.py MODEL OUT`, or a scene with a fault."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the first of several ranks does with an error of its own."""
+"""Errors of the first of several ranks."""
 
 from pathlib import Path
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""A step does what its formulas say, and nothing else changes it."""
+"""A step computes its formulas, and nothing else changes its result."""
 
 import math
 from array import array

@@ -1,4 +1,4 @@
-"""What a learner does with samples, numbers and machines that are not as they should be."""
+"""The learner with invalid samples, non-finite numbers and too little memory."""
 
 import math
 from array import array

@@ -1,4 +1,4 @@
-"""Every loss against numbers worked out by hand, and its gradient against differences."""
+"""Losses against numbers computed by hand, and gradients against finite differences."""
 
 import math
 

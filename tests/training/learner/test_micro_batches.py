@@ -1,3 +1,5 @@
+"""The plan of micro-batches over ranks."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

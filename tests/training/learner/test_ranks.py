@@ -1,4 +1,4 @@
-"""Two ranks learn what one would."""
+"""Two ranks learn the same as one process."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Layers that run twice: less is kept, and what is learned is the same."""
+"""Activation checkpointing: less memory, the same result."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a learner saves is a model like any other, and all that it needs to go on."""
+"""A saved learner is an ordinary model with the state to resume from."""
 
 import json
 import resource

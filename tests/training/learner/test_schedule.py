@@ -1,3 +1,5 @@
+"""The learning rate schedule."""
+
 import pytest
 from learner_parts import config
 

@@ -1,4 +1,4 @@
-"""What the learner computes is what the model says, of whichever kind the model is."""
+"""Scores of the learner equal the model's own, for all kinds of models."""
 
 import pytest
 import torch

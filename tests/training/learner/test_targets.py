@@ -1,3 +1,5 @@
+"""Generalized advantages."""
+
 import pytest
 import torch
 

@@ -1,4 +1,4 @@
-"""The picture of a run."""
+"""The plot of a run."""
 
 from pathlib import Path
 

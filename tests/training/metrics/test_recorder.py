@@ -1,4 +1,4 @@
-"""The figures of steps: in the run's own journal, and in sinks that may fail."""
+"""Metrics of steps: in metrics.jsonl, and in sinks that may fail."""
 
 import importlib.util
 import json

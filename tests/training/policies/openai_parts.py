@@ -1,4 +1,4 @@
-"""What the tests of `OpenAIPolicy` share: weights with a number, and questions to replicas."""
+"""Parts of the tests of `OpenAIPolicy`: numbered weights, and requests to replicas."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence

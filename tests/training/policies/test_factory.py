@@ -1,4 +1,4 @@
-"""What is found out of servers before a model is loaded for them."""
+"""Checks of servers before a model is loaded."""
 
 import pytest
 

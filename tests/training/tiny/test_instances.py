@@ -1,4 +1,4 @@
-"""The demo's tasks are what the generator makes, and no task is known from another set."""
+"""The demo's tasks equal the generator's output, and sets share no task."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""The weights that come with Plimsoll are what the recipe makes."""
+"""The shipped weights equal the output of the recipe."""
 
 from pathlib import Path
 from random import Random

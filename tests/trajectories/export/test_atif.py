@@ -13,7 +13,7 @@ from plimsoll.core.versions import Version
 from plimsoll.trajectories.export.atif import to_atif
 from plimsoll.trajectories.messages import Message, Other, Text, ToolCall
 from plimsoll.trajectories.trajectory_file import Trajectory
-from talks import TOOLS, Talk, ask, calling, generated, prompted, result, say, system
+from recorded_sessions import TOOLS, Talk, ask, calling, generated, prompted, result, say, system
 
 ABOUT = {"agent": "shell", "model": "small", "task": "fix-add"}
 START = [system("Work."), ask("Fix it.")]

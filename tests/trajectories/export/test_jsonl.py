@@ -7,7 +7,7 @@ from typing import Any
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.export.jsonl import to_jsonl
 from plimsoll.trajectories.trajectory_file import Trajectory
-from talks import TOOLS, Talk, ask, generated, say, system
+from recorded_sessions import TOOLS, Talk, ask, generated, say, system
 
 START = [system("Work."), ask("Fix it.")]
 LISTS = ("ids", "mask", "logprobs", "versions", "roles")

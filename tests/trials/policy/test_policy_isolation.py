@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from asking import Asking
 from helpers import Ran, check_graded
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
@@ -15,6 +14,7 @@ from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.policy_session import PolicyAccess
 from plimsoll.trials.trial import run_trial
+from policy_agents import Asking
 
 CONNECT = "python3 -c \"import socket; socket.create_connection(('{}', {}), 3)\" 2>/dev/null"
 

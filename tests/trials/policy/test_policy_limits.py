@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from asking import Asking, Asks, Worked, over_http, trial_with
 from helpers import HOST, check_graded, check_void, write_task_folder
 from plimsoll.agents.shell import Shell
 from plimsoll.core.endings import Ending
@@ -20,6 +19,7 @@ from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trajectories import trajectory_file
 from plimsoll.trials import policy_session
 from plimsoll.trials.verdicts import Cause
+from policy_agents import Asking, Asks, Worked, over_http, trial_with
 
 GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
 SHORT_TIME = "[agent]\ntimeout_sec = 3\n"

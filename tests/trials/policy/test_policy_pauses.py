@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from asking import Asking, Asks, trial_with
 from helpers import check_graded, check_void
 from plimsoll.agents.shell import Shell
 from plimsoll.core.endings import Ending
@@ -15,6 +14,7 @@ from plimsoll.gateway.upstreams.scripted.request import ScriptedRequest
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.verdicts import Cause
+from policy_agents import Asking, Asks, trial_with
 
 GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
 SHORT_TIME = "[agent]\ntimeout_sec = 4\n"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from asking import Asking, Asks, over_http, trial_with
 from helpers import check_graded, check_void
 from plimsoll.agents.shell import Shell
 from plimsoll.core.endings import Ending
@@ -21,6 +20,7 @@ from plimsoll.trajectories.trajectory_file import read_trajectory
 from plimsoll.trials.policy_session import PolicyAccess
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Cause, Graded
+from policy_agents import Asking, Asks, over_http, trial_with
 
 GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
 SHORT = Timeouts(connect=1.0, first=0.3, between=0.3, total=0.6)

@@ -5,13 +5,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from asking import served_aside
 from plimsoll.agents.registry import make_agent
 from plimsoll.config.policy import PolicyConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
 from plimsoll.workers.worker.policy_service import PolicyService, PolicySpec, policy_for
+from policy_agents import served_aside
 
 SHELL, ORACLE = make_agent("shell"), make_agent("oracle")
 CONFIG = PolicyConfig(urls=("http://config/v1",), model="theirs", turns=7, tokens=100, body_mb=1)

@@ -1,10 +1,12 @@
+"""The generator: batching, weights between tokens, errors, memory."""
+
 import asyncio
 import threading
 from collections import Counter
 
 import pytest
 import torch
-from generating import LETTERS, GeneratorSetup, generating, logprobs_of, prompt, row
+from generator_setup import LETTERS, GeneratorSetup, generating, logprobs_of, prompt, row
 from transformers import MistralConfig, MistralForCausalLM
 
 from plimsoll.core.errors import PolicyError

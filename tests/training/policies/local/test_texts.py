@@ -1,3 +1,5 @@
+"""Prompts, remembered answers and detokenization."""
+
 from collections.abc import Sequence
 from pathlib import Path
 

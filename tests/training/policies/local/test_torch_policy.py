@@ -1,3 +1,5 @@
+"""The policy served by the trainer, over HTTP and through the gateway."""
+
 import asyncio
 import json
 import shutil

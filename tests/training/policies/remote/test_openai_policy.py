@@ -1,3 +1,5 @@
+"""The policy on remote servers: publication of weights and restarted replicas."""
+
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,3 +1,5 @@
+"""Remote servers that fail, hang, restart or report other weights."""
+
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Weight folders: complete or absent, one for each run, cleaned up."""
+
 import asyncio
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sessions written for one test of what is shown or exported, on the toy engine of trajectories."""
+"""Recorded sessions for tests of views and exports, made with the toy tokenizer of trajectories."""
 
 import sys
 from collections.abc import Sequence

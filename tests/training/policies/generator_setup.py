@@ -1,4 +1,4 @@
-"""A generator over a small model, and what it says when asked."""
+"""A generator over a small model, and its answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

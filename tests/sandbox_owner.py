@@ -1,4 +1,4 @@
-"""Another process with sandboxes of its own, to be killed or cleaned up after."""
+"""A process with its own sandboxes, for tests that kill it or clean up after it."""
 
 import json
 import subprocess

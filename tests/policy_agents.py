@@ -1,4 +1,4 @@
-"""Trials of agents that ask a policy: small agents, and the gateway in front of a script."""
+"""Agents that use a policy, and trials of them through a gateway with a scripted policy."""
 
 import asyncio
 import threading
