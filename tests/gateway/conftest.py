@@ -13,7 +13,7 @@ from plimsoll.gateway import gateway
 
 @pytest.fixture
 def stepped() -> Stepped:
-    """An upstream that says only what the test lets it."""
+    """An upstream that the test controls step by step."""
     return Stepped()
 
 
@@ -26,6 +26,6 @@ async def served(tmp_path: Path, stepped: Stepped) -> AsyncIterator[ServedSessio
 
 @pytest.fixture
 def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for before `served`: pings come at once."""
+    """Makes pings immediate. Request it before `served`."""
     monkeypatch.setattr(gateway, "MAINTENANCE_SECONDS", 0.02)
     monkeypatch.setattr(gateway, "PING_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""A gateway with a session and a client, and an upstream that a test leads step by step."""
+"""A gateway with a session and a client, and an upstream that a test controls step by step."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
 
 
 def asked(path: str, number: int = 0, **more: Any) -> dict[str, Any]:
-    """A request to `path`; another number, another request."""
+    """A request to `path`; each number gives a different request."""
     return {**ENDPOINTS[path], "temperature": number / 1000, **more}
 
 
@@ -66,7 +66,7 @@ def fields(body: bytes) -> list[dict[str, Any]]:
 
 
 class Step:
-    """What the upstream does next in one call."""
+    """One call of the upstream, controlled by the test."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[str | Refusal | None] = asyncio.Queue()
@@ -75,7 +75,7 @@ class Step:
 
 
 class Stepped:
-    """An upstream for faults: each call waits for the test to say how it goes on."""
+    """An upstream for fault injection: each call waits for the test."""
 
     def __init__(self) -> None:
         self.version: Version = FIRST_VERSION
@@ -90,7 +90,7 @@ class Stepped:
         return [ReplicaState(url="stepped")]
 
     async def call(self, number: int = -1) -> Step:
-        """A call of the upstream, once it has come."""
+        """The call with this number, once it has arrived."""
         wanted = number + 1 if number >= 0 else 1
         await eventually(lambda: len(self.calls) >= wanted)
         return self.calls[number]
@@ -154,7 +154,7 @@ def done(step: Step, *said: str) -> None:
 
 @dataclass(slots=True)
 class ServedSession:
-    """A gateway, a session of it, and a client that holds the session's key."""
+    """A gateway, one of its sessions, and a client with the session's key."""
 
     gateway: Gateway
     session: Session
@@ -162,7 +162,7 @@ class ServedSession:
     client: aiohttp.ClientSession
     folder: Path
     stack: AsyncExitStack
-    """What is closed at the end, with the place."""
+    """Closed at the end."""
 
     def post(self, path: str = "/v1/chat/completions", number: int = 0, **more: Any) -> Any:
         return self.client.post(self.access.root + path, json=asked(path, number, **more))
@@ -180,13 +180,13 @@ class ServedSession:
     def asking(
         self, path: str = "/v1/chat/completions", number: int = 0, **more: Any
     ) -> asyncio.Task[tuple[int, bytes]]:
-        """A request that is under way."""
+        """A request in flight."""
         return asyncio.create_task(self.ask(path, number, **more))
 
     def start_stream(
         self, path: str = "/v1/chat/completions", number: int = 0, **more: Any
     ) -> asyncio.Task[aiohttp.ClientResponse]:
-        """A stream, once its first bytes have come."""
+        """A stream, once its first bytes have arrived."""
 
         async def post() -> aiohttp.ClientResponse:
             return await self.post(path, number, stream=True, **more)
@@ -194,7 +194,7 @@ class ServedSession:
         return asyncio.create_task(post())
 
     async def read(self) -> Trajectory:
-        """End the session, and read what is left of it."""
+        """End the session, and read its trajectory."""
         return read_trajectory(await self.session.end())
 
 
@@ -207,7 +207,7 @@ async def serving(
             folder / "session", blobs=folder / "blobs", limits=limits, about={"task": "t"}
         )
         access = session.access(gateway.port)
-        # Each request by a connection of its own, so that the end of one is the end of it.
+        # One connection per request, so that the end of one does not affect others.
         connector = aiohttp.TCPConnector(force_close=True, limit=0)
         headers = {"Authorization": f"Bearer {access.key}"}
         async with (
@@ -218,12 +218,12 @@ async def serving(
 
 
 async def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until something is true."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(seconds):
         while not true():  # noqa: ASYNC110, anything at all may be waited for
             await asyncio.sleep(0.002)
 
 
 def alive(kind: type) -> int:
-    """How many objects of a kind there are, without the help of the garbage collector."""
+    """The number of objects of a type, counted without the garbage collector."""
     return sum(1 for each in gc.get_objects() if isinstance(each, kind))

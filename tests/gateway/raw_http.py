@@ -1,4 +1,4 @@
-"""A client by hand, that may stop anywhere."""
+"""A raw HTTP client that can stop at any byte."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ class Raw:
         await self._writer.drain()
 
     def pause(self) -> None:
-        """Read nothing from the socket."""
+        """Stop reading from the socket."""
         self.reader._transport.pause_reading()  # type: ignore[attr-defined]
 
     def go_on(self) -> None:

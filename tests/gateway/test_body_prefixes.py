@@ -57,7 +57,7 @@ def same(left, right):
         ({"model": "m", "tools": TOOLS, "stream": True}, {}),
     ],
 )
-def test_a_conversation_that_goes_on_is_read_as_it_is_from_the_beginning(style, first, last):
+def test_a_continued_conversation_is_parsed_as_from_the_beginning(style, first, last):
     prefixes = BodyPrefixes()
     for turns in range(6):
         sent = body(conversation(turns), first=first, last=last, **style)
@@ -66,7 +66,7 @@ def test_a_conversation_that_goes_on_is_read_as_it_is_from_the_beginning(style, 
         same(request, CHAT.read(sent))
 
 
-def test_the_same_messages_with_other_settings_are_known():
+def test_equal_messages_with_other_settings_share_a_prefix():
     prefixes = BodyPrefixes()
     remember(prefixes, body(conversation(2), last={"temperature": 1}))
     sent = body(conversation(2), last={"temperature": 0.5})
@@ -75,7 +75,7 @@ def test_the_same_messages_with_other_settings_are_known():
     same(request, CHAT.read(sent))
 
 
-def test_a_history_that_was_changed_anywhere_is_read_anew():
+def test_a_changed_history_is_parsed_from_the_beginning():
     prefixes, messages = BodyPrefixes(), conversation(3, text="x" * BLOCK_BYTES)
     sent = body(messages)
     remember(prefixes, sent)
@@ -88,7 +88,7 @@ def test_a_history_that_was_changed_anywhere_is_read_anew():
         assert prefixes.find(changed, Fingerprint.of(changed)) is None
 
 
-def test_two_conversations_in_turn_are_both_known():
+def test_interleaved_conversations_are_both_remembered():
     prefixes = BodyPrefixes()
     for turns in range(4):
         for text in ("one", "two"):
@@ -107,7 +107,7 @@ def test_two_conversations_in_turn_are_both_known():
         b',{"role":"user","content":"\xff"}]}',
     ],
 )
-def test_what_goes_on_badly_is_refused_as_it_is_from_the_beginning(end):
+def test_an_invalid_continuation_is_refused_as_from_the_beginning(end):
     prefixes = BodyPrefixes()
     start = body(conversation(2))
     remember(prefixes, start)
@@ -119,7 +119,7 @@ def test_what_goes_on_badly_is_refused_as_it_is_from_the_beginning(end):
     assert (known.value.kind, known.value.message) == (whole.value.kind, whole.value.message)
 
 
-def test_a_second_array_of_messages_counts_as_it_does_from_the_beginning():
+def test_a_duplicate_array_of_messages_is_handled_as_from_the_beginning():
     prefixes = BodyPrefixes()
     start = body(conversation(2))
     remember(prefixes, start)
@@ -127,14 +127,14 @@ def test_a_second_array_of_messages_counts_as_it_does_from_the_beginning():
     same(remember(prefixes, sent)[1], CHAT.read(sent))
 
 
-def test_nothing_of_a_body_is_kept():
+def test_no_text_of_a_body_is_stored():
     prefixes = BodyPrefixes()
     remember(prefixes, body(conversation(2, text="s3cret" * 1000)))
     [(_, prefix)] = prefixes._prefixes
     assert b"s3cret" not in b"".join(bytes(raw) for raw in prefix.fields.values())
 
 
-def test_a_body_full_of_what_looks_like_messages_holds_nobody_up():
+def test_a_body_full_of_decoys_does_not_block_the_event_loop():
     decoys = b'{"x":{' + b'"messages":0,' * 150_000 + b'"y":[0]},"model":"m",'
     began = time.process_time()
     request = CHAT.read(decoys + b'"messages":[{"role":"user","content":"hi"}]}')
@@ -142,7 +142,7 @@ def test_a_body_full_of_what_looks_like_messages_holds_nobody_up():
     assert len(request.history) == 1
 
 
-def test_messages_are_found_after_something_that_looks_like_them():
+def test_messages_are_found_after_a_decoy():
     first = {"model": "m", "x": {"messages": [0], "y": '"messages":['}}
     prefixes = BodyPrefixes()
     remember(prefixes, body(conversation(2), first=first))

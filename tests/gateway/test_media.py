@@ -1,4 +1,4 @@
-"""A request points the policy's server at allowed hosts alone, in whichever place a URL stands."""
+"""Requests can point the policy's server at allowed hosts only, wherever the URL is."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ HOSTS = MediaHosts(("images.example.org", "*.cdn.example.org", "10.0.0.7", "[fd0
         "http://[fd00::7]:80/x",
     ],
 )
-def test_content_and_allowed_hosts_are_passed_on(url: str):
+def test_inline_content_and_allowed_hosts_are_forwarded(url: str):
     assert HOSTS.allow(url)
 
 
@@ -96,7 +96,7 @@ def test_content_and_allowed_hosts_are_passed_on(url: str):
         "https://images.example.org/\x00",
     ],
 )
-def test_everything_else_is_not(url: str):
+def test_all_other_urls_are_refused(url: str):
     assert not HOSTS.allow(url)
     if not url.startswith("data:"):
         assert not MediaHosts().allow(url)
@@ -105,7 +105,7 @@ def test_everything_else_is_not(url: str):
 @pytest.mark.parametrize(
     "name", ["*", "*.*", "http://a.org", "a.org/x", "a.org:80", "*a.org", "", "a b", "a_.", "::1"]
 )
-def test_what_is_no_host_is_refused_where_it_is_configured(tmp_path: Path, name: str):
+def test_an_invalid_host_is_refused_in_the_configuration(tmp_path: Path, name: str):
     with pytest.raises(UsageError, match=r"--media-host.*is not a host"):
         check_host_names((name,), "--media-host")
     file = tmp_path / "plimsoll.toml"
@@ -114,7 +114,7 @@ def test_what_is_no_host_is_refused_where_it_is_configured(tmp_path: Path, name:
         load_config(file)
 
 
-def test_the_hosts_of_the_config_are_those_of_every_session(tmp_path: Path):
+def test_the_configured_hosts_apply_to_every_session(tmp_path: Path):
     class Agent:
         name = "agent"
         needs_policy = True
@@ -150,7 +150,7 @@ def _picture(url: str) -> dict[str, Any]:
 
 
 def locations(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every place of a URL that a server would open."""
+    """Every location of a URL that a server would open."""
     image = {"type": "input_image", "image_url": url}
     output = {"call_id": "c", "output": [image]}
     result = {"type": "tool_result", "tool_use_id": "c", "content": [_picture(url)]}
@@ -174,7 +174,7 @@ def locations(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def hidden(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Places that a server may look at, although the part says that it is something else."""
+    """Locations that a server may read although the part has another type."""
     audio = {"type": "input_audio", "input_audio": {"data": "ab", "format": "wav"}}
     return {
         "input_audio": _chat({"type": "input_audio", "input_audio": {"data": url}}),
@@ -206,7 +206,7 @@ INSIDE = "http://169.254.169.254/latest/meta-data"
 
 @pytest.mark.parametrize("url", [INSIDE, "file:///etc/passwd"])
 @pytest.mark.parametrize("location", [*locations(""), *hidden("")])
-async def test_a_url_of_the_hosts_network_or_files_is_refused(
+async def test_urls_of_the_internal_network_or_files_are_refused(
     tmp_path: Path, location: str, url: str
 ):
     path, body = {**locations(url), **hidden(url)}[location]
@@ -221,7 +221,7 @@ async def test_a_url_of_the_hosts_network_or_files_is_refused(
 
 
 @pytest.mark.parametrize("location", locations(""))
-async def test_a_url_of_an_allowed_host_is_passed_on(
+async def test_a_url_of_an_allowed_host_is_forwarded(
     tmp_path: Path, stepped: Stepped, location: str
 ):
     path, body = locations("https://images.example.org/a.png")[location]
@@ -244,7 +244,9 @@ async def test_the_tokens_of_a_refused_url_are_not_counted(tmp_path: Path, stepp
                 assert reply.status == status
 
 
-async def test_urls_in_texts_arguments_and_documents_are_words(tmp_path: Path, stepped: Stepped):
+async def test_urls_in_texts_arguments_and_documents_are_plain_text(
+    tmp_path: Path, stepped: Stepped
+):
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": INSIDE}}
     document = {"type": "document", "source": {"type": "url", "url": INSIDE}}
     bodies = [

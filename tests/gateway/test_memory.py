@@ -1,7 +1,7 @@
-"""What a request held is gone when it is answered, refused, cancelled or cut.
+"""Nothing of a request stays in memory once it is answered, refused, cancelled or cut.
 
-Objects are counted without the help of the garbage collector: what only it would find, a
-process under load keeps for long.
+Objects are counted without the garbage collector: a process under load keeps cyclic garbage for
+long.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ both_ways = pytest.mark.parametrize("stream", [False, True])
 @pytest.fixture(autouse=True)
 def by_hand() -> Iterator[None]:
     gc.collect()
-    gc.freeze()  # what there is from before is not counted, which would take long
+    gc.freeze()  # exclude older objects, which would take long to count
     gc.disable()
     yield
     gc.enable()
@@ -48,7 +48,7 @@ def by_hand() -> Iterator[None]:
 
 @pytest.fixture
 async def served(tmp_path, stepped, monkeypatch) -> AsyncIterator[ServedSession]:
-    """Without answers that are kept for a retry: they hold what is left of their request."""
+    """Without cached answers: they hold a part of their request."""
     monkeypatch.setattr("plimsoll.gateway.sessions.retries.MAX_ANSWERS", 0)
     async with serving(stepped, tmp_path) as made:
         yield made
@@ -67,7 +67,7 @@ async def _nothing_is_left(served: ServedSession) -> None:
 @every_path
 @both_ways
 async def test_a_request_that_waits_is_held(served: ServedSession, stepped: Stepped, path, stream):
-    """So that the counting below is known to count."""
+    """Verifies that the counting works."""
     asking = served.asking(path, stream=stream)
     step = await stepped.call()
     assert _left()["Request"] == 1
@@ -130,20 +130,20 @@ async def test_a_refused_request_leaves_nothing(served: ServedSession, path: str
     await _nothing_is_left(served)
 
 
-async def test_an_error_of_the_gateway_itself_leaves_nothing(
+async def test_an_internal_error_leaves_nothing(
     served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pending_request.log, "disabled", True)  # what is logged, pytest keeps
+    monkeypatch.setattr(pending_request.log, "disabled", True)  # pytest keeps log records
     stepped.answer = None
     assert (await served.ask())[0] == 502
     await _nothing_is_left(served)
 
 
 @every_path
-async def test_the_body_is_gone_with_the_first_piece(
+async def test_the_body_is_freed_at_the_first_piece(
     served: ServedSession, stepped: Stepped, path: str
 ):
-    """A stream goes on for minutes; what it was asked with is not needed any more."""
+    """A stream can last for minutes; its request body is not needed any more."""
     mark = "a text that stands in no other object"
     if path == "/v1/responses":
         opening = served.start_stream(path, input=mark, instructions=mark)
@@ -162,7 +162,7 @@ async def test_the_body_is_gone_with_the_first_piece(
     await reply.read()
 
 
-async def test_an_ended_session_is_gone(served: ServedSession, stepped: Stepped):
+async def test_an_ended_session_is_freed(served: ServedSession, stepped: Stepped):
     for number in range(5):
         session = await served.gateway.open(served.folder / str(number), blobs=served.folder / "b")
         await session.end()
@@ -170,7 +170,7 @@ async def test_an_ended_session_is_gone(served: ServedSession, stepped: Stepped)
     await eventually(lambda: alive(Session) == 1, 2)
 
 
-async def test_a_retry_is_held_for_a_while_without_its_body(tmp_path: Path, stepped: Stepped):
+async def test_a_cached_answer_does_not_hold_the_body(tmp_path: Path, stepped: Stepped):
     async with serving(stepped, tmp_path) as served:
         asking = served.asking()
         done(await stepped.call(), "fine")
@@ -186,7 +186,7 @@ def _resident() -> int:
 
 
 async def test_memory_does_not_grow_with_requests(tmp_path: Path):
-    """Two thousand of 20 KB: were they kept, that would be 40 MB."""
+    """Two thousand requests of 20 KB: a leak would be 40 MB."""
     gc.enable()
     upstream = ScriptedPolicy(lambda _: "fine")
     async with serving(upstream, tmp_path) as served:

@@ -1,4 +1,4 @@
-"""What a run may ask of the gateway: how long it waits, and limits that are none."""
+"""Options of the policy service of a run: patience and limits."""
 
 import time
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ SHELL = make_agent("shell")
 
 @pytest.fixture
 def away() -> Iterator[str]:
-    """The URL of a server that is not there."""
+    """The URL of a server that is down."""
     with held_port() as port:
         yield f"http://127.0.0.1:{port}/v1"
 
 
-async def test_a_policy_that_is_away_is_waited_for_as_long_as_is_wanted(tmp_path, away: str):
+async def test_an_unavailable_policy_is_waited_for_within_the_patience(tmp_path, away: str):
     found = Capabilities(url=away, model="scripted", text=True)
     wanted = PolicySpec((away,), None, Limits(), found=found, patience=0.2)
     async with PolicyService(wanted, tmp_path / "blobs") as service:
@@ -43,7 +43,7 @@ async def test_a_policy_that_is_away_is_waited_for_as_long_as_is_wanted(tmp_path
 
 
 @pytest.mark.parametrize(("name", "value"), [("body_mb", 1 << 40), ("concurrent", 1 << 20)])
-def test_a_limit_beyond_all_measure_is_named(name, value):
+def test_an_excessive_limit_is_reported(name, value):
     config = PolicyConfig(urls=("http://there/v1",), **{name: value})
     with pytest.raises(UsageError, match=rf"\[policy\] {name} is {value}: give \d+ or less"):
         policy_for(SHELL, config, (), None, None)

@@ -27,7 +27,7 @@ def test_events_are_whole_wherever_reads_cut_them(events, end, data):
         size = data.draw(st.integers(1, 9))
         found += splitter.feed(stream[at : at + size])
         at += size
-    # A lone return that ends the stream may be half of a line's end.
+    # A lone carriage return at the end of the stream may be half of a CRLF.
     found += splitter.feed(b"\n")
     assert found == events
 
@@ -36,12 +36,12 @@ def test_data_without_a_space_is_read():
     assert EventSplitter().feed(b"data:x\n\ndata: y\n\n") == [b"x", b"y"]
 
 
-def test_comments_are_no_events():
+def test_comments_are_not_events():
     splitter = EventSplitter()
     assert splitter.feed(b": ping\n\n: ping\n\n") == []
 
 
-def test_an_event_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+def test_an_endless_event_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
     splitter = EventSplitter()
     with pytest.raises(ValueError, match="longer than"):
@@ -49,7 +49,7 @@ def test_an_event_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Mo
             splitter.feed(b"data: " + b"x" * 100)
 
 
-def test_a_long_event_costs_no_more_for_the_reads_that_it_comes_in():
+def test_the_cost_of_a_long_event_does_not_depend_on_the_number_of_reads():
     splitter, began = EventSplitter(), time.process_time()
     pieces = [b"data: ", *[b"x" * 4096] * 4096, b"\n", b"\n"]
     (event,) = [found for piece in pieces for found in splitter.feed(piece)]

@@ -1,4 +1,4 @@
-"""Messages, histories and a toy engine for tests of trajectories."""
+"""Messages, histories and a toy tokenizer for tests of trajectories."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ def bash(call_id: str, arguments: str = '{"command":"ls"}') -> ToolCall:
 
 
 class Spoken:
-    """A history that counts how many of its messages were read."""
+    """A history that counts how many of its messages are parsed."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
@@ -58,7 +58,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Returned:
-    """What an engine returns."""
+    """The ids that an inference server returns."""
 
     prompt: list[int] | msgspec.Raw | None
     answer: list[int]
@@ -66,7 +66,7 @@ class Returned:
 
 
 def said(message: Message) -> list[int]:
-    """A message as ids, reasoning aside: an id a character, between its role and its end."""
+    """A message as ids, without reasoning: an id per character, between its role and its end."""
     text = message.text + "".join(f"<{call.name} {call.id}>" for call in message.calls)
     return [_ROLES[message.role], *(100 + ord(letter) for letter in text), END]
 
@@ -76,7 +76,7 @@ def prompted(messages: Sequence[Message]) -> list[int]:
 
 
 def generated(answer: Message) -> list[int]:
-    """Reasoning comes first, and is not said again in the next prompt."""
+    """Reasoning comes first, and is not repeated in the next prompt."""
     return [100 + ord(letter) for letter in answer.reasoning] + said(answer)[1:]
 
 
@@ -88,7 +88,7 @@ def done(
     text: bool = False,
     **changes: object,
 ) -> AnsweredRequest:
-    """An exchange with all its tokens, as a sound engine returns them."""
+    """An answered request with all its tokens, as a correct server returns them."""
     ids, new = prompted(prompt), generated(answer)
     returned = Returned(
         msgspec.Raw(msgspec.json.encode(ids)) if text else ids, new, [-0.5] * len(new)
@@ -109,7 +109,7 @@ def done(
 
 @dataclass
 class Talk:
-    """A session that is recorded, and the exchanges that it had."""
+    """A recorded session and its exchanges."""
 
     recorder: Recorder
     folder: Path

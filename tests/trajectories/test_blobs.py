@@ -27,7 +27,7 @@ async def image_of(talk: Talk) -> str:
     return part.url
 
 
-async def test_a_large_image_is_kept_as_a_file_named_by_its_content(talk: Talk, tmp_path: Path):
+async def test_a_large_image_is_stored_as_a_file_named_by_its_content(talk: Talk, tmp_path: Path):
     talk.ask(user("look", Image(address(PICTURE))), answer=A)
     url = await image_of(talk)
     name = hashlib.sha256(PICTURE).hexdigest()
@@ -60,19 +60,19 @@ async def test_an_image_is_written_once_however_often_it_is_shown(talk: Talk, tm
     ],
     ids=["small", "elsewhere", "not base64", "text"],
 )
-async def test_any_other_image_stays_as_it_came(talk: Talk, tmp_path: Path, url: str):
+async def test_any_other_image_stays_inline(talk: Talk, tmp_path: Path, url: str):
     talk.ask(user("look", Image(url)), answer=A)
     assert await image_of(talk) == url
     assert not (tmp_path / "blobs").exists()
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "0" * 63, "0" * 64 + "/..", "G" * 64])
-def test_an_address_names_nothing_outside_the_folder(tmp_path: Path, name: str):
+def test_a_blob_url_names_nothing_outside_the_folder(tmp_path: Path, name: str):
     assert blob_path(f"blob:sha256:{name}", tmp_path) is None
     assert blob_path("https://example.org", tmp_path) is None
 
 
-async def test_a_blob_that_cannot_be_written_is_told_and_leaves_nothing(
+async def test_a_blob_that_cannot_be_written_is_reported_and_leaves_no_file(
     talk: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: object) -> None:

@@ -26,7 +26,7 @@ def follows(exchange: Exchange) -> tuple[str, int]:
     return exchange.branch, exchange.parent
 
 
-def test_a_conversation_that_goes_on_extends_its_last_exchange(talk: Talk):
+def test_a_continued_conversation_extends_its_last_exchange(talk: Talk):
     assert follows(talk.ask(S, U, answer=A, tools=TOOLS)) == ("start", -1)
     second = talk.ask(S, U, A, T, answer=assistant("done"), tools=TOOLS)
     third = talk.ask(S, U, A, T, assistant("done"), user("more"), answer=A, tools=TOOLS)
@@ -34,20 +34,20 @@ def test_a_conversation_that_goes_on_extends_its_last_exchange(talk: Talk):
     assert follows(third) == ("extends", 1)
 
 
-def test_a_client_that_writes_the_answer_down_otherwise_still_extends(talk: Talk):
+def test_a_re_encoded_answer_still_extends(talk: Talk):
     answer = assistant("looking around", bash("c1", '{"a": 1.0, "b": 2}'))
     talk.ask(U, answer=answer)
     echo = Message(
         "assistant", (Text("looking "), Text("around\n")), calls=(bash("c1", '{"b":2,"a":1}'),)
     )
-    # The engine is asked with the client's words; here its tokens are those of the answer.
+    # The client's text differs, but the tokens are those of the answer.
     exchange = talk.recorder.commit(
         talk.recorder.locate(Spoken([U, echo, T]), None), done([U, answer, T], assistant("ok"))
     )
     assert follows(exchange) == ("extends", 0)
 
 
-def test_only_new_messages_are_read():
+def test_only_new_messages_are_parsed():
     graph = Graph()
     history = [S, U]
     for turn in range(20):
@@ -121,12 +121,12 @@ def test_the_same_request_answered_twice_is_again(talk: Talk):
     assert follows(talk.ask(U, A, T, assistant("one"), user("x"), answer=A)) == ("extends", 1)
 
 
-async def test_answers_that_say_the_same_keep_their_own_reasoning(talk: Talk):
+async def test_equal_answers_keep_their_own_reasoning(talk: Talk):
     silent = [assistant(reasoning="first thought"), assistant(reasoning="second thought")]
     talk.ask(U, answer=silent[0])
     talk.ask(U, answer=silent[1])
     after = [U, assistant(), user("say something")]
-    # An engine that repeats the reasoning: the tokens tell which of the two is followed.
+    # A server that repeats the reasoning: the tokens decide which of the two is followed.
     talk.recorder.commit(
         talk.recorder.locate(Spoken(after), None),
         done([U, silent[0], after[2]], A, tokens=None),
@@ -141,15 +141,15 @@ async def test_answers_that_say_the_same_keep_their_own_reasoning(talk: Talk):
     assert trajectory.messages_of(last)[1].reasoning == "second thought"
 
 
-def test_of_answers_that_say_the_same_the_tokens_choose(talk: Talk):
+def test_tokens_decide_between_equal_answers(talk: Talk):
     talk.ask(U, answer=assistant("x"))
-    # The same text, spelt with other ids.
+    # The same text with other ids.
     spelt = Returned(prompted([U]), [9, 9, 9, END], [-0.5] * 4)
     talk.ask(U, answer=assistant("x"), tokens=spelt, answer_tokens=4)
     assert follows(talk.ask(U, assistant("x"), user("y"), answer=A)) == ("extends", 0)
 
 
-def test_requests_in_flight_together_are_placed_in_either_order():
+def test_concurrent_requests_are_located_in_either_order():
     for order in ((0, 1), (1, 0)):
         graph = Graph()
         graph.commit(graph.locate(Spoken([S, U]), TOOLS), done([S, U], A))
@@ -174,7 +174,7 @@ def test_the_same_request_twice_in_flight_is_one_prompt_with_two_answers():
     assert follows(second[-1]) == ("again", 0)
 
 
-def test_a_place_that_is_never_committed_changes_nothing():
+def test_a_position_that_is_never_committed_changes_nothing():
     graph = Graph()
     graph.locate(Spoken([S, U]), TOOLS)
     added = graph.commit(graph.locate(Spoken([S, U]), TOOLS), done([S, U], A))

@@ -16,7 +16,7 @@ LIVING = (Graph, Node, Message)
 
 
 class Body:
-    """The messages of a body that are read when somebody asks for them."""
+    """The messages of a body, each parsed on first use."""
 
     def __init__(self, body: bytes) -> None:
         self._messages = msgspec.json.decode(body, type=list[msgspec.Raw])
@@ -62,7 +62,7 @@ async def test_a_closed_or_abandoned_recorder_holds_nothing(tmp_path: Path):
     assert descriptors() == open_before
 
 
-def test_an_abandoned_graph_needs_no_collector(tmp_path: Path):
+def test_an_abandoned_graph_needs_no_garbage_collection(tmp_path: Path):
     recorder = Recorder.open(tmp_path / "a", tmp_path / "blobs", "a", {})
     converse(recorder, 5)
     graph = weakref.ref(recorder._graph)  # type: ignore[arg-type]

@@ -46,13 +46,13 @@ OTHER = {
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_what_a_client_changes_makes_no_other_message(what: str):
+def test_changes_that_clients_make_keep_the_identity(what: str):
     left, right = SAME[what]
     assert message_digest(left) == message_digest(right)
 
 
 @pytest.mark.parametrize("what", OTHER)
-def test_what_is_said_otherwise_is_another_message(what: str):
+def test_different_content_is_another_message(what: str):
     left, right = OTHER[what]
     assert message_digest(left) != message_digest(right)
 

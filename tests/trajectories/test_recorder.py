@@ -1,4 +1,4 @@
-"""The recorder returns the figures of a trajectory without a second look at its file."""
+"""The recorder reports the versions and blobs of a trajectory without re-reading its file."""
 
 from recording_parts import Talk, assistant, user
 

@@ -13,7 +13,7 @@ U, A = user("hello"), assistant("hi there")
 V1, V2 = Version(0, 1), Version(0, 2)
 
 
-def test_what_extends_holds_only_what_it_adds(talk: Talk):
+def test_an_extension_stores_only_its_added_tokens(talk: Talk):
     talk.ask(U, answer=A)
     second = talk.ask(U, A, user("and"), answer=assistant("so"))
     assert second.branch == "extends"
@@ -34,7 +34,7 @@ def test_tokens_that_do_not_begin_with_the_parents_are_marked(talk: Talk):
 
 
 @pytest.mark.parametrize("cut", [1, 7, 12, 13])
-def test_one_other_id_ends_what_is_kept(talk: Talk, cut: int):
+def test_the_kept_prefix_ends_at_the_first_different_id(talk: Talk, cut: int):
     talk.ask(U, answer=A)
     prompt = prompted([U, A, user("and")])
     prompt[cut] = 9000
@@ -56,12 +56,12 @@ def test_one_other_id_ends_what_is_kept(talk: Talk, cut: int):
         (b"[ ]", b""),
     ],
 )
-def test_ids_have_one_text_however_an_engine_spaces_them(raw: bytes, text: bytes):
+def test_ids_have_one_text_form_whatever_their_spacing(raw: bytes, text: bytes):
     assert text_of_ids(msgspec.Raw(raw)) == text
 
 
 @pytest.mark.parametrize("raw", [b"1", b"12", b"null", b'"1,2"', b'{"a":1}', b"[ x]", b""])
-def test_what_is_no_list_of_ids_is_not_taken_for_one(raw: bytes):
+def test_an_invalid_list_of_ids_is_rejected(raw: bytes):
     with pytest.raises(msgspec.DecodeError):
         text_of_ids(msgspec.Raw(raw))
 
@@ -122,7 +122,7 @@ UNRELIABLE = {
 
 
 @pytest.mark.parametrize("what", UNRELIABLE)
-async def test_ids_that_do_not_add_up_are_not_kept_and_say_why(talk: Talk, what: str):
+async def test_ids_that_do_not_add_up_are_dropped_with_the_reason(talk: Talk, what: str):
     changes, why = UNRELIABLE[what]
     exchange = talk.ask(U, answer=A, **changes)
     assert exchange.tokens is None
@@ -172,7 +172,7 @@ async def test_each_token_carries_the_version_that_generated_it(talk: Talk):
     assert sample.versions == [None] * len(prompted([U])) + [V1, V1, V2, V2]
 
 
-def test_without_stamps_all_tokens_are_of_the_version_asked(talk: Talk):
+def test_without_versions_all_tokens_have_the_version_of_the_request(talk: Talk):
     exchange = talk.ask(U, answer=assistant("abc"), version=V2)
     assert exchange.tokens is not None
     assert exchange.tokens.versions == ((V2, 4),)

@@ -31,7 +31,7 @@ def trained(samples: list[Sample]) -> int:
     return sum(sum(sample.mask) for sample in samples)
 
 
-async def test_a_conversation_is_one_sample_of_the_engines_own_ids(talk: Talk):
+async def test_a_conversation_is_one_sample_of_the_servers_ids(talk: Talk):
     talk.ask(S, U, answer=A)
     talk.ask(S, U, A, T, answer=B)
     (sample,) = (await talk.close()).branches()
@@ -47,7 +47,7 @@ async def test_a_conversation_is_one_sample_of_the_engines_own_ids(talk: Talk):
     assert (sample.branch, sample.exchanges, sample.trained) == ("start", (0, 1), (0, 1))
 
 
-async def test_what_two_branches_share_is_trained_in_the_first_alone(talk: Talk):
+async def test_shared_exchanges_are_trained_in_the_first_branch_only(talk: Talk):
     talk.ask(U, answer=A)
     talk.ask(U, A, T, answer=B)
     talk.ask(U, A, tool("c1", "other"), answer=assistant("else"))
@@ -108,7 +108,7 @@ TURNS = st.lists(
 
 
 @given(turns=TURNS)
-def test_whatever_an_agent_does_every_token_is_exact_and_trained_once(
+def test_every_token_is_exact_and_trained_once_for_any_agent(
     tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[int, int, str, str, bool]]
 ):
     folder = tmp_path_factory.mktemp("talk")
@@ -142,7 +142,7 @@ def check(trajectory: Trajectory, expected: list[tuple[list[Message], Message]])
         assert list(sample.ids) == prompted(prompt) + generated(answer)
 
 
-def test_a_long_conversation_is_kept_once(tmp_path: Path):
+def test_a_long_conversation_is_stored_once(tmp_path: Path):
     sizes: list[int] = []
     for turns in (20, 40):
         recorder = Recorder.open(tmp_path / f"{turns}", tmp_path / "blobs", "s", {})

@@ -42,7 +42,7 @@ async def test_an_exchange_is_in_the_file_when_commit_returns(talk: Talk):
         assert len(read_trajectory(talk.folder / PART_NAME).exchanges) == count
 
 
-async def test_what_was_recorded_is_read_back(talk: Talk):
+async def test_a_recorded_session_is_read_back(talk: Talk):
     turns(talk, 3)
     talk.recorder.trouble("upstream", "it hung", "chat")
     trajectory = await talk.close()
@@ -84,7 +84,7 @@ async def test_closing_twice_gives_the_same_file(talk: Talk):
     assert closed.ending == "submitted"
 
 
-async def test_a_cancelled_close_still_ends_in_a_whole_file(talk: Talk):
+async def test_a_cancelled_close_still_completes_the_file(talk: Talk):
     turns(talk, 1)
     closing = asyncio.create_task(talk.recorder.close("submitted"))
     await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_a_closed_file_with_any_flipped_bit_is_refused(talk: Talk, tmp_pat
         except TrajectoryError:
             refused += 1
         else:
-            # A few bits of zstd's own tables change nothing of what the file says.
+            # A few bits of zstd's own tables do not change the content.
             assert b"".join(frame.lines for frame in frames(path.read_bytes())) == lines
     assert refused > 0.98 * len(whole)
 
@@ -194,7 +194,7 @@ async def test_a_closed_file_that_lacks_a_record_is_refused(talk: Talk, tmp_path
         read_trajectory(path)
 
 
-async def test_garbage_in_the_middle_is_told_with_its_place(talk: Talk):
+async def test_damage_in_the_middle_is_reported_with_its_offset(talk: Talk):
     turns(talk, 3)
     talk.recorder.abandon()
     path = talk.folder / PART_NAME
@@ -207,7 +207,7 @@ async def test_garbage_in_the_middle_is_told_with_its_place(talk: Talk):
 
 
 @pytest.mark.parametrize("lines", [b"{}\n", b"nonsense\n", b'{"kind":"other"}\n', b"\xff\n"])
-async def test_a_record_that_is_none_is_told_with_its_place(talk: Talk, lines: bytes):
+async def test_an_invalid_record_is_reported_with_its_offset(talk: Talk, lines: bytes):
     turns(talk, 1)
     talk.recorder.abandon()
     path = talk.folder / PART_NAME
@@ -220,33 +220,31 @@ async def test_a_record_that_is_none_is_told_with_its_place(talk: Talk, lines: b
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x00" * 100, compress(b'{"kind":1}\n')])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes):
+def test_a_file_of_another_format_is_refused(tmp_path: Path, content: bytes):
     for name in (FILE_NAME, PART_NAME):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TrajectoryError, match="not a trajectory"):
             read_trajectory(tmp_path / name)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+def test_a_missing_file_is_named(tmp_path: Path):
     with pytest.raises(TrajectoryError, match="nothing"):
         read_trajectory(tmp_path / "nothing")
 
 
-async def test_writes_that_take_only_a_part_are_carried_on(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-):
+async def test_partial_writes_are_continued(talk: Talk, monkeypatch: pytest.MonkeyPatch):
     real = os.write
     monkeypatch.setattr(writer_module.os, "write", lambda fd, data: real(fd, data[:7]))
     turns(talk, 2)
     assert (await talk.close()).complete
 
 
-async def test_a_full_disk_is_told_and_leaves_whole_records(talk: Talk):
+async def test_a_full_disk_is_reported_and_leaves_whole_records(talk: Talk):
     turns(talk, 2)
     part = talk.folder / PART_NAME
     before = part.stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # The write takes what fits, then fails: as on a full disk.
+    # The write takes a part, then fails: as on a full disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (before + 20, hard))
     try:
         with pytest.raises(TrajectoryError, match="cannot be written"):
@@ -254,7 +252,7 @@ async def test_a_full_disk_is_told_and_leaves_whole_records(talk: Talk):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert part.stat().st_size == before
-    # What is missing cannot be made up for, even when there is space again.
+    # A missing exchange cannot be repaired, even when there is space again.
     with pytest.raises(TrajectoryError, match="cannot be written"):
         talk.ask(user("and one"), answer=A)
     with pytest.raises(TrajectoryError, match="cannot be written"):
@@ -299,7 +297,7 @@ while True:
 """
 
 
-def test_what_a_killed_process_has_recorded_is_read_back(tmp_path: Path):
+def test_records_of_a_killed_process_are_read_back(tmp_path: Path):
     arguments = [sys.executable, "-c", _ENDLESS, str(tmp_path), str(Path(__file__).parent)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -314,7 +312,7 @@ def test_what_a_killed_process_has_recorded_is_read_back(tmp_path: Path):
     assert not trajectory.complete
 
 
-def test_a_long_file_is_read_in_time(tmp_path: Path):
+def test_a_long_file_is_read_in_linear_time(tmp_path: Path):
     folder = tmp_path / "long"
     recorder = Recorder.open(folder, tmp_path / "blobs", "s", {})
     for number in range(2_000):

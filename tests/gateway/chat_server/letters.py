@@ -1,4 +1,4 @@
-"""An engine that says what a test tells it to, a token a letter, and a server before it."""
+"""An inference engine that generates a given text, one token per character, and a server for it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -21,7 +21,7 @@ END = 0
 
 
 class Letters:
-    """Its conversations are rendered as their roles and texts, one after another."""
+    """Renders a conversation as its roles and texts."""
 
     name = "letters"
     context = 1000

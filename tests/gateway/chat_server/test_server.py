@@ -40,7 +40,7 @@ async def test_a_whole_answer_has_what_was_asked_for_and_nothing_else():
     assert full["prompt_token_ids"] == [*b"user:hi"]
 
 
-async def test_a_stream_says_the_same_token_by_token():
+async def test_a_stream_has_the_same_content_token_by_token():
     async with served(Letters()) as client:
         events = await streamed(
             client, return_token_ids=True, stream_options={"include_usage": True}
@@ -88,7 +88,7 @@ async def test_settings_reach_the_engine():
         ({"messages": [{"role": "robot", "content": ""}]}, "no robots"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_by_its_name(asked, said):
+async def test_unsupported_features_are_refused_by_name(asked, said):
     async with served(Letters()) as client:
         for stream in (False, True):
             status, body = await client.ask(stream=stream, **asked)
@@ -98,13 +98,13 @@ async def test_what_cannot_be_done_is_refused_by_its_name(asked, said):
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"messages": [{]}'])
-async def test_garbage_is_a_400(body):
+async def test_an_invalid_body_is_a_400(body):
     async with served(Letters()) as client:
         status, told = await client.send(body)
     assert (status, told["error"]["type"]) == (400, "BadRequestError")
 
 
-async def test_a_conversation_that_is_too_long_is_refused_in_words_that_the_gateway_knows():
+async def test_a_conversation_that_is_too_long_is_refused_in_a_form_the_gateway_recognizes():
     async with served(Letters()) as client:
         long = [{"role": "user", "content": "x" * 995}]
         for asked in ({"messages": long}, {"max_tokens": 994}):
@@ -127,7 +127,7 @@ async def test_another_model_is_not_found():
             assert response.status == 404
 
 
-async def test_only_who_has_the_key_is_answered_and_health_is_for_all():
+async def test_only_requests_with_the_key_are_answered_and_health_is_public():
     async with served(Letters(), key="secret") as client:
         assert (await client.ask())[0] == 200
         for wrong in ("Bearer other", "Bearer ", "Bearer sécret"):
@@ -138,7 +138,7 @@ async def test_only_who_has_the_key_is_answered_and_health_is_for_all():
                 assert response.status == 200
 
 
-async def test_an_engine_that_is_dead_is_not_healthy():
+async def test_a_dead_engine_is_not_healthy():
     engine = Letters()
     async with served(engine) as client:
         engine.problem = "the device is gone"
@@ -171,7 +171,7 @@ async def test_a_failure_within_a_stream_is_an_error_in_it():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_gives_its_answer_up(stream):
+async def test_a_client_that_disconnects_abandons_its_answer(stream):
     engine = Letters()
     engine.go_on.clear()
     async with served(engine) as client:
@@ -214,7 +214,7 @@ async def test_calls_of_tools_that_were_offered_are_found(stream):
     assert call["id"].startswith("call_")
 
 
-async def test_without_tools_nothing_is_a_call():
+async def test_without_tools_there_are_no_calls():
     async with served(Letters(CALL)) as client:
         choice = (await client.ask())[1]["choices"][0]
         declined = (await client.ask(tools=TOOLS, tool_choice="none"))[1]["choices"][0]
@@ -223,7 +223,7 @@ async def test_without_tools_nothing_is_a_call():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_comes_back_is_read_as_the_model_wrote_it(stream):
+async def test_a_call_sent_back_is_rendered_as_the_model_wrote_it(stream):
     engine = Letters(CALL)
     async with served(engine) as client:
         if stream:

@@ -17,7 +17,7 @@ TWO = '<tool_call>\n{"arguments": {}, "name": "submit"}\n</tool_call>'
         ('<tool_call>{"name":"a","arguments":"{\\"b\\":1}"}</tool_call>', "", [("a", '{"b":1}')]),
     ],
 )
-def test_calls_are_read_as_they_are_written(text, before, calls):
+def test_calls_are_parsed_as_written(text, before, calls):
     found = read_calls(text)
     assert (found[0], [(call.name, call.arguments) for call in found[1]]) == (before, calls)
 
@@ -33,7 +33,7 @@ def test_calls_are_read_as_they_are_written(text, before, calls):
         "<tool_call>\ud83d</tool_call>",
     ],
 )
-def test_what_is_no_call_stays_text(text):
+def test_invalid_calls_stay_text(text):
     assert read_calls(text) == (text, [])
 
 
@@ -41,7 +41,7 @@ def test_what_is_no_call_stays_text(text):
     "text", ["plain <b> text", f"Look. {ONE}", f"a<tool{ONE}{TWO}", "<tool_ca"]
 )
 @pytest.mark.parametrize("cut", [1, 3, 7, 100])
-def test_a_stream_tells_text_at_once_and_calls_at_the_end(text, cut):
+def test_a_stream_passes_text_at_once_and_calls_at_the_end(text, cut):
     speech = StreamedText(tools=True)
     told = "".join(speech.add(text[at : at + cut]) for at in range(0, len(text), cut))
     rest, calls = speech.end()

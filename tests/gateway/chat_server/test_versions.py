@@ -14,12 +14,12 @@ RUNS = ((Version(0, 3), 2), (Version(1, 4), 1))
 
 
 @pytest.mark.parametrize("version", [FIRST_VERSION, Version(0, 12), Version(3, 0), Version(2, 40)])
-def test_a_version_is_read_as_it_is_written(version):
+def test_a_version_survives_a_round_trip(version):
     assert Version.parse(str(version)) == version
 
 
 @pytest.mark.parametrize("text", ["", ":", "1:", ":1", "x", "-1", "1:2:3", "1.5", "1 2", "²"])
-def test_what_is_no_version_is_refused(text):
+def test_an_invalid_version_is_refused(text):
     with pytest.raises(ValueError, match="is not a version"):
         Version.parse(text)
 
@@ -29,19 +29,19 @@ def whole(**choice: Any) -> bytes:
     return json.dumps({"choices": [{**said, **choice}], "prompt_token_ids": [9]}).encode()
 
 
-def test_stamps_of_a_whole_answer_are_read():
+def test_versions_of_a_whole_answer_are_parsed():
     answer = read_answer("here", whole(token_versions=[["3", 2], ["1:4", 1]]))
     assert answer.tokens is not None and answer.tokens.versions == RUNS
 
 
 @pytest.mark.parametrize("stamps", [None, []])
-def test_an_answer_without_stamps_has_none(stamps):
+def test_an_answer_without_versions_has_none(stamps):
     answer = read_answer("here", whole(token_versions=stamps))
     assert answer.tokens is not None and answer.tokens.versions == ()
 
 
 @pytest.mark.parametrize("stamps", [[["x", 1]], [["1", -1]], "1", [[1, 1]]])
-def test_stamps_that_are_none_make_the_answer_unusable(stamps):
+def test_invalid_versions_make_the_answer_unusable(stamps):
     with pytest.raises(UpstreamFailure, match="cannot be used"):
         read_answer("here", whole(token_versions=stamps))
     piece = {"choices": [{"delta": {}, "token_ids": [1], "token_versions": stamps}]}
@@ -50,7 +50,7 @@ def test_stamps_that_are_none_make_the_answer_unusable(stamps):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_each_token_is_recorded_with_the_version_that_its_server_says(tmp_path, stream):
+async def test_each_token_is_recorded_with_the_version_its_server_reports(tmp_path, stream):
     async with served(Letters("Hello, you.")) as client:
         upstream = await make_upstream([client.url], version=Version(0, 0))
         async with serving(upstream, tmp_path) as session:
@@ -67,7 +67,7 @@ async def test_each_token_is_recorded_with_the_version_that_its_server_says(tmp_
     assert list(sample.ids)[-12:] == [*b"Hello, you.", END]
 
 
-async def test_stamps_that_do_not_add_up_are_not_trained_on(tmp_path):
+async def test_versions_that_do_not_add_up_are_not_trained_on(tmp_path):
     class Careless(Letters):
         async def generate(self, *args: Any, **more: Any):
             async for piece in super().generate(*args, **more):

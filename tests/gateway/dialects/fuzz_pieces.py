@@ -1,4 +1,4 @@
-"""Bodies that each dialect takes, and ways to spoil them."""
+"""Valid bodies for each dialect, and mutations of them."""
 
 import json
 from collections.abc import Sequence
@@ -184,7 +184,7 @@ _ODD = [
     b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
     b'"' + b"a" * 20_000 + b'"',
 ]
-"""What no encoder writes; each stands in the place of a value."""
+"""Values that no encoder writes, each in the place of a value."""
 
 _PLACE = "@@ here @@"
 
@@ -208,8 +208,7 @@ def _at(value: Any, way: Sequence[str | int]) -> Any:
 
 @st.composite
 def spoilt(draw: st.DrawFn, dialect: str) -> bytes:
-    """A valid body in which one or two values are gone, of another type, from elsewhere,
-    twice there, or odd."""
+    """A valid body with one or two values removed, replaced, moved, duplicated or malformed."""
     body = deepcopy(VALID[dialect])
     odd = b"null"
     for _ in range(draw(st.integers(1, 2))):

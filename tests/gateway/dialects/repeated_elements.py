@@ -1,4 +1,4 @@
-"""Requests made of one kind of element, repeated: every list that a dialect reads."""
+"""Requests with many repetitions of one element, for every list that a dialect reads."""
 
 import json
 from collections.abc import Callable
@@ -11,20 +11,20 @@ from plimsoll.gateway.dialects.registry import CHAT, MESSAGES, RESPONSES
 __all__ = ["KINDS", "Kind"]
 
 TEXT = "some words, and more, " * 20
-"""Long enough for work that is done again for each element to show."""
+"""Long enough for repeated work per element to show."""
 Elements = list[Any]
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to make a request longer."""
+    """A kind of element that makes a request longer."""
 
     name: str
     dialect: Dialect
     make: Callable[[int], Body]
     most: int
-    """Elements that the dialect reads."""
+    """The maximum number of elements that the dialect reads."""
 
     def body(self, count: int) -> bytes:
         return json.dumps(self.make(count)).encode()

@@ -1,4 +1,4 @@
-"""Whatever a policy says, the clients read the same from a whole answer and from any stream."""
+"""Clients read the same content from a whole answer and from any stream, for any answer."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -66,12 +66,12 @@ def cuts(draw: st.DrawFn) -> Callable[[str], list[str]]:
 
 
 def together(chunks: Sequence[Chunk], size: int) -> list[Sequence[Chunk]]:
-    """The chunks as they come from a network: some at once."""
+    """Chunks as they come from a network: some arrive together."""
     return [chunks[at : at + size] for at in range(0, len(chunks), size)]
 
 
 class _Line:
-    """What the clients get for an answer, whatever they ask."""
+    """A transport that returns a fixed answer to the clients."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -162,7 +162,7 @@ def messages_streamed() -> Said:
 )
 @settings(deadline=None, max_examples=60)
 @given(answer=answers(), cut=cuts(), size=st.integers(1, 4))
-def test_every_way_of_sending_says_the_same(
+def test_every_transport_carries_the_same_content(
     dialect: Dialect,
     whole: Callable[[], Said],
     streamed: Callable[[], Said],
@@ -210,7 +210,7 @@ def test_an_answer_of_responses_comes_back_as_the_same_message(
 
 
 def written(call: ToolCall) -> tuple[Any, ...]:
-    """A call; its arguments count as what they say, where they are JSON."""
+    """A call; JSON arguments are compared by content."""
     try:
         return (call.id, call.name, json.loads(call.arguments))
     except ValueError:

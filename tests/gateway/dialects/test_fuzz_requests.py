@@ -1,4 +1,4 @@
-"""Whatever is sent to any dialect gets a request or a refusal, and soon."""
+"""Any input to any dialect yields a request or a refusal, in bounded time."""
 
 import json
 from time import process_time
@@ -27,7 +27,7 @@ fuzzed = settings(
 
 
 def take(dialect: Dialect, body: bytes) -> bool:
-    """Whether the body is taken. All that comes of it is JSON."""
+    """Whether the body is accepted. All results must be valid JSON."""
     try:
         request = dialect.read(body)
         for index in range(len(request.history)):
@@ -45,7 +45,7 @@ def take(dialect: Dialect, body: bytes) -> bool:
 
 
 def strictly(raw: bytes | msgspec.Raw) -> Any:
-    """What an upstream reads; no server takes more than Python does."""
+    """Parse as an upstream does; no server accepts more than Python does."""
 
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is not JSON")
@@ -54,14 +54,14 @@ def strictly(raw: bytes | msgspec.Raw) -> Any:
 
 
 @each_dialect
-def test_a_valid_body_is_taken(dialect: Dialect):
+def test_a_valid_body_is_accepted(dialect: Dialect):
     assert take(dialect, json.dumps(VALID[dialect.name]).encode())
 
 
 @each_dialect
 @fuzzed
 @given(data=st.data())
-def test_a_spoilt_body_gets_a_request_or_a_refusal(dialect: Dialect, data: st.DataObject):
+def test_a_mutated_body_gets_a_request_or_a_refusal(dialect: Dialect, data: st.DataObject):
     take(dialect, data.draw(spoilt(dialect.name)))
 
 
@@ -86,7 +86,7 @@ def test_any_bytes_get_a_request_or_a_refusal(dialect: Dialect, data: st.DataObj
 
 @each_dialect
 @pytest.mark.parametrize("depth", [900, 10_000, 200_000])
-def test_a_body_nested_without_end_is_refused(dialect: Dialect, depth: int):
+def test_an_endlessly_nested_body_is_refused(dialect: Dialect, depth: int):
     for opens, closes in ((b"[", b"]"), (b'{"a":', b"}")):
         for inner in (b"1", b""):
             assert not take(dialect, opens * depth + inner + closes * depth)
@@ -114,6 +114,6 @@ def test_reading_takes_time_in_proportion_to_the_body(dialect: Dialect):
 
         return min(once() for _ in range(3))
 
-    # Four times as much; sixteen times as long, each time, would be the square. Once is enough:
-    # whatever else goes on here makes one of the two late now and then.
+    # A body four times as long; quadratic work would take sixteen times as long. One success is
+    # enough: other load may slow one of the two down.
     assert any(seconds(4000) < 9 * seconds(1000) for _ in range(10))

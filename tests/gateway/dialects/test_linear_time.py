@@ -1,4 +1,4 @@
-"""The work that a request costs grows with its length and no faster, whatever it is made of."""
+"""The work for a request grows linearly with its length, for every kind of element."""
 
 import gc
 import sys
@@ -31,18 +31,18 @@ ANSWER = AnsweredRequest(
     tokens=None,
 )
 SLACK = 0.01
-"""Seconds that an element costs nothing of."""
+"""Seconds that do not depend on the number of elements."""
 
 
 def work(kind: Kind, body: bytes) -> None:
-    """Everything that the gateway does with a request, but for sending it."""
+    """Everything that the gateway does with a request, except sending it."""
     request = kind.dialect.read(body)
     graph = Graph()
     graph.commit(graph.locate(request.history, request.tools), ANSWER)
 
 
 def calls(kind: Kind, body: bytes) -> int:
-    """Calls of functions, in Python and in C."""
+    """The number of function calls, in Python and in C."""
     count = 0
 
     def profile(_: FrameType, event: str, __: object) -> None:
@@ -58,7 +58,7 @@ def calls(kind: Kind, body: bytes) -> int:
 
 
 def seconds(kind: Kind, body: bytes) -> float:
-    """Of this thread's processor, at best: copies and decodes in C are no calls."""
+    """The best CPU time of this thread: copies and decodes in C are not calls."""
     took: list[float] = []
     for _ in range(2):
         started = time.thread_time()
@@ -86,7 +86,7 @@ def test_twice_the_elements_are_at_most_twice_the_calls(kind: Kind):
 @every_kind
 def test_four_times_the_elements_are_about_four_times_the_seconds(kind: Kind):
     few, many = kind.body(kind.most // 4), kind.body(kind.most)
-    # A quadratic reader needs sixteen times as long. One that is held up is measured again.
+    # A quadratic reader needs sixteen times as long. A measurement disturbed by load is repeated.
     assert any(seconds(kind, many) <= 8 * seconds(kind, few) + SLACK for _ in range(4))
 
 

@@ -1,4 +1,4 @@
-"""Whatever is sent gets a request or a refusal, and what a message says is never lost."""
+"""Any input yields a request or a refusal, and no content of a message is lost."""
 
 import json
 from typing import Any
@@ -119,7 +119,7 @@ def test_any_body_gets_a_request_or_a_refusal(dialect: Any, body: Any):
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("content", [r"\u00zz", "\x01", "é\\"])
-def test_text_that_is_no_text_is_refused(dialect: Any, content: str):
+def test_invalid_unicode_is_refused(dialect: Any, content: str):
     body = '{"model":"m","messages":[{"role":"user","content":"' + content + '"}]}'
     with pytest.raises(Refusal):
         dialect.read(body.encode()).history.message(0)
@@ -143,7 +143,7 @@ messages = st.builds(
 
 @settings(deadline=None, max_examples=200)
 @given(message=messages)
-def test_a_message_survives_the_way_to_chat_and_back(message: Message):
+def test_a_message_survives_a_round_trip_through_chat(message: Message):
     assert chat_to_message(msgspec.json.encode(message_to_chat(message))) == message
 
 

@@ -1,4 +1,4 @@
-"""The list of models as both clients see it."""
+"""The list of models, as both clients read it."""
 
 import anthropic
 import httpx2

@@ -1,4 +1,4 @@
-"""JSON that is nested too deeply to be read is what cannot be read, and no error of ours."""
+"""JSON that is nested too deeply is treated as invalid JSON, not as an internal error."""
 
 from collections.abc import Callable
 
@@ -70,5 +70,5 @@ def _raw(text: str) -> msgspec.Raw:
 
 
 @pytest.mark.parametrize("what", READERS)
-def test_what_is_nested_too_deeply_is_read_as_what_is_no_json(what: str):
+def test_deeply_nested_json_is_treated_as_invalid(what: str):
     assert READERS[what]()

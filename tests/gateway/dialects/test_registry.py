@@ -19,6 +19,6 @@ def test_every_dialect_can_refuse_in_every_way():
             assert b"why it is so" in dialect.refuse(Refusal(kind, "why it is so"))
 
 
-def test_anthropics_clients_are_known_by_their_header():
+def test_anthropics_clients_are_recognized_by_their_header():
     assert speaks_anthropic({"anthropic-version": "2023-06-01"})
     assert not speaks_anthropic({"authorization": "Bearer k"})

@@ -1,4 +1,4 @@
-"""A request holds so many values, messages, parts, tools and stop sequences, and no more."""
+"""Limits on the values, messages, parts, tools and stop sequences of a request."""
 
 import json
 
@@ -33,7 +33,7 @@ def _count(value: object) -> int:
 
 
 @given(VALUES)
-def test_values_are_counted_without_those_that_stand_in_texts(value: object):
+def test_values_are_counted_without_those_in_texts(value: object):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(size_limits, "MAX_VALUES", LIMIT)
         for ascii in (True, False):
@@ -118,7 +118,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_as_many_elements_as_may_be_are_read_and_one_more_is_refused(case: str):
+def test_the_maximum_of_elements_is_read_and_one_more_is_refused(case: str):
     dialect, most, make = CASES[case]
 
     def read(count: int) -> None:
@@ -133,7 +133,7 @@ def test_as_many_elements_as_may_be_are_read_and_one_more_is_refused(case: str):
     assert refused.value.param
 
 
-def test_a_refusal_quotes_only_the_beginning_of_what_it_refuses():
+def test_a_refusal_quotes_only_the_beginning_of_the_input():
     tool = {"type": "x" * 100_000}
     body = {"model": "m", "input": "hi", "tools": [tool]}
     with pytest.raises(Refusal) as refused:

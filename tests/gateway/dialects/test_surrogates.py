@@ -1,4 +1,4 @@
-"""Halves of characters, as programs in JavaScript leave them when they cut a text."""
+"""Lone surrogates, which programs in JavaScript produce when they cut a text."""
 
 import json
 import time
@@ -23,14 +23,14 @@ FIRST, SECOND = "\ud83d", "\ude00"
         ("\\ud83d", "\\ud83d"),
     ],
 )
-def test_a_half_becomes_a_mark_and_all_else_stays(text: str, left: str):
+def test_a_lone_surrogate_is_replaced_and_everything_else_stays(text: str, left: str):
     body = json.dumps(text).encode()
     assert json.loads(replace_lone_surrogates(body)) == json.loads(json.dumps(left))
     assert (replace_lone_surrogates(body) is body) == (text == left)
 
 
 @pytest.mark.parametrize("start", [b"", rb"\ud83d"])
-def test_bytes_that_are_no_json_hold_nobody_up(start: bytes):
+def test_invalid_bytes_are_rejected_quickly(start: bytes):
     body = start + b"\\" * (16 << 20)
     began = time.process_time()
     replace_lone_surrogates(body)
@@ -38,7 +38,7 @@ def test_bytes_that_are_no_json_hold_nobody_up(start: bytes):
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-def test_a_history_with_half_a_character_is_answered(path: str):
+def test_a_history_with_a_lone_surrogate_is_answered(path: str):
     said = [{"role": "user", "content": f"cut {FIRST}"}]
     field = "input" if path.endswith("responses") else "messages"
     request = DIALECTS[path].read(json.dumps({"model": "m", field: said}).encode())

@@ -1,4 +1,4 @@
-"""Answers as an upstream gives them, and a server that speaks one dialect, for real clients."""
+"""Answers in an upstream's format, and a server for one dialect, for real clients."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,7 +44,7 @@ def an_answer(
 
 
 def raw_answer(answer: Answer, **choice: Any) -> Answer:
-    """The same answer, as it comes from a server in one object with ids and log probabilities."""
+    """The answer as one object from a server, with ids and log probabilities."""
     chosen = {
         "index": 0,
         "message": {
@@ -87,7 +87,7 @@ def chunks_of(
     stop_reason: str | None = None,
     cut: Callable[[str], list[str]] = in_pieces,
 ) -> list[Chunk]:
-    """The stream in which a server would have given the answer, its texts cut by `cut`."""
+    """The stream of the same answer, with its texts cut by `cut`."""
     message = answer.message
     first = _chunk({"role": "assistant", "content": ""}, prompt_token_ids=[4, 5, 6])
     chunks = [msgspec.structs.replace(first, prompt_ids=[4, 5, 6])]
@@ -142,7 +142,7 @@ def _chunk(
 
 @dataclass
 class Served:
-    """Where the server is, and what it was asked."""
+    """The address of the server, and its requests."""
 
     url: str
     requests: list[Request] = field(default_factory=list[Request])
@@ -160,8 +160,8 @@ async def serving(
     breaks: Refusal | None = None,
     replays: bool = False,
 ) -> AsyncIterator[Served]:
-    """A server that reads and writes with `dialect` alone. `breaks` ends its streams; one that
-    replays has the whole answer before it streams any of it."""
+    """A server for one dialect. `breaks` ends its streams early; `replays` has the whole answer
+    before it streams."""
     left = list(answers) if not callable(answers) else []
 
     async def handle(http: web.Request) -> web.StreamResponse:
@@ -210,7 +210,7 @@ async def serving(
 
 
 def refusing(dialect: Dialect, body: object) -> Refusal:
-    """The refusal that the body gets."""
+    """The refusal of a body."""
     try:
         dialect.read(body if isinstance(body, bytes) else json.dumps(body).encode())
     except Refusal as refusal:

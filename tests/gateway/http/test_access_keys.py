@@ -1,4 +1,4 @@
-"""Who may ask: the session's key opens the session, and nothing else does."""
+"""A session can be used with its own key only."""
 
 import logging
 import os
@@ -43,7 +43,9 @@ async def test_a_wrong_key_gets_401(served: ServedSession, path: str):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_nobody_learns_whether_a_session_is_there(served: ServedSession, path: str):
+async def test_a_wrong_key_does_not_reveal_whether_a_session_exists(
+    served: ServedSession, path: str
+):
     wrong = {"Authorization": "Bearer wrong"}
     there = await _refusal(served.access.root, path, wrong)
     elsewhere = served.access.root.rpartition("/")[0] + "/" + secrets.token_hex(5)
@@ -71,7 +73,7 @@ async def test_one_session_cannot_be_used_with_the_key_of_another(
     assert path.stat().st_size < 1000
 
 
-async def test_the_key_of_an_ended_session_gets_401_that_says_so(served: ServedSession):
+async def test_the_key_of_an_ended_session_gets_a_401_with_the_reason(served: ServedSession):
     await served.session.end()
     status, body = await served.ask()
     assert status == 401
@@ -83,7 +85,9 @@ async def test_the_key_of_an_ended_session_gets_401_that_says_so(served: ServedS
     assert b"ended" not in body
 
 
-async def test_keys_appear_nowhere(served: ServedSession, stepped: Stepped, caplog, capfd):
+async def test_keys_do_not_leak_into_files_or_logs(
+    served: ServedSession, stepped: Stepped, caplog, capfd
+):
     caplog.set_level(logging.DEBUG)
     key = served.access.key
     assert key not in repr(served.access)
@@ -94,7 +98,7 @@ async def test_keys_appear_nowhere(served: ServedSession, stepped: Stepped, capl
     asking = served.asking(number=2)
     say(await stepped.call(2), Refusal("upstream", "it failed"))
     await asking
-    stepped.answer = None  # an error of the gateway itself, with its trace in the log
+    stepped.answer = None  # an internal error of the gateway, with its traceback in the log
     status, body = await served.ask(number=3)
     assert status == 502
     assert key.encode() not in body
@@ -111,7 +115,7 @@ async def test_keys_appear_nowhere(served: ServedSession, stepped: Stepped, capl
 
 
 @pytest.mark.parametrize("broken", ["\x01", "\r\n : x", "\r\nContent-Length: x"])
-async def test_a_request_that_is_not_http_leaves_no_key_in_the_log(
+async def test_an_invalid_http_request_leaves_no_key_in_the_log(
     served: ServedSession, caplog, broken
 ):
     caplog.set_level(logging.DEBUG)

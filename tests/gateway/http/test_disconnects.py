@@ -1,4 +1,4 @@
-"""A client that goes away, at each point of a request: the upstream's call ends with it."""
+"""A client that disconnects at any point of a request cancels the upstream's call."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ every_path = pytest.mark.parametrize("path", ENDPOINTS)
 
 
 async def _gone(served: ServedSession) -> None:
-    """Until nothing of any request is left."""
+    """Wait until nothing of any request is left."""
     await eventually(lambda: not served.session.handlers and not served.session.in_flight)
     await eventually(lambda: not served.session._tasks)
 
@@ -25,7 +25,7 @@ async def _sent(served: ServedSession, path: str, **more) -> Raw:
 
 @every_path
 @pytest.mark.parametrize("stream", [False, True])
-async def test_while_the_policy_thinks(
+async def test_while_waiting_for_the_policy(
     served: ServedSession, stepped: Stepped, path: str, stream: bool
 ):
     raw = await _sent(served, path, stream=stream)
@@ -52,7 +52,7 @@ async def test_in_the_middle_of_a_stream(served: ServedSession, stepped: Stepped
     assert [trouble.what for trouble in trajectory.troubles] == ["cancelled"]
 
 
-async def test_before_the_body_is_whole(served: ServedSession, stepped: Stepped):
+async def test_before_the_body_is_complete(served: ServedSession, stepped: Stepped):
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": "m"')
     await eventually(lambda: len(served.session.handlers) == 1)
@@ -63,7 +63,7 @@ async def test_before_the_body_is_whole(served: ServedSession, stepped: Stepped)
 
 
 async def test_after_the_last_piece_before_the_end(served: ServedSession, stepped: Stepped):
-    """The answer is whole then, and recorded: whether it arrived nobody knows."""
+    """The answer is complete and recorded then; whether it arrived is unknown."""
     raw = await _sent(served, "/v1/chat/completions", stream=True)
     step = await stepped.call()
     say(step, "one")
@@ -76,7 +76,7 @@ async def test_after_the_last_piece_before_the_end(served: ServedSession, steppe
 
 
 async def test_while_it_does_not_read(served: ServedSession, stepped: Stepped):
-    """Pieces that a client does not take are not heaped up; the upstream waits."""
+    """Backpressure: unread pieces are not buffered; the upstream waits."""
     raw = await _sent(served, "/v1/chat/completions", stream=True)
     raw.reader._transport.pause_reading()
     step = await stepped.call()
@@ -89,7 +89,7 @@ async def test_while_it_does_not_read(served: ServedSession, stepped: Stepped):
     await _gone(served)
 
 
-async def test_a_client_that_never_reads_does_not_hold_the_policy_for_ever(
+async def test_a_client_that_never_reads_does_not_block_the_policy_forever(
     served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(session_module, "STALLED_CLIENT_SECONDS", 0.3)
@@ -101,13 +101,13 @@ async def test_a_client_that_never_reads_does_not_hold_the_policy_for_ever(
     await eventually(lambda: step.cancelled)
     assert step.queue.qsize() > 100
     assert not served.session.in_flight
-    assert served.session.silent_for == 0.0  # nothing that the policy is to blame for
+    assert served.session.silent_for == 0.0  # not a failure of the policy
     raw.cut()
     await _gone(served)
     assert [trouble.what for trouble in (await served.read()).troubles] == ["cancelled"]
 
 
-async def test_one_of_two_who_wait(served: ServedSession, stepped: Stepped):
+async def test_one_of_two_waiting_clients(served: ServedSession, stepped: Stepped):
     raws = [await _sent(served, "/v1/messages", stream=True) for _ in range(2)]
     step = await stepped.call()
     await eventually(lambda: len(served.session.handlers) == 2)

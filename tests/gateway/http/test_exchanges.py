@@ -1,4 +1,4 @@
-"""The way of one request: asked, answered, recorded, in every dialect."""
+"""The path of one request in every dialect: received, answered, recorded."""
 
 import asyncio
 import contextlib
@@ -31,13 +31,13 @@ from plimsoll.gateway.upstreams.scripted.server import serve_script
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 ENDS = (b"[DONE]", b"response.completed", b"message_stop")
-"""What tells an agent that its answer is whole, in each dialect."""
+"""The bytes that tell an agent that its answer is complete, in each dialect."""
 both_ways = pytest.mark.parametrize("stream", [False, True])
 
 
 @every_path
 @both_ways
-async def test_an_answer_reaches_the_agent_and_the_record(
+async def test_an_answer_reaches_the_agent_and_the_trajectory(
     served: ServedSession, stepped, path, stream
 ):
     asking = served.asking(path, stream=stream)
@@ -89,7 +89,7 @@ async def test_the_anthropic_client_is_served(tmp_path):
         assert served.session.exchanges == 2
 
 
-async def test_pieces_are_sent_as_they_come(served: ServedSession, stepped: Stepped):
+async def test_pieces_are_sent_as_they_arrive(served: ServedSession, stepped: Stepped):
     opening = served.start_stream()
     step = await stepped.call()
     say(step, "one")
@@ -106,7 +106,7 @@ async def test_pieces_are_sent_as_they_come(served: ServedSession, stepped: Step
 async def test_an_exchange_is_recorded_before_the_end_of_its_stream_is_sent(
     served: ServedSession, stepped: Stepped, path: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """An agent is told that its answer is whole only where it is in the file."""
+    """The agent is told that its answer is complete only after it is in the file."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -125,7 +125,7 @@ async def test_an_exchange_is_recorded_before_the_end_of_its_stream_is_sent(
 
 
 @every_path
-async def test_a_stream_that_fails_midway_says_so_and_is_no_exchange(served, stepped, path):
+async def test_a_stream_that_fails_midway_reports_it_and_is_not_recorded(served, stepped, path):
     asking = served.asking(path, stream=True)
     say(await stepped.call(), "one", Refusal("upstream", "the engine died"))
     status, body = await asking
@@ -170,8 +170,8 @@ async def test_a_failure_is_forgotten_once_the_policy_answers(
     assert served.session.failure == ""
 
 
-async def test_a_stream_that_ends_too_early_is_no_answer(served: ServedSession, stepped: Stepped):
-    """An upstream that closes without a finish has not said all."""
+async def test_a_truncated_stream_is_not_an_answer(served: ServedSession, stepped: Stepped):
+    """An upstream that closes without a finish reason has not completed its answer."""
 
     class Early(Stepped):
         async def _chunks(self):
@@ -188,11 +188,11 @@ async def test_a_stream_that_ends_too_early_is_no_answer(served: ServedSession, 
     assert served.session.exchanges == 0
 
 
-async def test_no_token_is_stamped_younger_than_what_made_it(
+async def test_no_token_gets_a_newer_version_than_the_one_that_generated_it(
     served: ServedSession, stepped: Stepped
 ):
-    """An answer is of the version that it was asked of, though some of it came later: what came
-    may have waited for long."""
+    """An answer has the version at the time of its request, even if some pieces came later: they
+    may have been buffered."""
     opening = served.start_stream()
     step = await stepped.call()
     say(step, "a", "b")
@@ -214,8 +214,8 @@ async def test_no_token_is_stamped_younger_than_what_made_it(
     assert whole.tokens.versions == ((Version(0, 1), 3),)
 
 
-async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_path):
-    """The server is done before the weights change; most of its answer is still on its way."""
+async def test_buffered_pieces_keep_the_version_that_generated_them(tmp_path):
+    """The server is done before the weights change, while most of its answer is still buffered."""
     script = Script(turns=(Turn(text="word " * 12_000),))
     async with serve_script(script) as server:
         gate = await make_upstream([server.url])
@@ -225,7 +225,7 @@ async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_
             raw.pause()
             raw.post("/v1/chat/completions", asked("/v1/chat/completions", stream=True))
             await eventually(lambda: server.requests > asked_before)
-            with contextlib.suppress(TimeoutError):  # buffers of a system may be too small for it
+            with contextlib.suppress(TimeoutError):  # the system's buffers may be too small for it
                 await eventually(lambda: not server.in_flight, 3)
             gate.resume(Version(0, 1))
             raw.go_on()
@@ -237,7 +237,7 @@ async def test_what_a_slow_client_reads_late_is_of_the_version_that_made_it(tmp_
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_waited_for_new_weights_is_of_them(tmp_path, stream: bool):
+async def test_a_request_that_waited_for_new_weights_gets_their_version(tmp_path, stream: bool):
     gate = Gate(ScriptedPolicy(lambda _: "fine"))
     async with serving(gate, tmp_path) as served:
         await gate.pause()
@@ -252,7 +252,7 @@ async def test_a_request_that_waited_for_new_weights_is_of_them(tmp_path, stream
 
 
 @every_path
-async def test_an_upstream_that_does_not_stream_is_streamed_for(
+async def test_whole_answers_are_streamed_for_an_upstream_without_streams(
     quick_pings: None, served: ServedSession, stepped: Stepped, path: str
 ):
     stepped.streams = False
@@ -290,7 +290,7 @@ async def test_a_refusal_after_a_ping_comes_as_an_event(
         assert b"nothing came" in await reply.read()
 
 
-async def test_requests_at_once_are_answered_each_on_its_own(
+async def test_concurrent_requests_are_answered_independently(
     served: ServedSession, stepped: Stepped
 ):
     asking = [served.asking(number=number) for number in range(8)]
@@ -303,7 +303,7 @@ async def test_requests_at_once_are_answered_each_on_its_own(
     assert served.session.tokens == 80
 
 
-async def test_a_policy_without_a_count_says_so(served: ServedSession):
+async def test_counting_is_refused_if_the_policy_cannot(served: ServedSession):
     class Uncounted(Stepped):
         async def count(self, *_):
             raise Refusal("unsupported", "nobody counts here")
@@ -330,7 +330,7 @@ async def test_a_policy_without_a_count_says_so(served: ServedSession):
         ("POST", "/v1/%2e%2e/messages", 404),
     ],
 )
-async def test_what_is_not_there_says_so(
+async def test_unknown_paths_are_reported(
     served: ServedSession, method: str, path: str, status: int
 ):
     async with served.client.request(method, served.access.root + path) as reply:
@@ -339,7 +339,7 @@ async def test_what_is_not_there_says_so(
         assert method in ("HEAD", "OPTIONS") or b"error" in body
 
 
-async def test_outside_of_sessions_there_is_nothing(served: ServedSession):
+async def test_paths_outside_of_sessions_are_not_found(served: ServedSession):
     for path in ("/", "/metrics", "/healthz", "/sessions", "/s", "/s/", "/v1/models"):
         url = f"http://127.0.0.1:{served.gateway.port}{path}"
         async with served.client.get(url) as reply:

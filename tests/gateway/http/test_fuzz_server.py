@@ -1,4 +1,4 @@
-"""The running server against whatever comes: no 500, no error of its own, nothing left over."""
+"""The running server under random input: no 500, no internal error, no leaks."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ JUNK = [
 
 
 def _policy(asked) -> Turn:
-    """Answers of all kinds, valid and not."""
+    """Answers of all kinds, valid and invalid."""
     number = sum(map(len, (message.text for message in asked.messages))) % 7
     failures = {3: 500, 4: "cut", 5: "garbage", 6: "bad-call"}
     if number in failures:
@@ -107,7 +107,7 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_nothing_that_comes_is_an_error_of_the_gateway(tmp_path: Path):
+async def test_no_input_causes_an_internal_error(tmp_path: Path):
     source = random.Random(20260)
     limits = Limits(body_bytes=1 << 20, concurrent=8)
     tasks, sockets = asyncio.all_tasks(), _descriptors()
@@ -135,7 +135,7 @@ async def test_nothing_that_comes_is_an_error_of_the_gateway(tmp_path: Path):
     assert not [each for each in gc.get_objects() if isinstance(each, Request)]
 
 
-async def test_what_is_not_http_is_told_so_or_cut(tmp_path: Path, caplog):
+async def test_invalid_http_is_refused_or_disconnected(tmp_path: Path, caplog):
     async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as served:
         for data in (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

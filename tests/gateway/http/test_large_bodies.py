@@ -1,4 +1,6 @@
-"""A body that is costly to read, however few bytes it is sent as, holds up nobody else."""
+"""A body that is expensive to parse does not delay other clients, however small it is on the
+wire.
+"""
 
 import asyncio
 import gzip
@@ -15,7 +17,7 @@ PATHS = pytest.mark.parametrize("path", ENDPOINTS)
 
 
 def _post(served: ServedSession, path: str, body: bytes, encoding: str = "") -> tuple[int, bytes]:
-    """From a thread of its own."""
+    """Sends from its own thread."""
     host, _, root = served.access.root.partition("//")[2].partition("/")
     client = http.client.HTTPConnection(host, timeout=120)
     headers = {"Authorization": f"Bearer {served.access.key}"}
@@ -29,7 +31,7 @@ def _post(served: ServedSession, path: str, body: bytes, encoding: str = "") -> 
 
 
 def _many(path: str, count: int) -> bytes:
-    """A request of so many messages, the last of which is none."""
+    """A request with this many messages, the last of which is invalid."""
     message = {"role": "user", "content": [{"type": "text", "text": "x"}] * 12}
     if path == "/v1/responses":
         message = {"role": "user", "content": [{"type": "input_text", "text": "x"}] * 12}
@@ -39,7 +41,9 @@ def _many(path: str, count: int) -> bytes:
 
 @PATHS
 @pytest.mark.parametrize("encoding", ["", "gzip"])
-async def test_a_large_body_is_read_off_the_loop(served: ServedSession, path: str, encoding: str):
+async def test_a_large_body_is_parsed_outside_the_event_loop(
+    served: ServedSession, path: str, encoding: str
+):
     body = _many(path, 6_000)
     sent = gzip.compress(body) if encoding else body
     all_of_it, of_loop = time.process_time(), time.thread_time()
@@ -47,7 +51,7 @@ async def test_a_large_body_is_read_off_the_loop(served: ServedSession, path: st
     of_loop = time.thread_time() - of_loop
     all_of_it = time.process_time() - all_of_it
     assert status == 400, said
-    # What the loop does itself is to receive the bytes.
+    # The event loop itself only receives the bytes.
     assert of_loop < all_of_it / 3
 
 
@@ -67,7 +71,7 @@ async def test_millions_of_messages_in_a_small_body_are_refused(
         assert error["type"] == "request_too_large"
     else:
         assert error["code"] == "request_too_large"
-    # The session goes on, and nothing is its fault or the gateway's.
+    # The session continues, and no failure is counted.
     asking = served.asking(path)
     done(await stepped.call(), "fine")
     assert (await asking)[0] == 200
@@ -76,7 +80,7 @@ async def test_millions_of_messages_in_a_small_body_are_refused(
     assert [each.what for each in (await served.read()).troubles] == ["too_large"]
 
 
-async def test_a_large_request_is_answered_and_its_retry_is_no_second_exchange(
+async def test_a_large_request_is_answered_and_its_retry_is_deduplicated(
     served: ServedSession, stepped: Stepped
 ):
     body = json.dumps(
@@ -94,10 +98,10 @@ async def test_a_large_request_is_answered_and_its_retry_is_no_second_exchange(
     assert served.session.exchanges == 1
 
 
-async def test_a_session_that_ends_while_a_body_is_read_tells_so(
+async def test_a_session_that_ends_while_a_body_is_parsed_reports_it(
     served: ServedSession, stepped: Stepped
 ):
-    """As slow a reader as the test needs: both threads are busy with something else."""
+    """Simulates a slow parser: both threads are occupied."""
     held = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -120,8 +124,10 @@ async def test_a_session_that_ends_while_a_body_is_read_tells_so(
     assert stepped.calls == []
 
 
-async def test_one_session_has_one_body_in_the_threads(served: ServedSession, stepped: Stepped):
-    """The rest of them wait, and are answered one after another."""
+async def test_one_session_has_one_body_in_the_parser_threads(
+    served: ServedSession, stepped: Stepped
+):
+    """The other bodies wait, and are answered one after another."""
     bodies = [
         json.dumps(
             asked("/v1/messages", number, messages=[{"role": "user", "content": "x" * 100_000}])

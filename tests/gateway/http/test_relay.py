@@ -1,4 +1,4 @@
-"""Agents in a sandbox without a network reach the gateway through a relaying."""
+"""Agents in a sandbox without a network reach the gateway through relayed connections."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ def _post(served: ServedSession, **more) -> bytes:
     return head.encode() + body
 
 
-async def test_a_door_passes_on_that_the_client_is_gone(served: ServedSession, stepped: Stepped):
+async def test_a_relay_passes_a_disconnect_on(served: ServedSession, stepped: Stepped):
     async with RelayingSocket(served.gateway) as relaying:
         _, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         writer.write(_post(served, stream=True))
@@ -106,7 +106,7 @@ async def test_a_door_passes_on_that_the_client_is_gone(served: ServedSession, s
         await eventually(lambda: relaying.over == 1)
 
 
-async def test_a_door_holds_up_who_is_not_read(served: ServedSession, stepped: Stepped):
+async def test_a_relay_applies_backpressure(served: ServedSession, stepped: Stepped):
     async with RelayingSocket(served.gateway) as relaying:
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         writer.write(_post(served, stream=True))
@@ -127,7 +127,7 @@ async def test_a_door_holds_up_who_is_not_read(served: ServedSession, stepped: S
         await eventually(lambda: relaying.over == 1)
 
 
-async def test_several_requests_go_by_one_connection(served: ServedSession, stepped: Stepped):
+async def test_several_requests_use_one_connection(served: ServedSession, stepped: Stepped):
     async with RelayingSocket(served.gateway) as relaying:
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         for number in range(3):
@@ -141,18 +141,20 @@ async def test_several_requests_go_by_one_connection(served: ServedSession, step
 
 
 @pytest.mark.parametrize("said", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypatch, said: bytes):
+async def test_a_connection_without_a_request_is_closed(
+    stepped, tmp_path, monkeypatch, said: bytes
+):
     monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
     async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
         for port in (relaying.port, served.gateway.port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
-            with contextlib.suppress(ConnectionError):  # a reset, where not all was read
+            with contextlib.suppress(ConnectionError):  # a reset, if not everything was read
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             writer.close()
         await eventually(lambda: relaying.over == 1)
-        # One that has asked is not, however long its answer takes.
+        # A connection that has sent a request is not closed, however long its answer takes.
         monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 60.0)
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         writer.write(_post(served))
@@ -166,7 +168,7 @@ async def test_a_connection_that_asks_nothing_is_cut(stepped, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("more", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_connection_that_asked_once_and_fell_silent_is_cut(
+async def test_a_connection_that_falls_silent_after_a_request_is_closed(
     stepped: Stepped, tmp_path, monkeypatch, more: bytes
 ):
     monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.3)
@@ -187,7 +189,7 @@ async def test_a_connection_that_asked_once_and_fell_silent_is_cut(
 async def test_a_connection_whose_answer_takes_long_is_not_idle(
     stepped: Stepped, tmp_path, monkeypatch, stream: bool
 ):
-    """The time that began with the answer before it runs out meanwhile."""
+    """The idle timeout that began with the previous answer expires meanwhile."""
     idle = 1.0
     monkeypatch.setattr(server_module, "IDLE_SECONDS", idle)
     async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
@@ -206,7 +208,7 @@ async def test_a_connection_whose_answer_takes_long_is_not_idle(
         writer.transport.abort()
 
 
-async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, monkeypatch):
+async def test_closed_connections_are_forgotten(stepped, tmp_path, monkeypatch):
     monkeypatch.setattr(idle_connections, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
     async with serving(stepped, tmp_path) as served:
@@ -218,9 +220,7 @@ async def test_connections_that_came_and_went_are_forgotten(stepped, tmp_path, m
         await eventually(lambda: not known)
 
 
-async def test_a_door_has_so_many_connections_and_no_more(
-    served: ServedSession, monkeypatch, caplog
-):
+async def test_a_relay_limits_its_connections(served: ServedSession, monkeypatch, caplog):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     relaying = connections.Connections(served.gateway.connect)
     server = await asyncio.start_server(relaying.start, "127.0.0.1", 0)
@@ -243,7 +243,7 @@ async def test_a_door_has_so_many_connections_and_no_more(
         writer.close()
 
 
-async def test_leaving_the_gateway_ends_its_doors(stepped: Stepped):
+async def test_closing_the_gateway_ends_its_relays(stepped: Stepped):
     async with Gateway(stepped) as gateway:
         relaying = await RelayingSocket(gateway).__aenter__()
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)

@@ -1,4 +1,4 @@
-"""Bodies: as large as allowed, compressed or not, and in time."""
+"""Request bodies: size limits, compression and timeouts."""
 
 import asyncio
 import gzip
@@ -78,14 +78,12 @@ async def test_a_body_that_cannot_be_decompressed_is_a_bad_request(served, stepp
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "deflate"])
-async def test_a_body_that_unfolds_to_too_much_is_refused_in_time(
-    served: ServedSession, encoding: str
-):
+async def test_a_decompression_bomb_is_refused_quickly(served: ServedSession, encoding: str):
     bomb = b" " * (200 << 20)
     pack = {"gzip": gzip.compress, "zstd": zstandard.compress, "deflate": zlib.compress}[encoding]
     packed = pack(bomb)
     del bomb
-    if len(packed) > LIMIT:  # gzip and deflate pack no better than 1 to 1000
+    if len(packed) > LIMIT:  # gzip and deflate compress at most 1000 to 1
         packed = pack(b" " * (50 << 20))
     assert len(packed) < LIMIT
     tracemalloc.start()
@@ -98,7 +96,7 @@ async def test_a_body_that_unfolds_to_too_much_is_refused_in_time(
 
 
 @every_path
-async def test_a_body_that_says_that_it_is_too_large_is_not_read(served: ServedSession, path: str):
+async def test_a_body_with_a_too_large_content_length_is_not_read(served: ServedSession, path: str):
     raw = await connected(served)
     raw.send(raw.head(path, 100 << 20))
     said = await raw.until(b"error")
@@ -108,8 +106,8 @@ async def test_a_body_that_says_that_it_is_too_large_is_not_read(served: ServedS
     assert [trouble.what for trouble in (await served.read()).troubles] == ["too_large"]
 
 
-async def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(served: ServedSession):
-    """It says nothing of its size beforehand, and has no end."""
+async def test_a_body_that_exceeds_the_limit_is_not_read_to_its_end(served: ServedSession):
+    """It does not announce its size, and never ends."""
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", None, "Transfer-Encoding: chunked"))
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
@@ -121,12 +119,12 @@ async def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(served: Se
 
     flooding = asyncio.create_task(flood())
     assert (await raw.until(b"error")).startswith(b"HTTP/1.1 413")
-    with pytest.raises(ConnectionError):  # it may go on for a moment, then it is cut
+    with pytest.raises(ConnectionError):  # it may continue for a moment, then it is cut
         await asyncio.wait_for(flooding, 30)
     await eventually(lambda: not served.session.handlers)
 
 
-async def test_a_body_of_the_very_limit_is_read(served: ServedSession, stepped: Stepped):
+async def test_a_body_of_exactly_the_limit_is_read(served: ServedSession, stepped: Stepped):
     whole = json.dumps(asked("/v1/chat/completions", user="")).encode()
     body = whole.replace(b'"user": ""', b'"user": "' + b"x" * (LIMIT - len(whole)) + b'"')
     assert len(body) == LIMIT
@@ -136,7 +134,7 @@ async def test_a_body_of_the_very_limit_is_read(served: ServedSession, stepped: 
     assert (await _post(served, body + b" "))[0] == 413
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(served: ServedSession, monkeypatch):
+async def test_a_body_that_does_not_arrive_times_out(served: ServedSession, monkeypatch):
     monkeypatch.setattr(request_body, "READ_SECONDS", 0.2)
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": "m"')
@@ -146,10 +144,10 @@ async def test_a_body_that_does_not_come_is_not_waited_for(served: ServedSession
     raw.cut()
 
 
-async def test_bodies_that_stall_hold_a_bounded_number_of_bytes(
+async def test_stalled_bodies_hold_a_bounded_number_of_bytes(
     served: ServedSession, stepped: Stepped
 ):
-    """Who finds no room waits for it, and small bodies are not held up."""
+    """Bodies over the budget wait, and small bodies are not delayed."""
     stalled = [await connected(served) for _ in range(3)]
     for raw in stalled:
         raw.send(raw.head("/v1/messages", LIMIT) + b" " * (LIMIT - 1))
@@ -171,9 +169,7 @@ async def test_bodies_that_stall_hold_a_bounded_number_of_bytes(
     assert served.session.handlers.body_budget.used == 0
 
 
-async def test_a_body_that_finds_no_room_in_time_is_told_to_come_again(
-    served: ServedSession, monkeypatch
-):
+async def test_a_body_over_the_budget_is_refused_as_retryable(served: ServedSession, monkeypatch):
     stalled = [await connected(served) for _ in range(2)]
     for raw in stalled:
         raw.send(raw.head("/v1/messages", None, "Transfer-Encoding: chunked"))
@@ -189,7 +185,7 @@ async def test_a_body_that_finds_no_room_in_time_is_told_to_come_again(
     assert served.session.handlers.body_budget.used == 0
 
 
-async def test_a_session_that_ends_wakes_who_waits_for_room(served: ServedSession):
+async def test_the_end_of_a_session_wakes_bodies_that_wait_for_the_budget(served: ServedSession):
     raws = [await connected(served) for _ in range(3)]
     for raw in raws:
         raw.send(raw.head("/v1/messages", LIMIT))
@@ -200,9 +196,7 @@ async def test_a_session_that_ends_wakes_who_waits_for_room(served: ServedSessio
     assert served.session.handlers.body_budget.used == 0
 
 
-async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(
-    served: ServedSession, stepped: Stepped
-):
+async def test_expect_100_continue_is_answered(served: ServedSession, stepped: Stepped):
     raw = await connected(served)
     raw.send(raw.head("/v1/chat/completions", len(BODY), "Expect: 100-continue"))
     assert b"100 Continue" in await raw.until(b"\r\n\r\n")
@@ -211,7 +205,7 @@ async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(
     assert (await raw.until(b"fine")).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_client_that_asks_before_it_sends_too_much_is_told_at_once(served: ServedSession):
+async def test_expect_100_continue_of_a_too_large_body_is_refused_at_once(served: ServedSession):
     raw = await connected(served)
     raw.send(raw.head("/v1/chat/completions", LIMIT + 1, "Expect: 100-continue"))
     assert (await raw.until(b"error")).startswith(b"HTTP/1.1 413")
@@ -230,7 +224,7 @@ async def test_a_body_in_many_pieces_is_one_body(served: ServedSession, stepped:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"{}", b"{}{}"])
 @every_path
-async def test_a_body_that_is_none_is_a_bad_request(served: ServedSession, path: str, body: bytes):
+async def test_an_empty_body_is_a_bad_request(served: ServedSession, path: str, body: bytes):
     async with served.client.post(served.access.root + path, data=body) as reply:
         assert reply.status == 400
         assert "error" in await reply.json()

@@ -25,7 +25,7 @@ ASKS = [
 
 
 class Whole(ScriptedPolicy):
-    """Its answers come whole, and the gateway makes streams of them."""
+    """An upstream with whole answers only, which the gateway turns into streams."""
 
     @property
     def streams(self) -> bool:
@@ -33,7 +33,7 @@ class Whole(ScriptedPolicy):
 
 
 def _said(body: bytes) -> list[dict[str, Any]]:
-    """An answer's objects: one, or those of a stream."""
+    """The objects of an answer: one, or those of a stream."""
     if not body.startswith(b"data: "):
         return [json.loads(body)]
     return [json.loads(event[6:]) for event in body.decode().split("\n\n") if event[6:7] == "{"]
@@ -53,7 +53,7 @@ def _logprobs(said: list[dict[str, Any]]) -> list[float]:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("source", [ScriptedPolicy, Whole])
 @pytest.mark.parametrize("asks", ASKS, ids=str)
-async def test_who_asks_gets_what_is_recorded_and_others_get_none(
+async def test_agents_that_ask_get_the_recorded_tokens_and_others_get_none(
     asks: dict[str, bool], source: type[ScriptedPolicy], stream: bool, tmp_path: Path
 ):
     async with serving(source(lambda _: 'It says "token_ids":[7] here.'), tmp_path) as served:
@@ -89,7 +89,7 @@ PIECE = {
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("none", [[], ["logprobs"], ["token_ids", "token_versions"]], ids=str)
 @pytest.mark.parametrize("asks", ASKS[:4], ids=str)
-def test_a_piece_loses_nothing_else_however_it_is_written(
+def test_a_piece_loses_nothing_else_in_any_layout(
     asks: dict[str, bool], none: list[str], order: int, separators: tuple[str, str]
 ):
     request = Request(

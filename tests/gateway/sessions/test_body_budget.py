@@ -1,4 +1,4 @@
-"""Room for bodies that are on their way."""
+"""The budget for unfinished bodies."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from gateway_parts import eventually
 from plimsoll.gateway.sessions.handlers import BodyBudget
 
 
-async def test_room_is_given_in_the_order_of_coming():
+async def test_the_budget_is_granted_in_order_of_arrival():
     intake, came = BodyBudget(10), []
 
     async def come(name: str, size: int, leave: asyncio.Event) -> None:
@@ -21,7 +21,7 @@ async def test_room_is_given_in_the_order_of_coming():
     for (name, size), event in zip(sizes, leave, strict=True):
         tasks.append(asyncio.create_task(come(name, size, event)))
         await asyncio.sleep(0)
-    assert came == ["large"]  # the small one would keep the larger from ever coming
+    assert came == ["large"]  # otherwise small ones would starve the larger one
     leave[0].set()
     await eventually(lambda: came == ["large", "larger", "small"])
     leave[1].set()
@@ -33,7 +33,7 @@ async def test_room_is_given_in_the_order_of_coming():
     assert came[-1] == "huge" and intake.used == 0
 
 
-async def test_who_gives_up_waiting_leaves_nothing_behind():
+async def test_a_cancelled_waiter_leaves_nothing_behind():
     intake = BodyBudget(10)
 
     async def come(size: int) -> None:
@@ -44,14 +44,14 @@ async def test_who_gives_up_waiting_leaves_nothing_behind():
     await asyncio.sleep(0.01)
     assert intake.used == 6
     second.cancel()
-    await eventually(lambda: intake.used == 10)  # the third needed no more than there was
+    await eventually(lambda: intake.used == 10)  # the third fits into the remaining budget
     first.cancel()
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
     assert intake.used == 0
 
 
-async def test_who_gives_up_at_the_very_moment_of_its_turn_leaves_nothing_behind():
+async def test_a_waiter_cancelled_as_it_is_granted_leaves_nothing_behind():
     intake = BodyBudget(10)
     leave = asyncio.Event()
 

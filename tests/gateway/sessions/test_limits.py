@@ -1,4 +1,4 @@
-"""What a session may use, and what crossing it comes to."""
+"""The limits of a session, and the refusals at each limit."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def _answer(served: ServedSession, stepped: Stepped, number: int, path: st
 
 
 @every_path
-async def test_no_more_turns_than_the_session_has(tmp_path, stepped: Stepped, path: str):
+async def test_the_number_of_turns_is_limited(tmp_path, stepped: Stepped, path: str):
     async with serving(stepped, tmp_path, Limits(turns=2)) as served:
         assert [await _answer(served, stepped, n, path) for n in range(2)] == [200, 200]
         assert served.session.ending is None
@@ -34,11 +34,11 @@ async def test_no_more_turns_than_the_session_has(tmp_path, stepped: Stepped, pa
     assert [trouble.what for trouble in trajectory.troubles] == ["budget"]
 
 
-async def test_requests_at_once_do_not_get_past_the_turns(tmp_path, stepped: Stepped):
+async def test_concurrent_requests_do_not_exceed_the_turns(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path, Limits(turns=2)) as served:
         asking = [served.asking(number=number) for number in range(5)]
         refused = [(await each)[0] for each in asking[2:]]
-        assert refused == [429] * 3  # to be asked again: those in flight may come to nothing
+        assert refused == [429] * 3  # retryable: those in flight may fail
         assert served.session.ending is None
         for step in stepped.calls:
             done(step, "fine")
@@ -47,7 +47,9 @@ async def test_requests_at_once_do_not_get_past_the_turns(tmp_path, stepped: Ste
 
 
 @every_path
-async def test_used_up_tokens_are_told_as_a_full_context(tmp_path, stepped: Stepped, path: str):
+async def test_exhausted_tokens_are_reported_as_a_full_context(
+    tmp_path, stepped: Stepped, path: str
+):
     stepped.usage = Usage(prompt=60, answer=3)
     async with serving(stepped, tmp_path, Limits(tokens=100)) as served:
         assert await _answer(served, stepped, 0, path) == 200
@@ -62,9 +64,7 @@ async def test_used_up_tokens_are_told_as_a_full_context(tmp_path, stepped: Step
     assert [trouble.what for trouble in trajectory.troubles] == ["budget"]
 
 
-async def test_tokens_that_the_upstream_does_not_count_are_those_it_returned(
-    tmp_path, stepped: Stepped
-):
+async def test_uncounted_tokens_are_counted_by_their_ids(tmp_path, stepped: Stepped):
     stepped.usage = None
     async with serving(stepped, tmp_path, Limits(tokens=100)) as served:
         await _answer(served, stepped, 0, "/v1/messages")
@@ -73,7 +73,7 @@ async def test_tokens_that_the_upstream_does_not_count_are_those_it_returned(
 
 @every_path
 @pytest.mark.parametrize("begun", [False, True])
-async def test_when_time_is_over_who_waits_is_woken(tmp_path, stepped, path, begun):
+async def test_waiting_clients_are_woken_when_time_is_over(tmp_path, stepped, path, begun):
     async with serving(stepped, tmp_path) as served:
         opening, whole = served.start_stream(path), served.asking(path, 1)
         await stepped.call(1)
@@ -96,7 +96,7 @@ async def test_when_time_is_over_who_waits_is_woken(tmp_path, stepped, path, beg
     assert {trouble.what for trouble in trajectory.troubles} == {"budget"}
 
 
-async def test_no_more_at_once_than_the_session_may(tmp_path, stepped: Stepped):
+async def test_concurrent_requests_are_limited(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path, Limits(concurrent=2)) as served:
         asking = [served.asking(number=number) for number in range(2)]
         await stepped.call(1)
@@ -118,7 +118,7 @@ async def _answered(asking: list[asyncio.Task[tuple[int, bytes]]]) -> int:
     return first.pop().result()[0]
 
 
-async def test_many_retries_of_one_request_are_not_all_let_in(tmp_path, stepped: Stepped):
+async def test_many_retries_of_one_request_are_limited(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path, Limits(concurrent=2)) as served:
         asking = [served.asking() for _ in range(12)]
         await eventually(lambda: sum(each.done() for each in asking) == 4)
@@ -132,7 +132,7 @@ async def test_many_retries_of_one_request_are_not_all_let_in(tmp_path, stepped:
         assert [trouble.what for trouble in (await served.read()).troubles] == ["too_many"] * 4
 
 
-async def test_a_troubled_agent_does_not_fill_the_disk(served: ServedSession, monkeypatch):
+async def test_a_failing_agent_does_not_fill_the_disk(served: ServedSession, monkeypatch):
     monkeypatch.setattr("plimsoll.gateway.sessions.session.MAX_TROUBLES", 5)
     for _ in range(20):
         url = served.access.root + "/v1/messages"
@@ -148,7 +148,7 @@ async def _fail(served: ServedSession, stepped: Stepped, number: int, path: str,
 
 
 @every_path
-async def test_a_policy_that_fails_ten_times_in_a_row_is_asked_no_more(tmp_path, stepped, path):
+async def test_a_policy_that_fails_ten_times_in_a_row_is_given_up(tmp_path, stepped, path):
     async with serving(stepped, tmp_path) as served:
         assert {await _fail(served, stepped, n, path, stream=n % 2 == 0) for n in range(10)} == {
             502
@@ -165,8 +165,8 @@ async def test_a_policy_that_fails_ten_times_in_a_row_is_asked_no_more(tmp_path,
     assert troubles == ["upstream"] * 10 + ["gave_up"] * 2
 
 
-async def test_who_may_ask_again_is_told_when(tmp_path, stepped: Stepped):
-    """Agents that are not told wait for longer and longer."""
+async def test_retryable_refusals_have_a_retry_after(tmp_path, stepped: Stepped):
+    """Without it, agents back off for longer and longer."""
     async with serving(stepped, tmp_path) as served:
 
         async def post() -> tuple[int, str | None]:
@@ -178,7 +178,7 @@ async def test_who_may_ask_again_is_told_when(tmp_path, stepped: Stepped):
         assert await asking == (502, "1")
 
 
-async def test_an_answer_makes_up_for_the_failures_before_it(tmp_path, stepped: Stepped):
+async def test_an_answer_resets_the_failures(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path) as served:
         path = "/v1/messages"
         for number in range(30):
@@ -199,7 +199,7 @@ async def test_requests_that_fail_together_are_one_failure(tmp_path, stepped: St
         assert await _answer(served, stepped, 12, "/v1/responses") == 200
 
 
-async def test_a_policy_that_was_given_up_may_be_asked_again_after_a_rest(
+async def test_a_policy_that_was_given_up_is_tried_again_later(
     tmp_path, stepped: Stepped, monkeypatch
 ):
     async with serving(stepped, tmp_path) as served:

@@ -1,4 +1,4 @@
-"""The same request again: a retry shares the first one's answer, a second sample does not."""
+"""Repeated requests: a retry shares the first answer, a second sample does not."""
 
 import asyncio
 from typing import Any
@@ -58,7 +58,7 @@ async def test_a_retry_that_comes_midway_gets_the_whole_stream(served, stepped, 
 
 @every_path
 @both_ways
-async def test_a_retry_of_what_was_just_answered_gets_the_answer_again(
+async def test_a_retry_of_an_answered_request_gets_the_cached_answer(
     served: ServedSession, stepped: Stepped, path: str, stream: bool
 ):
     asking = served.asking(path, stream=stream)
@@ -71,7 +71,7 @@ async def test_a_retry_of_what_was_just_answered_gets_the_answer_again(
     assert served.session.exchanges == 1
 
 
-async def test_a_retry_takes_over_from_a_client_that_went_away(
+async def test_a_retry_takes_over_from_a_disconnected_client(
     served: ServedSession, stepped: Stepped
 ):
     first, second = served.asking(stream=True), served.asking(stream=True)
@@ -85,7 +85,7 @@ async def test_a_retry_takes_over_from_a_client_that_went_away(
     assert served.session.exchanges == 1
 
 
-async def test_a_retry_of_a_request_whose_client_is_gone_is_asked_anew(served, stepped):
+async def test_a_retry_of_an_abandoned_request_is_a_new_request(served, stepped):
     first = served.asking()
     step = await stepped.call()
     first.cancel()
@@ -97,7 +97,7 @@ async def test_a_retry_of_a_request_whose_client_is_gone_is_asked_anew(served, s
     assert exchange.branch == "start"
 
 
-async def test_a_retry_of_a_failure_is_asked_anew(served: ServedSession, stepped: Stepped):
+async def test_a_retry_of_a_failure_is_a_new_request(served: ServedSession, stepped: Stepped):
     first = served.asking()
     say(await stepped.call(), Refusal("upstream", "it failed"))
     assert (await first)[0] == 502
@@ -106,7 +106,7 @@ async def test_a_retry_of_a_failure_is_asked_anew(served: ServedSession, stepped
     assert (await second)[0] == 200
 
 
-async def test_a_second_sample_is_told_from_a_retry_in_flight(
+async def test_a_second_sample_is_distinguished_from_a_retry_in_flight(
     served: ServedSession, stepped: Stepped
 ):
     first = asyncio.create_task(_ask(served, "0"))
@@ -124,7 +124,7 @@ async def test_a_second_sample_is_told_from_a_retry_in_flight(
     assert sorted(exchange.branch for exchange in exchanges) == ["again", "start"]
 
 
-async def test_who_says_that_it_never_retried_gets_a_second_answer(
+async def test_a_client_that_never_retried_gets_a_second_answer(
     served: ServedSession, stepped: Stepped
 ):
     for number in range(2):
@@ -135,10 +135,10 @@ async def test_who_says_that_it_never_retried_gets_a_second_answer(
     assert served.session.exchanges == 2
 
 
-async def test_an_answer_that_did_not_arrive_is_given_again_whatever_is_said(
+async def test_an_undelivered_answer_is_repeated_whatever_the_header_says(
     served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
-    """Agents that retry by themselves say of every request that it is their first."""
+    """Agents with their own retry logic mark every request as the first."""
     monkeypatch.setattr(retries, "MAX_ANSWER_BYTES", 1 << 30)
     raw = await connected(served)
     raw.reader._transport.pause_reading()
@@ -153,10 +153,8 @@ async def test_an_answer_that_did_not_arrive_is_given_again_whatever_is_said(
     assert (len(stepped.calls), served.session.exchanges) == (1, 1)
 
 
-async def test_by_the_same_connection_a_second_answer_is_wanted(
-    served: ServedSession, stepped: Stepped
-):
-    """The first has arrived: a client does not ask on before."""
+async def test_the_same_connection_gets_a_second_answer(served: ServedSession, stepped: Stepped):
+    """The first answer has arrived: a client does not reuse a connection before that."""
     headers = {"Authorization": f"Bearer {served.access.key}"}
     url = served.access.openai + "/chat/completions"
     async with aiohttp.ClientSession(headers=headers) as client:
@@ -169,9 +167,7 @@ async def test_by_the_same_connection_a_second_answer_is_wanted(
     assert served.session.exchanges == 2
 
 
-async def test_with_another_body_or_path_it_is_another_request(
-    served: ServedSession, stepped: Stepped
-):
+async def test_another_body_or_path_is_another_request(served: ServedSession, stepped: Stepped):
     first, second = served.asking(), served.asking(number=1)
     third, fourth = served.asking("/v1/messages"), served.asking(stream=True)
     await eventually(lambda: len(stepped.calls) == 4)
@@ -200,7 +196,7 @@ async def test_one_session_never_gets_the_answer_of_another(
         assert "yours" in await reply.text()
 
 
-async def test_old_and_long_answers_are_not_kept(
+async def test_old_and_long_answers_are_not_cached(
     served: ServedSession, stepped: Stepped, monkeypatch
 ):
     monkeypatch.setattr(retries, "MAX_ANSWER_BYTES", 100)
@@ -219,7 +215,7 @@ async def test_old_and_long_answers_are_not_kept(
     assert b"fine" in (await asking)[1]
 
 
-async def test_only_the_latest_answers_are_kept(served: ServedSession, stepped: Stepped):
+async def test_only_the_latest_answers_are_cached(served: ServedSession, stepped: Stepped):
     for number in range(retries.MAX_ANSWERS + 1):
         asking = served.asking(number=number)
         done(await stepped.call(number), "fine")

@@ -1,5 +1,4 @@
-"""What answers are sampled with: the same for a trial that is run again, and what is asked for
-unless the model is to be sampled as it is."""
+"""Sampling fields: reproducible seeds, and the fields that reach a server in training."""
 
 import json
 from pathlib import Path
@@ -19,7 +18,7 @@ ANSWER = {"message": {"role": "assistant", "content": "so"}, "finish_reason": "s
 
 
 class Policy:
-    """A server that keeps what it is asked."""
+    """A server that records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -54,7 +53,7 @@ async def asked_of(
     plain: bool = False,
     path: str = "/v1/chat/completions",
 ) -> list[dict[str, Any]]:
-    """What the server is asked, for the requests of one session."""
+    """The requests of one session, as the server gets them."""
     upstream = await make_upstream((policy.url,), model="m", plain=plain)
     policy.asked.clear()
     try:
@@ -78,7 +77,7 @@ async def seeds_of(policy: Policy, folder: Path, seed: str, *requests: dict[str,
     return [asked.get("seed") for asked in await asked_of(policy, folder, seed, *requests)]
 
 
-async def test_sessions_of_one_seed_ask_with_the_same_and_each_request_with_another(tmp_path: Path):
+async def test_sessions_of_one_seed_send_the_same_distinct_seeds(tmp_path: Path):
     async with Policy() as policy:
         first = await seeds_of(policy, tmp_path / "1", "0 fix-add 3/1", {}, {})
         again = await seeds_of(policy, tmp_path / "2", "0 fix-add 3/1", {}, {})
@@ -88,7 +87,7 @@ async def test_sessions_of_one_seed_ask_with_the_same_and_each_request_with_anot
     assert all(0 <= seed < 1 << 31 for seed in first + other)
 
 
-async def test_without_a_seed_none_is_sent_and_an_agents_own_comes_before(tmp_path: Path):
+async def test_without_a_seed_none_is_sent_and_an_agents_own_takes_precedence(tmp_path: Path):
     async with Policy() as policy:
         assert await seeds_of(policy, tmp_path / "1", "", {}) == [None]
         assert await seeds_of(policy, tmp_path / "2", "0 a", {"seed": 7}) == [7]
@@ -97,7 +96,7 @@ async def test_without_a_seed_none_is_sent_and_an_agents_own_comes_before(tmp_pa
 WARM = {"temperature": 0.2, "top_p": 0.9, "logit_bias": {"7": 5}, "stop": ["x"], "max_tokens": 9}
 
 
-async def test_sampled_as_it_is_a_model_is_asked_with_no_temperature_of_an_agent(tmp_path: Path):
+async def test_neutral_sampling_ignores_the_agents_temperature(tmp_path: Path):
     async with Policy() as policy:
         (asked,) = await asked_of(policy, tmp_path / "1", "", WARM, plain=True)
         (as_it_came,) = await asked_of(policy, tmp_path / "2", "", WARM)
@@ -156,7 +155,7 @@ STEERING = {
     "vllm_xargs": {"a": 1},
     "a_field_of_next_year": True,
 }
-"""Fields by which an agent could change what is sampled, or how the server behaves."""
+"""Fields by which an agent could change the sampling, or the behaviour of the server."""
 HARMLESS = {
     "stop": ["x"],
     "max_tokens": 9,
@@ -169,19 +168,19 @@ HARMLESS = {
 OF_THE_GATEWAY = {"model", "messages", "stream", *HARMLESS, *NEUTRAL_SAMPLING}
 
 
-async def test_in_training_no_field_but_those_that_are_known_reaches_the_server(tmp_path: Path):
+async def test_in_training_only_allowed_fields_reach_the_server(tmp_path: Path):
     async with Policy() as policy:
         (asked,) = await asked_of(policy, tmp_path / "1", "0 a", STEERING | HARMLESS, plain=True)
         (as_it_came,) = await asked_of(policy, tmp_path / "2", "", STEERING | HARMLESS)
     assert asked.keys() == OF_THE_GATEWAY | {"seed"}
-    assert asked["seed"] != STEERING["seed"]  # it is the trial's own
+    assert asked["seed"] != STEERING["seed"]  # the trial's own seed
     assert {name: asked[name] for name in HARMLESS} == HARMLESS
     assert asked["temperature"] == 1.0 and asked["min_p"] == 0.0
     assert {name: as_it_came[name] for name in STEERING} == STEERING
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-async def test_in_training_no_dialect_is_a_way_around(tmp_path: Path, path: str):
+async def test_in_training_the_field_filter_holds_in_every_dialect(tmp_path: Path, path: str):
     forms: dict[str, Any] = {
         "/v1/responses": {
             "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}},
@@ -189,7 +188,7 @@ async def test_in_training_no_dialect_is_a_way_around(tmp_path: Path, path: str)
         },
         "/v1/messages": {"max_tokens": 9, "output_config": {"format": FORMAT}, "thinking": None},
     }
-    refused = {"response_format", "tool_choice"}  # by name, whether it trains or not
+    refused = {"response_format", "tool_choice"}  # by name, in training and in evaluation
     body = {name: value for name, value in STEERING.items() if name not in refused}
     async with Policy() as policy:
         (asked,) = await asked_of(policy, tmp_path, "", body | forms[path], plain=True, path=path)
@@ -218,7 +217,7 @@ async def test_in_training_tools_are_called_without_a_grammar(tmp_path: Path, ch
     assert (as_it_came["tools"], as_it_came["tool_choice"]) == (tools, named)
 
 
-async def test_an_answer_that_an_agent_has_begun_is_gone_on_with_in_training_too(tmp_path: Path):
+async def test_in_training_a_prefilled_answer_is_continued(tmp_path: Path):
     begun = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}]
     more = {"max_tokens": 9, "messages": begun}
     async with Policy() as policy:
@@ -232,9 +231,7 @@ async def test_an_answer_that_an_agent_has_begun_is_gone_on_with_in_training_too
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize("name", ["kv_transfer_params", "bootstrap_host", "lora_path"])
-async def test_a_field_that_points_the_server_at_a_host_or_a_file_is_refused(
-    tmp_path: Path, path: str, name: str
-):
+async def test_fields_that_name_a_host_or_a_file_are_refused(tmp_path: Path, path: str, name: str):
     async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as served:
         status, said = await served.ask(path, **{name: {"remote_host": "169.254.169.254"}})
         assert status == 400, said

@@ -1,4 +1,4 @@
-"""Ending a session wakes and ends everything in it. Nothing waits for ever."""
+"""The end of a session wakes and ends everything in it. Nothing waits forever."""
 
 import asyncio
 
@@ -15,12 +15,12 @@ every_path = pytest.mark.parametrize("path", ENDPOINTS)
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is cut off while a test waits: who is not told holds it up."""
+    """Disables the cancellation of handlers: a handler that is not woken blocks the test."""
     monkeypatch.setattr(session_module, "END_SECONDS", 60.0)
 
 
 @every_path
-async def test_everybody_who_waits_is_told(served: ServedSession, stepped: Stepped, path: str):
+async def test_every_waiting_client_is_answered(served: ServedSession, stepped: Stepped, path: str):
     whole, silent = served.asking(path), served.asking(path, 1, stream=True)
     opening = served.start_stream(path, 2)
     await stepped.call(2)
@@ -46,7 +46,7 @@ async def _count(served: ServedSession) -> int:
         return reply.status
 
 
-async def test_who_still_sends_its_body_is_told(served: ServedSession):
+async def test_a_client_that_still_sends_its_body_is_answered(served: ServedSession):
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": ')
     await eventually(lambda: len(served.session.handlers) == 1)
@@ -57,7 +57,7 @@ async def test_who_still_sends_its_body_is_told(served: ServedSession):
     raw.cut()
 
 
-async def test_who_does_not_take_its_answer_is_cut_off(
+async def test_a_client_that_does_not_read_is_disconnected(
     served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(session_module, "END_SECONDS", 0.3)
@@ -74,7 +74,7 @@ async def test_who_does_not_take_its_answer_is_cut_off(
     raw.cut()
 
 
-async def test_it_ends_once_and_for_all_who_ask(served: ServedSession):
+async def test_ending_twice_is_ending_once(served: ServedSession):
     first, second = await asyncio.gather(served.session.end(), served.session.end())
     assert first == second == await served.session.end()
     trajectory = read_trajectory(first)
@@ -82,7 +82,7 @@ async def test_it_ends_once_and_for_all_who_ask(served: ServedSession):
     assert trajectory.closed is not None and trajectory.closed.exchanges == 0
 
 
-async def test_a_cancelled_end_is_still_an_end(served: ServedSession, stepped: Stepped):
+async def test_a_cancelled_end_still_completes(served: ServedSession, stepped: Stepped):
     asking = served.asking()
     await stepped.call()
     ending = asyncio.create_task(served.session.end())
@@ -94,7 +94,7 @@ async def test_a_cancelled_end_is_still_an_end(served: ServedSession, stepped: S
     assert (await asking)[0] == 401
 
 
-async def test_a_deaf_upstream_does_not_hold_it_up(
+async def test_an_upstream_that_ignores_cancellation_does_not_block_the_end(
     served: ServedSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(session_module, "END_SECONDS", 0.2)
@@ -122,7 +122,7 @@ async def test_a_deaf_upstream_does_not_hold_it_up(
     assert served.session.exchanges == 0
 
 
-async def test_leaving_the_gateway_ends_all_sessions(tmp_path, stepped: Stepped):
+async def test_closing_the_gateway_ends_all_sessions(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path) as served:
         others = [
             await served.gateway.open(tmp_path / str(number), blobs=tmp_path / "blobs")
@@ -141,7 +141,7 @@ async def test_leaving_the_gateway_ends_all_sessions(tmp_path, stepped: Stepped)
         await served.gateway.__aenter__()
 
 
-async def test_an_idle_connection_does_not_hold_the_gateway_up(stepped: Stepped):
+async def test_an_idle_connection_does_not_block_the_gateway(stepped: Stepped):
     async with Gateway(stepped) as gateway:
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         started = asyncio.get_running_loop().time()

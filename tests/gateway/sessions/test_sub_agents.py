@@ -1,4 +1,4 @@
-"""Agents that hold many conversations at once in one session, while new weights come in."""
+"""Agents with many concurrent conversations in one session, while weights change."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ SHARED = [{"role": "system", "content": "be good"}, {"role": "user", "content": 
 
 
 class Agents:
-    """Take turns as chance has it; now and then one starts another with a part of its history."""
+    """Take turns at random; now and then one starts another with a part of its history."""
 
     def __init__(self, served: ServedSession, chance: random.Random) -> None:
         self._served = served
@@ -60,7 +60,7 @@ async def _new_weights(gate: Gate, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_every_token_of_every_conversation_is_where_it_was_generated(tmp_path, seed: int):
+async def test_every_token_is_recorded_in_the_conversation_that_generated_it(tmp_path, seed: int):
     chance = random.Random(seed)
     policy = ScriptedPolicy(
         lambda asked: Turn(text=f"re {asked.last[-20:]}", delay=chance.random() / 100), pace=0.001

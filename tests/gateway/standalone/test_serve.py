@@ -1,4 +1,4 @@
-"""What `plimsoll gateway` checks and says when it begins to serve."""
+"""The checks and output of `plimsoll gateway` at its start."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ def options(tmp_path: Path):
 
 
 async def said(options: Options, monkeypatch) -> dict[str, str]:
-    """The lines that it prints, by their first word, while it serves."""
+    """The printed lines by their first word, while it serves."""
     lines: list[str] = []
     monkeypatch.setattr(gateway.click, "echo", lines.append)
     serving = asyncio.create_task(gateway._serve(options))
@@ -52,12 +52,12 @@ async def test_an_empty_admin_key_is_none(options, monkeypatch):
     assert told["admin"].split()[-1] == f"${ADMIN_KEY}"
 
 
-async def test_an_address_with_colons_is_told_as_a_url(options, monkeypatch):
+async def test_an_ipv6_address_is_shown_as_a_url(options, monkeypatch):
     told = await said(options(host="::1"), monkeypatch)
     assert told["gateway"].startswith("http://[::1]:")
 
 
-async def test_a_folder_that_cannot_be_written_is_told_at_once(options, monkeypatch, tmp_path):
+async def test_a_read_only_folder_is_reported_at_once(options, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     for out in (tmp_path / "file" / "below", Path("/proc/nope")):
         with pytest.raises(UsageError, match=f"cannot be written to {out}: .*--out"):

@@ -1,4 +1,4 @@
-"""The gateway outside of a run: sessions by admin calls, health and metrics."""
+"""The standalone gateway: the admin API, health and metrics."""
 
 import asyncio
 import gzip
@@ -96,7 +96,7 @@ async def test_a_session_is_opened_used_and_ended(desk: Desk):
     assert (told["ended"], told["closed"], told["ending"]) == (True, True, "budget")
 
 
-async def test_a_session_needs_nothing_said(desk: Desk):
+async def test_a_session_can_be_opened_without_a_body(desk: Desk):
     url = f"http://127.0.0.1:{desk.standalone.port}/sessions"
     headers = {"Authorization": f"Bearer {desk.standalone.admin_key}"}
     async with desk.client.post(url, headers=headers) as reply:
@@ -114,12 +114,12 @@ async def test_a_session_needs_nothing_said(desk: Desk):
         ("POST", "/policy"),
     ],
 )
-async def test_only_the_admin_may(desk: Desk, method: str, path: str):
+async def test_admin_calls_need_the_admin_key(desk: Desk, method: str, path: str):
     _, opened = await desk.call("POST", "/sessions", {})
     for key in ("wrong", opened["key"], desk.standalone.admin_key[:-1]):
         assert (await desk.call(method, path, {}, key))[0] == 401
     root = f"/s/{opened['id']}/v1/models"
-    assert (await desk.call("GET", root))[0] == 401  # nor may the admin use a session
+    assert (await desk.call("GET", root))[0] == 401  # the admin key does not open a session either
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_only_the_admin_may(desk: Desk, method: str, path: str):
         {"unknown": 1},
     ],
 )
-async def test_a_wrong_wish_is_told(desk: Desk, body: Any):
+async def test_an_invalid_session_request_is_refused(desk: Desk, body: Any):
     status, told = await desk.call("POST", "/sessions", body)
     assert status == 400
     assert told["error"]["message"]
@@ -188,7 +188,7 @@ async def test_metrics_do_not_grow_with_sessions(desk: Desk):
 
 
 class Replicated(Stepped):
-    """An upstream whose replicas are up or not, as the test says."""
+    """An upstream whose replicas are up or down as the test says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Replicated(Stepped):
         return [ReplicaState(url=f"http://{n}", up=up) for n, up in enumerate(self.up)]
 
 
-async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
+async def test_health_reflects_the_replicas_and_the_event_loop(tmp_path: Path):
     upstream = Replicated()
     async with (
         StandaloneGateway(Gate(upstream), tmp_path, listen=Listen()) as standalone,
@@ -221,7 +221,7 @@ async def test_health_is_that_of_the_replicas_and_of_the_loop(tmp_path: Path):
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "session"])
-async def test_who_has_no_admin_key_is_told_of_health_and_of_no_server(tmp_path: Path, key: str):
+async def test_without_the_admin_key_health_names_no_server(tmp_path: Path, key: str):
     upstream = Replicated()
     async with (
         StandaloneGateway(Gate(upstream), tmp_path, listen=Listen()) as standalone,
@@ -258,7 +258,7 @@ async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
         assert read_trajectory(Path(told["trajectory"])).opened.session == opened["id"]
 
 
-async def test_of_sessions_that_ended_only_the_latest_are_remembered(desk: Desk, monkeypatch):
+async def test_only_the_latest_ended_sessions_are_remembered(desk: Desk, monkeypatch):
     monkeypatch.setattr(session_records, "MAX_ENDED", 2)
     ids = [(await desk.call("POST", "/sessions", {}))[1]["id"] for _ in range(4)]
     for id in ids[:3]:
@@ -277,7 +277,7 @@ async def test_sessions_out_of_time_are_ended(desk: Desk):
     await _all_are_complete(desk.folder, 2)
 
 
-async def test_the_time_of_a_session_stands_still_while_the_policy_is_paused(desk: Desk):
+async def test_a_sessions_clock_stops_while_the_policy_is_paused(desk: Desk):
     await desk.call("POST", "/policy", {"paused": True})
     _, opened = await desk.call("POST", "/sessions", {"limits": {"seconds": 0.3}})
     asking = asyncio.create_task(_ask(opened))
@@ -291,20 +291,20 @@ async def test_the_time_of_a_session_stands_still_while_the_policy_is_paused(des
 
 
 async def _all_are_complete(folder: Path, number: int) -> None:
-    """Once they are closed: a session is not found any more before its trajectory is."""
+    """Whether all trajectories are closed: a session disappears before its trajectory is closed."""
     await eventually(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)
     paths = list(folder.glob("*/trajectory.jsonl.zst"))
     assert all(read_trajectory(path).complete for path in paths)
     assert not list(folder.glob("*/*.part"))
 
 
-async def test_the_admin_key_is_kept_nowhere(tmp_path: Path):
+async def test_the_admin_key_is_not_stored(tmp_path: Path):
     made = StandaloneGateway(Gate(ScriptedPolicy(lambda _: "fine")), tmp_path, listen=Listen())
     assert made.admin_key not in repr(made) + repr(made._admin)
     assert made.admin_key != StandaloneGateway(Gate(Stepped()), tmp_path, listen=Listen()).admin_key
 
 
-async def test_a_folder_that_cannot_be_written_to_is_told_to_the_admin(desk: Desk):
+async def test_a_read_only_folder_is_reported_to_the_admin(desk: Desk):
     desk.folder.parent.mkdir(exist_ok=True)
     desk.folder.write_text("a file where the folder should be")
     status, told = await desk.call("POST", "/sessions", {})
@@ -338,13 +338,13 @@ async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
         ("seconds", -1),
     ],
 )
-async def test_a_limit_beyond_all_measure_is_refused(desk: Desk, name: str, value: float):
+async def test_an_excessive_limit_is_refused(desk: Desk, name: str, value: float):
     status, said = await desk.call("POST", "/sessions", {"limits": {name: value}})
     assert status == 400
     assert "invalid body" in said["error"]["message"]
 
 
-async def test_the_largest_limits_are_kept_to(desk: Desk):
+async def test_the_largest_limits_are_accepted(desk: Desk):
     limits = {"body_bytes": 1 << 30, "concurrent": 4096, "turns": 10**15, "seconds": 1e9}
     status, opened = await desk.call("POST", "/sessions", {"limits": limits})
     assert status == 201
@@ -355,7 +355,7 @@ async def test_the_largest_limits_are_kept_to(desk: Desk):
         assert reply.status == 200
 
 
-async def test_the_admin_pauses_the_policy_and_says_its_version(desk: Desk):
+async def test_the_admin_pauses_the_policy_and_sets_its_version(desk: Desk):
     _, opened = await desk.call("POST", "/sessions", {})
     assert await _ask(opened) == "heard hello"
     status, told = await desk.call("POST", "/policy", {"paused": True})
@@ -387,7 +387,7 @@ async def test_the_admin_pauses_the_policy_and_says_its_version(desk: Desk):
         {"pause": True},
     ],
 )
-async def test_what_the_policy_cannot_be_told_is_refused_and_changes_nothing(desk: Desk, body: Any):
+async def test_an_invalid_policy_command_is_refused_and_changes_nothing(desk: Desk, body: Any):
     status, told = await desk.call("POST", "/policy", body)
     assert status == 400
     assert told["error"]["message"]

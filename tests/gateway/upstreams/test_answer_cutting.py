@@ -25,7 +25,7 @@ def answer(text, *, compact=True, where="top"):
 @pytest.mark.parametrize("where", ["top", "choice"])
 @pytest.mark.parametrize("compact", [True, False])
 @pytest.mark.parametrize("text", ["hello", TRICKY, ']},"finish_reason":', "[]]}"])
-def test_an_answer_says_the_same_when_its_heavy_parts_are_cut_out(text, compact, where):
+def test_an_answer_is_the_same_with_and_without_the_cut(text, compact, where):
     read = read_answer("u", answer(text, compact=compact, where=where))
     assert read.message.text == text
     assert read.finish == "stop"
@@ -36,21 +36,21 @@ def test_an_answer_says_the_same_when_its_heavy_parts_are_cut_out(text, compact,
 
 
 @pytest.mark.parametrize("after", [[], [1], {"of": [[2]]}, "]", "["])
-def test_ids_are_found_whatever_comes_after_them(after):
+def test_ids_are_found_in_any_position(after):
     body = {**json.loads(answer("hello")), "more": after}
     read = read_answer("u", json.dumps(body, separators=(",", ":")).encode())
     assert json.loads(bytes(read.tokens.prompt)) == [7, 8, 9]
     assert read.message.text == "hello"
 
 
-def test_two_choices_are_not_made_one_by_the_cut():
+def test_the_cut_does_not_merge_two_choices():
     body = json.loads(answer("hello"))
     body["choices"].append(json.loads(answer("other"))["choices"][0] | {"finish_reason": "length"})
     with pytest.raises(UpstreamFailure, match="several choices"):
         read_answer("u", json.dumps(body, separators=(",", ":")).encode())
 
 
-def test_what_is_cut_out_is_null_in_what_is_left():
+def test_removed_parts_are_replaced_by_null():
     parts = cut_answer(answer(TRICKY))
     left = json.loads(parts.data)
     assert left["prompt_token_ids"] is None
@@ -60,27 +60,27 @@ def test_what_is_cut_out_is_null_in_what_is_left():
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"prompt_token_ids":', b'{"prompt_token_ids":[1'])
-def test_what_ends_too_early_is_left_as_it_is(data):
+def test_truncated_data_is_left_unchanged(data):
     assert cut_answer(data).data == data
 
 
-def test_ids_in_the_choice_are_found_where_there_is_a_null_at_the_top():
+def test_ids_in_the_choice_are_found_beside_a_top_level_null():
     body = json.loads(answer("yes", where="choice"))
     data = json.dumps({"prompt_token_ids": None, **body}, separators=(",", ":")).encode()
     assert json.loads(bytes(read_answer("u", data).tokens.prompt)) == [7, 8, 9]
 
 
 @pytest.mark.parametrize("where", ["top", "choice"])
-def test_ids_that_are_written_as_no_engine_does_are_read_all_the_same(where):
+def test_ids_in_an_unusual_layout_are_parsed(where):
     data = answer("yes", where=where).replace(b'ids":', b'ids"\n: ')
     assert json.loads(bytes(read_answer("u", data).tokens.prompt)) == [7, 8, 9]
 
 
-def test_an_answer_that_was_cut_in_the_wrong_place_is_read_again_without_a_cut():
+def test_a_wrong_cut_falls_back_to_parsing_everything():
     body = json.loads(answer("hello"))
     choice = body["choices"][0]
     logprobs = {**choice.pop("logprobs"), "refusal": None}
-    # What follows the log probabilities ends as they do where engines write them.
+    # The text after the log probabilities looks like their end.
     body["choices"] = [{"logprobs": logprobs, "of": {"another": []}, "finish_reason": "stop"}]
     body["choices"][0].update(choice)
     data = json.dumps(body, separators=(",", ":")).encode()
@@ -94,7 +94,7 @@ def piece(delta, choice=None, **fields):
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("where", ["top", "choice"])
-def test_the_prompts_ids_of_a_stream_are_found_in_whichever_piece_they_come(at, where):
+def test_the_prompts_ids_are_found_in_any_piece_of_a_stream(at, where):
     reader = StreamReader("u")
     ids = {"prompt_token_ids": [7, 8, 9]}
     more = ids if where == "top" else {"choice": ids}

@@ -1,4 +1,4 @@
-"""How long an answer may be: what is passed on, and what a scripted policy makes of it."""
+"""Length limits of answers: forwarded to servers, and applied by the scripted policy."""
 
 from contextlib import asynccontextmanager
 
@@ -17,7 +17,7 @@ CONTEXT = 1000
 
 @asynccontextmanager
 async def server_that_tells(context: int | None):
-    """A server with a context of `CONTEXT` tokens, of which `context` is known."""
+    """A server with a context of `CONTEXT` tokens, of which the client knows `context`."""
     async with (
         serve_script(HELLO, ServerFeatures(context=CONTEXT)) as served,
         http_session() as http,
@@ -27,7 +27,7 @@ async def server_that_tells(context: int | None):
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize("asked", [500, 1000, 32_000])
-async def test_a_limit_of_half_the_context_or_more_is_not_passed_on(field: str, asked: int):
+async def test_a_limit_of_half_the_context_or_more_is_dropped(field: str, asked: int):
     async with server_that_tells(CONTEXT) as (served, server):
         answer = await server.answer(ask(**{field: asked}), CALL)
         assert field not in served.fields
@@ -35,14 +35,14 @@ async def test_a_limit_of_half_the_context_or_more_is_not_passed_on(field: str, 
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-async def test_a_smaller_limit_is_passed_on_and_kept(field: str):
+async def test_a_smaller_limit_is_forwarded_and_applied(field: str):
     async with server_that_tells(CONTEXT) as (served, server):
         answer = await server.answer(ask(**{field: 5}), CALL)
         assert field in served.fields
     assert (answer.finish, answer.message.text) == ("length", "Hello")
 
 
-async def test_a_limit_is_passed_on_where_the_context_is_not_known():
+async def test_a_limit_is_forwarded_if_the_context_is_unknown():
     async with server_that_tells(None) as (served, server):
         with pytest.raises(Refusal) as refused:
             await server.answer(ask(max_tokens=32_000), CALL)
@@ -51,7 +51,7 @@ async def test_a_limit_is_passed_on_where_the_context_is_not_known():
 
 
 @pytest.mark.parametrize("asked", [None, "many", 1.5, [], 0])
-async def test_a_limit_that_is_none_is_the_servers_to_judge(asked: object):
+async def test_an_invalid_limit_is_left_to_the_server(asked: object):
     async with server_that_tells(CONTEXT) as (served, server):
         try:
             await server.answer(ask(max_tokens=asked), CALL)
@@ -60,7 +60,7 @@ async def test_a_limit_that_is_none_is_the_servers_to_judge(asked: object):
         assert "max_tokens" in served.fields
 
 
-async def test_the_probe_tells_the_context_to_the_upstream_of_a_run():
+async def test_the_probed_context_reaches_the_upstream():
     async with serve_script(HELLO, ServerFeatures(context=CONTEXT)) as served:
         upstream = await make_upstream([served.url])
         try:
@@ -89,7 +89,7 @@ async def both(turn: Turn, limit: int) -> tuple[Answer, Answer, list[int]]:
 
 
 @pytest.mark.parametrize("limit", range(1, 60))
-async def test_a_scripted_answer_is_never_longer_than_it_may_be(limit: int):
+async def test_a_scripted_answer_respects_its_limit(limit: int):
     own, served, streamed = await both(SAID, limit)
     assert own.message == served.message
     assert own.finish == served.finish
@@ -106,7 +106,7 @@ async def test_an_answer_is_cut_within_its_reasoning_its_text_or_its_call():
     assert (long.finish, len(ids)) == ("tool_calls", 48)
     thought, _, _ = await both(SAID, 4)
     assert (thought.finish, thought.message.reasoning, thought.message.text) == ("length", "Hm", "")
-    # Half of a letter is left out with the letter.
+    # A multi-byte character is dropped as a whole.
     text, _, _ = await both(SAID, 8)
     assert (text.message.reasoning, text.message.text) == ("Hm.", "Gr")
     called, _, _ = await both(SAID, 35)

@@ -37,7 +37,7 @@ def calling(**function: object) -> dict[str, object]:
         ("eos_token", "stop"),
     ],
 )
-def test_each_reason_to_end_has_its_finish(reason, finish):
+def test_each_finish_reason_is_mapped(reason, finish):
     assert read_answer("u", body(finish=reason)).finish == finish
 
 
@@ -64,7 +64,7 @@ def test_each_reason_to_end_has_its_finish(reason, finish):
         body(id=5),
     ],
 )
-def test_garbage_is_a_failure_of_the_upstream(data):
+def test_an_invalid_answer_is_an_upstream_failure(data):
     with pytest.raises(UpstreamFailure) as failure:
         read_answer("http://there", data)
     assert failure.value.kind == "upstream"
@@ -73,8 +73,8 @@ def test_garbage_is_a_failure_of_the_upstream(data):
 
 
 @pytest.mark.parametrize("indices", [(1,), (0, 1), (1, 0), (0, 0)])
-def test_several_answers_at_once_are_none(indices):
-    """Their tokens would be taken for those of one."""
+def test_several_choices_are_invalid(indices):
+    """Their tokens would be recorded as those of one."""
     whole = [{"index": index, "message": SAID, "finish_reason": "stop"} for index in indices]
     with pytest.raises(UpstreamFailure, match="several choices"):
         read_answer("u", msgspec.json.encode({"choices": whole}))
@@ -84,7 +84,7 @@ def test_several_answers_at_once_are_none(indices):
 
 
 @pytest.mark.parametrize("index", [{}, {"index": None}, {"index": 0}])
-def test_one_answer_need_not_be_numbered(index):
+def test_a_single_choice_needs_no_index(index):
     whole = {"message": SAID, "finish_reason": "stop", **index}
     assert read_answer("u", msgspec.json.encode({"choices": [whole]})).message.text == "yes"
     piece = {"delta": {"content": "x"}, **index}
@@ -92,13 +92,13 @@ def test_one_answer_need_not_be_numbered(index):
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_but_a_failure(data):
+def test_any_bytes_raise_only_a_failure(data):
     for read in (lambda: read_answer("u", data), lambda: StreamReader("u").read(data)):
         with suppress(UpstreamFailure):
             read()
 
 
-def test_ids_beside_log_probabilities_are_read():
+def test_ids_in_the_log_probabilities_are_parsed():
     choice = {
         "message": SAID,
         "finish_reason": "stop",
@@ -110,13 +110,13 @@ def test_ids_beside_log_probabilities_are_read():
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_reasoning_is_read_by_both_names(name):
+def test_reasoning_is_parsed_under_both_names(name):
     assert read_answer("u", body({"content": "yes", name: "hm"})).message.reasoning == "hm"
     delta = {"choices": [{"delta": {name: "hm"}}]}
     assert StreamReader("u").read(msgspec.json.encode(delta)).reasoning == "hm"
 
 
-def test_an_error_inside_a_stream_is_what_its_code_says():
+def test_an_error_inside_a_stream_is_classified_by_its_code():
     error = {"error": {"message": "maximum context length is 5", "code": 400}}
     with pytest.raises(UpstreamFailure) as failure:
         StreamReader("u").read(msgspec.json.encode(error))
@@ -150,22 +150,22 @@ def test_an_error_inside_a_stream_is_what_its_code_says():
         (422, {"detail": "Input exceeds the model's maximum context"}),
     ],
 )
-def test_a_conversation_that_is_too_long_is_known_by_the_words_of_each_server(status, error):
+def test_a_too_long_conversation_is_recognized_for_each_server(status, error):
     assert failure_from_status("u", status, msgspec.json.encode(error)).kind == "context_length"
 
 
-def test_other_mistakes_in_a_request_are_told_in_the_servers_words():
+def test_other_bad_requests_carry_the_servers_message():
     failure = failure_from_status("u", 400, b'{"error": {"message": "temperature is negative"}}')
     assert (failure.kind, failure.message) == ("bad_request", "temperature is negative")
     assert not failure.replica_fault and not failure.retryable
 
 
-def test_a_certificate_that_is_not_trusted_is_said_to_be_so():
+def test_an_untrusted_certificate_is_reported():
     error = aiohttp.ClientConnectorCertificateError(None, ssl.CertificateError("x"))  # type: ignore[arg-type]
     assert "certificate" in failure_from_exception("u", error).message
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"null", b"<html>", b'{"error": null}', b"\xff"])
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
-def test_an_error_without_sense_is_still_a_failure(status, data):
+def test_a_meaningless_error_is_still_a_failure(status, data):
     assert failure_from_status("u", status, data).message

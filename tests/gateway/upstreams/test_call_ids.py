@@ -54,7 +54,7 @@ def ids_in(said: str) -> list[str]:
 @pytest.mark.parametrize("call_ids", [False, True], ids=["without", "with"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("path", PATHS)
-async def test_each_call_has_one_id_in_the_answer_and_in_the_record(
+async def test_each_call_has_the_same_id_in_the_answer_and_the_trajectory(
     tmp_path: Path, path: str, stream: bool, call_ids: bool
 ):
     offers = ServerFeatures(call_ids=call_ids)

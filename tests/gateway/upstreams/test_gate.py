@@ -46,7 +46,7 @@ async def test_the_version_changes_when_it_resumes_and_not_before():
     assert gate.version == Version(0, 7)
 
 
-async def test_draining_waits_for_what_is_in_flight():
+async def test_draining_waits_for_requests_in_flight():
     gate = Gate(ScriptedPolicy(Script(turns=(Turn(text="late", delay=0.2),))))
     call = asyncio.create_task(gate.answer(ask(), CALL))
     await until(lambda: gate.in_flight == 1)
@@ -59,7 +59,7 @@ async def test_draining_waits_for_what_is_in_flight():
     assert (await late).message.text == "late"
 
 
-async def test_a_drain_that_is_given_up_opens_the_gate():
+async def test_a_cancelled_drain_reopens_the_gate():
     gate = Gate(ScriptedPolicy(Script(turns=(Turn(text="x", failure="hang"),))))
     call = asyncio.create_task(gate.answer(ask(), CALL))
     await until(lambda: gate.in_flight == 1)
@@ -81,7 +81,7 @@ async def test_a_held_request_can_be_cancelled():
     assert (gate.held, gate.in_flight) == (0, 0)
 
 
-async def test_a_gate_that_closes_again_at_once_lets_nobody_through():
+async def test_a_gate_that_closes_again_at_once_passes_no_request():
     gate = Gate(ScriptedPolicy(HELLO))
     await gate.pause()
     call = asyncio.create_task(gate.answer(ask(), CALL))

@@ -50,7 +50,7 @@ async def test_a_whole_answer_has_text_tokens_and_its_own_fields():
     assert msgspec.json.decode((answer.raw or {})["id"]) == answer.id
 
 
-async def test_a_stream_has_all_that_the_whole_answer_has():
+async def test_a_stream_has_the_same_content_as_the_whole_answer():
     script = Script(turns=(Turn(text="I look.", reasoning="Hm.", run="ls"),))
     async with serve_script(script) as server, client(server) as policy:
         request = ask(user("hi"), tools=[BASH])
@@ -66,7 +66,7 @@ async def test_a_stream_has_all_that_the_whole_answer_has():
     assert "".join(call.name for chunk in chunks for call in chunk.calls) == "bash"
 
 
-async def test_only_what_the_server_can_do_is_asked_for():
+async def test_only_supported_fields_are_requested():
     async with serve_script(HELLO, ServerFeatures(strict=True, token_ids=False)) as server:
         async with client(server) as policy:
             assert (await refused(policy.answer(ask(), CALL))).kind == "bad_request"
@@ -107,18 +107,18 @@ async def test_each_fault_of_a_server_has_its_refusal(fault, kind, stream):
         refusal = await refused(call)
         assert refusal.kind == kind
         assert server.url in refusal.message or fault == 422
-        # The server is none the worse for it, nor is the client.
+        # Server and client work on normally.
         assert (await policy.answer(ask(), CALL)).message.text == SAYS
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "upstream"), (503, "busy")])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_error_whose_body_is_cut_is_what_its_status_says(status, kind, stream):
+async def test_an_error_with_a_cut_body_is_classified_by_its_status(status, kind, stream):
     async def cut(http: web.BaseRequest) -> web.StreamResponse:
         await http.content.read()
         response = web.StreamResponse(status=status, headers={"Content-Length": "500"})
         await response.prepare(http)
-        await response.write(b"")  # the head, and nothing after it
+        await response.write(b"")  # the headers, and nothing after them
         assert http.transport is not None
         http.transport.close()
         return response
@@ -131,7 +131,7 @@ async def test_an_error_whose_body_is_cut_is_what_its_status_says(status, kind, 
     assert f"answered {status}" in failure.message
 
 
-async def test_a_stream_that_has_begun_is_waited_for_less_long():
+async def test_a_started_stream_has_a_shorter_timeout():
     timeouts = Timeouts(first=60, between=0.2)
     async with serve_script(HELLO) as server, client(server, timeouts=timeouts) as policy:
         server.pace = 0.01
@@ -140,15 +140,17 @@ async def test_a_stream_that_has_begun_is_waited_for_less_long():
             assert (await refused(streamed(policy, ask()))).kind == "timeout"
 
 
-async def test_a_stream_whose_head_came_at_once_is_waited_for_as_long_as_one_without():
-    """Servers send the head before a queue, a long prompt or new weights are through."""
+async def test_early_headers_do_not_shorten_the_first_timeout():
+    """Servers send the headers before a queue, a long prompt or new weights."""
 
     async def handle(http: web.BaseRequest) -> web.StreamResponse:
         await http.content.read()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(http)
         await asyncio.sleep(0.3)
-        await response.write(b": still there\n\n")  # no event: it goes on to be waited for
+        await response.write(
+            b": still there\n\n"
+        )  # a comment is not an event: the first timeout still applies
         await asyncio.sleep(0.6)
         piece = {"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}
         await response.write(b"data: %s\n\n" % msgspec.json.encode({"choices": [piece]}))
@@ -168,7 +170,7 @@ def test_a_stream_may_be_silent_while_new_weights_are_loaded():
     assert Timeouts().first >= TrainingConfig().update_seconds
 
 
-async def test_half_an_event_is_no_answer():
+async def test_half_an_event_is_not_an_answer():
     async with serve_script(HELLO) as server, client(server) as policy:
         server.faults.append("half-event")
         refusal = await refused(streamed(policy, ask()))
@@ -179,7 +181,7 @@ async def test_half_an_event_is_no_answer():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_drips_is_read_to_its_end(stream):
+async def test_a_slow_answer_is_read_to_its_end(stream):
     async with serve_script(HELLO) as server, client(server) as policy:
         server.faults.append("slow")
         request = ask()
@@ -189,7 +191,7 @@ async def test_an_answer_that_drips_is_read_to_its_end(stream):
             assert (await policy.answer(request, CALL)).message.text == SAYS
 
 
-async def test_a_server_that_is_not_there_is_said_to_be_so():
+async def test_an_unreachable_server_is_reported():
     async with serve_script(HELLO) as server:
         pass
     async with client(server) as policy:
@@ -199,7 +201,7 @@ async def test_a_server_that_is_not_there_is_said_to_be_so():
             assert "cannot be reached" in refusal.message
 
 
-async def test_a_conversation_that_is_too_long_is_told_apart():
+async def test_a_conversation_that_is_too_long_has_its_own_refusal():
     async with serve_script(HELLO, ServerFeatures(context=100)) as server, client(server) as policy:
         for call in (
             policy.answer(ask(user("x" * 200)), CALL),
@@ -232,7 +234,7 @@ async def test_leaving_a_stream_early_reaches_the_server():
         assert server.disconnects == 1
 
 
-async def test_connections_are_used_again_and_no_task_is_left():
+async def test_connections_are_reused_and_no_task_is_left():
     before = asyncio.all_tasks()
     async with serve_script(HELLO) as server, client(server) as policy:
         server.pace = 0.001
@@ -253,7 +255,7 @@ async def test_connections_are_used_again_and_no_task_is_left():
     await until(lambda: asyncio.all_tasks() == before)
 
 
-async def test_a_stream_that_flows_does_not_keep_the_request():
+async def test_a_running_stream_does_not_hold_the_request():
     async with serve_script(HELLO) as server, client(server) as policy:
         server.pace = 0.02
         async with policy.stream(ask(user("a body to be let go of")), CALL) as pieces:
@@ -262,7 +264,7 @@ async def test_a_stream_that_flows_does_not_keep_the_request():
             assert not [thing for thing in gc.get_objects() if isinstance(thing, Request)]
 
 
-async def test_the_servers_key_is_sent_and_shown_nowhere(caplog: pytest.LogCaptureFixture):
+async def test_the_servers_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     async with serve_script(HELLO) as server:
         server.key = "sesame-open"
@@ -283,7 +285,7 @@ async def test_a_body_of_several_megabytes_arrives_whole():
     assert answer.message.text == "3000000"
 
 
-async def test_an_answer_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+async def test_an_endless_answer_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openai_server, "MAX_ANSWER_BYTES", 100)
     async with serve_script(HELLO) as server, client(server) as policy:
         refusal = await refused(policy.answer(ask(), CALL))
@@ -291,7 +293,7 @@ async def test_an_answer_without_an_end_does_not_fill_the_memory(monkeypatch: py
         await until(lambda: server.in_flight == 0)
 
 
-async def test_tokens_are_counted_where_the_server_can():
+async def test_tokens_are_counted_if_the_server_can():
     async with serve_script(HELLO) as server, client(server) as policy:
         answer = await policy.answer(ask(), CALL)
         assert answer.usage
@@ -303,7 +305,7 @@ async def test_tokens_are_counted_where_the_server_can():
 @pytest.mark.parametrize(
     "said", [b"{}", b"<html>", b'{"tokens":[1,2]}', b'{"\xff":1}', b'{"x":' + b"[" * 5000]
 )
-async def test_an_answer_without_a_count_is_none_and_not_asked_for_again(said: bytes):
+async def test_an_answer_without_a_count_is_not_retried(said: bytes):
     asked: list[str] = []
 
     async def handle(http: web.BaseRequest) -> web.Response:
@@ -317,7 +319,7 @@ async def test_an_answer_without_a_count_is_none_and_not_asked_for_again(said: b
 
 
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
-async def test_a_whole_answer_where_a_stream_was_asked_for_is_said_to_be_so(kind: str):
+async def test_a_whole_answer_instead_of_a_stream_is_reported(kind: str):
     async def whole(_: web.BaseRequest) -> web.Response:
         return web.Response(text="{}", content_type=kind)
 
@@ -348,7 +350,7 @@ async def test_a_whole_answer_where_a_stream_was_asked_for_is_said_to_be_so(kind
         (405, 404, True),
     ],
 )
-async def test_only_what_a_server_says_of_itself_speaks_against_it(health, models, well):
+async def test_only_server_errors_make_a_server_unhealthy(health, models, well):
     async def answer(request: web.BaseRequest) -> web.Response:
         status = health if request.path == "/health" else models
         return web.Response(status=status, headers={"Location": "/elsewhere"})

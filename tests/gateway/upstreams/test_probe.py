@@ -25,7 +25,7 @@ async def found(offers: ServerFeatures) -> Capabilities:
         return await probe(server.url, within=30)
 
 
-async def test_a_server_that_returns_everything_is_found_to():
+async def test_a_full_featured_server_is_recognized():
     seen = await found(ServerFeatures(context=32_768))
     assert seen.trains and seen.streams_all and seen.tools and seen.count and seen.text
     assert (seen.model, seen.models, seen.context) == ("scripted", ("scripted",), 32_768)
@@ -35,7 +35,7 @@ async def test_a_server_that_returns_everything_is_found_to():
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
+async def test_a_text_only_server_supports_evaluation_only(strict):
     seen = await found(ServerFeatures(logprobs=False, token_ids=False, count=False, strict=strict))
     assert seen.text and not (seen.logprobs or seen.token_ids or seen.prompt_ids or seen.count)
     assert seen.supported_fields == SupportedFields(logprobs=False, token_ids=False)
@@ -47,13 +47,13 @@ async def test_a_server_of_text_alone_evaluates_and_does_not_train(strict):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_a_server_with_log_probabilities_alone_is_told_apart(strict):
+async def test_a_server_with_log_probabilities_only_is_recognized(strict):
     seen = await found(ServerFeatures(token_ids=False, strict=strict))
     assert seen.logprobs and not seen.token_ids and not seen.trains
     assert seen.supported_fields == SupportedFields(token_ids=False)
 
 
-async def test_streams_without_all_ids_are_not_asked_for():
+async def test_streams_without_all_ids_are_not_requested():
     seen = await found(ServerFeatures(stream_ids=False))
     assert seen.trains and seen.streams and not seen.streams_all
     assert "streams them itself" in "\n".join(render_capabilities(seen))
@@ -63,7 +63,7 @@ CALLING = Script(turns=(Turn(calls=(CallSpec(name="now"),)),))
 THINKING = Script(turns=(Turn(reasoning="Well. " * 30, calls=(CallSpec(name="now"),)),))
 
 
-async def test_streams_that_lose_the_ids_of_calls_alone_are_not_asked_for():
+async def test_streams_that_lose_the_ids_of_calls_are_not_requested():
     lossy = ServerFeatures(stream_call_ids=False)
     for script in (CALLING, THINKING, HELLO):
         async with serve_script(script, lossy) as server:
@@ -71,7 +71,7 @@ async def test_streams_that_lose_the_ids_of_calls_alone_are_not_asked_for():
         assert seen.trains and seen.stream_ids and not seen.streams_all, script
 
 
-async def test_streams_whose_calls_nobody_saw_are_not_taken_for_complete():
+async def test_streams_without_a_seen_call_are_not_considered_complete():
     seen = await found(ServerFeatures(declares_ids=False))
     assert seen.stream_ids and seen.tools and not seen.calls and not seen.streams_all
     assert "called no tool when asked to" in "\n".join(render_capabilities(seen))
@@ -84,13 +84,13 @@ async def test_streams_with_a_call_that_has_all_ids_are_complete():
         assert seen.calls and seen.tool_stream_ids and seen.streams_all, script
 
 
-async def test_a_server_without_tools_is_told_what_to_change():
+async def test_missing_tools_come_with_a_suggestion():
     seen = await found(ServerFeatures(tools=False))
     assert not seen.tools and seen.streams_all
     assert "--enable-auto-tool-choice" in "\n".join(render_capabilities(seen))
 
 
-async def test_what_cannot_be_used_at_all_says_why():
+async def test_an_unusable_server_reports_why():
     async with serve_script(HELLO) as server:
         server.key = "sesame"
         refused = await probe(server.url, key="wrong", within=30)
@@ -116,9 +116,7 @@ async def test_what_cannot_be_used_at_all_says_why():
         (200, b'{"data":[{"id":"\xff"}]}', "/models did not return a JSON list of models."),
     ],
 )
-async def test_a_server_that_lists_no_models_is_told_by_what_it_said(
-    status: int, body: bytes, said: str
-):
+async def test_a_failed_model_list_reports_the_servers_answer(status: int, body: bytes, said: str):
     async def models(_request: web.Request) -> web.Response:
         return web.Response(status=status, body=body)
 
@@ -132,7 +130,7 @@ async def test_a_server_that_lists_no_models_is_told_by_what_it_said(
     assert "--model" not in problem
 
 
-async def test_a_server_that_hangs_does_not_hold_up_the_probe():
+async def test_a_hanging_server_does_not_block_the_probe():
     async with serve_script(HELLO) as server:
         server.faults.extend(["hang"] * 20)
         seen = await probe(server.url, within=0.2)
@@ -148,12 +146,12 @@ async def test_a_server_that_hangs_does_not_hold_up_the_probe():
         ("https://host/openai/v1", "https://host/openai/v1"),
     ],
 )
-def test_a_url_is_taken_as_people_write_it(given, url):
+def test_a_url_is_accepted_in_common_spellings(given, url):
     assert normal_url(given) == url
 
 
 @pytest.mark.parametrize("given", ["gpu-1:8000", "", "ftp://x", "http://", "http://[x"])
-def test_what_is_no_url_is_refused(given):
+def test_an_invalid_url_is_refused(given):
     with pytest.raises(UsageError, match="http://HOST:PORT/v1"):
         normal_url(given)
 
@@ -164,7 +162,7 @@ def test_a_url_with_a_password_is_refused_without_showing_it():
     assert "sesame" not in str(error.value)
 
 
-async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
+async def test_an_upstream_is_created_from_urls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEY_VARIABLE, "sesame")
     async with (
         serve_script(HELLO) as one,
@@ -173,7 +171,7 @@ async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
         one.key = two.key = "sesame"
         upstream = await make_upstream([one.url, two.url], version=Version(0, 3))
         try:
-            # Of the one's streams ids are missing, so none is asked for any.
+            # One server's streams lack ids, so streams are not requested from any.
             assert upstream.version == Version(0, 3) and not upstream.streams
             assert (await upstream.answer(ask(), CALL)).message.text == SAYS
             assert text_of(await streamed(upstream, ask())) == SAYS
@@ -199,7 +197,7 @@ async def test_an_upstream_is_made_of_urls(monkeypatch: pytest.MonkeyPatch):
         (ServerFeatures(count=False), "counting of tokens (no, not yes)"),
     ],
 )
-async def test_replicas_that_are_not_alike_are_refused(offers, differs):
+async def test_replicas_that_differ_are_refused(offers, differs):
     async with serve_script(HELLO) as one, serve_script(HELLO, offers) as two:
         with pytest.raises(PolicyError) as refused:
             await make_upstream([one.url, two.url])
@@ -214,7 +212,7 @@ async def test_a_replica_of_another_model_is_refused():
             await probe_policy([one.url, two.url])
 
 
-async def test_a_replica_that_cannot_be_used_is_refused_though_another_can():
+async def test_an_unusable_replica_is_refused_even_if_another_works():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
         two.key = "sesame"
         with pytest.raises(PolicyError, match=f"{two.url} .*Check the key"):
@@ -224,7 +222,7 @@ async def test_a_replica_that_cannot_be_used_is_refused_though_another_can():
             await probe_policy([one.url, two.url])
 
 
-async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(caplog, monkeypatch):
+async def test_an_unavailable_replica_is_warned_of_and_used_once_it_is_up(caplog, monkeypatch):
     monkeypatch.setattr(replicas, "FIRST_COOLDOWN", 0.05)
     async with serve_script(HELLO) as away:
         port = int(away.url.rsplit(":", 1)[1].removesuffix("/v1"))
@@ -245,7 +243,7 @@ async def test_a_replica_that_is_away_is_warned_of_and_used_when_it_is_back(capl
             await upstream.close()
 
 
-async def test_a_replica_that_fails_for_a_moment_is_no_other_one():
+async def test_a_transient_failure_is_not_a_difference():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
         two.faults.append(500)
         assert await probe_policy([one.url, two.url]) is not None
@@ -254,8 +252,8 @@ async def test_a_replica_that_fails_for_a_moment_is_no_other_one():
             await probe_policy([one.url, two.url])
 
 
-async def test_replicas_are_looked_at_together():
-    """One that hangs is waited for no longer because there are many."""
+async def test_replicas_are_probed_concurrently():
+    """The time for a hanging replica does not add up over many."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(serve_script(HELLO)) for _ in range(3)]
         for server in servers:
@@ -266,7 +264,7 @@ async def test_replicas_are_looked_at_together():
         await asyncio.gather(looking, return_exceptions=True)
 
 
-async def test_replicas_that_are_looked_at_before_are_not_looked_at_again():
+async def test_known_capabilities_are_not_probed_again():
     async with serve_script(HELLO) as one, serve_script(HELLO) as two:
         known = await probe_policy([one.url, two.url])
         before = (one.requests, two.requests)
@@ -275,7 +273,7 @@ async def test_replicas_that_are_looked_at_before_are_not_looked_at_again():
         assert (one.requests, two.requests) == before
 
 
-async def test_an_upstream_is_made_of_a_script(tmp_path):
+async def test_an_upstream_is_created_from_a_script(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text('[[turns]]\nrun = "ls"\n')
     upstream = await make_upstream([f"scripted:{path}"])
@@ -284,7 +282,7 @@ async def test_an_upstream_is_made_of_a_script(tmp_path):
     await upstream.close()
 
 
-async def test_an_upstream_that_does_not_serve_is_not_made():
+async def test_an_upstream_that_is_down_is_not_created():
     async with serve_script(Script(turns=(Turn(text="x"),))) as server:
         pass
     with pytest.raises(PolicyError, match="cannot be reached"):
@@ -295,7 +293,7 @@ async def test_an_upstream_that_does_not_serve_is_not_made():
         await make_upstream(["scripted:a", server.url])
 
 
-async def test_of_several_models_none_is_chosen_for_a_person():
+async def test_several_models_require_a_choice():
     async with serve_script(HELLO, ServerFeatures(other_models=("adapter",))) as server:
         seen = await probe(server.url)
         assert seen.problem.endswith("serves scripted, adapter; name one with --model")

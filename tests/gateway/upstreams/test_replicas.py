@@ -55,7 +55,7 @@ async def test_sessions_are_spread_evenly(servers: list[ScriptedServer]):
     ("fault", "stream"),
     [("cut", False), *((fault, stream) for fault in ("drop", 429, 502, 503) for stream in (0, 1))],
 )
-async def test_what_was_not_delivered_is_answered_by_another(servers, fault, stream):
+async def test_undelivered_requests_are_answered_by_another_replica(servers, fault, stream):
     async with replicas(*servers) as policy:
         servers[0].faults.append(fault)
         if stream:
@@ -65,7 +65,7 @@ async def test_what_was_not_delivered_is_answered_by_another(servers, fault, str
     assert sum(server.requests for server in servers) == 2
 
 
-async def test_a_stream_is_not_begun_again_once_a_piece_was_delivered(servers):
+async def test_a_stream_is_not_retried_once_a_piece_was_delivered(servers):
     async with replicas(*servers) as policy:
         servers[0].faults.append("cut")
         came = []
@@ -79,7 +79,7 @@ async def test_a_stream_is_not_begun_again_once_a_piece_was_delivered(servers):
 
 
 @pytest.mark.parametrize("fault", [500, "garbage", "bad-call", 400, "hang"])
-async def test_what_is_not_safe_to_ask_again_is_asked_once(servers, fault):
+async def test_unsafe_failures_are_not_retried(servers, fault):
     timeouts = Timeouts(total=0.3) if fault == "hang" else None
     async with replicas(*servers, timeouts=timeouts) as policy:
         servers[0].faults.append(fault)
@@ -101,7 +101,7 @@ async def test_no_request_is_lost_when_a_replica_dies():
             answers = await asyncio.gather(*calls)
             assert [answer.message.text for answer in answers] == [SAYS] * 40
             assert [state.up for state in policy.replicas] == [False, True]
-            # Its sessions have moved, and new ones do not go there.
+            # Its sessions have moved, and new ones avoid it.
             before = stays.requests
             await asyncio.gather(*(policy.answer(ask(), CallContext(f"s{n}")) for n in range(40)))
             assert stays.requests == before + 40
@@ -132,7 +132,7 @@ async def test_requests_wait_for_a_replica_that_starts_late():
                 assert (await call).message.text == SAYS
 
 
-async def test_where_no_replica_is_up_the_wait_is_bounded():
+async def test_the_wait_for_a_replica_is_bounded():
     with held_port() as port:
         async with replicas(f"http://127.0.0.1:{port}/v1", patience=0.3) as policy:
             began = time.monotonic()
@@ -143,7 +143,7 @@ async def test_where_no_replica_is_up_the_wait_is_bounded():
         assert time.monotonic() - began < 20
 
 
-async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
+async def test_the_wait_for_a_replica_stops_during_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.02)
@@ -154,7 +154,7 @@ async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
             clock.stop()
             asked = asyncio.create_task(upstream.answer(ask(), CALL))
             await until(lambda: not upstream.replicas[0].up)
-            # As after many checks: it would be left alone for minutes.
+            # The state after many checks, with a cooldown of minutes.
             upstream._replicas[0].not_before = asyncio.get_running_loop().time() + 600
             await asyncio.sleep(3.5)
             assert not asked.done()
@@ -163,7 +163,7 @@ async def test_the_wait_for_a_replica_does_not_run_in_a_pause_for_new_weights(
                 assert (await asked).message.text == SAYS
 
 
-async def test_replicas_that_went_while_nobody_asked_are_named_with_their_causes(monkeypatch):
+async def test_replicas_that_went_down_while_idle_are_named_with_their_causes(monkeypatch):
     monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(replica_module, "IDLE_CHECK_SECONDS", 0.0)
     with held_port() as port:
@@ -177,7 +177,7 @@ async def test_replicas_that_went_while_nobody_asked_are_named_with_their_causes
         assert f"{ill.url} answered 503" in refusal.value.message
 
 
-async def test_a_server_that_asks_for_time_gets_it():
+async def test_retry_after_of_a_server_is_respected():
     async with serve_script(HELLO) as server, replicas(server) as policy:
         server.retry_after = "1"
         server.faults.append(429)
@@ -191,7 +191,7 @@ async def test_a_server_that_asks_for_time_gets_it():
         assert refusal.value.kind == "busy"
 
 
-async def test_a_server_that_is_always_busy_is_asked_a_bounded_number_of_times(monkeypatch):
+async def test_tries_of_a_busy_server_are_bounded(monkeypatch):
     monkeypatch.setattr("plimsoll.gateway.upstreams.replicas.FIRST_BACKOFF", 0.001)
     async with serve_script(HELLO) as server, replicas(server) as policy:
         server.faults.extend([429] * 100)
@@ -216,7 +216,7 @@ async def test_a_replica_is_cooled_down_after_failures_in_a_row(servers):
 
 @pytest.mark.parametrize("fault", [500, 404, "garbage"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_session_leaves_a_replica_that_fails_it_even_where_that_is_the_least_loaded(
+async def test_a_session_leaves_a_failing_replica_even_if_it_is_the_least_loaded(
     servers, fault, stream
 ):
     async with replicas(*servers[:2]) as policy:
@@ -234,7 +234,7 @@ async def test_a_session_leaves_a_replica_that_fails_it_even_where_that_is_the_l
         await asyncio.gather(busy, return_exceptions=True)
 
 
-async def test_where_there_is_no_other_replica_a_session_stays_with_the_one_that_failed_it():
+async def test_without_another_replica_a_session_stays_with_the_failing_one():
     async with serve_script(HELLO) as server, replicas(server) as policy:
         server.faults.append(500)
         with pytest.raises(Refusal):
@@ -242,7 +242,7 @@ async def test_where_there_is_no_other_replica_a_session_stays_with_the_one_that
         assert (await policy.answer(ask(), CALL)).message.text == SAYS
 
 
-def test_each_cooling_is_longer_up_to_a_bound():
+def test_each_cooldown_is_longer_up_to_a_limit():
     cooled = replica_module.Replica(None)  # type: ignore[arg-type]
     times = []
     for _ in range(10):
@@ -255,10 +255,10 @@ def test_each_cooling_is_longer_up_to_a_bound():
     assert cooled.not_before == 201.0
 
 
-async def test_a_replica_that_is_healthy_and_answers_nobody_is_cooled_longer_each_time(
+async def test_a_healthy_replica_that_fails_all_requests_is_cooled_longer_each_time(
     servers, monkeypatch
 ):
-    """What `/health` says makes up for nothing; an answer does."""
+    """A healthy `/health` resets nothing; an answer does."""
     monkeypatch.setattr(replica_module, "FIRST_COOLDOWN", 0.1)
     monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.01)
     server = servers[0]
@@ -288,7 +288,7 @@ def test_requests_that_fail_together_cool_a_replica_once():
     assert cooled.not_before == 101.0
 
 
-async def test_time_that_a_server_asked_for_is_not_cut_short_by_its_health(servers, monkeypatch):
+async def test_a_health_check_does_not_shorten_a_retry_after(servers, monkeypatch):
     monkeypatch.setattr(replica_module, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(replica_module, "IDLE_CHECK_SECONDS", 0.0)
     async with replicas(*servers[:2], patience=100) as policy:
@@ -300,7 +300,7 @@ async def test_time_that_a_server_asked_for_is_not_cut_short_by_its_health(serve
     assert [server.requests for server in servers[:2]] == [1, 6]
 
 
-async def test_a_mistake_of_the_agent_is_not_held_against_the_replica(servers):
+async def test_a_bad_request_does_not_count_against_the_replica(servers):
     async with replicas(*servers[:1]) as policy:
         servers[0].faults.extend([400] * 5)
         for _ in range(5):

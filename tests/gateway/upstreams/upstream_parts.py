@@ -1,4 +1,4 @@
-"""Requests and servers that the tests of upstreams share."""
+"""Requests and servers shared by the tests of upstreams."""
 
 import asyncio
 import time
@@ -132,6 +132,6 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def ids_of(given: list[int] | msgspec.Raw | None) -> list[int]:
-    """The ids of a prompt, which most readers leave as the JSON that they came as."""
+    """The ids of a prompt, which may be raw JSON."""
     assert given is not None
     return given if isinstance(given, list) else msgspec.json.decode(given)

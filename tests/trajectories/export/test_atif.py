@@ -1,4 +1,4 @@
-"""What is exported as ATIF 1.8 keeps the rules of the format, and all that was said."""
+"""ATIF 1.8 exports follow the rules of the format, and lose no content."""
 
 import json
 from datetime import datetime
@@ -95,7 +95,7 @@ IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 
 
 def check(value: Any, kind: str) -> None:
-    """That a value is of a kind: one of the objects above, a list of them, or a plain type."""
+    """Check that a value has a type: one of the objects above, a list of them, or a plain type."""
     if kind.startswith("["):
         for one in value:
             check(one, kind.strip("[]"))
@@ -115,7 +115,7 @@ def check(value: Any, kind: str) -> None:
 
 
 def check_atif(document: Any) -> None:
-    """The rules of ATIF 1.8."""
+    """Check the rules of ATIF 1.8."""
     check(document, "trajectory")
     assert document["schema_version"] == "ATIF-v1.8"
     steps = document["steps"]
@@ -176,7 +176,7 @@ async def test_every_message_is_a_step_or_an_observation_of_the_call_it_answers(
     assert document["steps"][4]["metrics"]["extra"]["version"] == "1:4"
 
 
-async def test_metrics_hold_the_engines_ids_and_log_probabilities(tmp_path: Path):
+async def test_metrics_hold_the_servers_ids_and_log_probabilities(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."))
     history = [*START, say("One."), ask("More.")]
@@ -193,7 +193,7 @@ async def test_metrics_hold_the_engines_ids_and_log_probabilities(tmp_path: Path
     assert totals["total_steps"] == len(document["steps"])
 
 
-async def test_other_branches_are_embedded_and_what_they_share_is_marked(tmp_path: Path):
+async def test_other_branches_are_embedded_and_shared_steps_are_marked(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn([system("Title?"), ask("Fix it.")], say("Fixing"))
     talk.turn(START, say("One."))
@@ -217,7 +217,7 @@ async def test_other_branches_are_embedded_and_what_they_share_is_marked(tmp_pat
     assert len(answered) == 4
 
 
-async def test_tokens_that_change_do_not_start_another_document(tmp_path: Path):
+async def test_retokenized_turns_do_not_start_another_document(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."))
     talk.turn([*START, say("One."), ask("More.")], say("Two."), odd=7)
@@ -228,7 +228,7 @@ async def test_tokens_that_change_do_not_start_another_document(tmp_path: Path):
     assert len(document["steps"]) == 5
 
 
-async def test_one_branch_alone_can_be_had(tmp_path: Path):
+async def test_one_branch_can_be_exported_alone(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."))
     talk.turn([ask("Other.")], say("Two."))
@@ -241,7 +241,7 @@ async def test_one_branch_alone_can_be_had(tmp_path: Path):
 
 
 @pytest.mark.parametrize("arguments", ["{broken", "[1]", "", '"text"', "null"])
-async def test_arguments_that_are_no_object_are_kept_as_they_came(tmp_path: Path, arguments: str):
+async def test_invalid_arguments_are_kept_unparsed(tmp_path: Path, arguments: str):
     talk = Talk(tmp_path)
     talk.turn(START, calling("bash", arguments))
     (call,) = exported(await talk.close())["steps"][-1]["tool_calls"]
@@ -258,7 +258,7 @@ async def test_a_result_that_answers_no_call_is_kept(tmp_path: Path):
     assert steps[1]["observation"] == {"results": [{"content": "late"}]}
 
 
-async def test_images_are_named_by_where_they_are(tmp_path: Path):
+async def test_images_are_named_by_their_location(tmp_path: Path):
     talk = Talk(tmp_path)
     large = f"data:image/png;base64,{'A' * 20_000}"
     odd = Other(msgspec.Raw(b'{"type":"input_audio"}'))
@@ -275,7 +275,7 @@ async def test_images_are_named_by_where_they_are(tmp_path: Path):
     assert {jpeg["source"]["media_type"], blob["source"]["media_type"]} <= IMAGES
 
 
-async def test_answers_without_token_ids_say_why(tmp_path: Path):
+async def test_answers_without_token_ids_give_the_reason(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."), ids=False)
     metrics = exported(await talk.close())["steps"][-1]["metrics"]

@@ -1,4 +1,4 @@
-"""A line for each sample: its tokens, and what they say."""
+"""JSON lines: one line per sample, with its tokens and messages."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ async def test_a_branch_without_token_ids_has_a_line_of_messages(tmp_path: Path)
     assert (line["tools"], line["reward"]) == (None, None)
 
 
-async def test_one_branch_alone_can_be_had(tmp_path: Path):
+async def test_one_branch_can_be_exported_alone(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."))
     talk.turn([ask("Other.")], say("Two."))

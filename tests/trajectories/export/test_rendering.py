@@ -1,4 +1,4 @@
-"""A trajectory in a terminal: readable, in order, and harmless."""
+"""Trajectories in a terminal: readable, in order, and harmless."""
 
 import io
 import re
@@ -30,7 +30,7 @@ def shown(
     return file.getvalue()
 
 
-async def test_who_said_what_stands_in_order(tmp_path: Path):
+async def test_messages_are_shown_in_order_with_their_roles(tmp_path: Path):
     talk = Talk(tmp_path)
     called = calling("bash", '{"command": "ls -l\\nwc"}', text="I look.")
     talk.turn(START, called, finish="tool_calls", version=Version(0, 3))
@@ -51,7 +51,7 @@ async def test_who_said_what_stands_in_order(tmp_path: Path):
     ]
 
 
-async def test_several_arguments_stand_on_lines_of_their_own(tmp_path: Path):
+async def test_several_arguments_are_shown_on_separate_lines(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, calling("write", '{"path": "a.py", "lines": [1, 2]}'))
     assert "write\n             path: a.py\n             lines: [1, 2]\n" in shown(
@@ -59,13 +59,13 @@ async def test_several_arguments_stand_on_lines_of_their_own(tmp_path: Path):
     )
 
 
-async def test_arguments_that_are_no_object_are_shown_as_they_are(tmp_path: Path):
+async def test_invalid_arguments_are_shown_unparsed(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, calling("bash", "{broken"))
     assert "bash {broken  (not a JSON object)" in shown(await talk.close())
 
 
-async def test_a_branch_is_marked_where_it_leaves_and_does_not_repeat_what_it_shares(
+async def test_a_branch_is_marked_at_its_start_and_shared_messages_are_not_repeated(
     tmp_path: Path,
 ):
     talk = Talk(tmp_path)
@@ -85,7 +85,7 @@ async def test_a_branch_is_marked_where_it_leaves_and_does_not_repeat_what_it_sh
     assert "Two." not in shown(trajectory, branch=1)
 
 
-async def test_other_tokens_do_not_start_a_branch_but_are_told(tmp_path: Path):
+async def test_retokenized_turns_do_not_start_a_branch_but_are_marked(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."))
     talk.turn([*START, say("One."), ask("More.")], say("Two."), odd=7)
@@ -94,7 +94,7 @@ async def test_other_tokens_do_not_start_a_branch_but_are_told(tmp_path: Path):
     assert "stop · retokenized" in text
 
 
-async def test_troubles_stand_where_they_happened(tmp_path: Path):
+async def test_troubles_are_shown_where_they_happened(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."))
     talk.recorder.trouble("upstream", "closed\nearly \x1b[2J")
@@ -107,7 +107,7 @@ async def test_troubles_stand_where_they_happened(tmp_path: Path):
     assert "\\x1b[2J" in text
 
 
-async def test_an_answer_that_cannot_be_trained_on_says_why(tmp_path: Path):
+async def test_an_untrainable_answer_gives_the_reason(tmp_path: Path):
     talk = Talk(tmp_path)
     talk.turn(START, say("One."), ids=False)
     trajectory = await talk.close()
@@ -117,7 +117,7 @@ async def test_an_answer_that_cannot_be_trained_on_says_why(tmp_path: Path):
     assert "none: the upstream returned no token ids" in file.getvalue()
 
 
-async def test_nothing_said_reaches_the_terminal_as_a_command(tmp_path: Path):
+async def test_control_sequences_do_not_reach_the_terminal(tmp_path: Path):
     evil = "a\x1b]0;title\x07b\x9b2Jc\rd\u202ee\x00f\u2028g"
     talk = Talk(tmp_path)
     talk.turn([system(evil), ask(evil)], say(evil, reasoning=evil))
@@ -145,7 +145,7 @@ async def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(tmp_path: Pa
     ["\n".join(str(line) for line in range(1000)), "x" * 10_000, "word " * 5000],
     ids=["lines", "one-line", "words"],
 )
-def test_a_long_text_is_folded_and_says_how_much_is_left_out(text: str):
+def test_a_long_text_is_folded_with_the_number_of_omitted_characters(text: str):
     folded = fold(text, full=False)
     head, note, tail = re.split(r"\n… (.*) …\n", folded)
     assert text.startswith(head) and text.endswith(tail)
@@ -160,7 +160,7 @@ def test_a_short_text_is_not_folded():
     assert fold(text, full=False) == text
 
 
-def test_plain_text_is_shown_as_it_is():
+def test_plain_text_is_shown_unchanged():
     text = "def f():\n    return 'é 漢 😀'"
     assert safe_text(text) == text
     assert safe_text("a\tb\r\nc\u00a0d") == "a   b\nc d"

@@ -1,4 +1,4 @@
-"""The chat dialect as OpenAI's own client sees it."""
+"""The chat dialect with OpenAI's own client."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -88,7 +88,7 @@ async def test_the_client_reads_a_stream(replays: bool):
         ("timeout", openai.InternalServerError),
     ],
 )
-async def test_the_client_raises_what_the_refusal_means(kind: Any, error: Any, stream: bool):
+async def test_the_client_raises_the_matching_error(kind: Any, error: Any, stream: bool):
     async with client_of(Refusal(kind, "what, where, what to do", param="messages")) as (client, _):
         with pytest.raises(error) as caught:
             await client.chat.completions.create(model="m", messages=ASKED, stream=stream)

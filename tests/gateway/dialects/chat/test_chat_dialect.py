@@ -1,4 +1,4 @@
-"""The chat dialect by itself: what it reads, what it writes, what it leaves alone."""
+"""The chat dialect by itself: parsed requests, written answers, forwarded bytes."""
 
 import json
 from typing import Any
@@ -29,13 +29,13 @@ def data_of(stream: bytes) -> list[Any]:
     return [event[6:] if event == "data: [DONE]" else json.loads(event[6:]) for event in events]
 
 
-def test_messages_go_on_as_the_bytes_that_the_agent_sent():
+def test_messages_are_forwarded_as_the_bytes_the_agent_sent():
     array = b'[ {"role": "user",  "content":"h\\u00e9", "odd": 1} ]'
     request = CHAT.read(b'{"messages":' + array + b',"model":"m"}')
     assert bytes(request.messages) == array
 
 
-def test_fields_that_are_not_known_go_on_as_they_are():
+def test_unknown_fields_are_forwarded_unchanged():
     request = read(temperature=0.5, top_k=3, chat_template_kwargs={"enable_thinking": False})
     settings = {name: json.loads(bytes(raw)) for name, raw in request.settings.items()}
     assert settings == {
@@ -45,20 +45,20 @@ def test_fields_that_are_not_known_go_on_as_they_are():
     }
 
 
-def test_what_the_gateway_decides_is_not_among_the_settings():
+def test_fields_set_by_the_gateway_are_not_among_the_settings():
     request = read(stream=True, stream_options={"include_usage": True}, logprobs=False, tools=[])
     assert request.settings == {}
     assert (request.stream, request.wants_usage, request.tools) == (True, True, None)
     assert not request.wants_logprobs
 
 
-def test_logprobs_that_the_agent_asks_for_are_asked_of_the_upstream():
+def test_requested_logprobs_are_requested_from_the_upstream():
     request = read(logprobs=True, top_logprobs=2)
     assert request.wants_logprobs
     assert set(request.settings) == {"logprobs", "top_logprobs"}
 
 
-def test_roles_that_chat_templates_do_not_know_are_sent_by_the_names_they_do():
+def test_unknown_roles_are_sent_by_names_that_chat_templates_know():
     messages = [
         {"content": "rules", "role": "developer"},
         {"role": "user", "content": "hello"},
@@ -73,7 +73,7 @@ def test_roles_that_chat_templates_do_not_know_are_sent_by_the_names_they_do():
 
 
 @pytest.mark.parametrize("first", ["role", "content"])
-def test_a_call_with_broken_arguments_is_sent_so_that_a_server_can_parse_it(first: str):
+def test_a_call_with_invalid_arguments_is_sent_as_valid_json(first: str):
     broken, fine = '{"command": "ls', '{ "command": "ls" }'
     calls = [
         {"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}, "odd": 1}
@@ -89,7 +89,7 @@ def test_a_call_with_broken_arguments_is_sent_so_that_a_server_can_parse_it(firs
     assert [call.arguments for call in request.history.message(1).calls] == [fine, broken, ""]
 
 
-def test_a_message_is_read_with_all_that_it_says():
+def test_a_message_is_parsed_completely():
     messages = [
         {
             "role": "user",
@@ -124,7 +124,7 @@ def test_a_message_is_read_with_all_that_it_says():
     ]
 
 
-def test_the_same_bytes_have_the_same_key_and_others_another():
+def test_equal_bytes_have_equal_keys_and_others_do_not():
     once, again = read().history, read(temperature=1).history
     other = read(messages=[{"role": "user", "content": "hello!"}]).history
     assert once.key(0) == again.key(0) != other.key(0)
@@ -146,7 +146,7 @@ def test_the_same_bytes_have_the_same_key_and_others_another():
         ({"stream_options": []}, "stream_options"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], param: str):
+def test_errors_name_the_invalid_field(fields: dict[str, Any], param: str):
     refusal = refusing(CHAT, HELLO | fields)
     assert refusal.param == param
     assert param in refusal.message
@@ -165,11 +165,11 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str):
         b'{"model":' + b"[" * 100_000,
     ],
 )
-def test_a_body_that_is_no_object_is_refused(body: bytes):
+def test_a_body_that_is_not_an_object_is_refused(body: bytes):
     assert refusing(CHAT, body).kind == "bad_request"
 
 
-def test_a_message_that_cannot_be_read_is_named_when_it_is_read():
+def test_an_invalid_message_is_named_when_it_is_parsed():
     content = [{"type": "text", "text": "a"}, "b"]
     history = read(messages=[{"role": "user", "content": content}]).history
     with pytest.raises(Refusal) as caught:
@@ -182,7 +182,7 @@ def test_several_answers_are_refused_as_unsupported():
     assert refusal.kind == "unsupported"
 
 
-def test_an_answer_leaves_out_what_the_agent_did_not_ask_for():
+def test_an_answer_omits_fields_the_agent_did_not_request():
     body = written(read(), raw_answer(an_answer("hi")))
     assert body["model"] == "m"
     assert body["usage"]["completion_tokens"] == 7
@@ -190,13 +190,13 @@ def test_an_answer_leaves_out_what_the_agent_did_not_ask_for():
     assert set(body["choices"][0]) == {"index", "message", "finish_reason"}
 
 
-def test_an_answer_has_the_log_probabilities_that_the_agent_asked_for():
+def test_an_answer_has_the_requested_log_probabilities():
     body = written(read(logprobs=True), raw_answer(an_answer("hi")))
     assert body["choices"][0]["logprobs"]["content"][0]["logprob"] == -0.5
     assert "token_ids" not in body["choices"][0]
 
 
-def test_pieces_of_a_stream_are_the_bytes_of_the_upstream():
+def test_pieces_of_a_stream_are_forwarded_as_bytes():
     stream = CHAT.stream(read(stream=True))
     chunks = chunks_of(an_answer("hello world"))
     middle = chunks[1:-2]
@@ -214,7 +214,7 @@ def test_the_end_of_a_stream_waits_until_the_answer_is_recorded():
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_stream_ends_with_usage_only_where_it_was_asked_for(whole: bool):
+def test_a_stream_ends_with_usage_only_if_requested(whole: bool):
     answer = an_answer("hello")
     for asked in (False, True):
         request = read(stream=True, stream_options={"include_usage": asked})
@@ -228,7 +228,7 @@ def test_a_stream_ends_with_usage_only_where_it_was_asked_for(whole: bool):
         assert not asked or counted[0]["usage"]["total_tokens"] == 127
 
 
-def test_a_first_piece_without_choices_holds_nothing_back():
+def test_a_first_piece_without_choices_delays_nothing():
     stream = CHAT.stream(read(stream=True))
     empty = Chunk(b'{"choices":[]}', only_usage=True)
     spoken = Chunk(b'{"choices":[{"delta":{"content":"a"}}]}', text="a")
@@ -252,7 +252,7 @@ def test_a_piece_of_several_lines_stays_one_event():
     ("kind", "code"),
     [("context_length", "context_length_exceeded"), ("budget", "context_length_exceeded")],
 )
-def test_a_conversation_that_is_too_long_has_the_code_that_agents_know(kind: Any, code: str):
+def test_a_conversation_that_is_too_long_has_the_known_code(kind: Any, code: str):
     error = json.loads(CHAT.refuse(Refusal(kind, "too long", param="messages")))["error"]
     assert error == {
         "message": "too long",

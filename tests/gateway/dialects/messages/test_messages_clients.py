@@ -1,4 +1,4 @@
-"""The dialect of Anthropic's Messages as Anthropic's own client sees it."""
+"""The dialect of Anthropic's Messages with Anthropic's own client."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,7 +62,7 @@ async def test_the_client_reads_a_stream(replays: bool):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_client_sends_back_is_the_answer_that_the_policy_gave(stream: bool):
+async def test_the_client_sends_back_the_policys_answer_unchanged(stream: bool):
     async with client_of(ANSWER, an_answer("done")) as (client, served):
         if stream:
             async with client.messages.stream(**ASKED) as events:
@@ -85,7 +85,7 @@ async def test_what_the_client_sends_back_is_the_answer_that_the_policy_gave(str
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_with_broken_arguments_still_reaches_the_client(stream: bool):
+async def test_a_call_with_invalid_arguments_still_reaches_the_client(stream: bool):
     broken = an_answer("", ToolCall("c1", "bash", '{"command": "ls'), finish="length")
     async with client_of(broken) as (client, _):
         if stream:
@@ -117,9 +117,7 @@ async def test_a_call_with_broken_arguments_still_reaches_the_client(stream: boo
         ("timeout", anthropic.APIStatusError, "timeout_error"),
     ],
 )
-async def test_the_client_raises_what_the_refusal_means(
-    kind: Any, error: Any, name: str, stream: bool
-):
+async def test_the_client_raises_the_matching_error(kind: Any, error: Any, name: str, stream: bool):
     async with client_of(Refusal(kind, "what, where, what to do")) as (client, _):
         with pytest.raises(error) as caught:
             await client.messages.create(**ASKED, stream=stream)

@@ -1,4 +1,4 @@
-"""The dialect of Anthropic's Messages by itself: the translation of requests and of answers."""
+"""The dialect of Anthropic's Messages by itself: the translation of requests and answers."""
 
 import json
 from typing import Any
@@ -70,12 +70,12 @@ def test_a_system_prompt_is_one_text_however_it_is_cut():
     assert [message["role"] for message in sent(asked, system=[])] == ["user"]
 
 
-def test_a_note_to_the_vendor_is_no_part_of_the_prompt():
+def test_a_note_to_the_vendor_is_not_part_of_the_prompt():
     note = _block("x-anthropic-billing-header: cc_version=2.1; cch=a1b2c;")
     assert sent(user("hello"), system=[note, _block("be brief")])[0]["content"] == "be brief"
 
 
-def test_images_go_on_as_addresses():
+def test_images_are_forwarded_as_urls():
     remote = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     [message] = sent(user("look", PIXEL, remote))
     assert message["content"] == [
@@ -129,18 +129,18 @@ def test_a_result_may_be_empty(content: Any):
     assert messages[2] == {"role": "tool", "content": "", "tool_call_id": "c1"}
 
 
-def test_a_failed_result_says_so():
+def test_a_failed_result_is_marked():
     failed = user(result("c1", "exit code 2", is_error=True))
     messages = sent(user("go"), assistant(use("c1")), failed)
     assert messages[2]["content"] == "Error: exit code 2"
 
 
-def test_a_result_whose_call_is_gone_is_told_as_text():
+def test_a_result_without_its_call_becomes_text():
     messages = sent(user(result("gone", "a.py"), "go on"))
     assert messages == [{"role": "user", "content": "[result of the call gone]\na.py\ngo on"}]
 
 
-def test_neighbours_of_one_role_are_one_message():
+def test_adjacent_messages_of_one_role_are_merged():
     together = sent(user("a"), user("b"), assistant("c"), assistant(use("c1")))
     assert [message["role"] for message in together] == ["user", "assistant"]
     assert together[0]["content"] == "a\nb"
@@ -151,19 +151,19 @@ def test_the_texts_of_an_answer_are_the_one_text_that_the_policy_wrote():
     assert sent(user("a"), assistant("b ", use("c1"), "c"))[1]["content"] == "b c"
 
 
-def test_a_system_prompt_in_the_middle_is_told_by_the_user():
+def test_a_system_prompt_in_the_middle_becomes_a_user_message():
     middle = {"role": "system", "content": "agents: none"}
     [message] = sent(user("hello"), middle)
     told = "<system-reminder>\nagents: none\n</system-reminder>"
     assert message == {"role": "user", "content": f"hello\n{told}"}
 
 
-def test_an_answer_that_the_agent_began_is_gone_on_with():
+def test_a_prefilled_answer_is_continued():
     request = read(messages=[user("hello"), assistant("{")])
     assert request.continues
 
 
-def test_documents_are_told_as_text():
+def test_documents_become_text():
     text = {"type": "document", "title": "t", "source": {"type": "text", "data": "body"}}
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "eA=="}
     [message] = sent(user(text, {"type": "document", "source": pdf}))
@@ -171,7 +171,7 @@ def test_documents_are_told_as_text():
     assert message["content"] == f"t\nbody\n{told}"
 
 
-def test_a_conversation_that_goes_on_keeps_its_bytes():
+def test_a_growing_conversation_keeps_its_bytes():
     turns = [
         user("<system-reminder>x</system-reminder>", "list"),
         {"role": "system", "content": "agents"},
@@ -186,12 +186,12 @@ def test_a_conversation_that_goes_on_keeps_its_bytes():
     before = b""
     keys: list[bytes] = []
     for end in ends:
-        # What is marked for a cache moves with every turn.
+        # Cache marks move with every turn.
         last = {**turns[end - 1]["content"][-1], "cache_control": {"type": "ephemeral"}}
         marked = {"role": "user", "content": [*turns[end - 1]["content"][:-1], last]}
         request = read(messages=[*turns[: end - 1], marked])
         if end == 1:
-            continue  # the note of the system still joins this message
+            continue  # the system note still joins this message
         body = bytes(request.messages)
         assert body.startswith(before[:-1])
         assert [request.history.key(index) for index in range(len(keys))] == keys
@@ -230,7 +230,7 @@ def test_a_choice_of_tool_is_translated(choice: Any, expected: dict[str, Any]):
     assert settings(tool_choice=choice) == {"max_tokens": 100}, "servers refuse it without tools"
 
 
-def test_settings_are_translated_and_those_of_the_vendor_left_out():
+def test_settings_are_translated_and_those_of_the_vendor_dropped():
     schema = {"type": "object"}
     form = {"format": {"type": "json_schema", "schema": schema}, "effort": "high"}
     assert settings(
@@ -278,7 +278,7 @@ def test_settings_are_translated_and_those_of_the_vendor_left_out():
         *(({name: 1}, "bad_request", name) for name in OF_CHAT),
     ],
 )
-def test_what_cannot_be_asked_is_named(fields: dict[str, Any], kind: str, param: str):
+def test_unsupported_fields_are_named(fields: dict[str, Any], kind: str, param: str):
     refusal = refusing(MESSAGES, HELLO | fields)
     assert (refusal.kind, refusal.param) == (kind, param)
 
@@ -308,25 +308,25 @@ def test_a_tool_without_a_schema_is_told_from_one_that_a_server_runs(
     assert read(tools=[given]).tools
 
 
-def test_what_only_chat_completions_has_is_refused_in_so_many_words():
-    """`n` above all: the tokens of several answers would be recorded as one."""
+def test_fields_of_chat_completions_only_are_refused():
+    """Above all `n`: the tokens of several answers would be recorded as one."""
     assert refusing(MESSAGES, HELLO | {"n": 3}).message == "n is not a field of Messages"
     assert settings(n=None, top_k=5, min_p=0.1) == {"max_tokens": 100, "top_k": 5, "min_p": 0.1}
 
 
-def test_arguments_that_are_no_json_come_back_as_the_policy_wrote_them():
+def test_invalid_arguments_come_back_as_the_policy_wrote_them():
     broken = '{"command": "ls'
     body = json.loads(MESSAGES.write(read(), an_answer("", ToolCall("c1", "bash", broken))))
     [block] = body["content"]
     assert block["input"] == {"_invalid_arguments": broken}
     request = read(messages=[user("go"), assistant(block), user(result("c1", "no", is_error=True))])
     assert request.history.message(1).calls == (ToolCall("c1", "bash", broken),)
-    # A server parses what it is sent of earlier calls.
+    # A server parses the arguments of earlier calls.
     [call] = json.loads(bytes(request.messages))[1]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"_invalid_arguments": broken}
 
 
-def test_a_thought_is_shown_only_to_an_agent_that_asked_for_thinking():
+def test_reasoning_is_sent_only_to_agents_that_asked_for_it():
     answer = an_answer("hi", reasoning="hm")
     for thinking, kinds in (
         ({"type": "enabled", "budget_tokens": 2000}, ["thinking", "text"]),
@@ -344,12 +344,12 @@ def test_a_thought_is_shown_only_to_an_agent_that_asked_for_thinking():
     ("finish", "reason"),
     [("stop", "end_turn"), ("length", "max_tokens"), ("refused", "refusal")],
 )
-def test_the_reason_to_stop_is_told(finish: Any, reason: str):
+def test_the_stop_reason_is_reported(finish: Any, reason: str):
     body = json.loads(MESSAGES.write(read(), an_answer("hi", finish=finish)))
     assert (body["stop_reason"], body["stop_sequence"]) == (reason, None)
 
 
-def test_the_stop_sequence_that_was_met_is_told():
+def test_the_matched_stop_sequence_is_reported():
     request = read(stop_sequences=["END"])
     answer = an_answer("hi")
     body = json.loads(MESSAGES.write(request, raw_answer(answer, stop_reason="END")))
@@ -359,7 +359,7 @@ def test_the_stop_sequence_that_was_met_is_told():
     assert b'"stop_sequence":"END"' in stream.end(answer)
 
 
-def test_what_was_cached_is_counted_apart():
+def test_cached_tokens_are_counted_separately():
     usage = json.loads(MESSAGES.write(read(), an_answer("hi", cached=100)))["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (20, 100)
 
@@ -383,7 +383,7 @@ def test_a_connection_stays_open_while_a_long_call_is_written():
     assert written == stream.ping() * 10
 
 
-def test_pieces_that_came_together_are_written_together():
+def test_pieces_that_arrive_together_are_written_together():
     stream = MESSAGES.stream(read(stream=True))
     written = stream.chunks([Chunk(b"", text=piece) for piece in "abc"])
     assert written.count(b"content_block_delta\ndata") == 1
@@ -414,7 +414,7 @@ LIMIT, PROMPT, ASKED = 32768, 30000, 8000
         f"{ASKED} tokens for the completion.",
     ],
 )
-def test_a_prompt_that_would_fit_with_fewer_tokens_to_answer_says_how_many(said: str):
+def test_a_prompt_that_fits_with_a_shorter_answer_reports_the_figures(said: str):
     error = json.loads(MESSAGES.refuse(Refusal("context_length", said)))["error"]
     expected = f"exceed context limit: {PROMPT} + {ASKED} > {LIMIT},"
     assert expected in error["message"]
@@ -441,7 +441,7 @@ def test_a_prompt_that_would_fit_with_fewer_tokens_to_answer_says_how_many(said:
         ("the context is full", "prompt is too long: the context is full"),
     ],
 )
-def test_a_prompt_that_is_too_long_is_told_in_the_words_that_clients_know(said: str, told: str):
+def test_a_prompt_that_is_too_long_is_reported_in_the_known_words(said: str, told: str):
     error = json.loads(MESSAGES.refuse(Refusal("context_length", said)))["error"]
     assert error["message"] == told
 

@@ -1,4 +1,4 @@
-"""The Responses dialect as OpenAI's own client sees it."""
+"""The Responses dialect with OpenAI's own client."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ async def client_of(
 
 
 def said(response: Any) -> list[tuple[str, ...]]:
-    """All that a response says, by its items."""
+    """The content of a response, by its items."""
     found: list[tuple[str, ...]] = []
     for item in response.output:
         match item.type:
@@ -94,7 +94,7 @@ async def test_the_client_reads_a_stream(replays: bool):
     assert got.usage is not None and got.usage.total_tokens == 127
 
 
-async def test_a_conversation_goes_on_with_what_the_client_was_given():
+async def test_a_conversation_continues_with_the_clients_own_items():
     async with client_of(an_example(), an_answer("done")) as (client, served):
         history: list[Any] = [{"role": "user", "content": "hello"}]
         got = await client.responses.create(model="m", input=history, tools=TOOLS)
@@ -140,7 +140,7 @@ async def test_the_client_parses_an_answer_by_its_schema():
         ("upstream", openai.InternalServerError, "upstream_failed"),
     ],
 )
-async def test_the_client_raises_what_the_refusal_means(
+async def test_the_client_raises_the_matching_error(
     kind: Any, error: Any, code: str | None, stream: bool
 ):
     async with client_of(Refusal(kind, "what, where, what to do", param="input")) as (client, _):
@@ -150,7 +150,7 @@ async def test_the_client_raises_what_the_refusal_means(
     assert (caught.value.param, caught.value.code) == ("input", code)
 
 
-async def test_the_client_is_told_of_an_error_in_the_middle_of_a_stream():
+async def test_the_client_sees_an_error_in_the_middle_of_a_stream():
     broken = Refusal("upstream", "the upstream closed early")
     async with client_of(an_answer("hello"), breaks=broken) as (client, _):
         stream = await client.responses.create(model="m", input="hello", stream=True)

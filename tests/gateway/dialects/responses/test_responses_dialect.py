@@ -1,4 +1,4 @@
-"""What the Responses dialect makes of a request, and of a policy's calls."""
+"""The Responses dialect by itself: the translation of requests and of the policy's calls."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ def read(**fields: Any) -> Request:
 
 
 def sent(*items: Any, **fields: Any) -> list[dict[str, Any]]:
-    """The messages that an upstream is sent."""
+    """The messages sent to an upstream."""
     return json.loads(bytes(read(input=list(items), **fields).messages))
 
 
@@ -72,12 +72,12 @@ def test_a_text_is_the_users_message_after_the_instructions():
     ]
 
 
-def test_all_that_is_said_first_is_one_system_message():
+def test_all_initial_instructions_are_one_system_message():
     first = sent(says("developer", "b"), says("system", "c"), says("user", "d"), instructions="a")
     assert first == [{"role": "system", "content": "a\n\nb\n\nc"}, {"role": "user", "content": "d"}]
 
 
-def test_a_developer_who_speaks_later_is_heard_as_the_user():
+def test_a_later_developer_message_becomes_a_user_message():
     assert [each["role"] for each in sent(says("user", "a"), says("developer", "b"))] == [
         "user",
         "user",
@@ -97,7 +97,7 @@ def test_the_items_of_one_answer_are_one_message():
 
 
 @pytest.mark.parametrize("calls_first", [False, True])
-def test_an_answer_that_comes_back_by_its_ids_is_one_message(calls_first: bool):
+def test_items_of_one_answer_are_merged_by_their_ids(calls_first: bool):
     answer = an_answer("I look.", ToolCall("c1", "f", "{}"), reasoning="hm")
     items = output_of(answer)
     if calls_first:
@@ -116,7 +116,7 @@ def test_two_answers_in_a_row_stay_two_messages():
     assert [message["content"] for message in sent(*both)] == ["one", "two"]
 
 
-def test_a_history_that_grows_is_sent_as_the_same_bytes():
+def test_a_growing_history_is_sent_as_the_same_bytes():
     asked = says("user", "go")
     answer = an_answer("I look.", ToolCall("c1", "apply_patch", '{"input": "x"}'), reasoning="hm")
     output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}
@@ -153,7 +153,7 @@ def test_images_in_outputs_follow_the_last_of_them_in_a_message_of_the_user():
         assert sent(*items, more)[:-1] == messages
 
 
-def test_parts_that_are_only_passed_on_are_sent_as_they_came():
+def test_opaque_parts_are_forwarded_unchanged():
     audio = {"type": "input_audio", "input_audio": {"data": "abc", "format": "wav"}}
     parts = [{"type": "input_text", "text": "hear"}, audio]
     said = sent({"type": "message", "role": "user", "content": parts})
@@ -162,7 +162,7 @@ def test_parts_that_are_only_passed_on_are_sent_as_they_came():
     assert sent(calls("c"), output)[-1] == {"role": "user", "content": [audio]}
 
 
-def test_an_item_is_known_by_its_type_wherever_that_stands():
+def test_the_type_of_an_item_is_found_in_any_position():
     items = [says("user", "a"), calls("c"), {"call_id": "c", "output": "b"}]
     items[2]["type"] = "function_call_output"
     last = [dict(reversed(item.items())) for item in items]
@@ -194,7 +194,7 @@ def test_a_freeform_tool_is_called_with_its_text(arguments: str, text: str):
     call = ToolCall("c1", "apply_patch", arguments)
     [item] = output_of(an_answer("", call), tools=[PATCH])
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", text)
-    # Whatever the policy wrote, its call comes back as it was.
+    # The call comes back exactly as the policy wrote it.
     assert read(input=[item]).history.message(0).calls == (call,)
 
 
@@ -231,7 +231,7 @@ def test_the_local_shell_is_called_with_its_command():
     assert (item["type"], item["arguments"]) == ("function_call", "oops")
 
 
-def test_what_only_openai_runs_is_left_out_where_agents_offer_it_by_default():
+def test_hosted_tools_that_agents_offer_by_default_are_dropped():
     request = read(tools=[SHELL, {"type": "web_search", "external_web_access": True}])
     assert request.tools is not None
     assert len(json.loads(bytes(request.tools))) == 1
@@ -270,7 +270,7 @@ def test_settings_are_those_of_chat():
     }
 
 
-def test_an_effort_that_servers_do_not_know_is_not_sent():
+def test_an_unknown_effort_is_not_sent():
     assert read(reasoning={"effort": "xhigh"}).settings == {}
 
 
@@ -302,14 +302,14 @@ def test_an_effort_that_servers_do_not_know_is_not_sent():
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_its_name(fields: dict[str, Any], kind: str, param: str):
+def test_unsupported_fields_are_refused_by_name(fields: dict[str, Any], kind: str, param: str):
     refusal = refusing(RESPONSES, {"model": "m", "input": "hello", **fields})
     assert (refusal.kind, refusal.param) == (kind, param)
     assert json.loads(RESPONSES.refuse(refusal))["error"]["param"] == param
 
 
 @pytest.mark.parametrize("kind", ["shell", "apply_patch", "computer", "computer_use_preview"])
-def test_a_tool_that_the_agent_runs_is_wanted_with_its_schema(kind: str):
+def test_a_tool_that_the_agent_runs_needs_a_schema(kind: str):
     refusal = refusing(RESPONSES, {"model": "m", "input": "hello", "tools": [{"type": kind}]})
     assert "offer the tool as a function, with its parameters" in refusal.message
     hosted = {"model": "m", "input": "hello", "tools": [{"type": "file_search"}]}
@@ -327,7 +327,7 @@ def test_an_answer_that_was_cut_is_incomplete(finish: Any, reason: str):
     assert events_of(RESPONSES.stream(read()).whole(answer))[-1]["type"] == "response.incomplete"
 
 
-def test_reasoning_is_sealed_only_where_the_agent_asked_for_it():
+def test_reasoning_is_encrypted_only_if_requested():
     answer = an_answer("a", reasoning="hm")
     assert "encrypted_content" not in output_of(answer)[0]
     sealed = output_of(answer, include=["reasoning.encrypted_content"])[0]
@@ -348,7 +348,7 @@ def test_no_call_is_finished_before_the_answer_is_recorded():
 def test_events_are_numbered_and_keep_their_ids():
     answer = an_answer("I look.", ToolCall("c1", "shell", '{"a": 1}'), reasoning="hm")
     stream = RESPONSES.stream(read(tools=[SHELL]))
-    # Whoever sends a piece before the start gets the start first all the same.
+    # A piece before the start is preceded by the start.
     data = stream.chunks(chunks_of(answer)) + stream.start() + stream.ping() + stream.end(answer)
     events = events_of(data)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -386,7 +386,7 @@ def test_the_pieces_of_an_item_add_up_to_it(replays: bool):
     assert whole == ["reasoning", "message", "function_call", "custom_tool_call"]
 
 
-def test_pieces_that_came_together_are_one_event():
+def test_pieces_that_arrive_together_are_one_event():
     stream = RESPONSES.stream(read())
     stream.start()
     events = events_of(stream.chunks([Chunk(b"", text=letter) for letter in "hello"]))
@@ -412,7 +412,7 @@ def test_a_call_without_an_id_gets_one():
     assert item["call_id"]
 
 
-def test_a_stream_that_fails_says_so_with_the_code_that_clients_know():
+def test_a_failed_stream_reports_the_known_code():
     for kind, code in (
         ("context_length", "context_length_exceeded"),
         ("budget", "context_length_exceeded"),

@@ -43,7 +43,7 @@ async def test_a_conversation_that_extends_has_tokens_that_extend():
     assert second.message.text == "All is done."
 
 
-async def test_tokens_extend_where_the_agent_writes_arguments_down_anew():
+async def test_tokens_extend_if_the_agent_re_encodes_arguments():
     policy = ScriptedPolicy(
         lambda _: Turn(calls=(CallSpec(name="bash", arguments={"b": 1, "a": "ü"}),))
     )
@@ -75,13 +75,13 @@ async def test_a_stream_has_the_tokens_and_the_text_of_the_whole_answer():
     assert sum(chunk.finish is not None for chunk in chunks) == 1
 
 
-async def test_no_token_ids_where_none_are_asked_for():
+async def test_no_token_ids_unless_requested():
     answer = await ScriptedPolicy(TWO_TURNS).answer(ask(), CallContext("s", ids=False))
     assert answer.tokens is None
     assert b"logprobs" not in bytes((answer.raw or {})["choices"])
 
 
-async def test_requests_beside_the_conversation_take_no_turn():
+async def test_side_requests_take_no_turn():
     policy = ScriptedPolicy(TWO_TURNS)
     title = await policy.answer(ask(user("a title, please")), CALL)
     assert title.message.text == "a title"
@@ -89,7 +89,7 @@ async def test_requests_beside_the_conversation_take_no_turn():
     assert first.message.calls
 
 
-async def test_what_others_said_in_its_name_takes_no_turn():
+async def test_assistant_messages_by_others_take_no_turn():
     policy = ScriptedPolicy(TWO_TURNS)
     greeting = {"role": "assistant", "content": "Got it. Thanks for the context!"}
     answer = await policy.answer(ask(user("context"), greeting, user("go"), tools=[BASH]), CALL)
@@ -123,7 +123,7 @@ async def test_the_calls_of_one_answer_may_come_back_as_several_messages():
         ),
     ],
 )
-async def test_a_command_is_run_by_whichever_tool_the_agent_offers(offered, arguments):
+async def test_a_command_is_run_by_any_shell_tool_of_the_agent(offered, arguments):
     policy = ScriptedPolicy(Script(turns=(Turn(run="make"),)))
     others = [
         tool("read_file", path={"type": "string"}),
@@ -135,7 +135,7 @@ async def test_a_command_is_run_by_whichever_tool_the_agent_offers(offered, argu
     assert json.loads(call.arguments) == arguments
 
 
-async def test_the_end_is_told_in_the_way_that_the_agent_asks_for():
+async def test_the_end_is_signalled_in_the_agents_way():
     script = Script(turns=(Turn(submit=True, text="Done."),))
     plain = await ScriptedPolicy(script).answer(ask(user("hi"), tools=[BASH]), CALL)
     assert (plain.message.text, plain.message.calls) == ("Done.", ())
@@ -146,7 +146,7 @@ async def test_the_end_is_told_in_the_way_that_the_agent_asks_for():
     assert submit.message.calls[0].name == "submit"
 
 
-async def test_a_rule_answers_certain_requests_whatever_the_turn():
+async def test_a_rule_answers_matching_requests_in_any_turn():
     rules = (
         Rule(when="/weather in \\w+/", text="Rain."),
         Rule(when="TOPIC", where="system", text="{}"),
@@ -175,7 +175,7 @@ async def test_a_failure_instead_of_an_answer_comes_before_a_stream_begins(failu
             pytest.fail("it began")
 
 
-async def test_a_stream_that_is_cut_has_begun():
+async def test_a_cut_stream_has_sent_pieces():
     policy = ScriptedPolicy(
         Script(turns=(Turn(text="some words that are cut off", failure="cut"),))
     )
@@ -188,7 +188,7 @@ async def test_a_stream_that_is_cut_has_begun():
     assert 0 < len(text_of(came)) < len("some words that are cut off")
 
 
-async def test_a_script_is_read_from_a_file(tmp_path: Path):
+async def test_a_script_is_loaded_from_a_file(tmp_path: Path):
     path = tmp_path / "script.toml"
     path.write_text(
         '[[turns]]\ntext = "one"\nrun = "ls"\n[[turns]]\ntext = "two"\n'
