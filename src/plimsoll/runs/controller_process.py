@@ -55,7 +55,7 @@ def find_run(name: str) -> RunDirectory:
             look = other.summary if other.summary.exists() else other.results
             raise UsageError(
                 f"{other.path} is the directory of an evaluation: it has no ledger and no status, "
-                f"and cannot be stopped or resumed; look: {look}"
+                f"and cannot be stopped or resumed; see: {look}"
             )
         said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
         raise UsageError(f"{said}; {_known()}")
