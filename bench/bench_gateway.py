@@ -1,11 +1,11 @@
-"""What the gateway costs, beside no gateway, a bare aiohttp pass-through and LiteLLM's proxy.
+"""The cost of the gateway, compared with no gateway, an aiohttp pass-through and LiteLLM's proxy.
 
-Each round measures every side once in every case, so that a busy machine disturbs them alike.
-CPU of the server's own process counts most: other work on the machine spoils it least. It is
-taken with eight requests under way; latency with one, where nothing queues. Ours has a session
-for each conversation and writes every exchange to its trajectory; what opening and ending a
-session costs, mostly the file system's work, is told apart. Token ids and log probabilities, where
-the upstream returns them, are recorded and not sent on: agents did not ask for them.
+Each round measures every side once in every case, so that load on the machine affects them alike.
+The main figure is the CPU of the server process, which other load disturbs least; it is taken with
+eight requests in flight, and latency with one, without queueing. Plimsoll has a session for each
+conversation and writes every exchange to its trajectory. The cost of opening and ending a session,
+mostly the file system's, is reported separately. Token ids and log probabilities of the upstream
+are recorded and not forwarded, because the agents do not ask for them.
 """
 
 import argparse
@@ -27,13 +27,13 @@ DIRECT, PASS, LITELLM, OURS = "direct", "pass-through", "LiteLLM", "ours"
 SIDES = (DIRECT, PASS, LITELLM, OURS)
 AT_ONCE = 8
 LONG = 5000
-"""Requests between the two looks at memory."""
+"""Requests between the two measurements of memory."""
 MEMORY_CASE = next(case for case in CASES if case.name == "middle")
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one side took in one case, over all rounds."""
+    """The figures of one side in one case, over all rounds."""
 
     rates: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -60,7 +60,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Conversations that were held, and the CPU that the server spent on their requests."""
+    """Finished conversations, and the CPU that the server spent on their requests."""
 
     took: Took
     cpu: float
@@ -68,13 +68,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The sides that run, and the clients."""
+    """The running sides, and the clients."""
 
     load: Load
     servers: dict[str, Server]
     quick: bool
     sessions: list[float] = field(default_factory=list[float])
-    """CPU seconds of ours for opening and ending a session."""
+    """CPU seconds of Plimsoll for opening and ending a session."""
 
     def hold(self, server: Server, case: Case, count: int, turns: int, at_once: int) -> Held:
         first = server.process.cpu
@@ -113,12 +113,13 @@ class Bench:
 
 
 def applies(case: Case, side: str) -> bool:
-    """The upstream speaks Chat Completions only: the other dialects are ours to translate."""
+    """Whether a side supports the case: the upstream speaks Chat Completions only, so only Plimsoll
+    translates the other dialects."""
     return case.dialect == "chat" or side == OURS
 
 
 def base_of(case: Case, results: Results, side: str) -> Figures | None:
-    """What a side took for the same stream in the dialect that every side speaks."""
+    """The figures of a side for the same stream in the dialect that every side speaks."""
     name = case.name
     if case.dialect != "chat":
         name = "paced" if case.gap else "chunks"
@@ -150,14 +151,14 @@ def row(figures: Figures, direct: Figures | None, base: Figures | None) -> list[
         less = 1000 * percentile(getattr(direct, kind), share) if known else 0.0
         cells.append(f"{value - less:+,.2f}" if known else "")
     if figures is direct:
-        # What is counted there is the upstream.
+        # Counts the upstream there.
         return [*cells, "", ""]
     cells.append(f"{statistics.median(figures.cpu):.3f}")
     return [*cells, f"{ratio(figures, base):.2f}" if base else ""]
 
 
 def ratio(figures: Figures, base: Figures) -> float:
-    """Of CPU, round by round: what disturbs a round disturbs both sides of it."""
+    """The ratio of CPU, round by round: a disturbance affects both sides of a round."""
     return statistics.median(own / its for own, its in zip(figures.cpu, base.cpu, strict=False))
 
 
@@ -172,7 +173,7 @@ class Memory:
 
 
 def memory(bench: Bench, names: Iterable[str], requests: int) -> list[Memory]:
-    """Of servers that have just been started and answered two conversations."""
+    """Memory of servers that were just started and answered two conversations."""
     found: list[Memory] = []
     for name in names:
         server = bench.servers[name]

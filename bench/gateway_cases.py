@@ -1,9 +1,8 @@
-"""What `bench_gateway.py` sends and what the upstream answers: conversations as agents have them.
+"""The cases of `bench_gateway.py`: the agents' conversations and the upstream's answers.
 
 A conversation begins with one big message and grows by an answer and its reply each turn, so that
-the bodies of a case are all about as large. Every conversation of a case is the same: what a
-server sees twice it sees in another session. The newest message carries a mark, by which the
-upstream knows the answer without parsing anything.
+the bodies of a case have about the same size. All conversations of a case are equal, each in its
+own session. The newest message carries a mark that tells the upstream its answer without parsing.
 """
 
 import functools
@@ -25,7 +24,7 @@ PATHS: dict[Dialect, str] = {
 }
 MARK = re.compile(rb"@bench:(\w+):(\d+)@")
 LAST_WORD = "that-is-all"
-"""Every answer ends with it: who receives it has received the answer."""
+"""The end of every answer: a client that receives it has the whole answer."""
 VOCABULARY = 150_000
 
 
@@ -36,24 +35,24 @@ class Case:
     name: str
     title: str
     size: int
-    """Bytes of a request's body, about."""
+    """Approximate bytes of a request's body."""
     conversations: int
-    """How many make one measurement."""
+    """Conversations per measurement."""
     turns: int = 20
     answer: int = 400
     """Characters of an answer."""
     reply: int = 700
-    """Characters of what the agent says next: a tool's output."""
+    """Characters of the agent's next message: a tool's output."""
     tools: int = 12
     ids: int = 0
-    """Tokens of an answer that carries ids and log probabilities; 0 for one that does not."""
+    """Tokens of an answer with ids and log probabilities; 0 for an answer without them."""
     chunks: int = 0
-    """Pieces of a streamed answer; 0 for one that comes whole."""
+    """Pieces of a streamed answer; 0 for a whole one."""
     gap: float = 0.0
-    """Seconds between those pieces."""
+    """Seconds between the pieces."""
     dialect: Dialect = "chat"
     at_most: float | None = None
-    """CPU as a multiple of the pass-through's: what is aimed at."""
+    """The target: CPU as a multiple of the pass-through's."""
 
     @property
     def path(self) -> str:
@@ -86,7 +85,7 @@ CASES = (
 
 @functools.cache
 def _library() -> str:
-    """The sources of Python's own library: code, as agents read it."""
+    """The sources of Python's standard library: code, as agents read it."""
     folder = Path(os.__file__).parent
     return "".join(file.read_text(errors="replace") for file in sorted(folder.glob("*.py")))
 
@@ -135,7 +134,7 @@ def _call(turn: int) -> dict[str, object]:
 
 
 def _chat(case: Case) -> list[dict[str, object]]:
-    """Body by body, what a client of Chat Completions sends."""
+    """The bodies of a Chat Completions client, in order."""
     messages: list[dict[str, object]] = [
         {"role": "system", "content": "You write code."},
         {"role": "user", "content": _first(case)},
@@ -198,7 +197,7 @@ class _Tokens:
 
 
 def _tokens(case: Case, turn: int) -> _Tokens:
-    """Ids as an engine gives them: a prompt's begin with those of the exchange before."""
+    """Ids like an inference server's: a prompt begins with those of the previous exchange."""
     prompt = _ids((len(_first(case)) + case.tools * 500) // 4, f"{case.name} first")
     for earlier in range(turn):
         prompt += _ids(case.ids, f"{case.name} answer {earlier}")
@@ -226,7 +225,7 @@ def _usage(case: Case, turn: int) -> dict[str, object]:
 
 
 def whole_reply(case: Case, turn: int) -> bytes:
-    """The JSON that the upstream answers with, in the shape of vLLM."""
+    """The upstream's JSON answer, in vLLM's format."""
     message = {
         "role": "assistant",
         "content": _answer(case, turn),
@@ -263,7 +262,8 @@ def whole_reply(case: Case, turn: int) -> bytes:
 
 
 def reply_events(case: Case, turn: int) -> list[bytes]:
-    """The events of a streamed answer: `chunks` pieces of text, the finish, the usage, the end."""
+    """The events of a streamed answer: `chunks` pieces of text, the finish reason, the usage, the
+    end."""
     base = {
         "id": f"chatcmpl-{case.name}-{turn}",
         "object": "chat.completion.chunk",

@@ -1,6 +1,6 @@
-"""The clients of `bench_gateway.py`: bare sockets, since a client's cost is not what is measured.
+"""The clients of `bench_gateway.py`: raw sockets, because the cost of a client is not measured.
 
-Reads a job a line and prints what it took. Each connection holds one conversation after the
+Reads one job per line and prints its figures. Each connection holds one conversation after the
 other, one request at a time, as agents do.
 """
 
@@ -21,26 +21,26 @@ PATIENCE = 60.0
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Where a conversation is held."""
+    """The address of a conversation."""
 
     port: int
     prefix: str = ""
-    """What stands before the dialect's own path."""
+    """The path before the dialect's own path."""
     key: str = "none"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Hold a conversation at each place, so many at once."""
+    """Hold a conversation at each address, with this concurrency."""
 
     case: str
     places: list[Where]
     at_once: int
     turns: int = 1000
-    """At most so many of each conversation."""
+    """The maximum number of turns of each conversation."""
 
 
 class Took(msgspec.Struct, frozen=True):
-    """Seconds: of the whole, and of each request until its last and its first byte."""
+    """Seconds: of the whole job, and of each request until its last and its first byte."""
 
     seconds: float
     whole: list[float]
@@ -49,7 +49,7 @@ class Took(msgspec.Struct, frozen=True):
 
 
 class Connection(asyncio.Protocol):
-    """One client: sends a request, says when its answer began and ended."""
+    """One client: sends a request, and times the beginning and end of its answer."""
 
     def __init__(self) -> None:
         self._done: asyncio.Future[None] | None = None

@@ -1,7 +1,7 @@
 """Plimsoll's gateway as a process of `bench_gateway.py`, with a session for each conversation.
 
-Prints its port. Each line of its input asks for so many new sessions in place of the old ones,
-which are ended; it answers with where they are, and with what was written of the old.
+Prints its port. Each line of its input is a number of new sessions, which replace the previous
+ones. It answers with their addresses, and with the trajectories of the previous ones.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ __all__ = ["Opened"]
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The new sessions, and the trajectories of those before."""
+    """The new sessions, and the trajectories of the previous ones."""
 
     places: list[Where]
     written: list[str]

@@ -1,4 +1,4 @@
-"""The least that a gateway written with aiohttp does: hand bytes on. Full of faults otherwise.
+"""The minimal gateway written with aiohttp: forwards bytes, and is incorrect otherwise.
 
 Prints its port and serves until its input ends.
 """

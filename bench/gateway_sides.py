@@ -1,4 +1,4 @@
-"""The processes of `bench_gateway.py`, and what each has used.
+"""The processes of `bench_gateway.py`, and their CPU and memory.
 
 Each server is a process of its own on the last core; clients and upstream share the others.
 """
@@ -30,7 +30,7 @@ LITELLM = "1.106.0"
 
 
 class Process:
-    """A program, and the CPU and memory of it and of its children."""
+    """A program, and the CPU and memory of it and its children."""
 
     def __init__(self, *command: str, core: int, talks: bool = True, **env: str) -> None:
         self._child = subprocess.Popen(
@@ -61,7 +61,7 @@ class Process:
 
     @property
     def cpu(self) -> float:
-        """Seconds so far. The kernel's clock of another process, which counts nanoseconds."""
+        """CPU seconds so far, by the kernel's per-process clock, in nanoseconds."""
         return sum(time.clock_gettime((~pid << 3) | 2) for pid in self._pids())
 
     @property
@@ -82,7 +82,7 @@ class Process:
         return found
 
     def stop(self) -> None:
-        """Ours end with their input; what does not is told to."""
+        """Close its input, which ends our programs; terminate any other."""
         assert self._child.stdin
         self._child.stdin.close()
         for insist in (lambda: None, self._child.terminate, self._child.kill):
@@ -133,20 +133,20 @@ class Server(Protocol):
     """Measured with fewer requests."""
 
     def open(self, count: int) -> list[Where]:
-        """Where so many conversations are to be held."""
+        """The addresses of this many conversations."""
         ...
 
     def end(self) -> None:
-        """They are over."""
+        """End the conversations."""
         ...
 
     def check(self, case: Case) -> None:
-        """Whether the last conversation, one of all turns, left what it should."""
+        """Whether the last conversation, with all turns, left the expected result."""
         ...
 
 
 class _Plain:
-    """A server that knows no sessions."""
+    """A server without sessions."""
 
     slow = False
 
@@ -201,7 +201,8 @@ class Ours:
         self.open(0)
 
     def check(self, case: Case) -> None:
-        """A benchmark of a gateway that does not record what it says it does is none."""
+        """Check the recorded trajectories: figures of a gateway that loses records are
+        worthless."""
         trajectory = read_trajectory(Path(self.written[-1]))
         branches = [exchange.branch for exchange in trajectory.exchanges]
         reasons = {exchange.untrainable for exchange in trajectory.exchanges}
@@ -262,7 +263,7 @@ class LiteLLM(_Plain):
 
 
 def _litellm() -> Path:
-    """The program, installed where it is not yet. `OSError` where it cannot be."""
+    """The program, installed if necessary. Raises `OSError` if it cannot be."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "plimsoll-bench" / f"litellm-{LITELLM}"
     ready = home / ".ready"

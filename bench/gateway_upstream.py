@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
             return
         marks = MARK.match(request, request.rfind(b"@bench:"))
         if marks is None:
-            # Somebody asks what this server can do: all of it.
+            # A probe of this server's capabilities: it has all of them.
             case = BY_NAME[b"streamids" if b'"stream":true' in request else b"ids"]
             turn = 0
         else:

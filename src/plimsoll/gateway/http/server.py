@@ -18,13 +18,14 @@ __all__ = ["HttpServer", "Listen"]
 log = logging.getLogger(__name__)
 
 LINGERING_SECONDS = 2.0
-"""For a client to stop sending a body that was refused."""
+"""How long a client may go on sending a body that was refused."""
 IDLE_SECONDS = 120.0
-"""Between an answer and the next request of its connection. Client libraries give an idle
-connection up after 5 to 90 seconds, so none of them asks by one that is being closed."""
+"""The keep-alive timeout. Client libraries drop an idle connection after 5 to 90 seconds, so none
+sends a request over a connection that is being closed.
+"""
 CLOSE_SECONDS = 2.0
 READ_BYTES = 1 << 20
-"""What a connection may have ready to be read before it is paused: most bodies, all of them."""
+"""The read buffer of a connection: most bodies fit completely."""
 MAX_OPEN_FILES = 65_536
 """The limit on the limit: child processes inherit it, and some programs iterate over all
 descriptors.
@@ -33,7 +34,7 @@ descriptors.
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where the server listens. Port 0 is any that is free."""
+    """The address to listen on. Port 0 means any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0

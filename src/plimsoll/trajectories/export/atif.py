@@ -155,7 +155,7 @@ class Extra(msgspec.Struct, omit_defaults=True):
     about: dict[str, str]
     branch: int
     reason: str
-    """How the branch starts."""
+    """The way in which the branch starts."""
     left: str | None = None
     """The `trajectory_id` of the branch that it left."""
     ending: str | None = None

@@ -41,7 +41,7 @@ class Conversation:
 
     @property
     def reason(self) -> Branch:
-        """How the branch starts."""
+        """The way in which the branch starts."""
         return self.exchanges[0].branch
 
 
