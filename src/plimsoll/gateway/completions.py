@@ -149,15 +149,15 @@ RefusalKind = Literal[
     "timeout",
     "gave_up",
 ]
-"""bad_request     the body is not what the dialect asks for
-too_many        more requests at once than the session may have
+"""bad_request     the body is invalid in this dialect
+too_many        more concurrent requests than the session allows
 context_length  the conversation is longer than the policy, or the session, allows
 budget          turns, tokens or time of the session are used up
-ended           the session is over
+ended           the session has ended
 busy            the upstream is overloaded, or no replica is up
-upstream        the upstream failed, or answered with garbage
+upstream        the upstream failed, or its answer is invalid
 timeout         the upstream did not answer in time
-gave_up         the upstream has failed too often to be asked again
+gave_up         the upstream has failed too often
 """
 
 

@@ -29,13 +29,13 @@ __all__ = [
 FORMAT = 1
 
 Branch = Literal["start", "extends", "again", "rewritten", "retokenized"]
-"""How an exchange follows its parent.
+"""The relation of an exchange to its parent.
 
-start        the first of its conversation: it shares no message with an earlier exchange
-extends      its history is the parent's history and answer, and more; so are its tokens
+start        begins a conversation: it shares no message with an earlier exchange
+extends      its history and tokens extend the parent's history and answer
 again        the same prompt as an earlier exchange's: a second answer to it
-rewritten    the agent has changed history: compaction, a sub-agent, an edited message
-retokenized  the messages extend the parent's, but the engine's tokens for them do not
+rewritten    the agent changed the history: compaction, a sub-agent, an edited message
+retokenized  the messages extend the parent's, but the server's tokens do not
 """
 
 Finish = Literal["stop", "length", "tool_calls", "refused"]

@@ -34,7 +34,7 @@ async def relay(
         asyncio.create_task(_copy(inner_reader, writer)),
     ]
     try:
-        # When the server closes its end, nobody reads the other direction any more.
+        # When the server closes its end, the other direction is not read any more.
         await asyncio.wait(copies[1:])
     finally:
         await run_to_completion(_close(copies, inner_writer))

@@ -12,7 +12,7 @@ class Seeds:
     """A seed for each request of a session, in order.
 
     It depends only on the name and the number of earlier requests, so a trial that is repeated
-    under the same name samples with the same seeds, whatever runs beside it.
+    under the same name samples with the same seeds.
     """
 
     def __init__(self, name: str) -> None:

@@ -31,7 +31,7 @@ class SessionStatus(msgspec.Struct):
 class SessionRecords:
     """The trajectory path of each session, and the last state of recently ended ones.
 
-    A session may end by itself; whoever opened it can still ask for its result.
+    A session may end by itself; its result can still be requested.
     """
 
     def __init__(self, sessions: SessionRegistry) -> None:

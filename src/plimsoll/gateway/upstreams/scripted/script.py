@@ -1,34 +1,34 @@
-"""A script: what a scripted policy says, from a TOML file that a person writes.
+"""Scripts: the answers of a scripted policy, from a TOML file.
 
-    aside = "ok"                        # to requests that offer no tools: titles, topic checks
-    otherwise = "Done."                 # when all turns are taken
+    aside = "ok"                        # answers requests without tools: titles, topic checks
+    otherwise = "Done."                 # after all turns are taken
 
-    [[turns]]                           # in order, as the conversation goes on
+    [[turns]]                           # in the order of the conversation
     reasoning = "Look first."
     text = "I look at the files."
-    run = "ls"                          # by whichever tool for commands the agent offers
+    run = "ls"                          # by any shell tool that the agent offers
 
     [[turns]]
     calls = [{ name = ["Write", "write_file"], arguments = { path = "a.txt", content = "x" } }]
 
     [[turns]]
-    submit = true                       # says that it is done, in the way this agent asks for
+    submit = true                       # ends the task in the agent's way
     text = "Done."
 
-    [[rules]]                           # before the turns, whatever the turn; the first that fits
-    when = "title"                      # a text, or /a pattern/; in the last message
-    where = "conversation"              # or there: last, system, conversation
-    tools = false                       # only for requests without tools; true: only with
+    [[rules]]                           # before the turns; the first match answers
+    when = "title"                      # a text, or /a pattern/, in the last message
+    where = "conversation"              # or here: last, system, conversation
+    tools = false                       # only for requests without tools (true: with)
     text = "A title"
 
     [[turns]]
     failure = "cut"                     # one of `Fault`, or an HTTP status
-    times = 1                           # so often, then the answer; without it, always
+    times = 1                           # this often, then the answer; default: always
     text = "At last."
     delay = 0.5                         # seconds before the answer
 
-A turn is taken once its answer stands in the conversation. So a script needs no memory: the
-same request gets the same answer, and requests beside the conversation do not disturb it.
+A turn is taken once its answer is in the conversation. So a script is stateless: the same request
+gets the same answer, and side requests do not disturb it.
 """
 
 import re
@@ -48,12 +48,12 @@ LATER_CALL = re.compile(r"call_[1-9]\d*_")
 
 Fault = Literal["drop", "hang", "stall", "cut", "half-event", "garbage", "bad-call", "slow"]
 """drop        the connection is closed before the first byte
-hang        no byte ever comes
-stall, cut  half of the answer comes, then nothing, or the end of the connection
+hang        no byte is ever sent
+stall, cut  half of the answer is sent, then nothing, or the connection is closed
 half-event  a stream ends within an event
-garbage     what comes is no JSON
+garbage     the answer is not JSON
 bad-call    a tool call without a name
-slow        the answer comes a few bytes at a time
+slow        the answer is sent a few bytes at a time
 """
 
 
@@ -85,7 +85,7 @@ class Turn(_Table):
 
 
 class Rule(Turn):
-    """An answer to matching requests, whatever the turn."""
+    """An answer to matching requests, in any turn."""
 
     when: str = ""
     where: Literal["last", "system", "conversation"] = "last"
