@@ -1,1 +1,1 @@
-"""Rollouts of Plimsoll in the trainers of others."""
+"""Integrations: Plimsoll's rollouts in other trainers."""

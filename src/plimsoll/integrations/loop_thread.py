@@ -1,4 +1,4 @@
-"""An event loop beside a program that has none."""
+"""An event loop for a program that has none."""
 
 import asyncio
 import threading
@@ -12,15 +12,15 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Runs coroutines in a thread of its own while it is entered. Leaving it ends both, and
-    cancels what still runs."""
+    """Runs coroutines in a thread of its own while it is entered. Leaving it ends the thread and
+    cancels running coroutines."""
 
     def __init__(self, name: str) -> None:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._stay()), name=name)
         self._is_up = threading.Event()
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """What it returns. It is cancelled where this thread is interrupted meanwhile."""
+        """Run a coroutine and return its result. It is cancelled if this thread is interrupted."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

@@ -1,4 +1,4 @@
-"""What a trainer that takes one prompt and one completion a row is given of a trajectory."""
+"""Trajectories as rows for trainers that take one prompt and one completion per row."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ __all__ = ["TokenRow", "token_rows"]
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A sample, cut before the first and after the last token that is trained on."""
+    """A sample: the prompt ends at the first trained token, the completion at the last."""
 
     prompt: list[int]
     completion: list[int]
     mask: list[int]
-    """For each token of the completion: 1 where the policy generated it, 0 for what it was told."""
+    """For each token of the completion: 1 if the policy generated it, else 0."""
     logprobs: list[float]
-    """As the server returned them; 0 where the mask is 0."""
+    """Log probabilities as the server returned them; 0 where the mask is 0."""
     turns: int = 0
-    """Answers of the policy in it."""
+    """Number of answers of the policy in it."""
     oldest: int = 0
     newest: int = 0
     """The numbers of the versions that generated the trained tokens."""
@@ -30,9 +30,9 @@ class TokenRow:
 
 
 def token_rows(trajectory: str) -> list[TokenRow]:
-    """Every sample with a token to train on, the one with the most of them last.
+    """All samples with a token to train on, the one with the most of them last.
 
-    A trajectory has several where the agent went back, or asked beside its conversation.
+    A trajectory has several if the agent went back, or made requests outside its conversation.
     """
     if not trajectory:
         return []

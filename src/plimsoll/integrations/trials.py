@@ -32,7 +32,7 @@ __all__ = ["Trials"]
 
 _log = logging.getLogger(__name__)
 _SAY_SECONDS = 30.0
-"""Between two messages about workers that wait for a host."""
+"""Interval of messages about workers that wait for a host."""
 
 
 class Trials(RunSession):
@@ -57,7 +57,7 @@ class Trials(RunSession):
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that may be asked for: all but those in quarantine."""
+        """The tasks that can be requested: all but those in quarantine."""
         return sorted(self.plan.trained.admitted)
 
     def set_version(self, version: Version) -> None:

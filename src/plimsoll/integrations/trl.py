@@ -10,17 +10,17 @@
         )
         trainer.train()
 
-Each prompt of the dataset is the name of a task, and TRL chooses among them. Its model's weights
-go to the policy before the first trial of a step, so that what it trains on is its own. Answers are
-sampled from the model as it is, as in `plimsoll run`: at temperature 1, without cut-offs and
-penalties, whatever its generation_config.json says. A GRPOConfig that wants another sampling is
-refused: at another temperature TRL would compute other log probabilities than the policy's.
+Each prompt of the dataset is the name of a task, and TRL chooses among them. The trainer's weights
+are published to the policy before the first trial of a step, so rollouts are on-policy. Answers are
+sampled from the unmodified distribution, as in `plimsoll run`: at temperature 1, without
+truncation or penalties, whatever generation_config.json sets. A GRPOConfig with another sampling
+is rejected: at another temperature TRL's log probabilities would differ from the policy's.
 
-A member that is void, after it was tried again, is no number: `verdict` says None for it, which
-TRL leaves out of the group's baseline, and not one of its tokens is trained on. Reward functions
-of one's own say None, too, where `plimsoll_reward` is None.
+A member that is still void after its retries gets no number: `verdict` returns None for it, TRL
+leaves it out of the group's baseline, and none of its tokens is trained on. Custom reward
+functions must also return None where `plimsoll_reward` is None.
 
-TRL takes one sample a trial. Where an agent went back in its conversation, that with the most
+TRL takes one sample per trial. If an agent went back in its conversation, the sample with the most
 tokens is trained on; `plimsoll/left_out` counts the tokens of the others.
 """
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["TrlRollouts", "verdict"]
 
 _KNOWN = "1.16"
-"""Older ones count a completion without a reward as one of 0."""
+"""Older versions count a completion without a reward as 0."""
 _PLAIN: dict[str, tuple[float | None, ...]] = {
     "temperature": (1.0, None),
     "top_p": (1.0, None),
@@ -59,7 +59,7 @@ _PLAIN: dict[str, tuple[float | None, ...]] = {
     "min_p": (0.0, None),
     "repetition_penalty": (1.0, None),
 }
-"""Settings of GRPOConfig, with the values that leave the model as it is."""
+"""Settings of GRPOConfig, with the values that leave the distribution unmodified."""
 _REWARD, _LEFT_OUT = "plimsoll_reward", "plimsoll_left_out"
 
 
@@ -68,7 +68,7 @@ class _Datasets(Protocol):
 
 
 class _Trainer(Protocol):
-    """As much of a GRPOTrainer as is used."""
+    """The part of GRPOTrainer that is used."""
 
     model: Module
     processing_class: Any
@@ -80,8 +80,8 @@ class _Trainer(Protocol):
 class TrlRollouts:
     """The rollout function of a GRPOTrainer. Policy and workers are up while it is entered.
 
-    `model` is the folder that TRL trains from. Without a policy of one's own, the trainer's
-    process serves it.
+    `model` is the folder that TRL trains from. Without a separate policy, the trainer's process
+    serves it.
     """
 
     def __init__(
@@ -130,20 +130,20 @@ class TrlRollouts:
 
     @property
     def directory(self) -> Path:
-        """Where trials and their results are kept."""
+        """The directory of trials and their results."""
         return self._trials.directory.path
 
     def dataset(self) -> "Dataset":
-        """A row for each task that is not in quarantine."""
+        """A dataset with a row for each task that is not in quarantine."""
         made = cast(_Datasets, import_module("datasets").Dataset)
         return made.from_dict({"prompt": self._trials.tasks})
 
     def __call__(self, prompts: Sequence[str], trainer: _Trainer) -> dict[str, list[Any]]:
-        """One trial for each prompt, which TRL has repeated as often as it wants completions."""
+        """Run one trial per prompt. TRL repeats a prompt once for each completion that it needs."""
         _check_trainer(trainer)
         rows = self._loop.run(self._roll_out(prompts, trainer))
         pad = cast(int, trainer.processing_class.pad_token_id)
-        # In the place of what is not trained on, the shortest that TRL takes.
+        # The shortest row that TRL accepts, in place of a row without trained tokens.
         nothing = TokenRow(prompt=[pad], completion=[pad], mask=[0], logprobs=[0.0])
         lines = [token_rows(row.trajectory) if row.reward is not None else [] for row in rows]
         if not any(lines):
@@ -164,7 +164,7 @@ class TrlRollouts:
         return await self._trials.run_all(prompts, str(self._calls))
 
     async def _publish(self, trainer: _Trainer) -> None:
-        """Have the policy answer with the trainer's weights of now."""
+        """Publish the trainer's current weights to the policy."""
         now = id(trainer), cast(int, trainer.state.global_step)
         if now != self._published:
             version = Version(0, now[1])
@@ -174,7 +174,7 @@ class TrlRollouts:
 
 
 def verdict(**columns: object) -> list[float | None]:
-    """The reward function: what each trial was graded with, and None where it is void."""
+    """The reward function: the reward of each trial, None for a void one."""
     rewards = cast("list[float | None]", columns[_REWARD])
     log = cast("Callable[[str, float], None]", columns["log_metric"])
     log("plimsoll/void", sum(one is None for one in rewards) / len(rewards))
@@ -192,7 +192,7 @@ def _check_version() -> None:
 
 
 def _sampled_plainly(config: Config | Path | str) -> Config:
-    """With answers sampled from the model as it is: TRL knows of nothing else."""
+    """The config with unmodified sampling, the only one whose log probabilities TRL can compute."""
     read = config if isinstance(config, Config) else load_config(Path(config))
     if read.policy.sampling == "asked":
         raise UsageError(
@@ -204,7 +204,7 @@ def _sampled_plainly(config: Config | Path | str) -> Config:
 
 
 def _check_sampling(args: Any) -> None:  # noqa: ANN401 - TRL's config, which has no types
-    """Raises `UsageError` where GRPOConfig wants answers sampled otherwise."""
+    """Raise `UsageError` if GRPOConfig requests another sampling."""
     given = {name: getattr(args, name, None) for name in _PLAIN}
     others = [f"{name}={given[name]:g}" for name in _PLAIN if given[name] not in _PLAIN[name]]
     if others:
@@ -226,7 +226,7 @@ def _check_trainer(trainer: _Trainer) -> None:
 
 
 def _why_nothing(rows: Sequence[Row], directory: Path) -> str:
-    """Why there is no token to train on."""
+    """The reason why there is no token to train on."""
     void = next((row for row in rows if row.cause is not None), None)
     if void is None:
         return f"no trial has token ids to train on: see what the policy returns in {directory}"

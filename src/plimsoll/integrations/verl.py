@@ -1,28 +1,28 @@
 """Plimsoll's trials in verl: an agent loop that runs one trial for one sample of a batch.
 
-verl finds it by a file, named as `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
+verl finds it through a file, set as `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 
     - name: plimsoll
       _target_: plimsoll.integrations.verl.PlimsollAgentLoop
       config: /shared/night.toml
 
-Rows of the dataset have `agent_name` = "plimsoll", and the name of a task as `task`. Agents ask
-verl's own servers through a gateway: verl's sampling settings hold, whatever an agent asks for,
-and what is trained on are the tokens that were sampled.
+Rows of the dataset have `agent_name` = "plimsoll", and the name of a task as `task`. Agents use
+verl's own servers through a gateway: verl's sampling settings apply, whatever an agent asks for,
+and the sampled tokens themselves are trained on.
 
-A trial that is void, after it was tried again, never becomes a number. With verl's V1 trainers
+A trial that is still void after its retries never becomes a number. With verl's V1 trainers
 (`sync`, `colocate_async` and `separate_async`) its session has no output, and its group is trained
-on without it. Where only one member of a group is graded, there is nothing to compare it with: its
-tokens are masked, unless the estimator needs no group. Where none is graded the sessions raise: the
+on without it. If only one member of a group is graded, there is nothing to compare it with: its
+tokens are masked, unless the estimator needs no group. If none is graded, the sessions raise: the
 asynchronous trainers replace such a group, and so does `sync` with
 `trainer.v1.sampler.sync_refill_failed_groups=True`.
 
-Trainers before V1, and the experimental fully asynchronous one, want an output for each sample, and
-end at a trial that stays void. The first sample says so in the log.
+Trainers before V1, and the experimental fully asynchronous one, require an output for each sample,
+and stop at a trial that stays void. The first sample logs a warning about it.
 
-A conversation may have `rollout.prompt_length` + `rollout.response_length` tokens. Where it begins
-with fewer than the former, what comes after the latter is not trained on: `plimsoll_left_out`, a
-column of verl's batches, counts the generated tokens of it.
+A conversation may have `rollout.prompt_length` + `rollout.response_length` tokens. If its prompt is
+shorter than the former, tokens beyond the latter are not trained on: `plimsoll_left_out`, a column
+of verl's batches, counts the generated tokens among them.
 """
 
 import asyncio
@@ -53,17 +53,17 @@ __all__ = ["PlimsollAgentLoop", "close"]
 _log = logging.getLogger(__name__)
 
 _UNGROUPED = {"gae", "reinforce_plus_plus", "remax"}
-"""Estimators of advantages that compare no members of a group."""
+"""Advantage estimators that do not compare members of a group."""
 
 
 class TrainerConfig(Protocol):
-    """How verl hands its whole config to an agent loop."""
+    """The wrapper in which verl passes its whole config to an agent loop."""
 
     config: Any
 
 
 class PlimsollAgentLoop:
-    """The agent loop of one sample. verl makes one for each; what they share stays up."""
+    """The agent loop of one sample. verl makes one per sample; shared services stay up."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PlimsollAgentLoop:
         out: str | None = None,
         **others: object,
     ) -> None:
-        del others  # what verl gives to loops that talk to the model themselves
+        del others  # verl's arguments for loops that call the model themselves
         check_interface()
         rollout = trainer_config.config.actor_rollout_ref.rollout
         estimator = str(trainer_config.config.algorithm.adv_estimator)
@@ -87,18 +87,18 @@ class PlimsollAgentLoop:
         self._tokenizer = tokenizer
 
     async def run(self, sampling_params: Mapping[str, object], **columns: object) -> object:
-        """One trial: an `AgentLoopOutput`, or a list of them where verl takes several."""
+        """Run one trial: an `AgentLoopOutput`, or a list of them if verl accepts several."""
         if "task" not in columns:
             raise UsageError("a row of the dataset names no task: give it a column `task`")
         sampling, task = Sampling(sampling_params), str(columns["task"])
-        # Only verl's V1 trainers name sessions, and take none or several outputs of one.
+        # Only verl's V1 trainers name sessions, and accept none or several outputs of one.
         if "session_id" in columns:
             return await self._session(sampling, task, str(columns["uid"]))
         _warn_of_voids()
         return (await self._trial(sampling, task))[-1]
 
     async def _session(self, sampling: Sampling, task: str, uid: str) -> list[Any]:
-        """The outputs of a member of a group; none where it is void and others are not."""
+        """The outputs of a member of a group; none if it is void and others are not."""
         outputs, void = list[Any](), None
         with _joined(uid) as group:
             try:
@@ -106,7 +106,7 @@ class PlimsollAgentLoop:
                 group.graded += 1
             except _NotGraded as error:
                 void = error
-        # verl goes on with a group when all of its sessions have ended, so this delays nothing.
+        # verl continues with a group when all its sessions have ended, so this delays nothing.
         await group.settled.wait()
         if void is not None:
             if not group.graded:
@@ -117,7 +117,7 @@ class PlimsollAgentLoop:
         return outputs
 
     async def _trial(self, sampling: Sampling, task: str) -> list[Any]:
-        """The outputs of a trial that was graded, the one with the most tokens last."""
+        """The outputs of a graded trial, the one with the most tokens last."""
         station = await self._station(sampling)
         row = await station.run(task)
         if row.reward is None:
@@ -128,7 +128,7 @@ class PlimsollAgentLoop:
         return [self._output(row, line, sampling.logprobs) for line in lines]
 
     async def _station(self, sampling: Sampling) -> "_Station":
-        """What samples with these settings share; started by the first of them."""
+        """The services shared by samples with these settings; started by the first of them."""
         key = (self._config, sampling.key)
         if key not in _stations:
             context = self._prompt_length + self._response_length
@@ -136,7 +136,7 @@ class PlimsollAgentLoop:
             _stations[key] = asyncio.create_task(_Station(self._config, engine, self._out).start())
         try:
             return await asyncio.shield(_stations[key])
-        except Exception:  # whatever it is, the next sample tries to start it again
+        except Exception:  # after any error, the next sample tries to start it again
             _stations.pop(key, None)
             raise
 
@@ -164,7 +164,7 @@ class PlimsollAgentLoop:
 
 
 class _NotGraded(TrainingError):
-    """A trial has nothing to train on."""
+    """A trial without anything to train on."""
 
 
 class _Group:
@@ -179,12 +179,12 @@ class _Group:
 
 
 _groups: dict[str, _Group] = {}
-"""Prompts whose sessions run in this process, by verl's name of them."""
+"""Prompts whose sessions run in this process, by verl's name for them."""
 
 
 @contextmanager
 def _joined(uid: str) -> Generator[_Group]:
-    """A session of a prompt runs for as long as the block lasts."""
+    """Register a session of a prompt while the block runs."""
     group = _groups.setdefault(uid, _Group())
     group.size += 1
     group.running += 1
@@ -198,13 +198,13 @@ def _joined(uid: str) -> Generator[_Group]:
 
 
 def _mask(outputs: list[Any]) -> None:
-    """Train on no token of these: verl would take the reward of a lone member for its advantage."""
+    """Mask all tokens: verl would take the reward of a lone member for its advantage."""
     for output in outputs:
         output.extra_fields["plimsoll_left_out"] += sum(output.response_mask)
         output.response_mask = [0] * len(output.response_mask)
 
 
-@functools.cache  # said once in a process
+@functools.cache  # logged once per process
 def _warn_of_voids() -> None:
     _log.warning(
         "this trainer of verl wants an output for each sample, so it ends at the first trial that "
@@ -213,7 +213,7 @@ def _warn_of_voids() -> None:
     )
 
 
-@functools.cache  # said once for each setting
+@functools.cache  # logged once per setting
 def _warn_of(response_length: int) -> None:
     _log.warning(
         "some conversations generate more than rollout.response_length = %d tokens after their "
@@ -223,7 +223,7 @@ def _warn_of(response_length: int) -> None:
 
 
 class _Station:
-    """A server before verl's servers, and the workers whose agents ask it."""
+    """A server in front of verl's servers, and the workers whose agents use it."""
 
     def __init__(self, config: str, engine: VerlEngine, out: str | None) -> None:
         self._config = load_config(Path(config))
@@ -255,7 +255,7 @@ _stations: dict[tuple[str, str], "asyncio.Task[_Station]"] = {}
 
 
 async def close() -> None:
-    """End what samples have started in this process. Killing the process does so, too."""
+    """End the shared services of this process. Killing the process also ends them."""
     while _stations:
         _, started = _stations.popitem()
         await (await started).close()

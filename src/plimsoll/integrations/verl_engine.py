@@ -1,4 +1,4 @@
-"""verl's servers as an engine behind a server of Chat Completions: tokens in, tokens out."""
+"""verl's servers as an engine behind a Chat Completions server: tokens in, tokens out."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ __all__ = ["Manager", "Sampling", "VerlEngine"]
 
 
 class Generated(Protocol):
-    """As much of verl's `TokenOutput` as is used."""
+    """The part of verl's `TokenOutput` that is used."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -27,7 +27,7 @@ class Generated(Protocol):
 
 
 class Manager(Protocol):
-    """As much of verl's `LLMServerClient` as is used."""
+    """The part of verl's `LLMServerClient` that is used."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
@@ -36,7 +36,7 @@ class Manager(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How verl wants its samples drawn."""
+    """verl's sampling settings."""
 
     params: Mapping[str, Any]
 
@@ -46,12 +46,12 @@ class Sampling:
 
     @property
     def logprobs(self) -> bool:
-        """Whether verl wants to know log probabilities; Plimsoll does in any case."""
+        """True if verl requests log probabilities; Plimsoll always does."""
         return bool(self.params.get("logprobs"))
 
 
 class VerlEngine:
-    """Answers with verl's servers, as long as a conversation fits into its context."""
+    """Generates with verl's servers, as long as a conversation fits into the context."""
 
     name = "verl"
     problem = ""
@@ -75,7 +75,7 @@ class VerlEngine:
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
-        """The whole answer at once, however it was asked for."""
+        """Generate the whole answer at once, also for a streaming request."""
         del stream
         limit = min(sampling.limit or self.context, self.context - len(prompt.ids))
         params = {**self._sampling.params, "logprobs": True, "max_tokens": limit}
@@ -103,5 +103,5 @@ class VerlEngine:
 
 
 def _conversation(text: str) -> str:
-    """What keeps a conversation with one server, whose cache holds it: how it begins."""
+    """The key that routes a conversation to the server with its KV cache: its beginning."""
     return hashlib.blake2b(text[:4096].encode("utf-8", "replace"), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""As much of verl as the adapter uses, and whether the installed one has it."""
+"""The part of verl that the adapter uses, and a check that the installed version has it."""
 
 from importlib import import_module, metadata
 from typing import Any, Protocol, cast
@@ -12,19 +12,19 @@ _FIELDS = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "
 
 
 class AgentLoop(Protocol):
-    """As much of verl's module as is used."""
+    """The part of verl's module that is used."""
 
     AgentLoopOutput: Any
     AgentLoopMetrics: Any
 
 
 def agent_loop() -> AgentLoop:
-    """Imported when it is needed: verl takes a while."""
+    """Import verl's module on first use: verl is slow to import."""
     return cast(AgentLoop, import_module("verl.experimental.agent_loop.agent_loop"))
 
 
 def check_interface() -> None:
-    """Raises `UsageError` where verl is missing, or its agent loops are others than these."""
+    """Raise `UsageError` if verl is missing or its agent loop interface differs."""
     try:
         version = metadata.version("verl")
         made = agent_loop().AgentLoopOutput

@@ -1,1 +1,1 @@
-"""Who runs trials: the worker, its supervisor, its memory's upkeep, and the engines."""
+"""Workers: the worker process, its controller, and the engines that start it."""

@@ -1,10 +1,10 @@
-"""How a run and its workers reach each other: encrypted, and only with a known key.
+"""The channel between a run and its workers: encrypted, for known keys only.
 
-The supervisor has a `ControllerSocket`; a worker has a line to it (`workers/line.py`). Both ends
-prove who they are by their keys, so what the switchboard hears is surely from the worker that
-it names. A worker's key pair is made on its own host, and only the public key leaves it. A
-worker's environment variables, which may be secrets, travel here too. Messages are JSON, as the
-options that travel in them are; nothing is pickled.
+The supervisor has a `ControllerSocket`; a worker has a `WorkerConnection`
+(`worker/connection.py`). Both ends authenticate by their keys, so a message surely comes from the
+worker that it names. A worker's key pair is made on its own host, and only the public key leaves
+it. A worker's environment variables, which may be secrets, travel here too. Messages are JSON, as
+are the options in them; nothing is pickled.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ __all__ = ["SILENCE_SECONDS", "ControllerSocket", "Received", "set_usual_options
 logger = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 15.0
-"""A host that says nothing for so long is gone. A process that ends is noticed at once."""
+"""A host that is silent for this long is dead. The exit of a process is noticed at once."""
 
 _PING_MS = 2_000
 _LINGER_MS = 1_000
@@ -44,25 +44,25 @@ _decoder = msgspec.json.Decoder[FromWorker | AskVariables](FromWorker | AskVaria
 
 
 def set_usual_options(socket: zmq.Socket[Any]) -> None:
-    """What both ends have in common."""
+    """Set the socket options that both ends share."""
     socket.linger = _LINGER_MS
-    # The ledger bounds what is under way; a full queue would only block the loop.
+    # The ledger bounds the work in flight; a full queue would only block the loop.
     socket.sndhwm = socket.rcvhwm = 0
-    # Asked and answered by the library's own thread, so a busy loop is not taken for silence.
+    # ZeroMQ's own thread sends and answers pings, so a busy loop does not look dead.
     socket.heartbeat_ivl = _PING_MS
     socket.heartbeat_timeout = int(SILENCE_SECONDS * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message, and the worker whose key it came with."""
+    """A message and the worker whose key authenticated it."""
 
     worker: str
     message: FromWorker
 
 
 class ControllerSocket:
-    """The supervisor's end: hears all of its workers, and speaks to each by name."""
+    """The supervisor's end: receives from all workers, sends to each by name."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -75,7 +75,7 @@ class ControllerSocket:
         self._environments: dict[str, dict[str, str]] = {}
         self._routes: dict[str, bytes] = {}
         self.address = ""
-        """Where workers find it, once it is entered."""
+        """The address that workers connect to, set on entry."""
 
     async def __aenter__(self) -> Self:
         self._door.linger = 0
@@ -100,15 +100,15 @@ class ControllerSocket:
                 await self._doorkeeper
         self._door.close()
         self._router.close()
-        # Waits for what is not sent yet, as long as it may linger.
+        # Waits for unsent messages, at most the linger time.
         await asyncio.to_thread(self._context.term)
 
     def open(self, worker: str, environment: dict[str, str]) -> Opening:
-        """Prepare for a worker. It is let in once its public key is admitted."""
+        """Prepare for a worker. It can connect once its public key is admitted."""
         self._environments[worker] = environment
 
         def admit(public_key: str) -> None:
-            # Unless it was forgotten meanwhile: Ray may place a worker late.
+            # Not if it was forgotten meanwhile: Ray may place a worker late.
             if worker in self._environments:
                 self._admitted[z85.decode(public_key)] = worker
 
@@ -116,18 +116,19 @@ class ControllerSocket:
         return Opening(invitation, environment, admit)
 
     def forget(self, worker: str) -> None:
-        """The worker is gone: its keys open nothing any more."""
+        """Forget a worker that has ended: its keys are no longer accepted."""
         self._routes.pop(worker, None)
         self._environments.pop(worker, None)
         self._admitted = {key: name for key, name in self._admitted.items() if name != worker}
 
     def send(self, worker: str, message: ToWorker) -> None:
-        """Never waits. What is said to a worker that is gone is lost; its engine sees it end."""
+        """Send without waiting. A message to a dead worker is dropped; its engine reports its
+        end."""
         if (route := self._routes.get(worker)) is not None:
             _send(self._router, route, _encoder.encode(message))
 
     async def receive(self) -> Received:
-        """The next message of any worker."""
+        """Return the next message of any worker."""
         while True:
             route, frame = await self._router.recv_multipart(copy=False)
             worker = str(frame.get("User-Id"))
@@ -140,13 +141,14 @@ class ControllerSocket:
                 answer = Variables(self._environments.get(worker, {}))
                 _send(self._router, route.bytes, _encoder.encode(answer))
                 continue
-            # Beats come by a connection of their own, on which nothing is ever answered.
+            # Heartbeats use a connection of their own, on which nothing is ever sent back.
             if not isinstance(message, Beat):
                 self._routes[worker] = route.bytes
             return Received(worker, message)
 
     async def _keep_door(self) -> None:
-        """Let in the workers whose keys are admitted, each under its own name."""
+        """Authenticate connections: accept the workers with admitted keys, each under its own
+        name."""
         while True:
             request = await self._door.recv_multipart()
             version, number, key = request[0], request[1], request[-1]
@@ -157,7 +159,7 @@ class ControllerSocket:
 
 
 def _send(socket: zmq.asyncio.Socket, *parts: bytes) -> None:
-    """Send one message. It is queued before this returns, since queues have no bound."""
+    """Send one message. It is queued before this returns, since queues are unbounded."""
     for part in parts[:-1]:
         socket.send(part, zmq.SNDMORE)
     socket.send(parts[-1])

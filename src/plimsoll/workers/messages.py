@@ -70,14 +70,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     """The task's folder."""
     name: str = ""
-    """The task's name in the run; the name of its folder where this is empty."""
+    """The task's name in the run; if empty, the name of its folder."""
     attempt: int
     folder: str
-    """The folder of the trial. Where it exists already, the trial writes to `<folder>~2`."""
+    """The folder of the trial. If it already exists, the trial writes to `<folder>~2`."""
     rollout: str = ""
     """The name that seeds are derived from: orders with the same name get the same answers."""
     agent: str = ""
-    """The agent, where it is not the run's own: canaries are run by the oracle."""
+    """The agent, if it is not the run's own: canaries are run by the oracle."""
 
     @property
     def kind(self) -> Kind:
@@ -92,15 +92,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     phases: dict[str, float] = {}
     trial: str = ""
-    """The trial's id; empty where no trial was started."""
+    """The trial's id; empty if no trial was started."""
     folder: str = ""
-    """The trial's folder, where it is not the folder of the order."""
+    """The trial's folder, if it is not the folder of the order."""
     trajectory: str = ""
-    """Path relative to the run directory, or an fsspec path; empty where there is none."""
+    """Path relative to the run directory, or an fsspec path; empty if there is none."""
     segments: tuple[Segment, ...] = ()
     """Answer tokens by the version that generated them."""
     usage: PolicyUsage | None = None
-    """Turns and tokens; None where the agent asks no policy."""
+    """Turns and tokens; None if the agent uses no policy."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="news"):
@@ -126,11 +126,11 @@ class TrialRunner(Protocol):
         ...
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
-        """Tell that the policy is paused for new weights, or resumed: see `Paused`."""
+        """Announce that the policy is paused for new weights, or resumed: see `Paused`."""
         ...
 
     def news(self) -> News | None:
-        """Return the news since the last call; None where there is none."""
+        """Return the news since the last call; None if there is none."""
         ...
 
     def counts(self) -> dict[str, int]:
@@ -139,7 +139,7 @@ class TrialRunner(Protocol):
 
 
 class EnvironmentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The run as a worker needs to know it."""
+    """The settings of the run that a worker needs."""
 
     config: msgspec.Raw
     """The effective config, as JSON."""
@@ -256,7 +256,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     number: int
     rss_mb: float
     lag: float
-    """Seconds since the event loop should have run."""
+    """Seconds by which the event loop is late."""
     slowest: float = 0.0
     """The longest lag since the last beat, in seconds."""
     running: int

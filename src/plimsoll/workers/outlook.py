@@ -1,8 +1,8 @@
-"""Which worker is told of which orders that come: each of as many as it runs at once, at most.
+"""The distribution of announced orders over workers, at most one worker's slots to each.
 
-Nobody can tell which worker will have room first. So it is counts that are dealt out, not
-tickets, and what was dealt stays where it is as long as it is coming: to move it would have one
-worker close what another starts.
+The first worker with a free slot cannot be predicted. So counts are distributed, not tickets, and
+a share stays with its worker as long as its orders are still due: moving it would make one worker
+close a sandbox that another starts.
 """
 
 import heapq
@@ -15,11 +15,11 @@ __all__ = ["Outlook"]
 
 
 class Outlook:
-    """Books only: whoever has it tells the workers."""
+    """Bookkeeping only: its owner sends the messages."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        """Orders that one worker is told of."""
+        """Orders announced to one worker, at most."""
         self._shares: dict[str, Counter[Kind]] = {}
         self._totals = Counter[str]()
         """Orders in each share."""
@@ -27,13 +27,13 @@ class Outlook:
         """Orders of each kind in all shares."""
 
     def expecting(self, kind: Kind) -> set[str]:
-        """The workers that were told of such an order."""
+        """The workers to which an order of this kind was announced."""
         if not self._dealt[kind]:
             return set()
         return {worker for worker, share in self._shares.items() if share[kind]}
 
     def given(self, worker: str, kind: Kind) -> None:
-        """A worker was given an order. Where it was told of one, it counts that down by itself."""
+        """Record that a worker was given an order. An announced one, it counts down by itself."""
         share = self._shares.get(worker)
         if share is not None and share[kind]:
             self._change(worker, kind, -1)
@@ -41,9 +41,9 @@ class Outlook:
     def deal(
         self, kinds: Iterable[Kind], workers: Sequence[str]
     ) -> Mapping[str, tuple[Coming, ...]]:
-        """Deal out what comes, the first one first; answers the shares that have changed."""
+        """Distribute the next orders, in order. Returns the shares that have changed."""
         wanted = Counter(kinds)
-        # One that is given no more orders is to keep nothing ready for any.
+        # A worker that takes no more orders keeps no sandbox ready.
         changed = self._dismiss(self._shares.keys() - set(workers))
         self._shares = {worker: self._shares.get(worker, Counter[Kind]()) for worker in workers}
         changed |= self._take(wanted)
@@ -55,7 +55,7 @@ class Outlook:
         }
 
     def _dismiss(self, workers: Iterable[str]) -> set[str]:
-        """Drop the shares of workers that take no more; those that had any."""
+        """Drop the shares of workers that take no more orders. Returns those that had any."""
         had: set[str] = set()
         for worker in workers:
             share = self._shares.pop(worker)
@@ -65,7 +65,7 @@ class Outlook:
         return had
 
     def _take(self, wanted: Counter[Kind]) -> set[str]:
-        """Take back what does not come any more, from those that have most."""
+        """Withdraw orders that are no longer due, from the workers with the largest shares."""
         changed: set[str] = set()
         for kind, count in list(self._dealt.items()):
             for _ in range(count - wanted[kind]):
@@ -76,7 +76,7 @@ class Outlook:
         return changed
 
     def _add(self, wanted: Counter[Kind]) -> set[str]:
-        """Add what nobody was told of, where there is least."""
+        """Add orders that were not announced yet, to the workers with the smallest shares."""
         changed: set[str] = set()
         missing = {kind: more for kind, n in wanted.items() if (more := n - self._dealt[kind]) > 0}
         if not missing:

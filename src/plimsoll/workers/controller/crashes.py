@@ -1,4 +1,4 @@
-"""When workers that die are no longer bad luck: so many deaths within so long a time."""
+"""Crash loops: the number of worker deaths within a time that stops a run."""
 
 import collections
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Crashes", "Death", "cannot_start"]
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a worker that nobody asked for."""
+    """The unrequested end of a worker."""
 
     worker: str
     where: str
@@ -21,14 +21,14 @@ class Death:
         return f"{self.worker} ({self.where}): {self.how}"
 
     def in_full(self) -> str:
-        """With its last words, for a person who has to find out why."""
+        """The death with the worker's last output, for diagnosis."""
         if not self.words:
             return f"{self}. It left no last words."
         return f"{self}. Its last words:\n{_indented(self.words)}"
 
 
 class Crashes:
-    """The deaths of late. A few are replaced; a loop stops the run."""
+    """Recent deaths. Single dead workers are replaced; a crash loop stops the run."""
 
     def __init__(self, deaths: int, seconds: float) -> None:
         self._limit = deaths
@@ -36,7 +36,7 @@ class Crashes:
         self._times = collections.deque[float](maxlen=deaths)
 
     def add(self, death: Death, now: float) -> WorkerError | None:
-        """Count a death; the error where it is one too many."""
+        """Count a death. Returns the error if the limit is reached."""
         self._times.append(now)
         over = now - self._times[0]
         if len(self._times) < self._limit or over > self._seconds:
@@ -49,7 +49,7 @@ class Crashes:
 
 
 def cannot_start(death: Death) -> WorkerError:
-    """The error for a worker that ended before any had answered."""
+    """The error for a worker that ended before any worker was ready."""
     return WorkerError(f"a worker cannot start: {death.in_full()}")
 
 

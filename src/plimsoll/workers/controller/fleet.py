@@ -1,7 +1,7 @@
-"""The workers of a run, kept alive: started, listened to, watched, ended and replaced.
+"""The workers of a run: started, monitored, ended and replaced.
 
-A worker that is not ready, or is full or ending, is given nothing. One that dies, falls silent
-or hangs loses its tickets at once, and another takes its place. Leaving leaves none behind.
+A worker that is not ready, full or ending gets no tickets. A worker that dies, falls silent or
+hangs loses its tickets at once and is replaced. Leaving the fleet leaves no worker behind.
 """
 
 import asyncio
@@ -56,21 +56,21 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _TICK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
-"""Before another is started for one that never answered."""
+"""Delay before the replacement of a worker that never became ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorOptions:
-    """How patient a run is with its workers, and when their deaths stop it."""
+    """Time limits for workers, and the number of deaths that stops a run."""
 
     patience: Patience = field(default_factory=Patience)
     crash_deaths: int = 5
-    """So many deaths for each worker of the run, within `crash_seconds`, stop it."""
+    """Deaths per worker of the run, within `crash_seconds`, that stop it."""
     crash_seconds: float = 300.0
 
 
 class Fleet:
-    """Keeps `number` workers that take tickets. It enters and leaves its engine."""
+    """Keeps `number` workers that take tickets. Enters and leaves its engine."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Fleet:
         self.answered = asyncio.Event()
         """Set once a worker has been ready."""
         self.failure: BaseException | None = None
-        """Why workers cannot be kept alive."""
+        """The reason why workers cannot be kept alive."""
         self.closing = ""
-        """Why none is started any more."""
+        """The reason why no more workers are started; empty while they are."""
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -123,7 +123,7 @@ class Fleet:
         try:
             await self.end_all("the run was stopped", Stop(), self._patience.end_within)
         finally:
-            # Where the wait was cut short, the engine kills what is left.
+            # If the wait was interrupted, the engine kills the remaining workers.
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
@@ -132,15 +132,15 @@ class Fleet:
 
     @property
     def waiting(self) -> str:
-        """What workers without a host wait for, for a person; empty where none does.
+        """A message about workers that have no host yet; empty if there are none.
 
-        What changes all the time comes last, after a dot.
+        The part that changes all the time, the waiting time, comes last, after a dot.
         """
         waits = [m.waited for m in self.roster if m.is_waiting]
         return f"{self._engine.describe_wait(len(waits))} · {max(waits):.0f} s" if waits else ""
 
     def give(self, job: Job) -> bool:
-        """Give a ticket to the least busy worker; False where none has room."""
+        """Give a ticket to the least loaded worker; False if none has a free slot."""
         kind = job.order.kind
         if (member := self.roster.least_busy(self._outlook.expecting(kind))) is None:
             return False
@@ -152,7 +152,7 @@ class Fleet:
         return True
 
     def expect(self, kinds: Iterable[Kind]) -> None:
-        """Tell those that take tickets what comes next, the first one first."""
+        """Announce the next orders, in order, to the workers that take tickets."""
         for worker, coming in self._outlook.deal(kinds, self.roster.ready).items():
             self.tell(worker, Expect(coming))
 
@@ -173,7 +173,7 @@ class Fleet:
         self.tell_all(self._paused)
 
     async def end_all(self, why: str, how: Drain | Stop, within: float) -> None:
-        """Start no more, ask all to end, and wait until they have; late ones are killed."""
+        """Start no more workers, ask all to end, and wait for them; late ones are killed."""
         self.closing = self.closing or why
         for member in self.roster:
             self._ask_to_end(member, how, within)
@@ -185,13 +185,13 @@ class Fleet:
         raise self.failure_again()
 
     def failure_again(self) -> BaseException:
-        """For one more who is told: an error raised twice collects the traces of both."""
+        """The failure for another waiter: an error raised twice would collect both tracebacks."""
         assert self.failure is not None
         if isinstance(self.failure, WorkerError):
             return WorkerError(*self.failure.args)
         return self.failure
 
-    # --- a worker's life ------------------------------------------------------------------
+    # --- lifecycle of a worker ------------------------------------------------------------
 
     def _replenish(self, after: float = 0.0) -> None:
         if self.closing or self.failure is not None:
@@ -202,11 +202,11 @@ class Fleet:
             self.roster.add(member)
             self._nobody.clear()
             member.life = self._spawn(self._tend(member, after))
-            # Not within the task: one that is cancelled before its first step never runs.
+            # A callback, not part of the task: a task cancelled before its first step never runs.
             member.life.add_done_callback(lambda life, who=member: self._see_end(who, life))
 
     async def _tend(self, member: Member, after: float) -> Exit:
-        """Start a worker, and wait for its end."""
+        """Start a worker and wait for its end."""
         await asyncio.sleep(after)
         member.waited = 0.0
         opening = self._board.open(member.worker, self._spec.environment)
@@ -223,7 +223,10 @@ class Fleet:
             self._nobody.set()
 
     def _bury(self, member: Member, exit: Exit) -> None:
-        """Its tickets are lost, and another takes its place, unless there were too many deaths."""
+        """Remove a worker that has ended: its tickets are lost and a replacement starts.
+
+        After too many deaths the run fails instead.
+        """
         self._board.forget(member.worker)
         self.roster.remove(member)
         death = Death(member.worker, member.where, member.doom or exit.how, exit.words)
@@ -240,7 +243,7 @@ class Fleet:
         self._replenish(_AGAIN_SECONDS if not member.ready else 0.0)
 
     def _lose(self, member: Member, why: str) -> None:
-        """Wait for a worker no longer. Its tickets do not wait for its end either."""
+        """Give up a worker and void its tickets at once, before it has ended."""
         member.doom = why
         member.phase = Phase.ENDING
         self._release(member, Cause.LOST, f"its worker is gone: {member.worker}: {why}")
@@ -251,7 +254,8 @@ class Fleet:
             self._spawn(member.placed.kill())
 
     def _ask_to_end(self, member: Member, how: Drain | Stop, within: float) -> None:
-        """It ends by itself, cleaning up; one that has not said hello has nothing to clean up."""
+        """Ask a worker to clean up and exit. Before its hello it has nothing to clean up: kill
+        it."""
         member.phase = Phase.ENDING
         member.left = within if member.left is None else min(within, member.left)
         if member.greeted:
@@ -272,7 +276,7 @@ class Fleet:
         last = loop.time()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            # What this process slept through is not held against its workers.
+            # Time during which this process was suspended does not count against its workers.
             passed = min(loop.time() - last, 2 * _TICK_SECONDS)
             last = loop.time()
             for member in self.roster:
@@ -284,13 +288,13 @@ class Fleet:
                     self._lose(member, fault)
                     self._kill(member)
 
-    # --- what is heard --------------------------------------------------------------------
+    # --- received messages ----------------------------------------------------------------
 
     async def _listen(self) -> None:
         while True:
             heard = await self._board.receive()
             if isinstance(heard.message, News):
-                # Of one that is gone by now, too: what it did was done.
+                # Also from a worker that has ended since: the measurements are still valid.
                 self.reports.add(heard.message)
             elif (member := self.roster.find(heard.worker)) is not None:
                 self._hear(member, heard.message)
@@ -345,7 +349,8 @@ class Fleet:
         return self._spec.memory_mb or math.inf
 
     def _lose_bare(self, member: Member, rss_mb: float) -> None:
-        """One that is above the limit as it is: so would each be that came after it."""
+        """Give up a worker that is above the memory limit while idle: any replacement would be,
+        too."""
         why = f"it takes {rss_mb:.0f} MB before its first ticket; raise memory_mb"
         self._lose(member, f"{why}, which is {self._spec.memory_mb}")
         self._kill(member)
@@ -363,7 +368,7 @@ class Fleet:
             logger.info("%s takes no more, with %.0f MB, and is replaced", member.worker, rss_mb)
 
     def _retire(self, member: Member) -> None:
-        """End a full worker that has nothing left to finish. Its successor was started before."""
+        """End a full worker without running tickets. Its replacement was started before."""
         if member.phase is Phase.FULL and not member.jobs:
             self._ask_to_end(member, Stop(), self._patience.end_within)
 
@@ -375,14 +380,14 @@ class Fleet:
             self._on_room()
 
     def _hear_last(self, member: Member, words: str) -> None:
-        """It ends by itself now. Who waits for a first worker is told at once."""
+        """Handle a worker's final message. It exits by itself; `wait_ready` fails at once."""
         why = words.strip().splitlines()[-1] if words.strip() else "it cannot go on"
         self._lose(member, why)
         member.left = self._patience.end_within
         if not self.answered.is_set():
             self._fail(cannot_start(Death(member.worker, member.where, why, words)))
 
-    # --- what runs beside -----------------------------------------------------------------
+    # --- background tasks -----------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:

@@ -104,7 +104,7 @@ class InProcessWorker:
         self._runner.set_paused(paused, drains=drains)
 
     async def wait_ready(self) -> None:
-        """It is ready once it is entered."""
+        """Return at once: the worker is ready when it is entered."""
 
     async def failed(self) -> Never:
         while True:

@@ -13,7 +13,7 @@ __all__ = ["Workers"]
 
 
 class Workers(Protocol):
-    """An async context manager: leaving it cancels what runs and ends the workers."""
+    """An async context manager: leaving it cancels running tickets and ends the workers."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -41,12 +41,12 @@ class Workers(Protocol):
 
     @property
     def phases(self) -> dict[str, str]:
-        """The phase of each running ticket, as far as it is known."""
+        """The phase of each running ticket, where known."""
         ...
 
     @property
     def waiting(self) -> str:
-        """A message about workers that have no host yet; empty where there are none."""
+        """A message about workers that have no host yet; empty if there are none."""
         ...
 
     def status(self) -> list[WorkerStatus]: ...
@@ -68,7 +68,7 @@ class Workers(Protocol):
     def set_paused(self, paused: bool, *, drains: bool = False) -> None: ...
 
     async def wait_ready(self) -> None:
-        """Wait for the first worker. Raises `WorkerError` where none can start."""
+        """Wait for the first worker. Raises `WorkerError` if none can start."""
         ...
 
     async def failed(self) -> Never:

@@ -1,7 +1,4 @@
-"""How a worker fares, as far as its supervisor knows.
-
-The workers of a run, and which ticket is with which of them.
-"""
+"""The workers of a run, their status, and the tickets that each of them runs."""
 
 import asyncio
 from collections.abc import Collection, Iterator
@@ -18,63 +15,63 @@ __all__ = ["Job", "Member", "Patience", "Phase", "Roster", "WorkerStatus"]
 
 
 class Phase(StrEnum):
-    """Where a worker is in its life."""
+    """The phase of a worker's lifecycle."""
 
     STARTING = "starting"
-    """On its way: it has not answered yet."""
+    """Started, but not ready yet."""
     READY = "ready"
     FULL = "full"
-    """Above its memory limit: it finishes what it has, and then ends."""
+    """Above its memory limit: it finishes its running tickets, then ends."""
     ENDING = "ending"
     """Asked to end, or about to be killed."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a worker."""
+    """The displayed status of a worker."""
 
     worker: str
     phase: Phase
     where: str
-    """A process id, a node; empty as long as it has none."""
+    """A process id or a node; empty before placement."""
     host: str = ""
     running: int = 0
-    """Tickets that it has."""
+    """Running tickets."""
     finished: int = 0
     up_seconds: float = 0.0
-    """Since it was placed on a host."""
+    """Seconds since it was placed on a host."""
     waited_seconds: float = 0.0
-    """How long it waited for a host, or has waited so far."""
+    """Seconds that it waited for a host, so far or in total."""
     silent_seconds: float = 0.0
-    """Since its last beat."""
+    """Seconds since its last heartbeat."""
     rss_mb: float = 0.0
     lag: float = 0.0
-    """The longest that its loop took to come round since the status before, in seconds."""
+    """The longest event loop lag since the previous status, in seconds."""
     counts: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a worker is waited for, in seconds."""
+    """Time limits for a worker, in seconds."""
 
     dead_after: float = 5.0
-    """Without a beat."""
+    """Without a heartbeat."""
     hung_after: float = 60.0
-    """With a loop that does not come round, though it beats."""
+    """With a blocked event loop, while heartbeats still arrive."""
     start_within: float = 120.0
-    """From its placement on a host until it answers that it is ready."""
+    """From placement on a host until it is ready."""
     end_within: float = 10.0
-    """For a worker that was asked to end, to clean up. Then it is killed."""
+    """For cleaning up after a request to end. Then it is killed."""
 
 
 class Job:
-    """An order, and whoever waits for its result. It is resolved once; later words are lost."""
+    """An order and the future of its result. It is resolved once; later results are dropped."""
 
     def __init__(self, order: Order) -> None:
         loop = asyncio.get_running_loop()
         self.order = order
         self.result: asyncio.Future[Result] = loop.create_future()
         self.worker = ""
-        """Who has it; empty as long as it waits for a place."""
+        """The worker that runs it; empty while it waits for a free slot."""
         self._since = loop.time()
 
     def resolve(self, result: Result) -> None:
@@ -100,25 +97,25 @@ class Member:
     life: asyncio.Task[Exit] | None = None
     placed: Placed | None = None
     greeted: bool = False
-    """It has said hello, so it hears what it is told."""
+    """It has sent its hello, so messages reach it."""
     ready: bool = False
-    """It has answered."""
+    """It has reported that it is ready."""
     host: str = ""
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     taken: int = 0
     finished: int = 0
     beat: Beat | None = None
     slowest: float = 0.0
-    """The longest that its loop took to come round since its status was last asked for."""
+    """The longest event loop lag since the last call of `status`."""
     doom: str = ""
-    """Why it is killed, where that was not asked for."""
+    """The reason for giving it up; empty if its end was requested."""
     up: float = 0.0
     """Seconds since it was placed on a host."""
     waited: float = 0.0
     """Seconds that it has waited for a host."""
     silent: float = 0.0
     left: float | None = None
-    """Seconds that it has to end by itself, where it was asked to."""
+    """Seconds left to exit by itself after a request to end; None without such a request."""
 
     @property
     def where(self) -> str:
@@ -126,7 +123,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether its engine looks for a host for it."""
+        """True while its engine looks for a host for it."""
         if self.phase is not Phase.STARTING or self.placed is None:
             return False
         return not self.placed.is_placed
@@ -141,7 +138,7 @@ class Member:
             self.left -= seconds
 
     def fault(self, patience: Patience) -> str:
-        """Why it cannot be waited for any longer; empty where it can."""
+        """The reason to give up this worker; empty if it is healthy."""
         if self.phase is Phase.STARTING and self.up > patience.start_within:
             return (
                 f"it did not answer within {patience.start_within:g} s of its placement; where "
@@ -156,14 +153,13 @@ class Member:
         return ""
 
     def feel(self, beat: Beat) -> None:
-        """A beat has come."""
+        """Record a heartbeat."""
         self.beat = beat
         self.silent = 0.0
         self.slowest = max(self.slowest, beat.slowest, beat.lag)
 
     def status(self) -> WorkerStatus:
-        """How it fares. What is told of its slowest turn is of the time since this was last
-        asked."""
+        """The current status. Its lag covers the time since the previous call."""
         slowest, self.slowest = self.slowest, self.beat.lag if self.beat else 0.0
         return WorkerStatus(
             worker=self.worker,
@@ -182,7 +178,7 @@ class Member:
 
 
 class Roster:
-    """Who is there. The least busy of those that are ready is given the next ticket."""
+    """All workers. The next ticket goes to the least loaded ready one."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
@@ -205,18 +201,18 @@ class Roster:
 
     @property
     def staffed(self) -> int:
-        """Workers that take tickets, or will."""
+        """The number of workers that take tickets or will do so."""
         return sum(m.phase in (Phase.STARTING, Phase.READY) for m in self._members.values())
 
     @property
     def free(self) -> int:
-        """Tickets that could be given out now."""
+        """The number of free slots."""
         ready = (m for m in self._members.values() if m.phase is Phase.READY)
         return sum(self._concurrency - len(member.jobs) for member in ready)
 
     @property
     def slots(self) -> int:
-        """Tickets that can be run at once now, whether they are or not."""
+        """The number of slots of ready workers, free or not."""
         return self._concurrency * len(self.ready)
 
     @property
@@ -225,7 +221,7 @@ class Roster:
         return [m.worker for m in self._members.values() if m.phase is Phase.READY]
 
     def least_busy(self, rather: Collection[str] = ()) -> Member | None:
-        """Who has room and least to do; of those that have as little, rather one of these."""
+        """The least loaded worker with a free slot; ties go to the preferred workers."""
         ready = [m for m in self._members.values() if m.phase is Phase.READY]
         least = min(ready, key=lambda m: (len(m.jobs), m.worker not in rather), default=None)
         return least if least is not None and len(least.jobs) < self._concurrency else None

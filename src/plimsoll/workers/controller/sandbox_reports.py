@@ -1,6 +1,7 @@
-"""What the workers of a run have told of their sandboxes, over all that there were.
+"""Sandbox reports of all workers of a run, dead ones included.
 
-Its memory does not grow with the run: figures are counts in buckets, and there is a last warning.
+Memory use does not grow with the run: timings are counts in buckets, and the number of
+warnings is limited.
 """
 
 import logging
@@ -17,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class SandboxReports:
-    """Adds up what is measured, and says each warning once, whoever it came from."""
+    """Adds up sandbox timings, and logs each warning once, no matter how many workers report it."""
 
     def __init__(self) -> None:
         self.meter = Meter()

@@ -1,7 +1,7 @@
-"""Runs tickets on workers, wherever an engine places them.
+"""The supervisor: runs tickets on workers, wherever an engine places them.
 
-An order is resolved exactly once: by its worker's result or, where the worker dies first, as
-void and lost. Nothing that was sent to a dead worker is waited for.
+An order is resolved exactly once: by its worker's result or, if the worker dies first, as void
+and lost. Nothing waits for a message to a dead worker.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Supervisor:
 
     @property
     def free(self) -> int:
-        """How many more tickets its workers can run at once now."""
+        """The number of free slots of all workers."""
         over = self._fleet.closing or self._fleet.failure
         return 0 if over else self._fleet.roster.free
 
@@ -76,14 +76,14 @@ class Supervisor:
 
     @property
     def waiting(self) -> str:
-        """What workers without a host wait for, for a person; empty where none does."""
+        """A message about workers that have no host yet; empty if there are none."""
         return self._fleet.waiting
 
     async def run(self, order: Order) -> Result:
-        """Run a ticket; where no worker has room, it waits for one.
+        """Run a ticket. If no worker has a free slot, it waits for one.
 
-        Its worker's death makes it void and lost, the end of the run void and cancelled. What
-        still waits for room when workers cannot be kept alive raises `WorkerError`.
+        The death of its worker makes it void and lost, the end of the run void and cancelled.
+        Raises `WorkerError` if workers cannot be kept alive while the ticket waits for a slot.
         """
         if order.ticket in self._jobs:
             raise ValueError(f"ticket {order.ticket} runs already")
@@ -98,7 +98,7 @@ class Supervisor:
                 self._fleet.tell(job.worker, Cancel(order.ticket, "nobody waits for it any more"))
 
     def cancel(self, ticket: str, reason: str) -> None:
-        """Give a ticket up; its result, void and cancelled, comes by `run`."""
+        """Cancel a ticket; `run` returns its result, void and cancelled."""
         if (job := self._jobs.get(ticket)) is None:
             return
         if job.worker:
@@ -107,38 +107,42 @@ class Supervisor:
             job.void(Cause.CANCELLED, reason)
 
     def expect(self, kinds: Iterable[Kind]) -> None:
-        """Orders of these kinds come next, the first one first, without those that were given to
-        `run`. It replaces what was said before."""
+        """Announce the kinds of the next orders, in order, without those given to `run`.
+
+        Replaces the previous announcement.
+        """
         self._fleet.expect(kinds)
 
     def set_version(self, version: Version) -> None:
-        """The policy generates with these weights from now on."""
+        """Set the version that the policy generates with from now on."""
         self._fleet.set_version(version)
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
-        """The policy is paused for new weights, or goes on. With `drains` it still answers the
-        requests that it was sent before the pause."""
+        """Tell workers that the policy is paused for new weights, or resumed.
+
+        With `drains` it still answers the requests that it received before the pause.
+        """
         self._fleet.set_paused(paused, drains=drains)
 
     async def wait_ready(self) -> None:
-        """Wait until a worker has answered. Raises `WorkerError` where they cannot start."""
+        """Wait until a worker is ready. Raises `WorkerError` if none can start."""
         await self._unless_failed(self._fleet.answered)
 
     async def wait_free(self) -> None:
-        """Wait until there is room for a ticket. Raises `WorkerError` where there never will be."""
+        """Wait for a free slot. Raises `WorkerError` if there will never be one."""
         await self._unless_failed(self._room)
 
     async def failed(self) -> Never:
-        """Wait until workers cannot be kept alive, and raise the `WorkerError` that says why."""
+        """Wait until workers cannot be kept alive, and raise the `WorkerError` with the reason."""
         await self._fleet.failed()
 
     async def drain(self, grace: float) -> None:
-        """Take no more; what runs has so long, then it is cancelled. Then no worker is left."""
+        """Take no more tickets, cancel the running ones after `grace` seconds, end all workers."""
         why = "the run is being stopped"
         await self._fleet.end_all(why, Drain(grace), grace + self._end_within)
 
     def _see_room(self) -> None:
-        """Give waiting tickets out, first come first; answer those that no worker will take."""
+        """Give pending tickets to workers in FIFO order; resolve those that no worker will take."""
         fleet = self._fleet
         while self._waiting:
             job = self._waiting[0]
@@ -150,7 +154,7 @@ class Supervisor:
                 break
             self._waiting.popleft()
         if fleet.failure is not None and not isinstance(fleet.failure, WorkerError):
-            # This program itself is at fault: nothing will resolve what workers have.
+            # An unexpected exception in this process: nothing will resolve the running tickets.
             for job in list(self._jobs.values()):
                 job.fail(fleet.failure_again())
         if self.free:
@@ -159,7 +163,7 @@ class Supervisor:
             self._room.clear()
 
     async def _unless_failed(self, event: asyncio.Event) -> None:
-        """Wait for an event, or raise why it cannot come."""
+        """Wait for an event, or raise the failure that prevents it."""
         waits = [asyncio.create_task(event.wait()), asyncio.create_task(self._fleet.failed())]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,1 +1,1 @@
-"""What starts workers and sees them end: processes of this host, or actors of Ray."""
+"""Engines that start workers and observe their end: processes of this host, or Ray actors."""

@@ -1,7 +1,7 @@
 """Workers as processes of this host: nothing else to install, and no other service.
 
-Each leads a process group of its own, so that it ends with all that it started in it, and a
-key pressed at the run's terminal reaches the run alone.
+Each leads its own process group, so that it ends with all its child processes, and Ctrl-C in the
+run's terminal reaches only the run.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _WORDS_LINES = 20
 
 
 class WorkerProcess:
-    """A worker that runs here. Its end is seen by the loop at once, and leaves no zombie."""
+    """A worker process of this host. The loop observes its exit at once; it leaves no zombie."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class WorkerProcess:
         return True
 
     async def ended(self) -> Exit:
-        # Shielded: one who stops waiting takes nothing from the others.
+        # Shielded: cancelling one waiter does not affect the others.
         return await asyncio.shield(self._end)
 
     async def kill(self) -> None:
@@ -73,7 +73,8 @@ class WorkerProcess:
         await self.ended()
 
     def _kill_group(self) -> None:
-        """Its leader is not reaped yet, so the group's number is surely still its own."""
+        """Kill the process group. Its leader is not reaped yet, so the group id cannot be
+        reused."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -81,7 +82,7 @@ class WorkerProcess:
         self._loop.remove_reader(self._watched)
         os.close(self._watched)
         self._kill_group()
-        code = self._process.wait()  # it has ended: this only reaps it
+        code = self._process.wait()  # it has exited: this only reaps it
         self._read()
         if self._output >= 0:
             self._close_output()
@@ -90,7 +91,7 @@ class WorkerProcess:
         self._on_end(self)
 
     def _read(self) -> None:
-        """Keep the last of what it prints. Read all the time, or it would wait for us."""
+        """Keep the tail of its output. Read continuously, or a full pipe would block the worker."""
         while self._output >= 0:
             try:
                 piece = os.read(self._output, 65_536)
@@ -140,7 +141,7 @@ class ProcessEngine:
         await asyncio.gather(*(worker.kill() for worker in self._alive))
 
     def describe_wait(self, workers: int) -> str:
-        return f"starting {workers} workers"  # they are placed at once, on this host
+        return f"starting {workers} workers"  # workers are placed at once, on this host
 
     async def start(self, opening: Opening) -> WorkerProcess:
         credentials = Credentials.make(opening.invitation)
@@ -148,7 +149,7 @@ class ProcessEngine:
         return self.launch(credentials, opening.environment)
 
     def launch(self, credentials: Credentials, environment: dict[str, str]) -> WorkerProcess:
-        """Start the process of a worker that is admitted."""
+        """Start the process of an admitted worker."""
         try:
             output, theirs = os.pipe()
         except OSError as error:
@@ -165,7 +166,7 @@ class ProcessEngine:
                 credentials.invitation.worker, process, output, self._alive.discard
             )
         except OSError as error:
-            # Nobody would see its end.
+            # No task would observe its exit.
             os.close(output)
             _end_now(process)
             raise _cannot_start(error) from error
@@ -181,7 +182,7 @@ def _cannot_start(error: OSError) -> WorkerError:
 
 def _end_now(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
-    with process:  # waits for it, and closes what it was to be told by
+    with process:  # waits for the process and closes its standard input
         pass
 
 
@@ -197,9 +198,9 @@ def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]
 
 
 def _tell(process: "subprocess.Popen[bytes]", credentials: Credentials) -> None:
-    """By its standard input: arguments and variables can be read by others of this host."""
+    """Write the credentials to standard input: other users can read arguments and variables."""
     assert process.stdin is not None
     words = msgspec.json.encode(credentials)
-    # Less than a pipe holds, so this never waits. One that is gone already is seen to end.
+    # Fits into a pipe, so this never blocks. The exit of a dead process is observed elsewhere.
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(words)

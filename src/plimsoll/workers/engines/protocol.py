@@ -1,4 +1,4 @@
-"""What an engine does: start a worker somewhere, end it, and see it end."""
+"""The engine interface: start a worker somewhere, end it, and observe its end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ class Invitation:
 
     worker: str
     address: str
-    """Where the supervisor listens, reachable from where the worker runs."""
+    """The supervisor's address, reachable from the worker's host."""
     server_key: str
-    """The supervisor's public key: nobody else is listened to."""
+    """The supervisor's public key: the worker accepts no other peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """An invitation and the key pair of its worker, made on the worker's host.
 
-    The secret key stays on that host: it goes to the worker's process by a pipe.
+    The secret key stays on that host: the worker's process receives it through a pipe.
     """
 
     invitation: Invitation
@@ -41,26 +41,27 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A worker to be started."""
+    """A worker to start."""
 
     invitation: Invitation
     environment: dict[str, str] = field(repr=False)
-    """Its environment variables. They may be secrets: an engine that starts processes elsewhere
-    does not send them, but has that host fetch them over the channel (`fetch_environment`)."""
+    """Environment variables of the worker. They may be secrets: an engine that starts processes
+    on another host does not send them; that host fetches them over the channel
+    (`fetch_environment`)."""
     admit: Callable[[str], None] = field(repr=False)
-    """Lets in the worker that has this public key. Called before its process is started."""
+    """Admits the worker with this public key. Called before its process is started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a worker ended."""
+    """The end of a worker."""
 
     how: str
-    """For a person: `exit 1`, `killed by signal 9`, `its node is gone`."""
+    """A message: `exit 1`, `killed by signal 9`, `its node is gone`."""
     words: str = ""
-    """The last lines that it printed."""
+    """The last lines of its output."""
     killed: bool = False
-    """Something else ended it, so that another may fare better."""
+    """An external cause ended it, so a replacement may succeed."""
 
 
 class Placed(Protocol):
@@ -71,20 +72,20 @@ class Placed(Protocol):
 
     @property
     def where(self) -> str:
-        """For a person: a process id, a node."""
+        """A process id or a node, for display."""
         ...
 
     @property
     def is_placed(self) -> bool:
-        """Whether a host was found for it. The time limit for its start begins then."""
+        """True once it has a host. The time limit for its start begins then."""
         ...
 
     async def ended(self) -> Exit:
-        """Wait for its end. May be called by several at once."""
+        """Wait for its end. Several callers may wait at once."""
         ...
 
     async def kill(self) -> None:
-        """End it now, whatever it does. It has ended when this returns."""
+        """Kill it now. It has ended when this returns."""
         ...
 
 
@@ -96,7 +97,7 @@ class Engine(Protocol):
 
     @property
     def host(self) -> str:
-        """The address of this host that its workers reach. Known once it is entered."""
+        """The address of this host as its workers reach it. Known on entry."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -109,9 +110,9 @@ class Engine(Protocol):
     ) -> None: ...
 
     async def start(self, opening: Opening) -> Placed:
-        """Returns as soon as it is on its way; whether it comes is seen by its hello or its end."""
+        """Start a worker. Returns before it is up: its hello or its end shows the outcome."""
         ...
 
     def describe_wait(self, workers: int) -> str:
-        """What so many workers that are not placed yet wait for, for a person."""
+        """A message about this many workers that wait for a host."""
         ...

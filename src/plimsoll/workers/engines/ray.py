@@ -1,8 +1,8 @@
-"""Workers on the nodes of a Ray cluster, each a process held by an actor of its own.
+"""Workers on the nodes of a Ray cluster, each a process owned by a Ray actor.
 
-Ray places the actor and sees its node die. The worker is a child of it and not the actor
-itself: it keeps its signals and its memory to itself, leaves last words, and can be killed
-when it is stopped. It dies with its actor. What is said to it never goes through Ray.
+Ray places the actor and detects the death of its node. The worker is a child process of the actor,
+not the actor itself: it has its own signals and memory, its last output is kept, and it can be
+killed while it is stopped. It dies with its actor. Messages to a worker never go through Ray.
 
 Neither do secrets. Ray shows a runtime environment to everyone: on command lines, in its logs and
 in its tables. So the actor makes the worker's key pair itself, and fetches the worker's
@@ -36,7 +36,7 @@ __all__ = ["RayEngine", "RayOptions"]
 _ANSWER_SECONDS = 3.0
 _GONE_SECONDS = 10.0
 _LOOK_SECONDS = 5.0
-"""Between two looks at the cluster's nodes while a worker waits for one."""
+"""Interval of checking the cluster's nodes while a worker waits for one."""
 _LINES = 20
 _AT_START = "actor_init_failed"
 _ADVICE = (
@@ -49,19 +49,19 @@ _OWN_NAMES = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Which cluster, and where on it."""
+    """The cluster, and the placement of workers on it."""
 
     address: str = ""
-    """`auto`, or a cluster's address; without one, a cluster is started for the run."""
+    """`auto`, or a cluster's address; empty to start a cluster for the run."""
     resources: dict[str, float] = field(default_factory=dict[str, float])
-    """What a worker takes of its node: CPU, GPU, memory in bytes, or a resource's own name."""
+    """Resources of one worker: CPU, GPU, memory in bytes, or a custom resource."""
     labels: dict[str, str] = field(default_factory=dict[str, str])
-    """What its node's labels must be."""
+    """Required labels of its node."""
     run: str = ""
-    """Whose the temporary files are of a cluster that is started."""
+    """The owner of the temporary files of a cluster that is started."""
 
     def placement(self) -> dict[str, Any]:
-        """In Ray's words."""
+        """The placement as options of Ray."""
         own = {
             _OWN_NAMES[name]: much for name, much in self.resources.items() if name in _OWN_NAMES
         }
@@ -70,7 +70,7 @@ class RayOptions:
         return {**placed, "label_selector": self.labels} if self.labels else placed
 
     def has_room(self, nodes: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether a worker would fit on one of these nodes if the node were empty."""
+        """True if a worker would fit on one of these nodes if the node were empty."""
         return any(
             node["Alive"]
             and all(node["Resources"].get(n, 0) >= m for n, m in self.resources.items())
@@ -83,7 +83,7 @@ class RayOptions:
 
 
 class Seat:
-    """What runs in an actor: it holds a worker's process on the actor's node."""
+    """The actor: owns a worker's process on its node."""
 
     def __init__(self) -> None:
         self._engine = ProcessEngine()
@@ -91,12 +91,12 @@ class Seat:
         self._worker: WorkerProcess | None = None
 
     async def accept(self, invitation: Invitation) -> str:
-        """Make the worker's key pair, and give its public key out. The other one stays here."""
+        """Make the worker's key pair and return its public key. The secret key stays here."""
         self._credentials = Credentials.make(invitation)
         return self._credentials.public_key
 
     async def start(self) -> str:
-        """Start the worker, whose key is admitted now, and say where it is."""
+        """Start the worker, whose key is admitted now, and return its location."""
         assert self._credentials is not None, "no invitation was accepted"
         environment = await fetch_environment(self._credentials)
         self._worker = self._engine.launch(self._credentials, environment)
@@ -112,7 +112,7 @@ class Seat:
 
 
 class RayWorker:
-    """A worker on some node. It is over when its process, its actor or its node is."""
+    """A worker on some node. It ends with its process, its actor or its node."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class RayWorker:
         self._where = f"waits for a node with {str(options) or 'room'}"
         self._end: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self.has_room = True
-        """Whether some node is large enough, as far as is known."""
+        """False if no node is known to be large enough."""
         self.life = asyncio.create_task(self._live(opening))
 
     @property
@@ -147,7 +147,7 @@ class RayWorker:
         return await asyncio.shield(self._end)
 
     async def kill(self) -> None:
-        """Its process first: an actor that is killed only drops it, some time later."""
+        """Kill the process first: after the death of its actor it would live on for some time."""
         if self._is_placed and not self._end.done():
             with contextlib.suppress(TimeoutError, self._ray.exceptions.RayError):
                 async with asyncio.timeout(_ANSWER_SECONDS):
@@ -155,7 +155,7 @@ class RayWorker:
         self._ray.kill(self._actor)
         await asyncio.wait([self.life], timeout=_GONE_SECONDS)
         self.life.cancel()
-        # A node that cannot be reached: its worker ends by itself once it misses the run.
+        # An unreachable node: its worker ends by itself once it loses the run.
         self._over(Exit("its node does not answer", killed=True))
 
     async def _live(self, opening: Opening) -> None:
@@ -172,7 +172,7 @@ class RayWorker:
             self._ray.kill(self._actor)
 
     async def _place(self, invitation: Invitation) -> str:
-        """Wait until the actor is on a node and answers, however long that takes."""
+        """Wait until the actor is on a node and answers, without a time limit."""
         answer: asyncio.Future[str] = asyncio.ensure_future(self._actor.accept.remote(invitation))
         try:
             while not (await asyncio.wait([answer], timeout=_LOOK_SECONDS))[0]:
@@ -188,7 +188,7 @@ class RayWorker:
 
 
 class RayEngine:
-    """Starts workers on a Ray cluster: one that is there, or one started for the run."""
+    """Starts workers on a Ray cluster: an existing one, or one started for the run."""
 
     def __init__(self, options: RayOptions | None = None) -> None:
         self._options = options or RayOptions()
@@ -239,7 +239,7 @@ class RayEngine:
 
     def _join(self) -> None:
         ray = _import_ray()
-        # The program that uses this library may be on a cluster, which then is the run's too.
+        # If the calling program is already connected to a cluster, the run uses that one.
         if not ray.is_initialized():
             self._joined = True
             try:
@@ -279,14 +279,17 @@ def _import_ray() -> Any:  # noqa: ANN401 - it may not be installed where types 
 
 
 def _take_sigterm_back() -> None:
-    """Ray's own, beneath Python's, writes a trace and aborts the process three seconds later."""
+    """Reinstall Python's SIGTERM handler.
+
+    Ray's C-level handler writes a trace and aborts the process three seconds later.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)
 
 
 def _probe(address: str) -> None:
-    """Raises `OSError` where nobody listens: Ray itself would try for minutes."""
+    """Check the address. Raises `OSError` if nothing listens there: Ray would retry for minutes."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
@@ -295,7 +298,7 @@ def _probe(address: str) -> None:
 
 
 def _why(error: Exception) -> Exit:
-    """What Ray says of an actor's end. One that failed by itself would fail again."""
+    """The exit of a worker from a Ray error. An actor that failed by itself would fail again."""
     ray = _import_ray()
     cause = getattr(error, "cause", None)
     if isinstance(cause, PlimsollError):  # raised by the seat

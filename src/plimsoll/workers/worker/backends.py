@@ -1,7 +1,4 @@
-"""Which backend a name stands for, made from the config.
-
-How many sandboxes of a backend are alive, as far as this process can see.
-"""
+"""Backends made from the config by name, and the count of their live sandboxes."""
 
 import contextlib
 import os
@@ -34,7 +31,7 @@ BACKENDS = {
     "local": "local sandboxes (namespaces, no daemon)",
     "docker": "Docker containers",
 }
-"""The backends by name, each as it is introduced to a person."""
+"""The backends by name, each with its display name."""
 
 
 def make_backend(name: str, config: Config) -> Backend:
@@ -49,9 +46,9 @@ def make_backend(name: str, config: Config) -> Backend:
 
 
 def check_compose(backend: str, tasks: Iterable[Task]) -> None:
-    """Refuse tasks with several containers where this host has no Compose to start them with.
+    """Reject tasks with several containers if this host has no Compose to start them with.
 
-    Otherwise each of their trials would be void, and validation would take it for their fault.
+    Otherwise each of their trials would be void, and validation would blame the tasks.
     """
     names = [task.name for task in tasks if task.compose_file is not None]
     if backend != "docker" or not names:
@@ -86,7 +83,7 @@ def _docker(config: Config) -> Backend:
 
 @contextlib.contextmanager
 def docker_extra() -> Generator[None, None, None]:
-    """Around imports of the docker backend: local runs need no HTTP client."""
+    """Wrap imports of the docker backend: local runs need no HTTP client."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -96,7 +93,7 @@ def docker_extra() -> Generator[None, None, None]:
 
 
 def docker_options(config: Config) -> "DockerOptions":
-    """What the config says about the engine."""
+    """The Docker options of the config."""
     with docker_extra():
         from plimsoll.sandboxes.docker.options import DockerOptions
     docker = config.docker
@@ -114,7 +111,7 @@ def docker_options(config: Config) -> "DockerOptions":
 
 
 class CountingBackend:
-    """A backend whose sandboxes are counted until nobody has them any more."""
+    """A backend that counts its sandboxes until they are released."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

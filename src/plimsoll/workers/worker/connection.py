@@ -1,7 +1,7 @@
-"""A worker's connections to its run: one for its loop, one for the thread that beats.
+"""A worker's connections to its run: one for its event loop, one for its heartbeat thread.
 
-A connection that breaks is not mended: what was on its way may be lost, so the worker ends and
-another takes its place. That costs time, and nothing else.
+A broken connection is not repaired: messages in flight may be lost, so the worker ends and is
+replaced. That costs time, and nothing else.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _BROKEN = (
 )
 _NEVER = -1
 _REACHED_SECONDS = 30.0
-"""For a host to reach the run, before it is called unreachable."""
+"""Time limit for a host to reach the run."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder[ToWorker](ToWorker)
@@ -53,7 +53,7 @@ def _prepare(socket: zmq.Socket[Any], credentials: Credentials) -> None:
 
 
 class WorkerConnection:
-    """What a worker's loop hears and says."""
+    """The connection of a worker's event loop."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -74,31 +74,31 @@ class WorkerConnection:
         traceback: TracebackType | None,
     ) -> None:
         _close(self._socket, self._monitor)
-        # Waits for what is not sent yet, as long as it may linger.
+        # Waits for unsent messages, at most the linger time.
         await asyncio.to_thread(self._context.term)
 
     def send(self, message: FromWorker) -> None:
-        """Never waits."""
+        """Send without waiting."""
         self._socket.send(_encoder.encode(message))
 
     async def receive(self) -> ToWorker:
         return _decoder.decode(await self._socket.recv())
 
     async def fetch_environment(self) -> dict[str, str]:
-        """Ask for the worker's environment variables, before its process is started."""
+        """Request the worker's environment variables, before its process is started."""
         self._socket.send(_encoder.encode(AskVariables()))
         return msgspec.json.decode(await self._socket.recv(), type=Variables).variables
 
     async def broken(self) -> str:
-        """Wait until the line is of no more use, and say why."""
+        """Wait until the connection is broken, and return the reason."""
         assert self._monitor is not None, "the line is not entered"
         return _why(await self._monitor.recv_multipart())
 
 
 async def fetch_environment(credentials: Credentials) -> dict[str, str]:
-    """The environment variables of a worker, on the host that is about to start it.
+    """Fetch the environment variables of a worker, on the host that is about to start it.
 
-    Raises `WorkerError` where the run cannot be reached from here.
+    Raises `WorkerError` if the run cannot be reached from here.
     """
     async with WorkerConnection(credentials) as line:
         answer = asyncio.create_task(line.fetch_environment())
@@ -123,7 +123,7 @@ async def fetch_environment(credentials: Credentials) -> dict[str, str]:
 
 
 class HeartbeatConnection:
-    """What the beating thread says. Used by one thread at a time, but for `wake`."""
+    """The connection of the heartbeat thread. For one thread at a time, except `wake`."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._context = zmq.Context()
@@ -138,12 +138,12 @@ class HeartbeatConnection:
         self._socket.connect(credentials.invitation.address)
 
     def send(self, beat: Beat) -> None:
-        """Never waits; a beat that cannot be sent is dropped."""
+        """Send without waiting; a heartbeat that cannot be sent is dropped."""
         with contextlib.suppress(zmq.Again):
             self._socket.send(_encoder.encode(beat), zmq.NOBLOCK)
 
     def broken(self, within: float) -> bool:
-        """Whether the line breaks within so many seconds. Waits for as long, unless woken."""
+        """True if the connection breaks within this many seconds. Waits that long, unless woken."""
         return any(source is self._monitor for source, _ in self._poller.poll(int(within * 1000)))
 
     def wake(self) -> None:

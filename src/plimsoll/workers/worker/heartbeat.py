@@ -1,10 +1,8 @@
-"""How long a worker's loop takes to come round, as another thread sees it.
+"""Heartbeats of a worker, sent by a thread, and the lag of its event loop.
 
-The thread that says that a worker lives, whatever its loop is busy with.
-
-It does not wait for the loop, and says how late the loop is: so a busy worker is not taken for
-a dead one, and a hung one is not taken for a busy one. It also sees that the run is gone, and
-makes sure that the worker does not outlive it, even where the loop never comes round again.
+The thread does not wait for the event loop, and each heartbeat reports the lag of the loop. So a
+busy worker does not look dead, and a hung one does not look busy. The thread also detects that the
+run is gone, and ends the worker even if its event loop is blocked forever.
 """
 
 import asyncio
@@ -24,11 +22,11 @@ __all__ = ["Heartbeat", "LoopLag"]
 
 _TICK = 0.05
 _LOOK_EVERY = 10
-"""Ticks between looks at what is alive."""
+"""Ticks between counts of live objects."""
 
 
 class LoopLag:
-    """Ticks on the loop. Made and stopped there; its figures are read from any thread."""
+    """Measures the lag of a loop. Made and stopped on it; its figures are read by any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,10 +36,10 @@ class LoopLag:
         self._count: Callable[[], dict[str, int]] | None = None
         self._handle = self._loop.call_at(self._due, self._tick)
         self.counts: dict[str, int] = {}
-        """What is alive by kind, as the loop last saw it. Replaced, never changed."""
+        """Live objects by kind, as last counted on the loop. Replaced, never mutated."""
 
     def watch(self, count: Callable[[], dict[str, int]]) -> None:
-        """From now on look at what is alive, on the loop."""
+        """Count live objects on the loop from now on."""
         self._count = count
 
     def stop(self) -> None:
@@ -49,11 +47,11 @@ class LoopLag:
 
     @property
     def lag(self) -> float:
-        """For how many seconds the loop has been late."""
+        """Seconds by which the loop is late."""
         return max(0.0, time.monotonic() - self._due)
 
     def take_slowest(self) -> float:
-        """The longest lag since this was last asked."""
+        """Return the longest lag since the last call."""
         slowest, self._slowest = max(self._slowest, self.lag), 0.0
         return slowest
 
@@ -67,11 +65,11 @@ class LoopLag:
 
 
 _CLEAN_UP_SECONDS = 10.0
-"""For a worker whose run is gone. Whoever starts next reaps what it could not clean up."""
+"""Time to clean up after the run is gone. The next worker removes anything left over."""
 
 
 class Heartbeat:
-    """Beats from its own thread, over its own connection, until it is stopped."""
+    """Sends heartbeats from its own thread, over its own connection, until it is stopped."""
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class Heartbeat:
         self._load = load
         self._on_broken = on_broken
         self._rss = 0.0
-        """As it was last seen."""
+        """The last known RSS in MB."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
 
@@ -98,7 +96,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more. Waits for the thread."""
+        """Stop sending heartbeats. Waits for the thread."""
         self._stopped.set()
         self._line.wake()
         self._thread.join()
@@ -115,7 +113,7 @@ class Heartbeat:
 
     def _beat(self, number: int) -> Beat:
         load, upkeep = self._load, self._upkeep
-        # Without a free descriptor, or room for a thread, it lives all the same, and says so.
+        # Without a free file descriptor or thread the worker is still alive, and still reports it.
         with contextlib.suppress(OSError, RuntimeError, MemoryError):
             self._rss = rss_mb()
             upkeep.attend(now=time.monotonic(), rss=self._rss, ended=load.ended)
@@ -130,10 +128,10 @@ class Heartbeat:
         )
 
     def _outlive_nobody(self) -> None:
-        """The run is gone: the loop is told, and is not waited for any longer than this."""
+        """End the worker, since the run is gone: notify the loop, and exit if it takes too long."""
         self._on_broken()
         if not self._stopped.wait(_CLEAN_UP_SECONDS):
-            # Whoever read what it prints may be gone as well.
+            # The reader of standard error may be gone as well.
             with contextlib.suppress(OSError):
                 os.write(2, b"the run is gone, and this worker did not clean up in time\n")
             os._exit(1)

@@ -1,4 +1,7 @@
-"""A worker's process. Its credentials come by standard input: arguments can be read by others."""
+"""The entry point of a worker process.
+
+Credentials come by standard input: other users can read arguments.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Live as a worker, and end as its run wants."""
+    """Run a worker and return its exit code."""
     keep_freed()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -41,7 +44,7 @@ async def _work(credentials: Credentials) -> int:
 
 
 def _die_with_parent() -> None:
-    """A signal when whoever started it dies; where there is no such thing, its line breaks."""
+    """Request SIGHUP when the parent dies; without prctl, the broken connection ends the worker."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
 

@@ -1,9 +1,7 @@
-"""What a worker takes of its host's memory, and what it gives back.
+"""Memory of a worker: measured, and returned to the system when it was freed.
 
-Keeps a worker's memory flat: what was freed goes back to the system, beside the loop.
-
-Nothing here runs on the event loop, and nothing collects garbage: what a ticket held is freed
-by its last reference. Freed memory stays with the C library until it is told to give it back.
+Nothing here runs on the event loop, and nothing collects garbage: the memory of a ticket is freed
+by its last reference. The C library keeps freed memory until it is told to return it.
 """
 
 import ctypes
@@ -14,7 +12,7 @@ from collections.abc import Callable
 __all__ = ["MemoryTrimmer", "find_trim", "keep_freed", "rss_mb"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Of glibc's malloc.h.
+# From glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _LARGE = 32 << 20
@@ -22,8 +20,8 @@ _KEPT = 256 << 20
 
 
 def rss_mb() -> float:
-    """The memory of this process that is in RAM."""
-    # Read anew each time by a plain descriptor: this runs twice a second for days.
+    """The resident memory of this process in MB."""
+    # Opened each time, with a plain descriptor: this runs twice a second for days.
     descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(descriptor, 128).split()[1]) * _PAGE / (1 << 20)
@@ -32,30 +30,30 @@ def rss_mb() -> float:
 
 
 def find_trim(libc: ctypes.CDLL | None = None) -> Callable[[], None] | None:
-    """What gives freed memory back to the system; None where the C library has no such thing."""
+    """The function that returns freed memory to the system; None if the C library has none."""
     try:
         malloc_trim = (libc or ctypes.CDLL(None)).malloc_trim
     except (AttributeError, OSError):
-        return None  # musl has none, and gives back by itself
+        return None  # musl has none, and returns memory by itself
     malloc_trim.argtypes = [ctypes.c_size_t]
     malloc_trim.restype = ctypes.c_int
 
     def trim() -> None:
-        malloc_trim(0)  # without the interpreter's lock, as every call through `CDLL`
+        malloc_trim(0)  # releases the GIL, as every call through `CDLL`
 
     return trim
 
 
 def keep_freed(libc: ctypes.CDLL | None = None) -> None:
-    """Let freed memory be used again before it goes back to the system, which `trim` sees to.
+    """Keep freed memory for reuse; `trim` returns it to the system later.
 
-    Bodies of megabytes come and go with every turn: pages given back at once are all faulted in
-    again for the next, which costs a fifth of a turn.
+    Bodies of megabytes are allocated and freed with every turn: pages returned at once would be
+    faulted in again for the next, which costs a fifth of a turn.
     """
     try:
         mallopt = (libc or ctypes.CDLL(None)).mallopt
     except (AttributeError, OSError):
-        return  # a C library with other ways
+        return  # another C library
     mallopt.argtypes = [ctypes.c_int, ctypes.c_int]
     mallopt.restype = ctypes.c_int
     mallopt(_M_MMAP_THRESHOLD, _LARGE)
@@ -63,11 +61,11 @@ def keep_freed(libc: ctypes.CDLL | None = None) -> None:
 
 
 _GROWN_MB = 16.0
-"""Growth since the last time that is worth a look even where no ticket has ended."""
+"""Growth in MB since the last trim that justifies another one, even if no ticket has ended."""
 
 
 class MemoryTrimmer:
-    """Called by the beating thread, which it never holds up."""
+    """Trims memory in a thread. The heartbeat thread calls it and is never blocked by it."""
 
     def __init__(
         self, trim: Callable[[], None] | None, *, every: float, limit_mb: int | None
@@ -81,16 +79,16 @@ class MemoryTrimmer:
         self._rss = 0.0
         self._tried = False
         self.full = False
-        """Whether it has been above its limit with nothing left to give back."""
+        """True once memory was above its limit after a trim."""
         self.trims = 0
 
     def attend(self, *, now: float, rss: float, ended: int) -> None:
-        """Look at the memory: `rss` is what is taken, `ended` how many tickets have ended."""
+        """Check the memory: `rss` in MB, `ended` the number of tickets that have ended."""
         over = self._limit is not None and rss > self._limit
         if self._busy:
             return
         if over:
-            # Freed memory is no reason to be replaced: first give it back, then look again.
+            # Freed memory is no reason for a replacement: trim first, then check again.
             self.full = self.full or self._tried or self._trim is None
         if (over and not self._tried) or (
             now >= self._at + self._every and self._freed(rss, ended)

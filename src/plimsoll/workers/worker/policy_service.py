@@ -1,4 +1,4 @@
-"""Who answers for the policy in a run, and the gateway that stands before it."""
+"""The policy of a run: its upstreams, and the gateway in front of them."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServedPolicy:
-    """A policy that whoever asks for rollouts serves, for as long as it does."""
+    """A policy that the caller serves for as long as rollouts run."""
 
     urls: tuple[str, ...]
     key: str | None = field(default=None, repr=False)
@@ -35,27 +35,27 @@ class ServedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """The policy that a run was asked to use."""
+    """The policy that a run uses."""
 
     urls: tuple[str, ...]
     model: str | None
     limits: Limits
     seed: int | None = None
     found: Capabilities | None = None
-    """What its servers can return, once they were looked at; None for a script."""
+    """Features of its servers, once probed; None for a script."""
     patience: float = PATIENCE
-    """How long a request waits, in seconds, while none of them is up."""
+    """Seconds that a request waits while no server is up."""
     longest_pause: float = 0.0
-    """How long they may be paused for new weights, in seconds; 0 where nobody pauses them."""
+    """Longest pause for new weights, in seconds; 0 if the servers are never paused."""
     plain: bool = False
-    """Answers are sampled from the model as it is, whatever agents ask for."""
+    """Sample from the unmodified distribution of the model, whatever agents ask for."""
 
     def checked(self) -> "PolicySpec":
         """`surveyed`, for callers without a running loop."""
         return asyncio.run(self.surveyed())
 
     async def surveyed(self, key: str | None = None) -> "PolicySpec":
-        """The same, after a look at who is to answer. Raises `PolicyError` where nobody would."""
+        """The spec with probed servers. Raises `PolicyError` if no server would answer."""
         try:
             found = await probe_policy(self.urls, model=self.model, key=key)
         except PolicyError as error:
@@ -73,7 +73,7 @@ def policy_for(
     model: str | None,
     turns: int | None,
 ) -> PolicySpec | None:
-    """What the command line says, else the config. None for an agent that asks no policy."""
+    """The policy of the command line, else of the config. None if the agent uses no policy."""
     if not agent.needs_policy:
         if urls:
             raise UsageError(f"the agent {agent.name} asks no policy: leave --policy out")
@@ -110,7 +110,7 @@ def _check_limits(config: PolicyConfig) -> None:
 
 
 def _waits(pause: float) -> Timeouts:
-    """The usual, and on top of each the time for which a paused server says nothing."""
+    """The default timeouts, each extended by the longest pause of the servers."""
     usual = Timeouts()
     return replace(
         usual,
@@ -140,12 +140,12 @@ class PolicyService:
         return self._policy
 
     def set_version(self, version: Version) -> None:
-        """What is generated from now on is of this version."""
+        """Set the version that generates from now on."""
         assert self._gate is not None, "the service is not entered"
         self._gate.resume(version)
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
-        """The servers are paused for new weights, or go on. They hold requests themselves."""
+        """Mark the servers as paused for new weights, or resumed. They hold requests themselves."""
         assert self._gate is not None, "the service is not entered"
         if paused:
             self._gate.pauses.begin(drains=drains)

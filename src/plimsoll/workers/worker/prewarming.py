@@ -59,7 +59,7 @@ def make_pool(backend: Backend, config: PoolConfig, *, reuse: str | None, concur
 
 
 def measured(stats: PoolStats) -> PoolStats | None:
-    """The statistics; None where no sandbox was requested."""
+    """The statistics; None if no sandbox was requested."""
     return stats if stats.start is not None or stats.failed_starts else None
 
 
@@ -97,7 +97,7 @@ class Prewarming:
         find_agent: FindAgent,
         load_task: LoadTask,
     ) -> "Prewarming | None":
-        """None where the pool starts nothing ahead."""
+        """Make it; None if the pool starts nothing ahead."""
         if pool.options.reuse is Reuse.NONE:
             return None
         return cls(pool, run, assets, find_agent, load_task)
@@ -111,7 +111,7 @@ class Prewarming:
             self._loading.start(self._load())
 
     def begin(self, order: Order) -> None:
-        """An order has arrived: it takes over an expectation of its kind."""
+        """Record that an order has arrived: it takes over an expectation of its kind."""
         kind = order.kind
         if self._coming[kind]:
             self._coming[kind] -= 1
@@ -121,15 +121,18 @@ class Prewarming:
             self._expected[kind] = expected
 
     def loaded(self, order: Order, task: Task) -> None:
-        """The task of a running order is loaded. An order that was not announced gets an
-        expectation too, or its request would use up the expectation of another."""
+        """Record that the task of a running order is loaded.
+
+        An order that was not announced gets an expectation too, or its request would use up the
+        expectation of another.
+        """
         if order.ticket not in self._own:
             own = self._expect(task, order.attempt, order.agent)
             if own is not None:
                 self._own[order.ticket] = own
 
     def over(self, order: Order) -> None:
-        """An order has ended, whether it requested a sandbox or not."""
+        """Record that an order has ended, with or without a request for a sandbox."""
         if (own := self._own.pop(order.ticket, None)) is not None:
             own.withdraw()
 
@@ -173,7 +176,7 @@ class Prewarming:
         self._expected[kind] = expected
 
     def _expect(self, task: Task, attempt: int, agent: str) -> Expectation | None:
-        """Expect the sandbox of a trial; None where its spec cannot be made."""
+        """Expect the sandbox of a trial; None if its spec cannot be made."""
         try:
             mounts = self._find_agent(agent).mounts
             labels = labels_for(task, self._run, attempt)

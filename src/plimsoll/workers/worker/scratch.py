@@ -1,7 +1,7 @@
 """Temporary folders of runs on this host, each with a note of its run.
 
-They are gone when their owner is. What one that was killed could not remove, the next worker on
-its host removes, or `plimsoll clean RUN`.
+A process removes its folder when it exits. The folder of a killed process is removed by the next
+worker on its host, or by `plimsoll clean RUN`.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _NOTE = ".run"
 
 
 def make_folder(run: str) -> Path:
-    """A temporary folder for this process. Its path is short, so that sockets fit in it."""
+    """Make a temporary folder for this process. Its path is short, so that sockets fit in it."""
     folder = make_temporary_folder()
     (folder / _NOTE).write_text(run, "utf-8")
     return folder
@@ -27,7 +27,7 @@ def make_folder(run: str) -> Path:
 
 @contextlib.contextmanager
 def scratch(run: str) -> Generator[Path]:
-    """Have this process write its temporary files to a folder that goes with it."""
+    """Redirect this process's temporary files to a folder that is removed on exit."""
     before = tempfile.tempdir
     folder = make_folder(run)
     tempfile.tempdir = str(folder)
@@ -39,7 +39,7 @@ def scratch(run: str) -> Generator[Path]:
 
 
 def leftovers(run: str) -> list[Path]:
-    """Folders of processes of a run that are no more."""
+    """Folders of dead processes of a run."""
     return [path for path in temporary.leftovers() if _run_of(path) == run]
 
 

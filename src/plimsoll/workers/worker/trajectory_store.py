@@ -1,11 +1,9 @@
-"""What is stored of rollouts: in a folder, or wherever else an fsspec path names.
+"""Storage of trajectories: the run directory, or any fsspec path.
 
 <storage>/<run>/trajectories/<ticket>.jsonl.zst, of its second trial <ticket>~2.jsonl.zst
-<storage>/<run>/blobs/<digest>                   images that trajectories name
+<storage>/<run>/blobs/<digest>                   images that trajectories refer to
 
-<run> is made once for each run, and no other run's. In the run's own directory it is left out.
-
-Carries a finished rollout's trajectory to where trajectories are stored.
+<run> is unique to each run. In the run's own directory it is left out.
 """
 
 import asyncio
@@ -50,7 +48,7 @@ TRAJECTORIES = "trajectories"
 
 
 class Storage(Protocol):
-    """As much of an fsspec file system as is needed."""
+    """The part of the fsspec file system interface that is used."""
 
     @property
     def protocol(self) -> str | tuple[str, ...]: ...
@@ -71,7 +69,7 @@ class Storage(Protocol):
 
 
 def open_storage(url: str) -> tuple[Storage, str]:
-    """The file system that a path is on, and the path there. Raises where there is no such."""
+    """The file system of a path, and the path on it. Raises if there is no such file system."""
     # Imported here: most runs store trajectories in their own directory.
     from fsspec.core import (  # pyright: ignore[reportMissingTypeStubs]
         url_to_fs,  # pyright: ignore[reportUnknownVariableType]
@@ -84,27 +82,27 @@ def open_storage(url: str) -> tuple[Storage, str]:
 
 
 def check_writable(url: str) -> None:
-    """Write a small file there and remove it. Raises where that cannot be written."""
+    """Write a small file there and remove it. Raises if the place is not writable."""
     storage, root = open_storage(url)
     probe = f"{root.rstrip('/')}/.plimsoll-{secrets.token_hex(8)}"
     try:
         storage.makedirs(root, exist_ok=True)
         storage.pipe_file(probe, b"Can it be written?\n")
-    except Exception as error:  # the boundary: each file system has its own
+    except Exception as error:  # the boundary: each file system raises its own errors
         raise UsageError(
             f"storage.trajectories: {url} cannot be written: {type(error).__name__}: {error}; mend "
             "that, or name another place"
         ) from error
-    # There are places where nothing may be removed.
+    # Some places do not permit removal.
     with contextlib.suppress(Exception):
         storage.rm_file(probe)
 
 
 def read_stored(path: str, trial: str = "") -> Trajectory:
-    """Read a trajectory from wherever it is stored.
+    """Read a stored trajectory.
 
-    `trial` is the id of the trial that it must be of, where that is known. Raises `TrajectoryGone`
-    where it is of another one.
+    `trial` is the id of the expected trial, if known. Raises `TrajectoryGone` if the trajectory is
+    of another one.
     """
     found = _read(path)
     if trial and (other := found.opened.about.get("trial", trial)) != trial:
@@ -125,20 +123,20 @@ def _read(path: str) -> Trajectory:
             storage.get_file(inside, str(copy))
         except FileNotFoundError as error:
             raise TrajectoryGone(f"{path}: there is no such file") from error
-        except Exception as error:  # the boundary: each file system has its own
+        except Exception as error:  # the boundary: each file system raises its own errors
             raise TrajectoryError(f"{path}: cannot be read ({error!r})") from error
         return read_trajectory(copy)
 
 
 def read_blob(trajectory: str, address: str) -> bytes:
-    """The content of a `blob:` address that a stored trajectory names."""
+    """The content of a `blob:` address in a stored trajectory."""
     storage, inside = open_storage(trajectory)
     found = blob_path(address, Path(inside).parent.parent / BLOBS)
     if found is None:
         raise TrajectoryError(f"{trajectory}: {address[:80]!r} is not the address of a blob")
     try:
         content = storage.cat_file(str(found))
-    except Exception as error:  # the boundary: each file system has its own
+    except Exception as error:  # the boundary: each file system raises its own errors
         raise TrajectoryError(f"{trajectory}: {found} cannot be read ({error!r})") from error
     if hashlib.sha256(content).hexdigest() != found.name:
         raise TrajectoryError(f"{trajectory}: {found} was changed after it was written")
@@ -146,17 +144,17 @@ def read_blob(trajectory: str, address: str) -> bytes:
 
 
 _SECONDS = 600.0
-"""What storing one trajectory may take: storage that does not answer holds no trial for ever."""
+"""Time limit for storing one trajectory: unresponsive storage does not block a trial forever."""
 _EXCHANGE = b'"kind":"exchange"'
 _BLOB = re.compile(rb"blob:sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTrajectory:
-    """Where a trajectory is, and which versions generated how much of it."""
+    """The path of a trajectory, and the number of tokens by version."""
 
     path: str = ""
-    """Relative to the run directory, where it is in there; else a whole fsspec path."""
+    """Relative to the run directory if it is inside it; else a complete fsspec path."""
     segments: tuple[Segment, ...] = ()
 
 
@@ -165,7 +163,7 @@ class _Tokens(msgspec.Struct):
 
 
 class _Exchange(msgspec.Struct):
-    """As much of an exchange as the ledger wants to know; the rest is not even decoded."""
+    """The fields of an exchange that the ledger needs; the rest is not decoded."""
 
     version: Version
     answer_tokens: int | None = None
@@ -176,9 +174,9 @@ _decoder = msgspec.json.Decoder(_Exchange)
 
 
 class TrajectoryStore:
-    """Where a run's trajectories go: its own directory, or below any fsspec URL.
+    """The trajectory storage of a run: its own directory, or a folder below any fsspec URL.
 
-    `run` is its own there: tickets of other runs, which may store there too, have the same names.
+    `run` is unique there: other runs, which may share the storage, have tickets of the same names.
     """
 
     def __init__(self, url: str | None, directory: Path, run: str) -> None:
@@ -205,19 +203,19 @@ class TrajectoryStore:
         return self._opened[1]
 
     async def keep_in_time(self, folder: Path, ticket: str) -> StoredTrajectory:
-        """The same as `keep`, beside the loop. What takes too long cannot be stored either."""
+        """Call `keep` in a thread. Raises `TrajectoryError` after the time limit."""
         stored: Future[StoredTrajectory] = Future()
 
         def work() -> None:
             if not stored.set_running_or_notify_cancel():
-                return  # nobody waits for it any more
+                return  # the caller was cancelled
             try:
                 stored.set_result(self.keep(folder, ticket))
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in the caller by the future
                 stored.set_exception(error)
 
-        # A thread of its own, which nobody waits for at the end: one that hangs takes no place
-        # of others, and keeps no worker from ending.
+        # A daemon thread of its own, never joined: one that hangs takes no thread of a pool and
+        # does not keep the worker from exiting.
         threading.Thread(target=work, name="storing", daemon=True).start()
         try:
             async with asyncio.timeout(_SECONDS):
@@ -228,9 +226,9 @@ class TrajectoryStore:
             ) from None
 
     def keep(self, folder: Path, ticket: str) -> StoredTrajectory:
-        """Store the trajectory of a trial's folder, if there is one. Takes its time.
+        """Store the trajectory of a trial's folder, if there is one. Blocks.
 
-        Raises `TrajectoryError` where it cannot be read or stored; it stays where it is then.
+        Raises `TrajectoryError` if it cannot be read or stored; the file then stays in place.
         """
         file = folder / FILE_NAME
         if not file.is_file():
@@ -244,7 +242,7 @@ class TrajectoryStore:
             ) from error
         try:
             return StoredTrajectory(self._carry(file, name, blobs), segments)
-        except Exception as error:  # the boundary: each file system has its own
+        except Exception as error:  # the boundary: each file system raises its own errors
             raise TrajectoryError(self._why(error, name)) from error
 
     def _carry(self, file: Path, name: str, blobs: set[str]) -> str:
@@ -260,7 +258,7 @@ class TrajectoryStore:
         return f"{self._root}/{TRAJECTORIES}/{name}"
 
     def _why(self, error: Exception, name: str) -> str:
-        """Without the ticket: where all fail alike, that is to be seen."""
+        """The reason without the ticket, so that equal failures have equal messages."""
         places = (Path(self._root),) if "file" in self._storage.protocol else ()
         said = disk_full_reason(error, *places) or _said(error).replace(name, "<ticket>")
         return f"trajectories cannot be stored at {self._url}: {said}"
@@ -278,14 +276,14 @@ class TrajectoryStore:
 
 
 def _said(error: Exception) -> str:
-    """What an error says, without the path that it is about, where that is told apart."""
+    """The message of an error, without the path if the error has it separately."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _names(name: str) -> Iterator[str]:
-    """Names of a ticket's trajectory: a ticket that is begun again after a power cut has several,
+    """Names for a ticket's trajectory: a ticket that is restarted after a power cut has several,
     and none is overwritten."""
     yield f"{name}.jsonl.zst"
     for number in itertools.count(2):
@@ -293,7 +291,7 @@ def _names(name: str) -> Iterator[str]:
 
 
 def _link(file: Path, folder: Path, name: str) -> str:
-    """Under its ticket's name too, without a copy where that can be had."""
+    """Link the file under its ticket's name, or copy it where hard links are not supported."""
     folder.mkdir(exist_ok=True)
     names = _names(name)
     while True:
@@ -308,7 +306,7 @@ def _link(file: Path, folder: Path, name: str) -> str:
 
 
 def _survey(data: bytes) -> tuple[tuple[Segment, ...], set[str]]:
-    """Which versions generated how many tokens, in order, and which blobs are named."""
+    """The token counts by version, in order, and the blobs that the trajectory refers to."""
     segments: list[Segment] = []
     blobs: set[str] = set()
     for frame in frames(data):

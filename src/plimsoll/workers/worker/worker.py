@@ -1,7 +1,7 @@
-"""A worker: takes tickets from its run, runs them at once on one loop, says what came of each.
+"""A worker: runs tickets of its run concurrently on one event loop and reports each result.
 
-It ends when it is told to, when a signal asks it to, or when its run is gone. On each of these
-ways its tickets are cancelled first and its place is left, so that nothing stays behind.
+It ends on request, on a signal, or when its run is gone. In each case it first cancels its tickets
+and closes its environment, so that nothing stays behind.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ __all__ = ["Worker"]
 logger = logging.getLogger(__name__)
 
 _DONE, _CANNOT_START, _RUN_IS_GONE = 0, 1, 3
-"""How a worker's process exits."""
+"""Exit codes of a worker process."""
 
 _ORPHAN_SECONDS = 30
-"""For a worker whose run is gone to end; longer than its heart gives the loop to clean up."""
+"""Time to exit after the run is gone; longer than the heartbeat thread gives the loop."""
 
 _STOPPED = Void(Cause.CANCELLED, "the run is being stopped")
 _SIGNALLED = Void(Cause.LOST, "its worker was asked to end by a signal")
@@ -59,7 +59,7 @@ _ORPHANED = Void(Cause.LOST, "the run is gone")
 
 
 class Worker:
-    """One worker's life. It runs once, in a process of its own."""
+    """A worker. It runs once, in a process of its own."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -71,12 +71,12 @@ class Worker:
         self._living: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._verdict = _STOPPED
-        """Of what still runs at its end."""
+        """The verdict of tickets that still run at its end."""
         self._stopped = False
         self._code = _DONE
 
     async def run(self) -> int:
-        """Live. The answer is how its process should exit."""
+        """Run until the end. Returns the exit code."""
         async with WorkerConnection(self._credentials) as line, asyncio.TaskGroup() as group:
             self._living = group.create_task(self._live(line))
             beside = [group.create_task(self._listen(line)), group.create_task(self._watch(line))]
@@ -89,7 +89,7 @@ class Worker:
         return self._code
 
     def terminate(self) -> None:
-        """A signal asks it to end: what runs has its grace. The second time it ends at once."""
+        """Handle a signal: drain within the grace period. A second signal stops at once."""
         self._verdict = _SIGNALLED
         if self._load.leaving or self._tickets is None:
             self._stop(_SIGNALLED)
@@ -97,10 +97,10 @@ class Worker:
             self._drain(self._spec.result().grace_seconds)
 
     def orphan(self) -> None:
-        """Its run is gone: nobody waits for what it does.
+        """Stop, since the run is gone and no process waits for results.
 
-        The kernel ends the process if cleaning up does not: a thread or a task that hangs after
-        the heart has stopped would keep it for ever.
+        SIGALRM ends the process if cleaning up does not: a thread or a task that hangs after the
+        heartbeat has stopped would keep it alive forever.
         """
         self._code = _RUN_IS_GONE
         signal.alarm(_ORPHAN_SECONDS)
@@ -112,10 +112,10 @@ class Worker:
             pulse = self._start_heart(spec, stack)
             await asyncio.to_thread(remove_leftovers)
             stack.enter_context(scratch(spec.run))
-            # Once its place is left: what could not be removed is said, too.
+            # After the environment is closed, to report sandboxes that could not be removed.
             stack.callback(self._tell_news, line)
             try:
-                # Imported here: a worker that is still importing beats already.
+                # Imported here: heartbeats are already sent during the import.
                 from plimsoll.workers.worker.environment import trial_environment
 
                 runner = await stack.enter_async_context(trial_environment(spec.options))
@@ -126,8 +126,8 @@ class Worker:
                 self._fail(line, traceback.format_exc())
                 return
             bare = await asyncio.to_thread(_bare_mb)
-            # What is alive now stays so: not looking at it again keeps collections, which hold
-            # the loop up, short.
+            # Live objects stay alive: excluding them from garbage collection keeps collections
+            # short, which block the loop.
             gc.freeze()
             tickets = self._tickets = RunningTickets(
                 runner, self._load, lambda m: self._say(line, m)
@@ -136,15 +136,15 @@ class Worker:
             self._runner = runner
             pulse.watch(runner.counts)
             line.send(Ready(self._name, socket.gethostname(), os.getpid(), bare))
-            # Being stopped is how it ends: its place is left as after any work, not as after an
-            # error, and removes what others that were killed left there.
+            # Cancellation is the normal end: the environment is closed as after normal work, not as
+            # after an error, and removes the leftovers of killed workers.
             with contextlib.suppress(asyncio.CancelledError):
                 while True:
                     await asyncio.sleep(spec.beat_seconds)
                     self._tell_news(line)
 
     def _say(self, line: WorkerConnection, message: FromWorker) -> None:
-        """Whoever hears the end of a ticket has heard what there was to say of its sandbox."""
+        """Send a message; before the result of a ticket, send the news of its sandbox."""
         if isinstance(message, Finished):
             self._tell_news(line)
         line.send(message)
@@ -178,7 +178,7 @@ class Worker:
     async def _listen(self, line: WorkerConnection) -> None:
         while True:
             self._hear(await line.receive())
-            await asyncio.sleep(0)  # a burst of messages does not hold the loop up
+            await asyncio.sleep(0)  # a burst of messages does not block the loop
 
     async def _watch(self, line: WorkerConnection) -> None:
         why = await line.broken()
@@ -209,7 +209,7 @@ class Worker:
             case Cancel(ticket=ticket, reason=reason):
                 tickets.cancel(ticket, Void(Cause.CANCELLED, reason))
             case Expect(coming=coming):
-                # One that is leaving is given nothing more, whatever was said before it knew.
+                # A worker that drains gets no more orders, even if some were announced before.
                 runner.expect(() if self._load.leaving else coming)
             case NewVersion(version=version):
                 runner.set_version(version)
@@ -219,7 +219,8 @@ class Worker:
                 assert_never(message)
 
     def _drain(self, grace: float) -> None:
-        """Take no more, and end when what runs has ended; what takes too long is given up."""
+        """Take no more tickets and exit when the running ones end; cancel them after `grace`
+        seconds."""
         if self._tickets is None:
             self._stop(self._verdict)
             return
@@ -240,7 +241,7 @@ class Worker:
         self._stop(self._verdict)
 
     def _stop(self, verdict: Void) -> None:
-        """End now. Leaving cleans up, and is not cut short by being told again."""
+        """Stop now. A repeated call does not interrupt the cleaning up."""
         if not self._stopped and self._living is not None:
             self._stopped = True
             self._verdict = verdict
@@ -253,7 +254,7 @@ class Worker:
 
 
 def _bare_mb() -> float:
-    """What it takes as it is, without what it has freed; 0 where that cannot be told."""
+    """The memory of this process in MB after a trim; 0 if it cannot be read."""
     if (trim := find_trim()) is not None:
         trim()
     try:
